@@ -112,7 +112,7 @@ def _packing() -> Iterator[Figure]:
     ):
         rooms, specs = _demand(PACKED_NODES, PACKED_INSTANCES, load)
         ours = packing.measure(rooms, _run(_place(rooms, specs)).used)
-        best = packing.best_fit(rooms, [spec.room for spec in specs])
+        best = packing.best_fit(rooms, [spec.resources for spec in specs])
         ratio = ours.nodes / best.nodes if load < 1 else ours.given / best.given
         note = f"{ours.nodes} nodes and {ours.given:.1%} against {best.nodes} and {best.given:.1%}"
         yield Figure(f"{name}, of best fit's", ratio, "x", note=note)
@@ -123,7 +123,9 @@ def _demand(nodes: int, instances: int, load: float) -> tuple[list[Resources], l
     chance = random.Random(nodes)
     specs = workload_generator.draw_specs(instances, chance)
     sizes = [chance.choice((1, 2, 3)) for _ in range(nodes)]
-    cores = max(sum(spec.room.cpu for spec in specs) / 1000, sum(spec.room.memory for spec in specs) / 2048)
+    cores = max(
+        sum(spec.resources.cpu for spec in specs) / 1000, sum(spec.resources.memory for spec in specs) / 2048
+    )
     return [workload_generator.node_of(size * cores / (sum(sizes) * load)) for size in sizes], specs
 
 
@@ -159,7 +161,7 @@ async def _place(rooms: Sequence[Resources], specs: Sequence[InstanceSpec]) -> P
         finally:
             await cancel_and_wait([beats])
             await server.stop()
-    whole = sum(room.cpu for room in rooms)
+    whole = sum(resources.cpu for resources in rooms)
     return Placed(
         created_per_s=created_per_s,
         per_s=len(given.binds) / (given.binds[-1][0] - began),
@@ -179,7 +181,7 @@ class _Given:
 
     def _moved(self, before: InstanceRecord | None, after: InstanceRecord | None) -> None:
         if before is not None and before.value.node is None and after is not None and after.value.node:
-            self._cpu += after.value.spec.room.cpu
+            self._cpu += after.value.spec.resources.cpu
             self.binds.append((time.perf_counter(), self._cpu))
 
     async def rest(self) -> None:
@@ -195,21 +197,21 @@ async def _join(server: SimulatedServer, rooms: Sequence[Resources]) -> asyncio.
     """Register a node for each of `rooms`, and let it be heard from then on."""
     turns = asyncio.Semaphore(_AT_ONCE)
 
-    async def join(number: int, room: Resources) -> None:
+    async def join(number: int, resources: Resources) -> None:
         async with turns:
             name = _name(number)
-            await server.nodes.register(name, NodeHello(name, NodeFacts("amd64"), room))
-            server.nodes.pulse.heard(NodeId(name))
+            await server.nodes.register(name, NodeHello(name, NodeFacts("amd64"), resources))
+            server.nodes.heartbeats.heard(NodeId(name))
 
     async def beat() -> None:
         while True:
             for number in range(len(rooms)):
-                server.nodes.pulse.heard(NodeId(_name(number)))
+                server.nodes.heartbeats.heard(NodeId(_name(number)))
             await asyncio.sleep(_BEAT_S)
 
-    await asyncio.gather(*(join(number, room) for number, room in enumerate(rooms)))
+    await asyncio.gather(*(join(number, resources) for number, resources in enumerate(rooms)))
     beats = asyncio.ensure_future(beat())
-    await _until(lambda: all(condition.view.takes_work for condition in server.nodes.conditions()))
+    await _until(lambda: all(condition.view.is_schedulable for condition in server.nodes.conditions()))
     return beats
 
 
@@ -224,7 +226,7 @@ def _name(number: int) -> str:
 
 def _used(server: SimulatedServer, number: int) -> Resources:
     return total(
-        known.value.spec.room for known in server.instance_table.index.on_node(NodeId(_name(number)))
+        known.value.spec.resources for known in server.instance_table.index.on_node(NodeId(_name(number)))
     )
 
 
@@ -251,7 +253,7 @@ async def _latency() -> tuple[float, float, float]:
             FaultSchedule(random.Random(1)),
             fault_plan.healthy_runs(0.0),
             events=_EVENTS,
-            rooms=rooms,
+            node_resources=rooms,
         ) as cloud,
     ):
         [server] = cloud.servers
@@ -283,7 +285,7 @@ async def _idle() -> float:
             FaultSchedule(random.Random(1)),
             fault_plan.healthy_runs(0.0),
             events=_EVENTS,
-            rooms=rooms,
+            node_resources=rooms,
         ) as cloud,
     ):
         [server] = cloud.servers

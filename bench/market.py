@@ -65,7 +65,7 @@ async def _rounds(folder: Path) -> tuple[float, float, float, float, list[float]
         ids = [OfferId(f"flavor-{number}") for number in range(FLAVORS)]
         for id in ids:
             await ledger.publish(_flavor(id, key.cloud), actor="bench")
-        first = await ledger.reserve(CloudId("first"), ids[0], room=PART)
+        first = await ledger.reserve(CloudId("first"), ids[0], resources=PART)
         sale = await ledger.purchase(first.id, CloudId("first"))
         rates = [
             (
@@ -103,7 +103,9 @@ def _flavor(id: OfferId, provider: CloudId) -> Offer:
         id=id,
         provider=provider,
         kind="k8slice",
-        room=Resources(Millicores(MAX_AMOUNT // 1000 * 1000), Megabytes(MAX_AMOUNT // 1000), Gigabytes(0)),
+        resources=Resources(
+            Millicores(MAX_AMOUNT // 1000 * 1000), Megabytes(MAX_AMOUNT // 1000), Gigabytes(0)
+        ),
         price=Price(Decimal("1000.00"), "EUR", "PT1H"),
         created_at=0.0,
         partition=Partition(least=PART, step=PART),
@@ -118,7 +120,7 @@ async def _round(ledger: Ledger, ids: Sequence[OfferId], buyers: int, times: lis
         nonlocal done
         buyer, flavor = CloudId(f"buyer-{number}"), ids[number % len(ids)]
         while (begun := time.perf_counter()) - started < ROUND_S:
-            hold = await ledger.reserve(buyer, flavor, room=PART)
+            hold = await ledger.reserve(buyer, flavor, resources=PART)
             await ledger.purchase(hold.id, buyer)
             times.append(time.perf_counter() - begun)
             done += 1

@@ -167,7 +167,9 @@ def _flavor(number: int, cloud: CloudId, chance: random.Random) -> Offer:
         id=OfferId(f"flavor-{number}"),
         provider=cloud,
         kind="k8slice",
-        room=Resources(Millicores(cores * 1000), Megabytes(cores * 4096), Gigabytes(chance.choice((0, 100)))),
+        resources=Resources(
+            Millicores(cores * 1000), Megabytes(cores * 4096), Gigabytes(chance.choice((0, 100)))
+        ),
         price=Price(Decimal(chance.randint(1, 10_000)) / 1000, chance.choice(("EUR", "EUR", "USD")), "PT1H"),
         created_at=0.0,
         architecture=chance.choice(("amd64", "arm64")),

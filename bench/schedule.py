@@ -84,8 +84,10 @@ def rates(nodes: int, policy: PlacementPolicy) -> tuple[float, float]:
     """Placements per second on a fleet that is 10 % full and on one that is 90 %, in turns."""
     fleets = [filled(nodes, policy, level) for level in (0.1, 0.9)]
     # A small fleet at 90 % has room for few more; a round must not fill it up.
-    asks = min(300, nodes // 4)
-    low, high = zip(*([_round(fleet, policy, asks) for fleet in fleets] for _ in range(ROUNDS)), strict=True)
+    requests = min(300, nodes // 4)
+    low, high = zip(
+        *([_round(fleet, policy, requests) for fleet in fleets] for _ in range(ROUNDS)), strict=True
+    )
     return statistics.median(low), statistics.median(high)
 
 
@@ -108,22 +110,22 @@ def filled(nodes: int, policy: PlacementPolicy, level: float) -> Scheduler:
 
 def _round(fleet: Scheduler, policy: PlacementPolicy, count: int) -> float:
     """The rate of one round, which is given back after."""
-    asks = [
+    requests = [
         PlacementRequest(InstanceId(f"round{number}"), _room(MIXED[number % len(MIXED)]))
         for number in range(count)
     ]
     started = time.process_time()
-    placed = sum(_put(fleet, ask, policy) for ask in asks)
+    placed = sum(_put(fleet, request, policy) for request in requests)
     elapsed = time.process_time() - started
-    for ask in asks:
-        fleet.unbind(ask.instance)
+    for request in requests:
+        fleet.unbind(request.instance)
     return placed / elapsed
 
 
-def _put(fleet: Scheduler, ask: PlacementRequest, policy: PlacementPolicy) -> bool:
-    placement = fleet.place(ask, policy)
+def _put(fleet: Scheduler, request: PlacementRequest, policy: PlacementPolicy) -> bool:
+    placement = fleet.place(request, policy)
     if isinstance(placement, Placement):
-        fleet.bind(placement.node, ask)
+        fleet.bind(placement.node, request)
         return True
     return False
 
@@ -154,12 +156,12 @@ def packing() -> Iterator[Figure]:
 class Packed:
     """Nodes with what was put on them, and how much of the scarcest part is used."""
 
-    def __init__(self, room: np.ndarray, free: np.ndarray) -> None:
-        used = room - free
+    def __init__(self, resources: np.ndarray, free: np.ndarray) -> None:
+        used = resources - free
         is_used = used.any(axis=1)
         self.nodes = int(is_used.sum())
-        self.fill = float((used.sum(axis=0) / room.sum(axis=0)).max())
-        self.fill_in_use = float((used.sum(axis=0) / room[is_used].sum(axis=0)).max())
+        self.fill = float((used.sum(axis=0) / resources.sum(axis=0)).max())
+        self.fill_in_use = float((used.sum(axis=0) / resources[is_used].sum(axis=0)).max())
 
 
 def pack(
@@ -167,31 +169,33 @@ def pack(
 ) -> tuple[Packed, Packed]:
     """The same asks, up to `load` of the fleet's scarcest part, on the same fleet: by us and by best fit."""
     chance = random.Random(seed)
-    room = np.array([chance.choice(machines) for _ in range(NODES)])
-    asked, asks = np.zeros(3), []
-    while (asked / room.sum(axis=0)).max() < load:
-        asks.append(chance.choice(sizes))
-        asked += asks[-1]
-    return Packed(room, _by_us(room, asks)), Packed(room, _by_best_fit(room, asks))
+    resources = np.array([chance.choice(machines) for _ in range(NODES)])
+    requested, requests = np.zeros(3), []
+    while (requested / resources.sum(axis=0)).max() < load:
+        requests.append(chance.choice(sizes))
+        requested += requests[-1]
+    return Packed(resources, _by_us(resources, requests)), Packed(
+        resources, _by_best_fit(resources, requests)
+    )
 
 
-def _by_us(room: np.ndarray, asks: Sequence[Parts]) -> np.ndarray:
+def _by_us(resources: np.ndarray, requests: Sequence[Parts]) -> np.ndarray:
     fleet = Scheduler()
-    names = [NodeId(f"node-{number:05}") for number in range(len(room))]
-    for name, parts in zip(names, room.tolist(), strict=True):
+    names = [NodeId(f"node-{number:05}") for number in range(len(resources))]
+    for name, parts in zip(names, resources.tolist(), strict=True):
         fleet.set_node(NodeView(name, _room(parts)))
-    for number, parts in enumerate(asks):
+    for number, parts in enumerate(requests):
         _put(fleet, PlacementRequest(InstanceId(f"i{number}"), _room(parts)), PlacementPolicy.BINPACK)
     return np.array([[amount for _, _, amount in fleet.free(name).parts()] for name in names])
 
 
-def _by_best_fit(room: np.ndarray, asks: Sequence[Parts]) -> np.ndarray:
-    free = room.copy()
-    for parts in asks:
+def _by_best_fit(resources: np.ndarray, requests: Sequence[Parts]) -> np.ndarray:
+    free = resources.copy()
+    for parts in requests:
         left = free - np.array(parts)
         fits = (left >= 0).all(axis=1)
         if fits.any():
-            row = np.where(fits, (left / room).sum(axis=1), np.inf).argmin()
+            row = np.where(fits, (left / resources).sum(axis=1), np.inf).argmin()
             free[row] = left[row]
     return free
 

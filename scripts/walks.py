@@ -40,7 +40,7 @@ class Call(NamedTuple):
 
     module: str
     function: str
-    room: str  # where it is drawn
+    resources: str  # where it is drawn
     before: Call | None  # it on the walk
     caller: Call | None
     way: str = ""
@@ -96,8 +96,8 @@ def _calls(step: dict[str, Any], walked: list[Call], sources: Path, where: str) 
                 f"{where}: neither the function before {function} in {module} nor one that led there names "
                 f"{name!r}; name what calls it, or say with `by` how it is reached"
             )
-        room = ": ".join(filter(None, (step.get("at", ""), module.partition("/")[0])))
-        last = Call(module, function, room, last, caller, way)
+        resources = ": ".join(filter(None, (step.get("at", ""), module.partition("/")[0])))
+        last = Call(module, function, resources, last, caller, way)
         walked.append(last)
         yield last
         way = ""
@@ -166,21 +166,21 @@ def _functions(step: Step) -> str:
 
 def _picture(walk: Walk) -> Iterator[str]:
     yield f"actor {_OUTSIDE}"
-    for room in dict.fromkeys(call.room for call in walk.calls):
-        yield f"participant {_id(room)} as {room}"
+    for resources in dict.fromkeys(call.resources for call in walk.calls):
+        yield f"participant {_id(resources)} as {resources}"
     for step in walk.steps:
         for call in step.calls:
             source = call.caller or call.before
-            sender = _OUTSIDE if source is None or call.way == "client" else source.room
+            sender = _OUTSIDE if source is None or call.way == "client" else source.resources
             if call is step.calls[0]:
                 arrow = "-)" if call.way else "->>"
-                yield f"{_id(sender)}{arrow}{_id(call.room)}: {_plain(step.text)}"
-            elif sender != call.room:
-                yield f"{_id(sender)}->>{_id(call.room)}: {call.function}"
+                yield f"{_id(sender)}{arrow}{_id(call.resources)}: {_plain(step.text)}"
+            elif sender != call.resources:
+                yield f"{_id(sender)}->>{_id(call.resources)}: {call.function}"
 
 
-def _id(room: str) -> str:
-    return room.replace(": ", "_")
+def _id(resources: str) -> str:
+    return resources.replace(": ", "_")
 
 
 def _plain(text: str) -> str:

@@ -78,7 +78,7 @@ def test_every_option_is_part_of_the_spec(node: Node, tmp_path: Path) -> None:
         host_name="shop",
         stop_signal="SIGINT",
         stop_grace_s=2.5,
-        room=Resources(500, 64, 2),
+        resources=Resources(500, 64, 2),
         pids=9,
         ports=(PortMapping(8080, 80), PortMapping(53, 53, Protocol.UDP)),
         read_only=True,

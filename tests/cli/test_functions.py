@@ -115,11 +115,22 @@ def test_a_file_is_deployed_under_its_name_with_what_can_be_guessed(ledge: Ledge
 
 def test_a_deploy_asks_for_all_that_its_options_say(ledge: Ledge) -> None:
     ledge.file("env", "A=file\nB=2\n")
-    room = ("--memory", "64", "--cpu", "500", "--concurrency", "4", "--timeout", "2m", "--network", "none")
+    resources = (
+        "--memory",
+        "64",
+        "--cpu",
+        "500",
+        "--concurrency",
+        "4",
+        "--timeout",
+        "2m",
+        "--network",
+        "none",
+    )
     what = ("--name", "greet", "--handler", "hello.other", "--runtime", "python310")
     env = ("-e", "A=1", "--env-file", str(ledge.folder / "env"))
     where = ("--policy", "edgecloud", "--idempotent")
-    ledge.say("deploy", *room, *what, *env, *where, ledge.file())
+    ledge.say("deploy", *resources, *what, *env, *where, ledge.file())
     [asked] = ledge.fakes.functions.asked
     assert (asked.name, asked.handler, asked.runtime) == ("greet", "hello.other", "python310")
     assert (asked.memory, asked.cpu, asked.max_concurrency, asked.timeout_s) == (64, 500, 4, 120.0)

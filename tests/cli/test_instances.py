@@ -31,10 +31,10 @@ def test_run_tells_how_it_gets_on_and_prints_the_id_alone(cloud: CloudServer) ->
 
 def test_run_asks_for_all_that_its_options_say(cloud: CloudServer, tmp_path: Path) -> None:
     (tmp_path / "env").write_text("A=file\nB=2\n")
-    room = ("--cpu", "500", "--memory", "64", "--disk", "1")
+    resources = ("--cpu", "500", "--memory", "64", "--disk", "1")
     variables = ("-e", "A=1", "--env-file", str(tmp_path / "env"))
     rules = ("--restart", "on-failure", "--constraint", "zone!=far")
-    made = cloud.json("run", "-d", *room, IMAGE, *variables, *rules, "--", "sh", "-c", "echo -p")
+    made = cloud.json("run", "-d", *resources, IMAGE, *variables, *rules, "--", "sh", "-c", "echo -p")
     assert made["name"].startswith("web-")
     assert made["uri"] == IMAGE
     assert made["arguments"] == ["sh", "-c", "echo -p"]

@@ -36,7 +36,7 @@ from skerry.market.terms.keys import SigningKey
 from skerry.model import errors
 from skerry.model.ids import OfferId
 from skerry.model.market import Partition
-from tests.support.deals import BUYER, FLAVOR, OPEN, room
+from tests.support.deals import BUYER, FLAVOR, OPEN, resources
 from tests.support.nodes import Command, read_until
 from tests.support.waiting import PATIENCE_S, eventually
 from tests.transport.http.conftest import serving
@@ -107,7 +107,7 @@ class Stall:
 
     def contract(self) -> str:
         """Somebody buys a part of what is for sale."""
-        hold = self.do(self.ledger.reserve(BUYER.cloud, OfferId("small"), room=room(1, 512)))
+        hold = self.do(self.ledger.reserve(BUYER.cloud, OfferId("small"), resources=resources(1, 512)))
         return self.do(self.ledger.purchase(hold.id, BUYER.cloud)).contract.id
 
 
@@ -210,8 +210,8 @@ def test_offers_show_who_what_and_for_how_much_and_name_who_does_not_answer(stal
 
 
 def test_of_an_offer_that_is_sold_whole_one_is_shown_and_how_many_are_left(stall: Stall) -> None:
-    whole = replace(FOUND.flavor, partition=None, room=room(2, 4096), stock=4)
-    shown = replace(FOUND, flavor=whole, free=room(6, 12288), room=whole.room)
+    whole = replace(FOUND.flavor, partition=None, resources=resources(2, 4096), stock=4)
+    shown = replace(FOUND, flavor=whole, free=resources(6, 12288), resources=whole.resources)
     stall.trader.listing = OfferSearchResult([shown], [])
     [row] = stall.rows("offers")
     assert row[2:7] == ["2", "4096MB", "-", "3", "whole"]
@@ -250,7 +250,12 @@ def test_offers_can_be_asked_for_by_amount_price_and_place(stall: Stall) -> None
     assert len(stall.json("offers", *amount, *place)["offers"]) == 1
     [wish] = stall.trader.wishes
     assert wish is not None
-    assert (wish.room, wish.count, str(wish.max_price), wish.currency) == (room(4, 8192), 2, "0.50", "EUR")
+    assert (wish.resources, wish.count, str(wish.max_price), wish.currency) == (
+        resources(4, 8192),
+        2,
+        "0.50",
+        "EUR",
+    )
     assert (wish.where, wish.architecture, wish.peer) == ("Torino", "arm64", "north")
 
 
@@ -276,7 +281,7 @@ def test_a_purchase_tells_its_steps_and_prints_the_contract(stall: Stall) -> Non
         "4 cores, 8192MB from north as node borrowed-01c0ntract; ends in 2h, "
         "0.40 EUR per PT1H, 0.80 EUR in total"
     )
-    assert stall.trader.wishes == [CapacityRequest(room(4, 8192), duration_s=7200.0)]
+    assert stall.trader.wishes == [CapacityRequest(resources(4, 8192), duration_s=7200.0)]
 
 
 def test_a_script_gets_the_contract_as_one_object(stall: Stall) -> None:
@@ -353,8 +358,8 @@ def test_capacity_is_put_up_for_sale_and_its_id_printed(stall: Stall) -> None:
     assert (result.exit_code, result.stdout) == (0, "small\n")
     assert result.stderr == "8 cores, 16384MB, in parts, at 0.10 EUR per PT1H\n"
     flavor = stall.ledger.flavor(OfferId("small")).flavor
-    assert (flavor.room, flavor.location) == (room(8, 16384), "Torino")
-    assert flavor.partition == Partition(room(1, 512), room(1, 512))
+    assert (flavor.resources, flavor.location) == (resources(8, 16384), "Torino")
+    assert flavor.partition == Partition(resources(1, 512), resources(1, 512))
     whole = stall.json(
         "sell", "--cpu", "2", "--price", "3", "--currency", "EUR", "--period", "P1D", "--stock", "4"
     )
@@ -398,7 +403,7 @@ def test_a_ledger_that_does_not_add_up_is_an_error(stall: Stall, monkeypatch: py
 def test_holds_and_contracts_of_both_sides_are_listed(stall: Stall) -> None:
     stall.say(*SELL, *PARTS)
     sold = stall.contract()
-    stall.do(stall.ledger.reserve(BUYER.cloud, OfferId("small"), room=room(2, 1024)))
+    stall.do(stall.ledger.reserve(BUYER.cloud, OfferId("small"), resources=resources(2, 1024)))
     held, bought_hold = stall.say("holds").splitlines()[1:]
     assert re.search(rf"small +{BUYER.cloud} +2 cores, 1024MB +.* in \w+ +held$", held)
     assert re.search(r" - +bought$", bought_hold)

@@ -65,7 +65,7 @@ class Machine:
             self.cpu,
             liveness=self.liveness,
             drain_by=self.drain_by,
-            why_not="is cordoned" if self.is_cordoned else "",
+            unschedulable_reason="is cordoned" if self.is_cordoned else "",
         )
 
     def obey(self, orders: list[InstanceOrder]) -> None:
@@ -110,27 +110,27 @@ class Cluster(RuleBasedStateMachine):
     def write(self, before: InstanceRecord | None, step: InstanceTransition) -> None:
         self.revision += 1
         after = None if step.is_purged else Record(step.after, self.revision)
-        self.index.move(before, after)
-        self.decider.hear(before, after)
+        self.index.update(before, after)
+        self.planner.instance_changed(before, after)
 
     def lead(self) -> None:
         """A leader begins, with nothing but what is durable."""
         self.under_way = []
-        self.decider = PlacementPlanner(self.index, policy=PlacementPolicy.BINPACK, replacements_per_s=5.0)
+        self.planner = PlacementPlanner(self.index, policy=PlacementPolicy.BINPACK, replacements_per_s=5.0)
         for name, machine in self.machines.items():
-            self.decider.see(name, machine.stand(name))
-        self.decider.begin()
+            self.planner.node_changed(name, machine.stand(name))
+        self.planner.begin()
 
-    def see(self, name: NodeId) -> None:
+    def node_changed(self, name: NodeId) -> None:
         machine = self.machines.get(name)
-        self.decider.see(name, machine.stand(name) if machine else None)
+        self.planner.node_changed(name, machine.stand(name) if machine else None)
 
-    @initialize(sizes=st.lists(st.sampled_from([500, 1000]), max_size=3), asks=st.lists(CPU, max_size=4))
-    def begin(self, sizes: list[int], asks: list[int]) -> None:
+    @initialize(sizes=st.lists(st.sampled_from([500, 1000]), max_size=3), requests=st.lists(CPU, max_size=4))
+    def begin(self, sizes: list[int], requests: list[int]) -> None:
         """A cluster that has been going for a while."""
         for cpu in sizes:
             self.join(cpu)
-        for cpu in asks:
+        for cpu in requests:
             self.create(cpu)
         for _ in range(3):
             self.go_on(self.machines)
@@ -177,14 +177,14 @@ class Cluster(RuleBasedStateMachine):
     def cordon(self, data: st.DataObject, is_cordoned: bool) -> None:
         name = self.draw_node(data)
         self.machines[name].is_cordoned = is_cordoned
-        self.see(name)
+        self.node_changed(name)
 
     @precondition(lambda self: self.machines)
     @rule(data=st.data(), time=st.sampled_from([None, 0.0, 10.0]))
     def drain(self, data: st.DataObject, time: float | None) -> None:
         name = self.draw_node(data)
         self.machines[name].drain_by = None if time is None else self.now + time
-        self.see(name)
+        self.node_changed(name)
 
     # What happens to nodes
 
@@ -194,14 +194,14 @@ class Cluster(RuleBasedStateMachine):
         name = NodeId(f"n{self.revision}")
         self.revision += 1
         self.machines[name] = Machine(cpu)
-        self.see(name)
+        self.node_changed(name)
 
     @precondition(lambda self: self.machines)
     @rule(data=st.data())
     def unregister(self, data: st.DataObject) -> None:
         name = self.draw_node(data)
         del self.machines[name]
-        self.see(name)
+        self.node_changed(name)
 
     @precondition(lambda self: self.machines)
     @rule(data=st.data(), liveness=st.sampled_from(Liveness))
@@ -211,7 +211,7 @@ class Cluster(RuleBasedStateMachine):
         # Silence makes it seem worse and never better: for that it must be heard, and told what is its.
         order = list(Liveness)
         self.machines[name].liveness = max(liveness, self.machines[name].liveness, key=order.index)
-        self.see(name)
+        self.node_changed(name)
 
     @precondition(lambda self: self.machines)
     @rule(data=st.data())
@@ -220,7 +220,7 @@ class Cluster(RuleBasedStateMachine):
         self.machines[name].is_connected = True
         self.work_on(name)
         self.machines[name].liveness = Liveness.LIVE
-        self.see(name)
+        self.node_changed(name)
 
     @precondition(lambda self: self.machines)
     @rule(data=st.data())
@@ -252,11 +252,11 @@ class Cluster(RuleBasedStateMachine):
     def work_on(self, name: NodeId) -> None:
         """The node says what it could not say, gets the whole set of its orders, and says what it did."""
         machine = self.machines[name]
-        self.hear(name)
+        self.instance_changed(name)
         machine.obey([InstanceOrder.of(known.value) for known in self.index.on_node(name)])
-        self.hear(name)
+        self.instance_changed(name)
 
-    def hear(self, name: NodeId) -> None:
+    def instance_changed(self, name: NodeId) -> None:
         machine = self.machines[name]
         for report in machine.unsaid:
             known = self.index.get(report.instance)
@@ -270,7 +270,7 @@ class Cluster(RuleBasedStateMachine):
     @rule(limit=st.sampled_from([1, 3, 100]), seconds=st.sampled_from([0.0, 0.1, 5.0]))
     def decide(self, limit: int, seconds: float) -> None:
         self.now += seconds
-        plan = self.decider.turn(self.now, limit)
+        plan = self.planner.plan(self.now, limit)
         self.under_way += plan.decided
 
     @precondition(lambda self: self.under_way)
@@ -286,7 +286,7 @@ class Cluster(RuleBasedStateMachine):
         current = self.index.get(id)
         if current is not None and current.revision == before.revision:
             self.write(current, step)
-        self.decider.done([id])
+        self.planner.done([id])
 
     @precondition(lambda self: self.machines)
     @rule(data=st.data(), rounds=st.integers(1, 3))
@@ -297,7 +297,7 @@ class Cluster(RuleBasedStateMachine):
             self.go_on(name for name in self.machines if name != slow)
 
     def go_on(self, quick: Iterable[NodeId]) -> None:
-        self.under_way += self.decider.turn(self.now, 100).decided
+        self.under_way += self.planner.plan(self.now, 100).decided
         while self.under_way:
             self.land_one(self.under_way.pop())
         for name in quick:
@@ -319,7 +319,9 @@ class Cluster(RuleBasedStateMachine):
         for name, machine in self.machines.items():
             bound = [known.value for known in self.index.on_node(name)]
             taken = sum(
-                (one.leaving or one.spec).room.cpu for one in bound if one.observed.status not in TERMINAL
+                (one.leaving or one.spec).resources.cpu
+                for one in bound
+                if one.observed.status not in TERMINAL
             )
             assert taken <= machine.cpu, f"{name} has {machine.cpu}, {taken} are given away"
 
@@ -348,14 +350,14 @@ class Cluster(RuleBasedStateMachine):
         for name, machine in self.machines.items():
             machine.is_connected, machine.liveness = True, Liveness.LIVE
             self.work_on(name)
-            self.see(name)
+            self.node_changed(name)
         for _ in range(200):
             before = self.revision
             self.now += 30.0
             is_busy = bool(self.under_way)
             while self.under_way:
                 self.land_one(self.under_way.pop())
-            plan = self.decider.turn(self.now, 100)
+            plan = self.planner.plan(self.now, 100)
             self.under_way += plan.decided
             for name in self.machines:
                 self.work_on(name)
@@ -387,7 +389,7 @@ class Cluster(RuleBasedStateMachine):
         elif one.node is None:
             assert one.observed.status is InstanceStatus.SCHEDULING
             assert one.observed.reason, "who waits knows why"
-            assert not any(verdict.fits for verdict in self.decider.explain(one))
+            assert not any(verdict.fits for verdict in self.planner.explain(one))
             assert not copies
         else:
             assert one.observed.status is InstanceStatus.RUNNING

@@ -172,7 +172,7 @@ async def test_what_was_stored_before_there_were_namespaces_is_in_the_default_on
 def test_an_id_that_is_used_again_elsewhere_leaves_nothing_behind_where_it_was() -> None:
     before = held(instance(namespace=SHOP))
     index = InstanceIndex([before])
-    index.move(before, held(replace(before.value, namespace=LAB, created_at=9.0), 2))
+    index.update(before, held(replace(before.value, namespace=LAB, created_at=9.0), 2))
     assert (index.count(SHOP), index.count(LAB), index.count()) == (0, 1, 1)
     assert [known.value.namespace for known in index] == [LAB]
 
@@ -187,7 +187,7 @@ def test_a_census_of_many_namespaces_is_in_the_order_of_age(
     ]
     index = InstanceIndex(known)
     for gone in data.draw(st.lists(st.sampled_from(known), unique=True)) if known else ():
-        index.move(gone, None)
+        index.update(gone, None)
         known.remove(gone)
 
     def ages(values: list[Instance]) -> list[tuple[int, str]]:
@@ -196,7 +196,7 @@ def test_a_census_of_many_namespaces_is_in_the_order_of_age(
     assert ages([one.value for one in index]) == sorted(ages([one.value for one in known]))
     for namespace in (DEFAULT_NAMESPACE, SHOP, LAB):
         there = [one.value for one in known if one.value.namespace == namespace]
-        found = [one.value for one in index.behind(None, namespace)]
+        found = [one.value for one in index.after(None, namespace)]
         assert ages(found) == sorted(ages(there))
         assert index.count(namespace) == len(there)
 

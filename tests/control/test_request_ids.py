@@ -101,7 +101,7 @@ async def test_a_rollout_and_a_deletion_carry_the_id_of_the_request_for_the_work
         with logs.request_context("delete-3"):
             await server.workloads.delete("web", actor="me")
         await eventually(lambda: server.instances.get(one.id).request_id == "delete-3")
-        kept = await server.events.kept("0", frozenset({"workload"}))
+        kept = await server.events.list_after("0", frozenset({"workload"}))
         assert [(each.event.kind, each.event.request_id) for each in kept] == [
             ("workload.created", "put-1"),
             ("workload.changed", "patch-2"),

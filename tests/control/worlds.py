@@ -31,12 +31,12 @@ from skerry.store.tables.table import Record
 from tests.support.waiting import eventually
 
 
-def room(cpu: int = 0, memory: int = 0, disk: int = 0) -> Resources:
+def resources(cpu: int = 0, memory: int = 0, disk: int = 0) -> Resources:
     return Resources(Millicores(cpu), Megabytes(memory), Gigabytes(disk))
 
 
 def spec(name: str = "web", cpu: int = 100, **more: object) -> InstanceSpec:
-    return InstanceSpec(name=name, uri=f"example.org/{name}:1", room=room(cpu), **more)
+    return InstanceSpec(name=name, uri=f"example.org/{name}:1", resources=resources(cpu), **more)
 
 
 def condition(
@@ -45,11 +45,13 @@ def condition(
     *,
     liveness: Liveness = Liveness.LIVE,
     drain_by: float | None = None,
-    why_not: str = "",
+    unschedulable_reason: str = "",
 ) -> NodeCondition:
-    takes_work = liveness is Liveness.LIVE and drain_by is None and not why_not
-    view = NodeView(NodeId(name), room(cpu), takes_work=takes_work, why_not=why_not)
-    return NodeCondition(view, liveness, drain_by, view.room)
+    is_schedulable = liveness is Liveness.LIVE and drain_by is None and not unschedulable_reason
+    view = NodeView(
+        NodeId(name), resources(cpu), is_schedulable=is_schedulable, unschedulable_reason=unschedulable_reason
+    )
+    return NodeCondition(view, liveness, drain_by, view.resources)
 
 
 def instance(
@@ -177,7 +179,7 @@ class Server:
             InstanceReport(known.value.id, known.value.generation, status, self.clock.now(), **more)
             for status in statuses
         ]
-        return [outcome.weight for outcome in await self.instances.reported(known.value.node, reports)]
+        return [outcome.disposition for outcome in await self.instances.reported(known.value.node, reports)]
 
     async def place(self, id: str, node: str) -> None:
         """Be a leader that puts it there."""

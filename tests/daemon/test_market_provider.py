@@ -30,7 +30,7 @@ from skerry.store.fencing import LeadershipLost
 from skerry.store.local.memory import MemoryStore
 from skerry.store.protocol import Expect, Put
 from tests.control.worlds import Server, Standings, condition, held, instance, spec
-from tests.market.markets import ANN, PROVIDER, Market, flavor, market, room
+from tests.market.markets import ANN, PROVIDER, Market, flavor, market, resources
 from tests.support.waiting import eventually
 from tests.wire.rear.nouns import ACCOUNT, CONTRACT
 from tests.wire.rear.test_tunnel_server import Ways
@@ -67,7 +67,7 @@ class Provider:
         await eventually(lambda: self.offered(id) == cores, what=f"{cores} cores of {id} are offered")
 
     async def buy(self, cores: int) -> Contract:
-        hold = await self.market.ledger.reserve(ANN, FLAVOR, room=Resources(room(cores).cpu))
+        hold = await self.market.ledger.reserve(ANN, FLAVOR, resources=Resources(resources(cores).cpu))
         return (await self.market.ledger.purchase(hold.id, ANN)).contract
 
     async def lent(self, contract: Contract) -> Instance:
@@ -115,7 +115,7 @@ async def test_a_contract_is_a_cell_on_the_node_that_it_was_carved_from() -> Non
         contract = await p.buy(2)
         cell = await p.lent(contract)
         assert (cell.node, cell.namespace, cell.spec.kind) == ("n", NAMESPACE, WorkloadKind.CELL)
-        assert (cell.spec.room, cell.spec.uri) == (contract.taken, f"contract:{contract.id}")
+        assert (cell.spec.resources, cell.spec.uri) == (contract.taken, f"contract:{contract.id}")
         assert cell.spec.architecture == "amd64"
         await p.server.becomes(cell.id, InstanceStatus.RUNNING)
         assert p.offered() == 2, "it is counted as sold, and not as used as well"
@@ -226,7 +226,7 @@ async def test_the_cell_of_a_node_that_is_lost_moves_to_another() -> None:
 async def test_room_that_is_held_or_sold_is_not_given_to_our_own() -> None:
     async with providing(machine("n", 4), sell_percent=100) as p:
         await p.offers(4)
-        hold = await p.market.ledger.reserve(ANN, FLAVOR, room=Resources(room(3).cpu))
+        hold = await p.market.ledger.reserve(ANN, FLAVOR, resources=Resources(resources(3).cpu))
         ours, _ = await p.server.instances.create(spec(cpu=2000), actor="test")
         small, _ = await p.server.instances.create(spec(cpu=1000), actor="test")
         await p.server.becomes(small.id, InstanceStatus.SCHEDULED)
@@ -252,7 +252,11 @@ async def test_an_offer_shrinks_as_its_node_fills_up_drains_falls_silent_or_is_c
         await p.server.instances.destroy("one", actor="test")
         await p.server.obey("n")
         await p.offers(4)
-        for why in ({"drain_by": 1.0e9}, {"why_not": "is cordoned"}, {"liveness": Liveness.SUSPECT}):
+        for why in (
+            {"drain_by": 1.0e9},
+            {"unschedulable_reason": "is cordoned"},
+            {"liveness": Liveness.SUSPECT},
+        ):
             p.nodes.put(machine("n", **why))
             await p.offers(0)
             p.nodes.put(machine("n"))
@@ -290,17 +294,17 @@ async def test_a_borrowed_node_is_not_offered_on() -> None:
 
 
 def test_what_is_used_of_a_node_is_all_but_the_cells_of_its_own_contracts() -> None:
-    view = NodeView(NodeId("n"), room(8, 8000), architecture="arm64", labels={"zone": "a"})
+    view = NodeView(NodeId("n"), resources(8, 8000), architecture="arm64", labels={"zone": "a"})
     own, other = CONTRACT, replace(CONTRACT, id=ContractId("c-2"))
     cells = [instance(cell_id_for(one.id), node="n", what=cell_spec_for(one)) for one in (own, other)]
     leaving = instance("leaving", InstanceStatus.RUNNING, node="n", what=spec(cpu=10), leaving=spec(cpu=300))
     over = instance("over", InstanceStatus.FAILED, node="n", what=spec(cpu=5000))
     there = map(held, (*cells, leaving, over))
-    stands = replace(condition("n"), view=view, machine=room(9, 9000))
+    stands = replace(condition("n"), view=view, machine=resources(9, 9000))
     supply = node_capacity.supply_of(stands, there, [own])
-    assert supply.machine == room(9, 9000)
+    assert supply.machine == resources(9, 9000)
     assert supply.used == other.taken + Resources(Millicores(300))
-    assert (supply.room, supply.architecture, supply.labels) == (view.room, "arm64", {"zone": "a"})
+    assert (supply.resources, supply.architecture, supply.labels) == (view.resources, "arm64", {"zone": "a"})
 
 
 async def test_a_price_that_is_none_is_said_at_the_start() -> None:
@@ -317,8 +321,8 @@ def test_promises_name_the_cells_of_contracts_and_what_is_held_together() -> Non
 
 
 def by_hand(cores: int = 64, id: str = "loose") -> Any:
-    core = Resources(room(1).cpu)
-    return flavor(id=OfferId(id), room=core * cores, partition=Partition(core, core))
+    core = Resources(resources(1).cpu)
+    return flavor(id=OfferId(id), resources=core * cores, partition=Partition(core, core))
 
 
 async def test_an_offer_by_hand_is_sold_as_far_as_nodes_that_take_work_have_it_free() -> None:
@@ -327,7 +331,9 @@ async def test_an_offer_by_hand_is_sold_as_far_as_nodes_that_take_work_have_it_f
         await it.market.ledger.publish(by_hand(), actor="ed")
 
         async def hold(cores: int) -> Any:
-            return await it.market.ledger.reserve(ANN, OfferId("loose"), room=Resources(room(cores).cpu))
+            return await it.market.ledger.reserve(
+                ANN, OfferId("loose"), resources=Resources(resources(cores).cpu)
+            )
 
         first = await hold(6)
         await hold(6)
@@ -346,32 +352,38 @@ async def test_what_is_held_of_a_nodes_own_offer_is_not_sold_by_hand_as_well() -
     async with providing(machine("n", 8)) as it:
         await it.offers(4)
         await it.market.ledger.publish(by_hand(), actor="ed")
-        await it.market.ledger.reserve(ANN, FLAVOR, room=Resources(room(4).cpu))
+        await it.market.ledger.reserve(ANN, FLAVOR, resources=Resources(resources(4).cpu))
         with pytest.raises(errors.ResourcesExhausted, match="no node of this provider"):
-            await it.market.ledger.reserve(ANN, OfferId("loose"), room=Resources(room(5).cpu))
-        await it.market.ledger.reserve(ANN, OfferId("loose"), room=Resources(room(4).cpu))
+            await it.market.ledger.reserve(ANN, OfferId("loose"), resources=Resources(resources(5).cpu))
+        await it.market.ledger.reserve(ANN, OfferId("loose"), resources=Resources(resources(4).cpu))
 
 
 async def test_while_no_node_takes_work_a_buyer_is_refused_at_once() -> None:
     async with providing(machine("n", 8), sell_percent=0) as it:
         await it.market.ledger.publish(by_hand(), actor="ed")
         one = machine("n", 8)
-        it.nodes.put(replace(one, view=replace(one.view, takes_work=False, why_not="is cordoned")))
+        it.nodes.put(
+            replace(one, view=replace(one.view, is_schedulable=False, unschedulable_reason="is cordoned"))
+        )
         with pytest.raises(errors.ResourcesExhausted, match="no node of this provider has 1 core"):
-            await it.market.ledger.reserve(ANN, OfferId("loose"), room=Resources(room(1).cpu))
+            await it.market.ledger.reserve(ANN, OfferId("loose"), resources=Resources(resources(1).cpu))
         it.nodes.put(one)
-        await it.market.ledger.reserve(ANN, OfferId("loose"), room=Resources(room(1).cpu))
+        await it.market.ledger.reserve(ANN, OfferId("loose"), resources=Resources(resources(1).cpu))
 
 
 async def test_a_cloud_without_a_node_sells_nothing_and_says_so_at_once() -> None:
     one = machine("n", 8)
     borrowed = replace(one, view=replace(one.view, is_borrowed=True))
-    foreign = replace(one, view=replace(one.view, takes_work=False), liveness=Liveness.LOST, is_foreign=True)
+    foreign = replace(
+        one, view=replace(one.view, is_schedulable=False), liveness=Liveness.LOST, is_foreign=True
+    )
     async with providing(sell_percent=0) as it:
         await it.market.ledger.publish(by_hand(), actor="ed")
 
         async def hold() -> Hold:
-            return await it.market.ledger.reserve(ANN, OfferId("loose"), room=Resources(room(1).cpu))
+            return await it.market.ledger.reserve(
+                ANN, OfferId("loose"), resources=Resources(resources(1).cpu)
+            )
 
         with pytest.raises(errors.ResourcesExhausted, match="it has no node"):
             await hold()
@@ -389,11 +401,11 @@ async def test_a_hold_is_honoured_whatever_has_become_of_the_nodes(offer: str) -
     async with providing(one) as it:
         await it.offers(4)
         await it.market.ledger.publish(by_hand(), actor="ed")
-        hold = await it.market.ledger.reserve(ANN, OfferId(offer), room=Resources(room(2).cpu))
-        silent = replace(one, view=replace(one.view, takes_work=False), liveness=Liveness.SUSPECT)
+        hold = await it.market.ledger.reserve(ANN, OfferId(offer), resources=Resources(resources(2).cpu))
+        silent = replace(one, view=replace(one.view, is_schedulable=False), liveness=Liveness.SUSPECT)
         it.nodes.put(silent)
         with pytest.raises(errors.Unavailable, match="its nodes are silent; try again in a moment"):
-            await it.market.ledger.reserve(ANN, OfferId("loose"), room=Resources(room(2).cpu))
+            await it.market.ledger.reserve(ANN, OfferId("loose"), resources=Resources(resources(2).cpu))
         it.nodes.put(machine("m", 1))
         assert (await it.market.ledger.purchase(hold.id, ANN)).contract.hold == hold.id
 
@@ -406,8 +418,8 @@ def test_only_nodes_that_take_work_count_when_a_seller_is_warned() -> None:
     nodes = [
         machine("own", 8),
         changed("borrowed", is_borrowed=True),
-        changed("cordoned", takes_work=False, why_not="is cordoned"),
-        changed("lost", takes_work=False, why_not="is lost"),
-        changed("foreign", takes_work=False, why_not="takes no orders"),
+        changed("cordoned", is_schedulable=False, unschedulable_reason="is cordoned"),
+        changed("lost", is_schedulable=False, unschedulable_reason="is lost"),
+        changed("foreign", is_schedulable=False, unschedulable_reason="takes no orders"),
     ]
     assert [one.cpu for one in node_capacity.node_resources(Standings(nodes))] == [8000]

@@ -29,7 +29,7 @@ ANN, BOB = CloudId("ann"), CloudId("bob")
 F = OfferId("f")
 
 
-def room(cpu: int = 0, memory: int = 0, disk: int = 0) -> Resources:
+def resources(cpu: int = 0, memory: int = 0, disk: int = 0) -> Resources:
     """Cores, MB and GB."""
     return Resources(Millicores(cpu * 1000), Megabytes(memory), Gigabytes(disk))
 
@@ -40,10 +40,10 @@ def flavor(**changes: Any) -> Offer:
         "id": F,
         "provider": PROVIDER,
         "kind": "k8slice",
-        "room": room(8, 8000),
+        "resources": resources(8, 8000),
         "price": Price(Decimal("0.80"), "EUR", "PT1H"),
         "created_at": 1.0,
-        "partition": Partition(least=room(1, 1000), step=room(1, 1000)),
+        "partition": Partition(least=resources(1, 1000), step=resources(1, 1000)),
     }
     return Offer(**basics | changes)
 
@@ -97,7 +97,7 @@ class Market:
     async def reserve(self, buyer: CloudId = ANN, cpu: int = 1, **options: Any) -> Hold:
         """So many cores, and as many GB of memory."""
         return await self.ledger.reserve(
-            buyer, options.pop("flavor", F), room=room(cpu, cpu * 1000), **options
+            buyer, options.pop("flavor", F), resources=resources(cpu, cpu * 1000), **options
         )
 
     async def buy(self, buyer: CloudId = ANN, cpu: int = 1, **options: Any) -> ContractRecord:
@@ -117,7 +117,7 @@ class Market:
 
     async def kinds(self) -> list[str]:
         """The events so far."""
-        return [told.event.kind for told in await self.events.kept("0")]
+        return [told.event.kind for told in await self.events.list_after("0")]
 
 
 @asynccontextmanager

@@ -37,7 +37,7 @@ from skerry.model.resources import Resources
 from skerry.model.settings import EventSettings
 from skerry.store.local.memory import MemoryStore
 from skerry.store.protocol import Store
-from tests.market.markets import flavor, room
+from tests.market.markets import flavor, resources
 from tests.support.deals import BUYER, OPEN, key
 
 SETTINGS = MarketSettings(list_timeout_s=0.2, deal_timeout_s=5.0)
@@ -85,13 +85,13 @@ class Lender:
         return [OfferSnapshot(account.flavor, account.free) for account in self.ledger.flavors()]
 
     async def reserve(
-        self, flavor: OfferId, room: Resources, count: int, duration_s: float | None, *, key: str
+        self, flavor: OfferId, resources: Resources, count: int, duration_s: float | None, *, key: str
     ) -> RemoteHold:
         await self._called("reserve")
         hold = await self.ledger.reserve(
-            BUYER.cloud, flavor, room=room, count=count, duration_s=duration_s, idempotency_key=key
+            BUYER.cloud, flavor, resources=resources, count=count, duration_s=duration_s, idempotency_key=key
         )
-        return RemoteHold(hold.id, hold.room, hold.count, hold.price)
+        return RemoteHold(hold.id, hold.resources, hold.count, hold.price)
 
     async def purchase(self, hold: HoldId) -> RemoteContract:
         await self._called("purchase")
@@ -222,12 +222,12 @@ class Shop:
         return told[-1].borrowed
 
     async def steps(self, cpu: int = 1, **more: Any) -> list[BuyProgress]:
-        wish = CapacityRequest(room(cpu, cpu * 1000), **more)
+        wish = CapacityRequest(resources(cpu, cpu * 1000), **more)
         return [progress async for progress in self.desk.buy(wish, actor="ann")]
 
     async def kinds(self) -> list[str]:
         """The events so far."""
-        return [told.event.kind for told in await self.events.kept("0")]
+        return [told.event.kind for told in await self.events.list_after("0")]
 
 
 @asynccontextmanager

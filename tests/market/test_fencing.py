@@ -14,7 +14,7 @@ from skerry.model.ids import OfferId
 from skerry.model.market import EndReason
 from skerry.store.fencing import LeadershipLost
 from skerry.store.protocol import Put
-from tests.market.markets import ANN, F, flavor, lead, market, room
+from tests.market.markets import ANN, F, flavor, lead, market, resources
 from tests.support.waiting import eventually
 
 
@@ -29,7 +29,9 @@ async def test_a_leader_that_was_replaced_offers_and_withdraws_nothing() -> None
         with pytest.raises(LeadershipLost):
             await m.ledger.withdraw(F, actor="skerry", fence=stale)
         with pytest.raises(LeadershipLost):
-            await m.ledger.update(F, lambda offer: offer, actor="skerry", capacity=room(4, 4000), fence=stale)
+            await m.ledger.update(
+                F, lambda offer: offer, actor="skerry", capacity=resources(4, 4000), fence=stale
+            )
         assert m.split() == (8, 0, 0)
 
 
@@ -40,7 +42,7 @@ async def test_who_asks_beside_a_leader_that_was_replaced_is_answered() -> None:
         await lead(m.store)
         outcomes = await asyncio.gather(
             m.ledger.withdraw(F, actor="skerry", fence=stale),
-            m.ledger.reserve(ANN, F, room=room(2, 2000)),
+            m.ledger.reserve(ANN, F, resources=resources(2, 2000)),
             return_exceptions=True,
         )
         assert isinstance(outcomes[0], LeadershipLost)
@@ -102,7 +104,7 @@ async def test_a_leader_that_was_replaced_drops_no_deal_of_another_server() -> N
         loans = BorrowedContractTable(m.store, m.events)
         running = asyncio.create_task(loans.run())
         await loans.ready()
-        deal = PendingContract("d1", "north", F, room(1, 1000), 1, 0.0, 20.0)
+        deal = PendingContract("d1", "north", F, resources(1, 1000), 1, 0.0, 20.0)
         await loans.begin(deal)
         stale = await lead(m.store)
         await lead(m.store)

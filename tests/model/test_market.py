@@ -18,7 +18,7 @@ from skerry.model.resources import NO_RESOURCES, Gigabytes, Megabytes, Millicore
 PRICE = Price(Decimal("0.05"), "EUR", "PT1H")
 
 
-def room(cpu: int = 0, memory: int = 0, disk: int = 0) -> Resources:
+def resources(cpu: int = 0, memory: int = 0, disk: int = 0) -> Resources:
     return Resources(Millicores(cpu), Megabytes(memory), Gigabytes(disk))
 
 
@@ -27,7 +27,7 @@ def flavor(**changes: Any) -> Offer:
         "id": OfferId("f-1"),
         "provider": CloudId("north"),
         "kind": "k8slice",
-        "room": room(8000, 8000, 100),
+        "resources": resources(8000, 8000, 100),
         "price": PRICE,
         "created_at": 1.0,
     }
@@ -39,7 +39,7 @@ def hold(**changes: Any) -> Hold:
         "id": HoldId("h-1"),
         "flavor": flavor(),
         "buyer": CloudId("south"),
-        "room": room(1000, 1000),
+        "resources": resources(1000, 1000),
         "price": PRICE,
         "created_at": 10.0,
         "expires_at": 30.0,
@@ -54,7 +54,7 @@ def contract(**changes: Any) -> Contract:
         "flavor": flavor(),
         "buyer": CloudId("south"),
         "seller": CloudId("north"),
-        "room": room(1000, 1000),
+        "resources": resources(1000, 1000),
         "price": PRICE,
         "starts_at": 20.0,
         "ends_at": 100.0,
@@ -64,7 +64,7 @@ def contract(**changes: Any) -> Contract:
 
 def test_deals_survive_being_stored_to_the_last_digit() -> None:
     exact = Price(Decimal("0.100000000000000001"), "EUR", "P1M")
-    partition = Partition(least=room(500, 512), step=room(250, 256))
+    partition = Partition(least=resources(500, 512), step=resources(250, 256))
     for noun in (flavor(price=exact, partition=partition), hold(price=exact), contract(price=exact)):
         assert json_codec.decode(json_codec.encode(noun), type(noun)) == noun
 
@@ -96,13 +96,13 @@ def test_periods_that_are_not(period: str) -> None:
         Price(Decimal(1), "EUR", period)
 
 
-PARTITION = Partition(least=room(1000, 1024), step=room(500, 512))
+PARTITION = Partition(least=resources(1000, 1024), step=resources(500, 512))
 SMALL = st.integers(0, 12)
 
 
 @given(
-    asked=st.builds(lambda c, m: room(c * 250, m * 256), SMALL, SMALL),
-    free=st.builds(lambda c, m: room(c * 250, m * 256), SMALL, SMALL),
+    asked=st.builds(lambda c, m: resources(c * 250, m * 256), SMALL, SMALL),
+    free=st.builds(lambda c, m: resources(c * 250, m * 256), SMALL, SMALL),
 )
 def test_a_part_is_taken_exactly_if_it_fits_is_in_steps_and_leaves_enough_or_nothing(
     asked: Resources, free: Resources
@@ -127,14 +127,14 @@ def test_a_part_is_taken_exactly_if_it_fits_is_in_steps_and_leaves_enough_or_not
 
 def test_whoever_takes_all_of_one_resource_takes_all_of_the_others() -> None:
     """What is left of them could be sold to nobody."""
-    for ask in (room(8000, 1024), room(1000, 8192)):
+    for ask in (resources(8000, 1024), resources(1000, 8192)):
         with pytest.raises(errors.Unprocessable, match="too little to sell"):
-            PARTITION.check(ask, room(8000, 8192))
-    PARTITION.check(room(8000, 8192), room(8000, 8192))
-    PARTITION.check(room(7000, 7168), room(8000, 8192))
+            PARTITION.check(ask, resources(8000, 8192))
+    PARTITION.check(resources(8000, 8192), resources(8000, 8192))
+    PARTITION.check(resources(7000, 7168), resources(8000, 8192))
 
 
-@given(free=st.builds(lambda c, m: room(c * 250, m * 256), SMALL, SMALL))
+@given(free=st.builds(lambda c, m: resources(c * 250, m * 256), SMALL, SMALL))
 def test_of_whatever_is_left_that_is_enough_the_largest_part_may_be_taken(free: Resources) -> None:
     """Also where capacity was changed to what is no whole number of steps."""
     if free.fits(PARTITION.least):
@@ -144,15 +144,15 @@ def test_of_whatever_is_left_that_is_enough_the_largest_part_may_be_taken(free: 
 @pytest.mark.parametrize(
     ("ask", "kind", "says"),
     [
-        (room(9000, 1024), errors.ResourcesExhausted, "lacks 1 core of cpu now; ask for less"),
-        (room(500, 1024), errors.Unprocessable, "at least 1 core of cpu, 1024 MB of memory"),
+        (resources(9000, 1024), errors.ResourcesExhausted, "lacks 1 core of cpu now; ask for less"),
+        (resources(500, 1024), errors.Unprocessable, "at least 1 core of cpu, 1024 MB of memory"),
         (
-            room(1250, 1024),
+            resources(1250, 1024),
             errors.Unprocessable,
             "1 core and whole steps of 0.5 cores can be had; ask for 1 core or 1.5 cores",
         ),
         (
-            room(7500, 1024),
+            resources(7500, 1024),
             errors.Unprocessable,
             r"0.5 cores of cpu, 7168 MB of memory would be left, .* take all \(8 cores of cpu, 8192 MB of "
             "memory\\), or leave at least 1 core of cpu, 1024 MB of memory",
@@ -163,21 +163,21 @@ def test_a_part_that_cannot_be_had_is_refused_with_what_can(
     ask: Resources, kind: type[errors.SkerryError], says: str
 ) -> None:
     with pytest.raises(kind, match=says):
-        flavor(partition=PARTITION).check_part(ask, room(8000, 8192))
+        flavor(partition=PARTITION).check_part(ask, resources(8000, 8192))
 
 
 def test_an_offer_without_a_partition_is_sold_whole() -> None:
     whole = flavor()
-    whole.check_part(whole.room, whole.room)
+    whole.check_part(whole.resources, whole.resources)
     with pytest.raises(errors.Unprocessable, match="sold whole"):
-        whole.check_part(room(1000, 1000), whole.room)
+        whole.check_part(resources(1000, 1000), whole.resources)
     with pytest.raises(errors.ResourcesExhausted):
-        whole.check_part(whole.room, NO_RESOURCES)
+        whole.check_part(whole.resources, NO_RESOURCES)
 
 
 def test_nothing_cannot_be_bought() -> None:
     with pytest.raises(errors.Invalid, match="nothing was asked for"):
-        flavor().check_part(NO_RESOURCES, flavor().room)
+        flavor().check_part(NO_RESOURCES, flavor().resources)
 
 
 def test_an_aggregation_holds_to_its_counts() -> None:

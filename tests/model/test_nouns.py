@@ -82,7 +82,7 @@ def test_a_node_of_bad_parts_is_refused(changes: dict[str, Any]) -> None:
 
 @pytest.mark.parametrize("status", NodeStatus)
 def test_only_a_ready_node_takes_work(status: NodeStatus) -> None:
-    assert node(status=status).takes_work is (status is NodeStatus.READY)
+    assert node(status=status).is_schedulable is (status is NodeStatus.READY)
 
 
 @pytest.mark.parametrize(

@@ -32,7 +32,7 @@ def add(left: Resources, right: Resources) -> Resources | None:
         return None
 
 
-def room(cpu: int = 0, memory: int = 0, disk: int = 0) -> Resources:
+def resources(cpu: int = 0, memory: int = 0, disk: int = 0) -> Resources:
     return Resources(Millicores(cpu), Megabytes(memory), Gigabytes(disk))
 
 
@@ -105,5 +105,5 @@ def test_amounts_out_of_range_are_refused_when_decoded_too() -> None:
 
 
 def test_a_shortfall_reads_well() -> None:
-    have, ask = room(cpu=1500, memory=64, disk=9), room(cpu=2000, memory=128, disk=1)
+    have, ask = resources(cpu=1500, memory=64, disk=9), resources(cpu=2000, memory=128, disk=1)
     assert have.shortfall(ask) == "lacks 500 milli-cores of cpu, 64 MB of memory"

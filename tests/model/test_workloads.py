@@ -30,7 +30,7 @@ SPEC = InstanceSpec(
     name="web",
     uri="example.org/web:1.2",
     environment=("MODE=fast", "EMPTY=", "EQUATION=a=b"),
-    room=Resources(Millicores(500), Megabytes(128), Gigabytes(1)),
+    resources=Resources(Millicores(500), Megabytes(128), Gigabytes(1)),
     ports=(PortMapping(8080, 80),),
 )
 
@@ -156,7 +156,7 @@ def test_an_impossible_change_is_refused() -> None:
 
 
 def test_a_wish_does_not_touch_what_is_seen() -> None:
-    wished = instance(InstanceStatus.RUNNING).wish(DesiredStatus.STOPPED)
+    wished = instance(InstanceStatus.RUNNING).with_desired(DesiredStatus.STOPPED)
     assert (wished.desired, wished.observed) == (
         DesiredStatus.STOPPED,
         instance(InstanceStatus.RUNNING).observed,
@@ -166,18 +166,18 @@ def test_a_wish_does_not_touch_what_is_seen() -> None:
 @pytest.mark.parametrize("desired", [DesiredStatus.RUNNING, DesiredStatus.STOPPED])
 def test_what_is_to_be_destroyed_cannot_be_called_back(desired: DesiredStatus) -> None:
     doomed = instance(InstanceStatus.RUNNING, desired=DesiredStatus.DESTROYED)
-    assert doomed.wish(DesiredStatus.DESTROYED) == doomed
+    assert doomed.with_desired(DesiredStatus.DESTROYED) == doomed
     with pytest.raises(errors.FailedPrecondition, match="cannot be undone"):
-        doomed.wish(desired)
+        doomed.with_desired(desired)
 
 
 @pytest.mark.parametrize("status", [InstanceStatus.TERMINATED, InstanceStatus.FAILED])
 def test_what_is_over_can_only_be_destroyed(status: InstanceStatus) -> None:
     over = instance(status)
-    assert over.wish(DesiredStatus.RUNNING) == over
-    assert over.wish(DesiredStatus.DESTROYED).desired is DesiredStatus.DESTROYED
+    assert over.with_desired(DesiredStatus.RUNNING) == over
+    assert over.with_desired(DesiredStatus.DESTROYED).desired is DesiredStatus.DESTROYED
     with pytest.raises(errors.FailedPrecondition, match="final"):
-        over.wish(DesiredStatus.STOPPED)
+        over.with_desired(DesiredStatus.STOPPED)
 
 
 @pytest.mark.parametrize(

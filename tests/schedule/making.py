@@ -10,7 +10,7 @@ from skerry.schedule.results import Placement
 from skerry.schedule.scheduler import Scheduler
 
 
-def room(cpu: int = 0, memory: int = 0, disk: int = 0) -> Resources:
+def resources(cpu: int = 0, memory: int = 0, disk: int = 0) -> Resources:
     return Resources(Millicores(cpu), Megabytes(memory), Gigabytes(disk))
 
 
@@ -21,16 +21,18 @@ def node(
     disk: int = 100,
     *,
     architecture: str = "amd64",
-    why_not: str = "",
+    unschedulable_reason: str = "",
     addresses: int = ADDRESSES_PER_NODE,
     **labels: str,
 ) -> NodeView:
-    """A node that takes work unless `why_not` says otherwise."""
-    offered = room(cpu, memory, disk)
-    return NodeView(NodeId(name), offered, architecture, labels, not why_not, why_not, addresses)
+    """A node that takes work unless `unschedulable_reason` says otherwise."""
+    offered = resources(cpu, memory, disk)
+    return NodeView(
+        NodeId(name), offered, architecture, labels, not unschedulable_reason, unschedulable_reason, addresses
+    )
 
 
-def ask(
+def request(
     name: str,
     cpu: int = 0,
     memory: int = 0,
@@ -44,7 +46,7 @@ def ask(
     mappings = tuple(ports.parse(text) for text in published.split())
     return PlacementRequest(
         InstanceId(name),
-        room(cpu, memory, disk),
+        resources(cpu, memory, disk),
         mappings,
         architecture,
         constraints,
@@ -53,7 +55,11 @@ def ask(
 
 
 def fleet_of(*nodes: NodeView, searched_by_columns: bool = False) -> Scheduler:
-    fleet = Scheduler(many=1, few=0) if searched_by_columns else Scheduler(many=1_000_000)
+    fleet = (
+        Scheduler(columnar_from=1, linear_below=0)
+        if searched_by_columns
+        else Scheduler(columnar_from=1_000_000)
+    )
     for view in nodes:
         fleet.set_node(view)
     return fleet

@@ -12,7 +12,7 @@ from skerry.model.ids import InstanceId, NodeId
 from skerry.schedule.requests import NodeView, PlacementPolicy, PlacementRequest
 from skerry.schedule.results import Placement, PlacementFailure
 from skerry.schedule.scheduler import COLUMNAR_FROM, LINEAR_BELOW, Scheduler
-from tests.schedule.making import ask, node
+from tests.schedule.making import node, request
 
 ZONES = ("edge", "cloud")
 
@@ -24,14 +24,14 @@ def random_view(chance: random.Random, number: int) -> NodeView:
         chance.choice([2048, 8192]),
         chance.choice([0, 50]),
         architecture=chance.choice(["amd64", "amd64", "arm64"]),
-        why_not=chance.choice(["", "", "", "", "is cordoned"]),
+        unschedulable_reason=chance.choice(["", "", "", "", "is cordoned"]),
         addresses=chance.choice([1, 4, 253]),
         zone=chance.choice(ZONES),
     )
 
 
 def random_ask(chance: random.Random, number: int) -> PlacementRequest:
-    return ask(
+    return request(
         f"i{number}",
         chance.choice([0, 100, 1000, 5000, 9000]),
         chance.choice([0, 128, 2048]),
@@ -62,7 +62,7 @@ def changes(chance: random.Random, size: int) -> Iterator[NodeView | NodeId | Pl
 @given(seed=st.integers(0, 2**32), size=st.integers(COLUMNAR_FROM - 2, COLUMNAR_FROM + 60))
 def test_a_large_fleet_answers_as_a_plain_one_while_it_grows_fills_and_shrinks(seed: int, size: int) -> None:
     chance = random.Random(seed)
-    plain, shipped = Scheduler(many=1_000_000), Scheduler()
+    plain, shipped = Scheduler(columnar_from=1_000_000), Scheduler()
     kinds = set()
     for change in changes(chance, size):
         for fleet in (plain, shipped):

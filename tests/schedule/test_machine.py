@@ -25,17 +25,17 @@ from skerry.schedule.results import (
     Rejection,
 )
 from skerry.schedule.scheduler import Scheduler
-from tests.schedule.making import room
+from tests.schedule.making import resources
 
 NODES = [NodeId(f"n{number}") for number in range(12)]
 INSTANCES = [InstanceId(f"i{number}") for number in range(40)]
 
 # Few sizes, so that there are ties; and some that fill a node to the last bit.
 rooms_of_nodes = st.builds(
-    room, st.sampled_from([0, 1000, 3000]), st.sampled_from([0, 1024, 4096]), st.sampled_from([0, 10])
+    resources, st.sampled_from([0, 1000, 3000]), st.sampled_from([0, 1024, 4096]), st.sampled_from([0, 10])
 )
 rooms_of_asks = st.builds(
-    room,
+    resources,
     st.sampled_from([0, 0, 1, 500, 1000, 2**31 - 1]),
     st.sampled_from([0, 512, 1024]),
     st.sampled_from([0, 1]),
@@ -46,12 +46,12 @@ views = st.builds(
     rooms_of_nodes,
     architecture=st.sampled_from(["amd64", "arm64", ""]),
     labels=st.dictionaries(st.sampled_from(["zone", "rack"]), st.sampled_from(["a", "b"])),
-    takes_work=st.sampled_from([True, True, True, False]),
-    why_not=st.sampled_from(["is cordoned", "is lost"]),
+    is_schedulable=st.sampled_from([True, True, True, False]),
+    unschedulable_reason=st.sampled_from(["is cordoned", "is lost"]),
     addresses=st.sampled_from([0, 2, 253, 253]),
     is_borrowed=st.booleans(),
 )
-asks = st.builds(
+requests = st.builds(
     PlacementRequest,
     st.sampled_from(INSTANCES),
     rooms_of_asks,
@@ -60,7 +60,7 @@ asks = st.builds(
     ),
     architecture=st.sampled_from(["", "", "", "amd64"]),
     constraints=st.sampled_from([(), (), (), ("zone=a",), ("zone!=a", "rack=b")]),
-    is_lent=st.sampled_from([False, False, False, True]),
+    is_leased=st.sampled_from([False, False, False, True]),
     workload=st.sampled_from([None, WorkloadId("shop"), WorkloadId("shop"), WorkloadId("desk")]),
 )
 policies = st.sampled_from(PlacementPolicy)
@@ -71,60 +71,64 @@ class Model:
 
     def __init__(self) -> None:
         self.nodes: dict[NodeId, NodeView] = {}
-        self.bound: dict[InstanceId, tuple[NodeId, PlacementRequest]] = {}
+        self.node_of: dict[InstanceId, tuple[NodeId, PlacementRequest]] = {}
 
     def on(self, node: NodeId, asking: PlacementRequest | None = None) -> list[PlacementRequest]:
         """What is bound to a node, without the one that asks."""
         mine = None if asking is None else asking.instance
-        return [ask for where, ask in self.bound.values() if where == node and ask.instance != mine]
+        return [
+            request for where, request in self.node_of.values() if where == node and request.instance != mine
+        ]
 
     def free(self, node: NodeId, asking: PlacementRequest | None = None) -> Resources:
-        used = [ask.room for ask in self.on(node, asking)]  # more than a room can say, perhaps
-        has = self.nodes[node].room
-        return room(
+        used = [request.resources for request in self.on(node, asking)]  # more than a room can say, perhaps
+        has = self.nodes[node].resources
+        return resources(
             max(0, has.cpu - sum(taken.cpu for taken in used)),
             max(0, has.memory - sum(taken.memory for taken in used)),
             max(0, has.disk - sum(taken.disk for taken in used)),
         )
 
-    def fits(self, node: NodeId, ask: PlacementRequest) -> bool:
-        view, others = self.nodes[node], self.on(node, ask)
-        taken: set[HostPort] = {door for other in others for door in other.doors}
+    def fits(self, node: NodeId, request: PlacementRequest) -> bool:
+        view, others = self.nodes[node], self.on(node, request)
+        taken: set[HostPort] = {host_port for other in others for host_port in other.host_ports}
         return (
-            view.takes_work
+            view.is_schedulable
             and len(others) < view.addresses
-            and self.free(node, ask).fits(ask.room)
-            and taken.isdisjoint(ask.doors)
-            and ask.architecture in ("", view.architecture)
-            and all(Constraint.parse(text).holds(view.labels) for text in ask.constraints)
-            and not (view.is_borrowed and (ask.ports or ask.is_lent))
+            and self.free(node, request).fits(request.resources)
+            and taken.isdisjoint(request.host_ports)
+            and request.architecture in ("", view.architecture)
+            and all(Constraint.parse(text).holds(view.labels) for text in request.constraints)
+            and not (view.is_borrowed and (request.ports or request.is_leased))
         )
 
-    def emptiness(self, node: NodeId, ask: PlacementRequest) -> int:
+    def emptiness(self, node: NodeId, request: PlacementRequest) -> int:
         """The product of the free shares, as the docs have it."""
-        view, free = self.nodes[node], self.free(node, ask)
-        left = view.addresses - len(self.on(node, ask))
+        view, free = self.nodes[node], self.free(node, request)
+        left = view.addresses - len(self.on(node, request))
         parts = [
-            (have, all_) for (_, _, have), (_, _, all_) in zip(free.parts(), view.room.parts(), strict=True)
+            (have, all_)
+            for (_, _, have), (_, _, all_) in zip(free.parts(), view.resources.parts(), strict=True)
         ]
         product = 1
         for have, all_ in [*parts, (left, view.addresses)]:
             product *= 1 + (have * 2**15 // all_ if all_ else 2**15)
         return product
 
-    def place(self, ask: PlacementRequest, policy: PlacementPolicy) -> NodeId | None:
-        sign = 1 if policy is PlacementPolicy.BINPACK and ask.room != NO_RESOURCES else -1
-        fitting = [node for node in self.nodes if self.fits(node, ask)]
+    def place(self, request: PlacementRequest, policy: PlacementPolicy) -> NodeId | None:
+        sign = 1 if policy is PlacementPolicy.BINPACK and request.resources != NO_RESOURCES else -1
+        fitting = [node for node in self.nodes if self.fits(node, request)]
         return min(
             fitting,
-            key=lambda node: (self.copies(node, ask), sign * self.emptiness(node, ask), node),
+            key=lambda node: (self.replicas(node, request), sign * self.emptiness(node, request), node),
             default=None,
         )
 
-    def copies(self, node: NodeId, ask: PlacementRequest) -> int:
+    def replicas(self, node: NodeId, request: PlacementRequest) -> int:
         """How many others of its workload are on a node."""
         return sum(
-            ask.workload is not None and other.workload == ask.workload for other in self.on(node, ask)
+            request.workload is not None and other.workload == request.workload
+            for other in self.on(node, request)
         )
 
 
@@ -134,7 +138,11 @@ class Searches(RuleBasedStateMachine):
     def __init__(self) -> None:
         super().__init__()
         self.model = Model()
-        self.fleets = (Scheduler(many=1_000_000), Scheduler(many=1, few=0), Scheduler(many=6, few=3))
+        self.fleets = (
+            Scheduler(columnar_from=1_000_000),
+            Scheduler(columnar_from=1, linear_below=0),
+            Scheduler(columnar_from=6, linear_below=3),
+        )
 
     @rule(view=views)
     def a_node_comes_or_changes(self, view: NodeView) -> None:
@@ -148,45 +156,45 @@ class Searches(RuleBasedStateMachine):
         for fleet in self.fleets:
             fleet.remove_node(node)
 
-    @rule(ask=asks, policy=policies)
-    def an_instance_is_placed(self, ask: PlacementRequest, policy: PlacementPolicy) -> None:
-        answer = self.asked(ask, policy)
+    @rule(request=requests, policy=policies)
+    def an_instance_is_placed(self, request: PlacementRequest, policy: PlacementPolicy) -> None:
+        answer = self.requested(request, policy)
         if isinstance(answer, Placement):
-            self.an_instance_is_bound(answer.node, ask)
+            self.an_instance_is_bound(answer.node, request)
 
-    @rule(node=st.sampled_from(NODES), ask=asks)
-    def an_instance_is_bound(self, node: NodeId, ask: PlacementRequest) -> None:
+    @rule(node=st.sampled_from(NODES), request=requests)
+    def an_instance_is_bound(self, node: NodeId, request: PlacementRequest) -> None:
         """Anywhere: a fleet records what others decided, be it wise or not."""
-        self.model.bound[ask.instance] = (node, ask)
+        self.model.node_of[request.instance] = (node, request)
         for fleet in self.fleets:
-            fleet.bind(node, ask)
+            fleet.bind(node, request)
 
     @rule(instance=st.sampled_from(INSTANCES))
     def an_instance_ends(self, instance: InstanceId) -> None:
-        self.model.bound.pop(instance, None)
+        self.model.node_of.pop(instance, None)
         for fleet in self.fleets:
             fleet.unbind(instance)
 
-    @rule(ask=asks, policy=policies)
-    def a_question_is_asked(self, ask: PlacementRequest, policy: PlacementPolicy) -> None:
-        self.asked(ask, policy)
+    @rule(request=requests, policy=policies)
+    def a_question_is_asked(self, request: PlacementRequest, policy: PlacementPolicy) -> None:
+        self.requested(request, policy)
 
-    def asked(self, ask: PlacementRequest, policy: PlacementPolicy) -> Placement | PlacementFailure:
+    def requested(self, request: PlacementRequest, policy: PlacementPolicy) -> Placement | PlacementFailure:
         """The answer of all, which must be one, and what the explanation of each node says."""
-        plain, *others = [(fleet.place(ask, policy), fleet.explain(ask)) for fleet in self.fleets]
+        plain, *others = [(fleet.place(request, policy), fleet.explain(request)) for fleet in self.fleets]
         assert all(other == plain for other in others)
         answer, verdicts = plain
-        assert [verdict.node for verdict in verdicts] == sorted(self.model.nodes)
-        for verdict in verdicts:
-            assert verdict.free == self.model.free(verdict.node, ask)
-            assert verdict.fits == self.model.fits(verdict.node, ask)
-            assert all(fleet.fits(verdict.node, ask) == verdict.fits for fleet in self.fleets)
-        expected = self.model.place(ask, policy)
+        assert [feasibility.node for feasibility in verdicts] == sorted(self.model.nodes)
+        for feasibility in verdicts:
+            assert feasibility.free == self.model.free(feasibility.node, request)
+            assert feasibility.fits == self.model.fits(feasibility.node, request)
+            assert all(fleet.fits(feasibility.node, request) == feasibility.fits for fleet in self.fleets)
+        expected = self.model.place(request, policy)
         if isinstance(answer, Placement):
             assert answer.node == expected
         else:
             assert expected is None
-            check_counts(answer, [verdict.refusals[0] for verdict in verdicts])
+            check_counts(answer, [feasibility.rejections[0] for feasibility in verdicts])
         return answer
 
     @invariant()
@@ -197,37 +205,37 @@ class Searches(RuleBasedStateMachine):
                 node: self.model.free(node) for node in self.model.nodes
             }
             for instance in INSTANCES:
-                where, _ = self.model.bound.get(instance, (None, None))
-                assert fleet.bound(instance) == where
+                where, _ = self.model.node_of.get(instance, (None, None))
+                assert fleet.node_of(instance) == where
 
     def teardown(self) -> None:
         """A fleet that learns of all this at once, and in another order, answers the same."""
-        fresh = Scheduler(many=6, few=3)
-        for node, ask in reversed(self.model.bound.values()):
-            fresh.bind(node, ask)
+        fresh = Scheduler(columnar_from=6, linear_below=3)
+        for node, request in reversed(self.model.node_of.values()):
+            fresh.bind(node, request)
         for view in reversed(self.model.nodes.values()):
             fresh.set_node(view)
         for policy in PlacementPolicy:
-            ask = PlacementRequest(InstanceId("last"), room(500, 512))
-            assert fresh.place(ask, policy) == self.fleets[0].place(ask, policy)
-            assert fresh.explain(ask) == self.fleets[0].explain(ask)
+            request = PlacementRequest(InstanceId("last"), resources(500, 512))
+            assert fresh.place(request, policy) == self.fleets[0].place(request, policy)
+            assert fresh.explain(request) == self.fleets[0].explain(request)
 
 
-def check_counts(unplaced: PlacementFailure, firsts: list[Rejection]) -> None:
+def check_counts(failure: PlacementFailure, firsts: list[Rejection]) -> None:
     """Every node is counted once, under its first refusal, and the commonest come first."""
-    assert unplaced.nodes == len(firsts) == sum(reason.nodes for reason in unplaced.reasons)
-    counts = [reason.nodes for reason in unplaced.reasons]
+    assert failure.nodes == len(firsts) == sum(reason.nodes for reason in failure.reasons)
+    counts = [reason.nodes for reason in failure.reasons]
     assert counts == sorted(counts, reverse=True)
     for kind in FILTERS:
         of_kind = [first for first in firsts if isinstance(first, kind)]
-        reasons = [reason for reason in unplaced.reasons if isinstance(reason.refusal, kind)]
+        reasons = [reason for reason in failure.reasons if isinstance(reason.rejection, kind)]
         assert len(of_kind) == sum(reason.nodes for reason in reasons)
         for reason in reasons:
-            same = [first for first in of_kind if is_like(first, reason.refusal)]
+            same = [first for first in of_kind if is_like(first, reason.rejection)]
             assert len(same) == reason.nodes
-            if isinstance(reason.refusal, InsufficientResources):
+            if isinstance(reason.rejection, InsufficientResources):
                 lacks = [first.lack for first in same if isinstance(first, InsufficientResources)]
-                assert reason.refusal.lack == room(
+                assert reason.rejection.lack == resources(
                     min(lack.cpu for lack in lacks),
                     min(lack.memory for lack in lacks),
                     min(lack.disk for lack in lacks),

@@ -13,29 +13,29 @@ class Asked:
     def __init__(self) -> None:
         self.times = 0
 
-    def __call__(self, question: str, account: NodeAllocation) -> bool:
+    def __call__(self, question: str, allocation: NodeAllocation) -> bool:
         self.times += 1
-        return account.node.startswith(question)
+        return allocation.node.startswith(question)
 
 
-def accounts(*names: str) -> list[NodeAllocation]:
+def allocations(*names: str) -> list[NodeAllocation]:
     return [NodeAllocation(NodeId(name)) for name in names]
 
 
 def test_a_question_is_answered_once_per_row_until_a_row_changes() -> None:
-    asked, rows = Asked(), accounts("a1", "a2", "b1")
-    masks = MaskCache(rows, asked)
+    requested, rows = Asked(), allocations("a1", "a2", "b1")
+    masks = MaskCache(rows, requested)
     for _ in range(3):
         assert masks.get("a").tolist() == [True, True, False]
-    assert asked.times == 3
+    assert requested.times == 3
     rows[1] = NodeAllocation(NodeId("c1"))
     masks.update(1)
     assert masks.get("a").tolist() == [True, False, False]
-    assert asked.times == 4
+    assert requested.times == 4
 
 
 def test_rows_that_come_and_go_keep_the_answers_in_place() -> None:
-    rows = accounts("a1", "b1")
+    rows = allocations("a1", "b1")
     masks = MaskCache(rows, Asked())
     masks.get("a")
     rows.insert(1, NodeAllocation(NodeId("a2")))
@@ -47,15 +47,15 @@ def test_rows_that_come_and_go_keep_the_answers_in_place() -> None:
 
 
 def test_only_the_questions_asked_last_are_kept() -> None:
-    asked, rows = Asked(), accounts("a1")
-    masks = MaskCache(rows, asked)
+    requested, rows = Asked(), allocations("a1")
+    masks = MaskCache(rows, requested)
     masks.get("oldest")
     for number in range(MAX_MASKS - 1):
         masks.get(f"q{number}")
     masks.get("oldest")
-    assert asked.times == MAX_MASKS
+    assert requested.times == MAX_MASKS
     masks.get("one more")
     masks.get("oldest")
-    assert asked.times == MAX_MASKS + 1
+    assert requested.times == MAX_MASKS + 1
     masks.get("q0")
-    assert asked.times == MAX_MASKS + 2
+    assert requested.times == MAX_MASKS + 2

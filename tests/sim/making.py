@@ -28,13 +28,13 @@ TERMS = SessionConfig(NodeId("n"), "10.64.0.0/24", 2.0, 1.0, 10.0, 600.0)
 SETTINGS = FleetSettings(restart_cap_s=10.0, replacements_per_s=5.0, reserve_percent=0)
 
 
-def room(cpu: int = 0, memory: int = 0, disk: int = 0) -> Resources:
+def resources(cpu: int = 0, memory: int = 0, disk: int = 0) -> Resources:
     return Resources(Millicores(cpu), Megabytes(memory), Gigabytes(disk))
 
 
 def spec(cpu: int = 100, *, uri: str = "example.org/web:1", budget: int = 2, **more: object) -> InstanceSpec:
     restart = RestartPolicy(budget=budget)
-    return InstanceSpec("web", uri, room=room(cpu), restart=restart, **more)  # type: ignore[arg-type] # tests say what they mean
+    return InstanceSpec("web", uri, resources=resources(cpu), restart=restart, **more)  # type: ignore[arg-type] # tests say what they mean
 
 
 def order(
@@ -46,7 +46,7 @@ def order(
 def machine(
     become: FaultPlanner | None = None, name: str = "n", observer: NodeObserver | None = None
 ) -> SimulatedNode:
-    hello = NodeHello(name, room=room(1000))
+    hello = NodeHello(name, resources=resources(1000))
     return SimulatedNode(
         NodeId(name), hello, become or fault_plan.healthy_runs(), TERMS, chance=lambda: 0.5, observer=observer
     )
@@ -63,7 +63,7 @@ async def cloud_of(
     """A cloud with a node for each of `cpus`. For coroutines that `times.run` runs."""
     clock = simulated_time.LoopClock(asyncio.get_running_loop())
     store = MemoryStore(clock, entropy=random.Random(seed).getrandbits)
-    rooms: Sequence[Resources] = [room(cpu) for cpu in cpus]
+    node_resources: Sequence[Resources] = [resources(cpu) for cpu in cpus]
     async with cluster_cloud.running(
         store,
         clock,
@@ -71,7 +71,7 @@ async def cloud_of(
         become or fault_plan.healthy_runs(),
         settings=settings,
         servers=servers,
-        rooms=rooms,
+        node_resources=node_resources,
     ) as cloud:
         yield cloud
     await store.close()

@@ -12,18 +12,22 @@ from skerry.schedule.requests import NodeView, PlacementPolicy, PlacementRequest
 from skerry.schedule.results import Placement
 from skerry.schedule.scheduler import Scheduler
 from skerry.sim import packing, workload_generator
-from tests.sim.making import room
+from tests.sim.making import resources
 
-rooms = st.builds(room, st.integers(1, 9), st.integers(1, 9))
+rooms = st.builds(resources, st.integers(1, 9), st.integers(1, 9))
 
 
 def test_each_goes_where_least_is_left() -> None:
-    packed = packing.best_fit([room(10, 10), room(4, 4)], [room(3, 3), room(1, 1), room(8, 8)])
+    packed = packing.best_fit(
+        [resources(10, 10), resources(4, 4)], [resources(3, 3), resources(1, 1), resources(8, 8)]
+    )
     assert packed == packing.PackingResult(2, 12 / 14)
 
 
 def test_what_fits_nowhere_is_left_out() -> None:
-    assert packing.best_fit([room(2, 2)], [room(3, 1), room(1, 1)]) == packing.PackingResult(1, 0.5)
+    assert packing.best_fit([resources(2, 2)], [resources(3, 1), resources(1, 1)]) == packing.PackingResult(
+        1, 0.5
+    )
 
 
 def test_nothing_is_no_packing() -> None:
@@ -41,7 +45,7 @@ def test_our_placement_leaves_no_more_room_unused_than_best_fit_by_much() -> Non
     """A promise of a kind: within 3 % of best fit, when more is asked for than there is."""
     chance = random.Random(1)
     have = workload_generator.draw_node_resources(30, chance)
-    asks = [spec.room for spec in workload_generator.draw_specs(1500, chance)]
+    asks = [spec.resources for spec in workload_generator.draw_specs(1500, chance)]
     fleet = Scheduler()
     for number, one in enumerate(have):
         fleet.set_node(NodeView(NodeId(f"n{number:03}"), one))

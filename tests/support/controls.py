@@ -50,8 +50,8 @@ class Control:
         """A node that is heard here."""
         hello = NodeHello(f"machine-{id}", NodeFacts("amd64", "Debian 12"), ROOM, labels)
         node = await self.nodes.register(id, hello)
-        self.nodes.pulse.heard(node.id)
-        await self.nodes.pulse.beat()
+        self.nodes.heartbeats.heard(node.id)
+        await self.nodes.heartbeats.beat()
         return node
 
     async def bind(self, id: str, node: str) -> Instance:

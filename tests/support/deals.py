@@ -45,7 +45,7 @@ BUYER = key("buyer")
 STRANGER = key("stranger")
 
 
-def room(cores: int, memory: int = 0, disk: int = 0) -> Resources:
+def resources(cores: int, memory: int = 0, disk: int = 0) -> Resources:
     return Resources(Millicores(cores * 1000), Megabytes(memory), Gigabytes(disk))
 
 
@@ -53,11 +53,11 @@ FLAVOR = Offer(
     id=OfferId("edge-1"),
     provider=SELLER.cloud,
     kind="k8slice",
-    room=room(8, 16384, 100),
+    resources=resources(8, 16384, 100),
     price=Price(Decimal("0.80"), "EUR", "PT1H"),
     created_at=NOW - 60.0,
     architecture="arm64",
-    partition=Partition(room(1, 512), room(1, 512)),
+    partition=Partition(resources(1, 512), resources(1, 512)),
     aggregation=Aggregation(1, 4),
     expires_at=NOW + 86400.0,
     version=7,
@@ -69,7 +69,7 @@ CONTRACT = Contract(
     flavor=FLAVOR,
     buyer=BUYER.cloud,
     seller=SELLER.cloud,
-    room=room(1, 2048),
+    resources=resources(1, 2048),
     count=2,
     price=Price(Decimal("0.20"), "EUR", "PT1H"),
     total=Decimal("0.40"),

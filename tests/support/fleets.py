@@ -62,17 +62,17 @@ class Fleet:
     async def hear(self, *ids: str) -> None:
         """Let this server hear these nodes, and everybody know it."""
         for id in ids:
-            self.nodes.pulse.heard(NodeId(id))
-        await self.nodes.pulse.beat()
-        await eventually(lambda: all(self.nodes.alive(NodeId(id)) for id in ids))
+            self.nodes.heartbeats.heard(NodeId(id))
+        await self.nodes.heartbeats.beat()
+        await eventually(lambda: all(self.nodes.heartbeat(NodeId(id)) for id in ids))
 
     async def pass_time(self, seconds: float) -> None:
         """Move the clock, in steps that this server does not miss, and let everybody notice."""
         until = self.clock.now() + seconds
         while (left := until - self.clock.now()) > 0:
             self.clock.advance(min(left, TICK_S))
-            self.nodes.attention.tick()
-            await self.nodes.pulse.beat()
+            self.nodes.heartbeat_clock.tick()
+            await self.nodes.heartbeats.beat()
             await self.store.expire()
         await self.settle()
 
@@ -80,7 +80,7 @@ class Fleet:
         await self.instance_table.sync()
         for _ in range(3):
             await asyncio.sleep(0)
-        self.nodes.tell_of_losses()
+        self.nodes.notify_losses()
         await self.nodes.settle()
 
     async def bind(self, instance: Instance) -> None:
@@ -99,7 +99,7 @@ def advance(seconds: float, *servers: Fleet) -> None:
     while (left := until - clock.now()) > 0:
         clock.advance(min(left, TICK_S))
         for server in servers:
-            server.nodes.attention.tick()
+            server.nodes.heartbeat_clock.tick()
 
 
 @asynccontextmanager

@@ -34,13 +34,13 @@ _REDIAL_S: Final = 0.05
 
 @asynccontextmanager
 async def played_node(
-    folder: Path, url: str, token: str, *, room: Resources = LARGE, name: str = "played"
+    folder: Path, url: str, token: str, *, resources: Resources = LARGE, name: str = "played"
 ) -> AsyncIterator[None]:
     """A node of the cloud at `url` from now on, heard of when this begins; it dials again when it must."""
     identity = NodeIdentity(folder, SystemClock())
     place = await identity.join(url, token, name)
     dialer = GrpcControlDialer(place.grpc, identity.context)
-    hello = NodeHello(name, NodeFacts("amd64", "Debian 12"), room)
+    hello = NodeHello(name, NodeFacts("amd64", "Debian 12"), resources)
     is_heard = asyncio.Event()
     playing = asyncio.ensure_future(_play(dialer, hello, is_heard))
     try:

@@ -27,7 +27,7 @@ _MAX_KEY = 255
 class IdempotencyRecord(msgspec.Struct, frozen=True):
     """What a key made, of which request."""
 
-    made: str
+    created_id: str = msgspec.field(name="made")
     digest: str
 
 
@@ -61,20 +61,20 @@ class IdempotencyTable:
         entry = None if request is None else await self._store.get(request.key)
         if request is None or entry is None:
             return None
-        memo = json_codec.decode(entry.value, IdempotencyRecord)
-        if memo.digest != request.digest:
+        record = json_codec.decode(entry.value, IdempotencyRecord)
+        if record.digest != request.digest:
             raise errors.AlreadyExists(
                 "this Idempotency-Key was used for another request; use a new one for each thing to make"
             )
-        return memo.made
+        return record.created_id
 
-    async def note(self, request: IdempotentRequest | None, made: str) -> tuple[list[Put], list[Expect]]:
+    async def put(self, request: IdempotentRequest | None, created_id: str) -> tuple[list[Put], list[Expect]]:
         """What goes into the transaction that makes it."""
         if request is None:
             return [], []
         put = Put(
             request.key,
-            json_codec.encode(IdempotencyRecord(made, request.digest)),
+            json_codec.encode(IdempotencyRecord(created_id, request.digest)),
             await self._lease.current(),
         )
         return [put], [Expect(request.key, ABSENT)]

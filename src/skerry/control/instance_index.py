@@ -29,82 +29,83 @@ InstanceListener = Callable[[InstanceRecord | None, InstanceRecord | None], None
 
 
 class InstanceIndex:
-    """Every instance there is; `move` keeps it right, one change at a time."""
+    """Every instance there is; `update` keeps it right, one change at a time."""
 
-    def __init__(self, known: Iterable[InstanceRecord] = ()) -> None:
-        self._known: dict[InstanceId, InstanceRecord] = {}
+    def __init__(self, records: Iterable[InstanceRecord] = ()) -> None:
+        self._records: dict[InstanceId, InstanceRecord] = {}
         self._by_age: dict[Namespace, SortedMap[InstanceId]] = {}
         self._on_node: dict[NodeId, dict[InstanceId, None]] = {}
         self._of_workload: dict[WorkloadId, dict[InstanceId, None]] = {}
         self._of_owner: dict[tuple[OwnerKind, str], dict[InstanceId, None]] = {}
-        self._over: dict[InstanceId, None] = {}  # in the order in which they ended
-        for held in known:
-            self.move(None, held)
+        self._terminal: dict[InstanceId, None] = {}  # in the order in which they ended
+        for record in records:
+            self.update(None, record)
 
     def __len__(self) -> int:
-        return len(self._known)
+        return len(self._records)
 
     def __iter__(self) -> Iterator[InstanceRecord]:
         """All, the eldest first."""
-        return self.behind(None)
+        return self.after(None)
 
     def get(self, id: str) -> InstanceRecord | None:
-        return self._known.get(InstanceId(id))
+        return self._records.get(InstanceId(id))
 
-    def behind(self, place: str | None, namespace: Namespace | None = None) -> Iterator[InstanceRecord]:
-        """Those that were made after the one at `place`, as `age_key` tells; of one namespace or of all."""
+    def after(self, position: str | None, namespace: Namespace | None = None) -> Iterator[InstanceRecord]:
+        """Those that were made after the one at `position`, as `age_key` tells; of one namespace or of
+        all."""
         found: Iterator[tuple[str, InstanceId]]
         if namespace is None:
-            found = heapq.merge(*(some.scan("", place) for some in self._by_age.values()))
+            found = heapq.merge(*(ages.scan("", position) for ages in self._by_age.values()))
         else:
-            found = self._by_age.get(namespace, SortedMap()).scan("", place)
-        return (self._known[id] for _, id in found)
+            found = self._by_age.get(namespace, SortedMap()).scan("", position)
+        return (self._records[id] for _, id in found)
 
     def count(self, namespace: Namespace | None = None) -> int:
         """How many there are, in one namespace or in all."""
         if namespace is None:
-            return len(self._known)
+            return len(self._records)
         return len(self._by_age.get(namespace, ()))
 
     def on_node(self, node: NodeId) -> list[InstanceRecord]:
-        return [self._known[id] for id in self._on_node.get(node, ())]
+        return [self._records[id] for id in self._on_node.get(node, ())]
 
     def of_workload(self, workload: WorkloadId) -> list[InstanceRecord]:
-        return [self._known[id] for id in self._of_workload.get(workload, ())]
+        return [self._records[id] for id in self._of_workload.get(workload, ())]
 
     def of_owner(self, kind: OwnerKind, id: str) -> list[InstanceRecord]:
         """Those that a service or job made, in the order in which they came here."""
-        return [self._known[each] for each in self._of_owner.get((kind, id), ())]
+        return [self._records[each] for each in self._of_owner.get((kind, id), ())]
 
-    def count_over(self) -> int:
+    def count_terminal(self) -> int:
         """How many have ended for good and are still known."""
-        return len(self._over)
+        return len(self._terminal)
 
-    def first_over(self, count: int) -> list[InstanceRecord]:
+    def first_terminal(self, count: int) -> list[InstanceRecord]:
         """Of those, the ones that ended first."""
-        return [self._known[id] for id in islice(self._over, count)]
+        return [self._records[id] for id in islice(self._terminal, count)]
 
-    def move(self, before: InstanceRecord | None, after: InstanceRecord | None) -> None:
+    def update(self, before: InstanceRecord | None, after: InstanceRecord | None) -> None:
         """One instance was `before` and is `after`; None: not there."""
         was = before.value if before else None
         now = after.value if after else None
         if after is not None:
-            self._known[after.value.id] = after
+            self._records[after.value.id] = after
         elif was is not None:
-            del self._known[was.id]
+            del self._records[was.id]
         if was is None or now is None or (was.created_at, was.namespace) != (now.created_at, now.namespace):
             self._forget_age(was)
             self._note_age(now)
         one = now or was
         if one is None:
             return
-        _refile(self._on_node, one.id, was.node if was else None, now.node if now else None)
-        _refile(self._of_workload, one.id, was.workload if was else None, now.workload if now else None)
-        _refile(self._of_owner, one.id, _owner_key(was), _owner_key(now))
+        _reindex(self._on_node, one.id, was.node if was else None, now.node if now else None)
+        _reindex(self._of_workload, one.id, was.workload if was else None, now.workload if now else None)
+        _reindex(self._of_owner, one.id, _owner_key(was), _owner_key(now))
         if now is not None and now.observed.status in TERMINAL:
-            self._over.setdefault(one.id)
+            self._terminal.setdefault(one.id)
         else:
-            self._over.pop(one.id, None)
+            self._terminal.pop(one.id, None)
 
     def _note_age(self, one: Instance | None) -> None:
         if one is not None:
@@ -125,7 +126,7 @@ class InstanceTable(Table[Instance]):
     def __init__(self, store: Store) -> None:
         super().__init__(store, PREFIX, json_of(Instance))
         self.index = InstanceIndex()
-        self.listen(self.index.move)  # first: who is told of a change finds it in the index
+        self.listen(self.index.update)  # first: who is told of a change finds it in the index
 
 
 def age_key(instance: Instance) -> str:
@@ -144,7 +145,7 @@ def _owner_key(instance: Instance | None) -> tuple[OwnerKind, str] | None:
     return instance.owner.kind, instance.owner.id
 
 
-def _refile(index: dict[K, dict[InstanceId, None]], id: InstanceId, was: K | None, now: K | None) -> None:
+def _reindex(index: dict[K, dict[InstanceId, None]], id: InstanceId, was: K | None, now: K | None) -> None:
     if was == now:
         return
     if was is not None:

@@ -29,54 +29,56 @@ class ListPage(msgspec.Struct, Generic[T], frozen=True):
 
 
 def paginate(
-    behind: Callable[[str | None], Iterator[T]],
-    place_of: Callable[[T], str],
+    after: Callable[[str | None], Iterator[T]],
+    position_of: Callable[[T], str],
     *,
     total: int,
     limit: int,
     offset: int,
     cursor: str | None,
 ) -> ListPage[T]:
-    """One page of what `behind` gives after a place; None is before the first."""
+    """One page of what `after` gives after a place; None is before the first."""
     if limit < 1 or offset < 0:
         raise errors.Invalid("a page holds at least 1, and an offset is at least 0", field="limit")
     if cursor is not None and offset:
         raise errors.Invalid("give a cursor or an offset, not both", field="cursor")
-    found = list(islice(behind(_read(cursor)), offset, offset + limit + 1))
+    found = list(islice(after(_read(cursor)), offset, offset + limit + 1))
     items = tuple(found[:limit])
-    return ListPage(total, items, _write(place_of(items[-1])) if len(found) > limit else None)
+    return ListPage(total, items, _write(position_of(items[-1])) if len(found) > limit else None)
 
 
 def paginate_sorted(
     items: Iterable[T],
-    place_of: Callable[[T], str],
+    position_of: Callable[[T], str],
     *,
     limit: int,
     offset: int = 0,
     cursor: str | None = None,
 ) -> ListPage[T]:
     """One page of `items`, in the order of their places."""
-    ordered = sorted(items, key=place_of)
+    ordered = sorted(items, key=position_of)
 
-    def behind(place: str | None) -> Iterator[T]:
-        return iter(ordered if place is None else ordered[bisect_right(ordered, place, key=place_of) :])
+    def after(position: str | None) -> Iterator[T]:
+        return iter(
+            ordered if position is None else ordered[bisect_right(ordered, position, key=position_of) :]
+        )
 
-    return paginate(behind, place_of, total=len(ordered), limit=limit, offset=offset, cursor=cursor)
+    return paginate(after, position_of, total=len(ordered), limit=limit, offset=offset, cursor=cursor)
 
 
-def _write(place: str) -> str:
-    return base64.urlsafe_b64encode(place.encode()).decode().rstrip("=")
+def _write(position: str) -> str:
+    return base64.urlsafe_b64encode(position.encode()).decode().rstrip("=")
 
 
 def _read(cursor: str | None) -> str | None:
     if cursor is None:
         return None
     try:
-        place = base64.b64decode(cursor + "=" * (-len(cursor) % 4), altchars=b"-_", validate=True).decode()
+        position = base64.b64decode(cursor + "=" * (-len(cursor) % 4), altchars=b"-_", validate=True).decode()
     except (binascii.Error, ValueError):
-        place = ""
-    if "/" not in place:
+        position = ""
+    if "/" not in position:
         raise errors.Invalid(
             "this cursor is not one of ours; send the one that came with the last page", field="cursor"
         )
-    return place
+    return position

@@ -111,7 +111,7 @@ def start_provider(
     settings = base.settings.market
     if settings.sell_percent:
         node_offers.price_of(settings)
-    ReservedCapacitySync(ledger, fleet.reconciler.keep).follow()
+    ReservedCapacitySync(ledger, fleet.reconciler.reserve).follow()
     NodeCapacity(ledger, fleet.instance_table, fleet.nodes).follow()
     lender = ContractCellController(ledger, ContractCells(fleet.instances, fleet.instance_table, base.clock))
     offering = OfferController(ledger, fleet.instance_table, fleet.nodes, settings, provider=key.cloud)

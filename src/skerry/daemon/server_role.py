@@ -134,7 +134,7 @@ async def _start_functions(base: ServerBase, cloud: _Cloud, runtime: NodeRuntime
     )
     if runtime is None or runtime.engine is None:  # else it is a member by its session, like all nodes
         lease_s = math.ceil(settings.functions.result_ttl_s)
-        base.loops.forever("member", lambda: fleet.members.stay(member, lease_s=lease_s))
+        base.loops.forever("member", lambda: fleet.members.register(member, lease_s=lease_s))
     return _Functions(member, served)
 
 
@@ -145,7 +145,7 @@ def _describe(
 
     def unreachable() -> list[str]:
         reasons = sorted(taking.served.unreachable().items())
-        return [reason for node, reason in reasons if cloud.fleet.nodes.alive(node) is not None]
+        return [reason for node, reason in reasons if cloud.fleet.nodes.heartbeat(node) is not None]
 
     return ControlPlane(
         settings=base.settings,

@@ -54,7 +54,9 @@ class ContainerSpec(msgspec.Struct, frozen=True):
     host_name: str = ""
     stop_signal: str = ""
     stop_grace_s: float | None = None  # None: the node's setting
-    room: Resources = NO_RESOURCES  # a part that is 0 has no limit of its own
+    resources: Resources = msgspec.field(
+        default=NO_RESOURCES, name="room"
+    )  # a part that is 0 has no limit of its own
     pids: int = 0  # 0: the node's setting
     network: NetworkMode = NetworkMode.BRIDGE
     ports: tuple[PortMapping, ...] = ()

@@ -1,7 +1,7 @@
 """The market's nouns: offers of capacity, holds on them, and the contracts that come of holds.
 
-A flavor's `room` and `price` are those of one whole, and there may be `stock` of it. A buyer takes a part of
-one (partition) or several (aggregation); of a flavor that allows both, several equal parts.
+A flavor's `resources` and `price` are those of one whole, and there may be `stock` of it. A buyer takes a
+part of one (partition) or several (aggregation); of a flavor that allows both, several equal parts.
 
 Free of every dialect: `skerry.wire.rear` translates. Amounts of money are decimal and exact. Which part of an
 offer may be taken is decided here, on values alone; the ledger that makes it binding is `skerry.market`.
@@ -128,17 +128,17 @@ class Offer(msgspec.Struct, frozen=True, gc=False):
     id: OfferId
     provider: CloudId
     kind: str
-    room: Resources
+    resources: Resources = msgspec.field(name="room")
     price: Price
     created_at: float
     architecture: str = ""
     gpus: int = 0
-    persistent: Gigabytes = Gigabytes(0)  # disk that outlives what runs; `room.disk` does not
+    persistent: Gigabytes = Gigabytes(0)  # disk that outlives what runs; `resources.disk` does not
     partition: Partition | None = None  # None: whole or not at all
     aggregation: Aggregation | None = None  # None: one at a time
     expires_at: float | None = None
     version: int = 1  # goes up with every change that buyers are told of
-    stock: int = 1  # how many of `room` there are; one if it is sold in parts
+    stock: int = 1  # how many of `resources` there are; one if it is sold in parts
     location: str = ""  # for people and selectors
     worker: str = ""  # the node that it is carved from, if it is of one
 
@@ -166,7 +166,7 @@ class Offer(msgspec.Struct, frozen=True, gc=False):
     @property
     def whole(self) -> Resources:
         """All of it."""
-        return self.room * self.stock
+        return self.resources * self.stock
 
     @property
     def least_count(self) -> int:
@@ -180,7 +180,7 @@ class Offer(msgspec.Struct, frozen=True, gc=False):
         (self.aggregation or Aggregation()).check(count)
         if self.partition is not None:
             self.partition.check(ask, free, count)
-        elif ask != self.room:
+        elif ask != self.resources:
             raise errors.Unprocessable("this offer is sold whole; ask for all of it")
         elif not free.fits(ask * count):
             raise _taken(free, ask * count)
@@ -231,12 +231,13 @@ NO_CONTACT = Contact()
 
 
 class Hold(msgspec.Struct, frozen=True, omit_defaults=True, gc=False):
-    """`count` times `room` of a flavor, kept for one buyer until `expires_at` at the price of that moment."""
+    """`count` times `resources` of a flavor, kept for one buyer until `expires_at` at the price of that
+    moment."""
 
     id: HoldId  # whoever knows it still has to be the buyer
     flavor: Offer  # as it was offered when the hold was made
     buyer: CloudId
-    room: Resources  # of one
+    resources: Resources = msgspec.field(name="room")  # of one
     price: Price  # of all of it, for each period
     created_at: float
     expires_at: float
@@ -261,7 +262,7 @@ class Hold(msgspec.Struct, frozen=True, omit_defaults=True, gc=False):
     @property
     def taken(self) -> Resources:
         """All that it keeps."""
-        return self.room if self.count == 1 else self.room * self.count
+        return self.resources if self.count == 1 else self.resources * self.count
 
     @property
     def due_at(self) -> float:
@@ -280,14 +281,14 @@ class Hold(msgspec.Struct, frozen=True, omit_defaults=True, gc=False):
 
 
 class Contract(msgspec.Struct, frozen=True, omit_defaults=True, gc=False):
-    """`count` times `room` of a flavor, bought: the terms as they stood when the hold was made."""
+    """`count` times `resources` of a flavor, bought: the terms as they stood when the hold was made."""
 
     id: ContractId
     hold: HoldId  # a hold is bought once; asking again finds this contract
     flavor: Offer
     buyer: CloudId
     seller: CloudId
-    room: Resources  # of one
+    resources: Resources = msgspec.field(name="room")  # of one
     price: Price  # of all of it, for each period
     starts_at: float
     ends_at: float
@@ -311,7 +312,7 @@ class Contract(msgspec.Struct, frozen=True, omit_defaults=True, gc=False):
     @property
     def taken(self) -> Resources:
         """All that was bought."""
-        return self.room if self.count == 1 else self.room * self.count
+        return self.resources if self.count == 1 else self.resources * self.count
 
     @property
     def due_at(self) -> float:
@@ -348,9 +349,9 @@ def _taken(free: Resources, ask: Resources) -> errors.ResourcesExhausted:
     )
 
 
-def in_words(room: Resources) -> str:
+def in_words(resources: Resources) -> str:
     """What there is of a room, in words of every dialect of the market."""
-    parts = [f"{_amount(unit, amount)} of {name}" for name, unit, amount in room.parts() if amount]
+    parts = [f"{_amount(unit, amount)} of {name}" for name, unit, amount in resources.parts() if amount]
     return ", ".join(parts) or "nothing"
 
 

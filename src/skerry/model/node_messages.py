@@ -29,7 +29,7 @@ class NodeHello(msgspec.Struct, frozen=True):
 
     name: str
     facts: NodeFacts = NodeFacts()
-    room: Resources = NO_RESOURCES  # measured: all there is for cells
+    resources: Resources = NO_RESOURCES  # measured: all there is for cells
     labels: dict[str, str] = msgspec.field(default_factory=dict)
     subnet: str = ""  # that it would like, or that its containers have now; empty: it takes whatever it gets
     member: ContinuumMember | None = None  # None: it takes no calls of functions

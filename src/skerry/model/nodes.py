@@ -83,7 +83,9 @@ class Node(msgspec.Struct, frozen=True):
     reason: str = ""
     facts: NodeFacts = NodeFacts()
     labels: dict[str, str] = msgspec.field(default_factory=dict)
-    room: Resources = NO_RESOURCES  # all that may be given away, used or not
+    resources: Resources = msgspec.field(
+        default=NO_RESOURCES, name="room"
+    )  # all that may be given away, used or not
     subnet: str = ""  # of its containers, its own for as long as it is registered
     is_cordoned: bool = False  # takes nothing new, by somebody's word
     drain_by: float | None = None  # gives up what it has, and all that is left at this time
@@ -110,7 +112,7 @@ class Node(msgspec.Struct, frozen=True):
         return self.id.startswith(_BORROWED)
 
     @property
-    def takes_work(self) -> bool:
+    def is_schedulable(self) -> bool:
         """True if something new may be placed on it."""
         is_open = self.status is NodeStatus.READY and not self.is_cordoned and self.drain_by is None
         return is_open and not self.facts.disk_pressure

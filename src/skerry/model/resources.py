@@ -104,18 +104,18 @@ NO_RESOURCES = Resources()
 NO_AMOUNTS: Amounts = (0, 0, 0)
 
 
-def total(rooms: Iterable[Resources]) -> Resources:
+def total(amounts: Iterable[Resources]) -> Resources:
     """All of them together."""
-    return sum(rooms, start=NO_RESOURCES)
+    return sum(amounts, start=NO_RESOURCES)
 
 
-def add_amounts(rooms: Iterable[Resources], start: Amounts = NO_AMOUNTS, *, times: int = 1) -> Amounts:
+def add_amounts(amounts: Iterable[Resources], start: Amounts = NO_AMOUNTS, *, times: int = 1) -> Amounts:
     """`start` and all of them, each so many times, however much or little that is."""
     cpu, memory, disk = start
-    for room in rooms:
-        cpu += room.cpu * times
-        memory += room.memory * times
-        disk += room.disk * times
+    for resources in amounts:
+        cpu += resources.cpu * times
+        memory += resources.memory * times
+        disk += resources.disk * times
     return cpu, memory, disk
 
 

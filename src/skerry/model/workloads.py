@@ -1,7 +1,7 @@
 """Workloads and instances: the template, and a running copy of it on a node.
 
 A `InstanceSpec` says what to run. A workload names one and counts its versions; an instance holds the spec it
-was made with, what is wished of it and what was last seen of it. Instances change only by `wish` and
+was made with, what is wished of it and what was last seen of it. Instances change only by `with_desired` and
 `become`, which ask the state machine. Both live in a namespace, for ever in the one they were made in; a
 namespace is there by being named. Where an instance is placed is decided by `skerry.schedule`.
 """
@@ -127,7 +127,7 @@ class InstanceSpec(msgspec.Struct, frozen=True):
     uri: str
     kind: WorkloadKind = WorkloadKind.CONTAINER
     environment: tuple[str, ...] = ()  # KEY=VALUE
-    room: Resources = NO_RESOURCES
+    resources: Resources = msgspec.field(default=NO_RESOURCES, name="room")
     ports: tuple[PortMapping, ...] = ()
     restart: RestartPolicy = RestartPolicy()
     arguments: tuple[str, ...] = ()  # instead of the image's command
@@ -240,7 +240,8 @@ class Workload(msgspec.Struct, frozen=True):
     created_at: float
     version: int = 1  # goes up with every change of the spec
     rollout: RolloutStrategy = RolloutStrategy.NONE  # of this version
-    is_going: bool = False  # deleted: nothing is made from it, and it goes when its instances are told to
+    # Nothing is made from a deleted workload, and its record goes when all its instances are to be destroyed.
+    is_deleting: bool = msgspec.field(default=False, name="is_going")
     namespace: Namespace = DEFAULT_NAMESPACE  # in which its name is its own
     request_id: str = ""  # of the request that last changed or deleted it
 
@@ -356,7 +357,7 @@ class Instance(msgspec.Struct, frozen=True):
             observed = msgspec.structs.replace(observed, has_passed=False)
         return msgspec.structs.replace(self, observed=observed)
 
-    def wish(self, desired: DesiredStatus) -> Instance:
+    def with_desired(self, desired: DesiredStatus) -> Instance:
         """This instance with another wish; one that is over or to be destroyed cannot be called back."""
         if desired is not self.desired and desired is not DesiredStatus.DESTROYED:
             if self.desired is DesiredStatus.DESTROYED:

@@ -1,8 +1,8 @@
-"""The account of one node: what it has, what is bound to it, what is left to give.
+"""The allocation of one node: its resources, the requests bound to it, and what is free.
 
-Kept by `skerry.schedule.scheduler` in O(1) per change and read by both ways of searching, so that they work
-on the same numbers. An account may exist before its node is known and after it left; and it may be overdrawn,
-when a node comes back with less room than it had. Then there is nothing left to give, and never less.
+`skerry.schedule.scheduler` keeps it in O(1) per change; both searches read it, so they work on the same
+numbers. An allocation may exist before its node is registered and after it left. It may exceed the resources
+of a node that comes back with fewer; then nothing is free, and never less than nothing.
 """
 
 from __future__ import annotations
@@ -11,26 +11,26 @@ from skerry.model.ids import InstanceId, NodeId
 from skerry.model.resources import Gigabytes, Megabytes, Millicores, Resources
 from skerry.schedule.requests import HostPort, NodeView, PlacementRequest
 
-# Shares are whole numbers, so that every way of computing them comes to the same; four fit in 63 bits.
+# Shares are whole numbers, so that both searches compute the same; the product of four fits in 63 bits.
 WHOLE = 2**15
 ALL_FREE = (WHOLE + 1) ** 4
 
-UNSCHEDULABLE = -1  # less than the least that can be asked for
+UNSCHEDULABLE = -1  # less than any request
 
 
 class NodeAllocation:
-    """One node's account; `cpu`, `memory`, `disk` and `volume` are what the searches read."""
+    """The allocation of one node; the searches read `cpu`, `memory`, `disk` and `volume`."""
 
     __slots__ = (
         "_cpu",
         "_disk",
         "_memory",
-        "asks",
         "cpu",
         "disk",
-        "doors",
+        "host_ports",
         "memory",
         "node",
+        "requests",
         "view",
         "volume",
     )
@@ -38,94 +38,94 @@ class NodeAllocation:
     def __init__(self, node: NodeId) -> None:
         self.node = node
         self.view: NodeView | None = None
-        self.asks: dict[InstanceId, PlacementRequest] = {}
-        self.doors: dict[HostPort, set[InstanceId]] = {}
-        self._cpu = self._memory = self._disk = 0  # given away
-        self.cpu = UNSCHEDULABLE  # to be given; `UNSCHEDULABLE` if it takes nothing at all
+        self.requests: dict[InstanceId, PlacementRequest] = {}
+        self.host_ports: dict[HostPort, set[InstanceId]] = {}
+        self._cpu = self._memory = self._disk = 0  # requested by what is bound here
+        self.cpu = UNSCHEDULABLE  # free; `UNSCHEDULABLE` if the node takes nothing
         self.memory = self.disk = 0
         self.volume = 0
 
-    def see(self, view: NodeView | None) -> None:
-        """The node is now as `view` says, or not there."""
+    def set_view(self, view: NodeView | None) -> None:
+        """Set the node's present view; None if the node is not registered."""
         self.view = view
-        self._settle()
+        self._recompute_free()
 
-    def take(self, ask: PlacementRequest) -> None:
-        """Something was bound here."""
-        self.asks[ask.instance] = ask
-        for door in ask.doors:
-            self.doors.setdefault(door, set()).add(ask.instance)
-        room = ask.room
-        self._cpu += room.cpu
-        self._memory += room.memory
-        self._disk += room.disk
-        self._settle()
+    def add(self, request: PlacementRequest) -> None:
+        """Bind a request to this node."""
+        self.requests[request.instance] = request
+        for host_port in request.host_ports:
+            self.host_ports.setdefault(host_port, set()).add(request.instance)
+        resources = request.resources
+        self._cpu += resources.cpu
+        self._memory += resources.memory
+        self._disk += resources.disk
+        self._recompute_free()
 
-    def give_back(self, instance: InstanceId) -> PlacementRequest:
-        """What was bound here is no more."""
-        ask = self.asks.pop(instance)
-        for door in ask.doors:
-            holders = self.doors[door]
+    def remove(self, instance: InstanceId) -> PlacementRequest:
+        """Unbind the request of an instance, and return it."""
+        request = self.requests.pop(instance)
+        for host_port in request.host_ports:
+            holders = self.host_ports[host_port]
             holders.discard(instance)
             if not holders:
-                del self.doors[door]
-        room = ask.room
-        self._cpu -= room.cpu
-        self._memory -= room.memory
-        self._disk -= room.disk
-        self._settle()
-        return ask
+                del self.host_ports[host_port]
+        resources = request.resources
+        self._cpu -= resources.cpu
+        self._memory -= resources.memory
+        self._disk -= resources.disk
+        self._recompute_free()
+        return request
 
     def free(self) -> Resources:
-        """What is not given away, whether or not the node takes work."""
-        room = self.known.room
+        """The free resources, whether or not the node is schedulable."""
+        resources = self.current_view.resources
         return Resources(
-            Millicores(max(0, room.cpu - self._cpu)),
-            Megabytes(max(0, room.memory - self._memory)),
-            Gigabytes(max(0, room.disk - self._disk)),
+            Millicores(max(0, resources.cpu - self._cpu)),
+            Megabytes(max(0, resources.memory - self._memory)),
+            Gigabytes(max(0, resources.disk - self._disk)),
         )
 
     @property
-    def known(self) -> NodeView:
-        assert self.view is not None, "only nodes that are there are asked"
+    def current_view(self) -> NodeView:
+        assert self.view is not None, "only registered nodes are searched"
         return self.view
 
-    def has_room(self, room: Resources) -> bool:
-        """True if `room` can be given; nothing can of a node that is shut."""
-        return room.cpu <= self.cpu and room.memory <= self.memory and room.disk <= self.disk
+    def fits(self, resources: Resources) -> bool:
+        """True if `resources` are free; False on an unschedulable node."""
+        return resources.cpu <= self.cpu and resources.memory <= self.memory and resources.disk <= self.disk
 
     @property
-    def is_shut(self) -> bool:
-        """True if it takes no work, or has no address for more."""
+    def is_unschedulable(self) -> bool:
+        """True if the node takes no new instances, or has no address left."""
         return self.cpu == UNSCHEDULABLE
 
     @property
     def has_address(self) -> bool:
-        return len(self.asks) < self.known.addresses
+        return len(self.requests) < self.current_view.addresses
 
-    def _settle(self) -> None:
-        """Bring what the searches read up to date.
+    def _recompute_free(self) -> None:
+        """Compute what the searches read.
 
-        The volume is the product of the free shares. A node that is nearly out of one part has little of it,
-        however much it has of the others. Addresses are a part too, so that instances which ask for no room
-        do not all look for the same node.
+        The volume is the product of the free shares: a node that is nearly out of one resource has a small
+        volume, however much of the others is free. Addresses are one of the shares, so that instances without
+        a resource request do not all prefer the same node.
         """
         view = self.view
         if view is None:
             return
-        room, addresses = view.room, view.addresses
-        cpu = room.cpu - self._cpu
-        memory = room.memory - self._memory
-        disk = room.disk - self._disk
-        left = addresses - len(self.asks)
+        resources, addresses = view.resources, view.addresses
+        cpu = resources.cpu - self._cpu
+        memory = resources.memory - self._memory
+        disk = resources.disk - self._disk
+        left = addresses - len(self.requests)
         if cpu < 0:
             cpu = 0
         self.memory = memory = memory if memory > 0 else 0
         self.disk = disk = disk if disk > 0 else 0
-        self.cpu = cpu if view.takes_work and left > 0 else UNSCHEDULABLE
+        self.cpu = cpu if view.is_schedulable and left > 0 else UNSCHEDULABLE
         self.volume = (
-            ((cpu * WHOLE // room.cpu if room.cpu else WHOLE) + 1)
-            * ((memory * WHOLE // room.memory if room.memory else WHOLE) + 1)
-            * ((disk * WHOLE // room.disk if room.disk else WHOLE) + 1)
+            ((cpu * WHOLE // resources.cpu if resources.cpu else WHOLE) + 1)
+            * ((memory * WHOLE // resources.memory if resources.memory else WHOLE) + 1)
+            * ((disk * WHOLE // resources.disk if resources.disk else WHOLE) + 1)
             * ((left * WHOLE // addresses if left > 0 else 0) + 1)
         )

@@ -1,7 +1,7 @@
-"""Answers of the scheduler in words: why a node cannot take an instance, and why none can.
+"""Results of the scheduler as text: why a node cannot take an instance, and why none can.
 
-Used by the control plane for the reason of an instance that waits, and by whoever shows an explanation. Holds
-words only; the numbers are in the answers.
+The control plane uses it for the reason of a pending instance, and diagnostics for each node. It only
+formats; the numbers are in the results.
 """
 
 from __future__ import annotations
@@ -22,9 +22,9 @@ from skerry.schedule.results import (
 )
 
 
-def describe_rejection(refusal: Rejection) -> str:
-    """What follows a node's name: `is cordoned`, `lacks 500 milli-cores of cpu (free: ...)`."""
-    match refusal:
+def describe_rejection(rejection: Rejection) -> str:
+    """A predicate of the node: `is cordoned`, `lacks 500 milli-cores of cpu (free: ...)`."""
+    match rejection:
         case ArchitectureMismatch(has, wanted):
             return f"architecture is {has or 'unknown'}, {wanted} is wanted"
         case ConstraintMismatch(label, has, wanted, is_equal):
@@ -44,32 +44,32 @@ def describe_rejection(refusal: Rejection) -> str:
             return f"port {port}/{protocol} is taken" + (f" by instance {by}" if by else "")
 
 
-def describe_feasibility(verdict: NodeFeasibility) -> str:
-    """All that a node says, in one line."""
-    if verdict.fits:
-        return f"can take it (free: {describe_resources(verdict.free)})"
-    return "; ".join(describe_rejection(refusal) for refusal in verdict.refusals)
+def describe_feasibility(feasibility: NodeFeasibility) -> str:
+    """The feasibility of one node, in one line."""
+    if feasibility.fits:
+        return f"can take it (free: {describe_resources(feasibility.free)})"
+    return "; ".join(describe_rejection(rejection) for rejection in feasibility.rejections)
 
 
-def describe_failure(unplaced: PlacementFailure) -> str:
-    """Why there is no place, such as `3 nodes: lacks 500 milli-cores of cpu; 1 node: is cordoned`."""
-    if not unplaced.reasons:
+def describe_failure(failure: PlacementFailure) -> str:
+    """Why no node fits, such as `3 nodes: lacks 500 milli-cores of cpu; 1 node: is cordoned`."""
+    if not failure.reasons:
         return "there are no nodes"
-    return "; ".join(_counted(reason) for reason in unplaced.reasons)
+    return "; ".join(_counted(reason) for reason in failure.reasons)
 
 
-def describe_resources(room: Resources) -> str:
-    """The parts of a room that are there, such as `500 milli-cores of cpu, 64 MB of memory`."""
-    if room == NO_RESOURCES:
+def describe_resources(resources: Resources) -> str:
+    """The resources that are not zero, such as `500 milli-cores of cpu, 64 MB of memory`."""
+    if resources == NO_RESOURCES:
         return "nothing"
-    return ", ".join(f"{amount} {unit} of {name}" for name, unit, amount in room.parts() if amount)
+    return ", ".join(f"{amount} {unit} of {name}" for name, unit, amount in resources.parts() if amount)
 
 
 def _counted(reason: RejectionCount) -> str:
-    refusal = reason.refusal
-    if isinstance(refusal, InsufficientResources):
+    rejection = reason.rejection
+    if isinstance(rejection, InsufficientResources):
         degree = "at least " if reason.nodes > 1 else ""
-        text = f"lacks {degree}{describe_resources(refusal.lack)}"
+        text = f"lacks {degree}{describe_resources(rejection.lack)}"
     else:
-        text = describe_rejection(refusal)
+        text = describe_rejection(rejection)
     return f"{reason.nodes} {'node' if reason.nodes == 1 else 'nodes'}: {text}"

@@ -1,7 +1,8 @@
-"""The filters: what keeps a node from taking an ask, asked in a fixed order.
+"""Filters: why a node cannot take a request, in a fixed order.
 
-Three of them look only at what a node is, which seldom changes: they are one `NodeRequirement`, whose answers
-are kept per set of constraints. The others look at its account. Every no carries its numbers.
+Three filters depend only on facts of the node, which seldom change: they are one `NodeRequirement`, whose
+results are cached per set of constraints. The others depend on its allocation. Every rejection carries its
+numbers.
 """
 
 from __future__ import annotations
@@ -27,62 +28,63 @@ from skerry.schedule.results import (
 
 
 class NodeRequirement:
-    """What kind of node is wanted: an architecture, constraints on labels, a machine of one's own."""
+    """Required facts of a node: an architecture, constraints on labels, not borrowed."""
 
-    def __init__(self, architecture: str, constraints: tuple[str, ...], needs_own: bool) -> None:
+    def __init__(self, architecture: str, constraints: tuple[str, ...], needs_own_node: bool) -> None:
         self._architecture = architecture
-        self._needs_own = needs_own
+        self._needs_own_node = needs_own_node
         self._constraints = tuple(Constraint.parse(text) for text in constraints)
 
     def holds(self, view: NodeView) -> bool:
         if self._architecture and view.architecture != self._architecture:
             return False
-        if self._needs_own and view.is_borrowed:
+        if self._needs_own_node and view.is_borrowed:
             return False
-        for wanted in self._constraints:  # noqa: SIM110  (half the time of `all`, once per node and ask)
+        for wanted in self._constraints:  # noqa: SIM110  (half the time of `all`, once per node and request)
             if not wanted.holds(view.labels):
                 return False
         return True
 
-    def refusals(self, view: NodeView) -> Iterator[Rejection]:
+    def rejections(self, view: NodeView) -> Iterator[Rejection]:
         if self._architecture and view.architecture != self._architecture:
             yield ArchitectureMismatch(view.architecture, self._architecture)
         for wanted in self._constraints:
             if not wanted.holds(view.labels):
                 has = view.labels.get(wanted.label, "")
                 yield ConstraintMismatch(wanted.label, has, wanted.value, wanted.is_equal)
-        if self._needs_own and view.is_borrowed:
+        if self._needs_own_node and view.is_borrowed:
             yield OwnNodeRequired()
 
 
 @lru_cache(maxsize=256)
-def requirement(architecture: str, constraints: tuple[str, ...], needs_own: bool) -> NodeRequirement:
-    """The requirement of an ask; asks come in few kinds, and reading one takes longer than checking it."""
-    return NodeRequirement(architecture, constraints, needs_own)
+def requirement(architecture: str, constraints: tuple[str, ...], needs_own_node: bool) -> NodeRequirement:
+    """The requirement of a request, cached: there are few different ones, and parsing costs more than a
+    check."""
+    return NodeRequirement(architecture, constraints, needs_own_node)
 
 
-def rejections(account: NodeAllocation, ask: PlacementRequest) -> Iterator[Rejection]:
-    """Every no of a node to an ask, in the order of the filters; none if it can take it."""
-    view = account.known
-    yield from requirement(ask.architecture, ask.constraints, ask.needs_own).refusals(view)
-    if not view.takes_work:
-        yield Unschedulable(view.why_not)
-    if not account.has_address:
+def rejections(allocation: NodeAllocation, request: PlacementRequest) -> Iterator[Rejection]:
+    """Every rejection of a request by a node, in the order of the filters; none if it fits."""
+    view = allocation.current_view
+    yield from requirement(request.architecture, request.constraints, request.needs_own_node).rejections(view)
+    if not view.is_schedulable:
+        yield Unschedulable(view.unschedulable_reason)
+    if not allocation.has_address:
         yield AddressesExhausted(view.addresses)
-    free = account.free()
-    lack = free.lack(ask.room)
+    free = allocation.free()
+    lack = free.lack(request.resources)
     if lack != NO_RESOURCES:
         yield InsufficientResources(lack, free)
-    for door in ask.doors:
-        if holders := account.doors.get(door):
-            yield PortConflict(*door, min(holders))
+    for host_port in request.host_ports:
+        if holders := allocation.host_ports.get(host_port):
+            yield PortConflict(*host_port, min(holders))
 
 
-def check_feasibility(account: NodeAllocation, ask: PlacementRequest) -> NodeFeasibility:
-    """What a node says to an ask."""
-    return NodeFeasibility(account.node, account.free(), tuple(rejections(account, ask)))
+def check_feasibility(allocation: NodeAllocation, request: PlacementRequest) -> NodeFeasibility:
+    """Whether a request fits on a node, with every rejection."""
+    return NodeFeasibility(allocation.node, allocation.free(), tuple(rejections(allocation, request)))
 
 
-def are_ports_free(account: NodeAllocation, doors: tuple[HostPort, ...]) -> bool:
-    """True if nobody has any of those ports."""
-    return account.doors.keys().isdisjoint(doors)
+def are_ports_free(allocation: NodeAllocation, host_ports: tuple[HostPort, ...]) -> bool:
+    """True if no instance on the node has any of those ports."""
+    return allocation.host_ports.keys().isdisjoint(host_ports)

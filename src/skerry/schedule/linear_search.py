@@ -1,7 +1,7 @@
-"""Searching a small fleet: one look at every node, in plain Python.
+"""Search over few nodes: a check of every node, in plain Python.
 
-This is the meaning of a search; `skerry.schedule.columnar_search` does the same faster for large fleets, and
-tests hold the two together.
+This is the reference of a search; `skerry.schedule.columnar_search` does the same faster for many nodes, and
+tests compare the two.
 """
 
 from __future__ import annotations
@@ -16,85 +16,90 @@ from skerry.schedule.rejections import RejectionTally
 from skerry.schedule.requests import HostPort, PlacementRequest
 from skerry.schedule.results import PlacementFailure, PortConflict
 
-ReplicaCounts = Mapping[
-    NodeAllocation, int
-]  # of one workload: how many a node has; none where there is no entry
+ReplicaCounts = Mapping[NodeAllocation, int]  # replicas of one workload by node; no entry: none
 
 
 class NodeSearch(Protocol):
-    """A way to search the accounts of the nodes that are there; told of every change of them."""
+    """A search over the allocations of registered nodes, which is notified of every change of them."""
 
-    def put(self, account: NodeAllocation) -> None:
-        """A node came, or its view changed."""
+    def put(self, allocation: NodeAllocation) -> None:
+        """A node was registered, or its view changed."""
 
     def drop(self, node: NodeId) -> None:
-        """A node left."""
+        """A node was removed."""
 
-    def touch(self, account: NodeAllocation, doors: tuple[HostPort, ...]) -> None:
-        """Something that holds `doors` was bound to a node or unbound."""
+    def touch(self, allocation: NodeAllocation, host_ports: tuple[HostPort, ...]) -> None:
+        """A request with `host_ports` was bound to a node or unbound."""
 
-    def best(self, ask: PlacementRequest, copies: ReplicaCounts, *, fullest: bool) -> NodeAllocation | None:
-        """Of the nodes that can take `ask` those with the fewest `copies`; of these the fullest, or the
+    def best(
+        self, request: PlacementRequest, replicas: ReplicaCounts, *, fullest: bool
+    ) -> NodeAllocation | None:
+        """Of the nodes that can take `request` those with the fewest `replicas`; of these the fullest, or the
         emptiest; of equals the first by id."""
 
-    def count_refusals(self, ask: PlacementRequest) -> PlacementFailure:
-        """What keeps each node, given that none can take `ask`."""
+    def count_rejections(self, request: PlacementRequest) -> PlacementFailure:
+        """The first rejection of each node, counted, given that none can take `request`."""
 
 
 class LinearSearch:
-    """Looks at every node for every ask."""
+    """Checks every node for every request."""
 
-    def __init__(self, accounts: Iterable[NodeAllocation]) -> None:
-        self._accounts: dict[NodeId, NodeAllocation] = {account.node: account for account in accounts}
+    def __init__(self, allocations: Iterable[NodeAllocation]) -> None:
+        self._allocations: dict[NodeId, NodeAllocation] = {
+            allocation.node: allocation for allocation in allocations
+        }
 
-    def put(self, account: NodeAllocation) -> None:
-        self._accounts[account.node] = account
+    def put(self, allocation: NodeAllocation) -> None:
+        self._allocations[allocation.node] = allocation
 
     def drop(self, node: NodeId) -> None:
-        del self._accounts[node]
+        del self._allocations[node]
 
-    def touch(self, account: NodeAllocation, doors: tuple[HostPort, ...]) -> None:
-        pass  # the accounts themselves are searched
+    def touch(self, allocation: NodeAllocation, host_ports: tuple[HostPort, ...]) -> None:
+        pass  # the allocations themselves are searched
 
-    def best(self, ask: PlacementRequest, copies: ReplicaCounts, *, fullest: bool) -> NodeAllocation | None:
-        room = ask.room
+    def best(
+        self, request: PlacementRequest, replicas: ReplicaCounts, *, fullest: bool
+    ) -> NodeAllocation | None:
+        resources = request.resources
         cpu, memory, disk = (
-            room.cpu,
-            room.memory,
-            room.disk,
-        )  # `has_room` written out: a call for each node is dear
+            resources.cpu,
+            resources.memory,
+            resources.disk,
+        )  # `fits` written out: a call for each node is slow
         found = [
-            account
-            for account in self._accounts.values()
-            if cpu <= account.cpu and memory <= account.memory and disk <= account.disk
+            allocation
+            for allocation in self._allocations.values()
+            if cpu <= allocation.cpu and memory <= allocation.memory and disk <= allocation.disk
         ]
-        if ask.architecture or ask.constraints or ask.needs_own:
-            wanted = filters.requirement(ask.architecture, ask.constraints, ask.needs_own)
-            found = [account for account in found if wanted.holds(account.known)]
-        if doors := ask.doors:
-            found = [account for account in found if filters.are_ports_free(account, doors)]
+        if request.architecture or request.constraints or request.needs_own_node:
+            wanted = filters.requirement(request.architecture, request.constraints, request.needs_own_node)
+            found = [allocation for allocation in found if wanted.holds(allocation.current_view)]
+        if host_ports := request.host_ports:
+            found = [allocation for allocation in found if filters.are_ports_free(allocation, host_ports)]
         if not found:
             return None
-        if copies:
-            counts = [copies.get(account, 0) for account in found]
+        if replicas:
+            counts = [replicas.get(allocation, 0) for allocation in found]
             fewest = min(counts)
-            found = [account for account, count in zip(found, counts, strict=True) if count == fewest]
-        volumes = [account.volume for account in found]
+            found = [allocation for allocation, count in zip(found, counts, strict=True) if count == fewest]
+        volumes = [allocation.volume for allocation in found]
         volume = min(volumes) if fullest else max(volumes)
         return min(
-            (account for account in found if account.volume == volume), key=lambda account: account.node
+            (allocation for allocation in found if allocation.volume == volume),
+            key=lambda allocation: allocation.node,
         )
 
-    def count_refusals(self, ask: PlacementRequest) -> PlacementFailure:
-        tally = RejectionTally(ask.room)
-        wanted = filters.requirement(ask.architecture, ask.constraints, ask.needs_own)
-        doors = ask.doors
-        for account in self._accounts.values():
-            if account.is_shut or not wanted.holds(account.known):
-                tally.refuse(next(filters.rejections(account, ask)))
-            elif not account.has_room(ask.room):
-                tally.lack(account.cpu, account.memory, account.disk)
+    def count_rejections(self, request: PlacementRequest) -> PlacementFailure:
+        tally = RejectionTally(request.resources)
+        wanted = filters.requirement(request.architecture, request.constraints, request.needs_own_node)
+        host_ports = request.host_ports
+        for allocation in self._allocations.values():
+            if allocation.is_unschedulable or not wanted.holds(allocation.current_view):
+                tally.add(next(filters.rejections(allocation, request)))
+            elif not allocation.fits(request.resources):
+                tally.add_lack(allocation.cpu, allocation.memory, allocation.disk)
             else:
-                door = next(door for door in doors if door in account.doors)
-                tally.refuse(PortConflict(*door, None))
-        return tally.unplaced()
+                host_port = next(host_port for host_port in host_ports if host_port in allocation.host_ports)
+                tally.add(PortConflict(*host_port, None))
+        return tally.failure()

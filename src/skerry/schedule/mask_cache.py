@@ -1,7 +1,7 @@
-"""Kept answers to yes-or-no questions about nodes, as columns of booleans.
+"""A cache of predicates over nodes, as columns of booleans.
 
-Used by `skerry.schedule.columnar_search`, which says when a row comes, goes or changes. The questions asked
-last are kept, and the others forgotten: there may be as many as there are ports.
+Used by `skerry.schedule.columnar_search`, which reports rows that are inserted, deleted or changed. The least
+recently used columns are dropped: there may be as many predicates as there are ports.
 """
 
 from __future__ import annotations
@@ -16,44 +16,44 @@ from skerry.schedule.allocations import NodeAllocation
 
 K = TypeVar("K", bound=Hashable)
 
-MAX_MASKS = 64  # questions
+MAX_MASKS = 64  # columns
 
 
 class MaskCache(Generic[K]):
-    """One column per question: for each row of `accounts`, whether `holds(question, account)`."""
+    """One column per predicate: for each row of `allocations`, whether `holds(predicate, allocation)`."""
 
     def __init__(
-        self, accounts: Sequence[NodeAllocation], holds: Callable[[K, NodeAllocation], bool]
+        self, allocations: Sequence[NodeAllocation], holds: Callable[[K, NodeAllocation], bool]
     ) -> None:
-        self._accounts = accounts
+        self._allocations = allocations
         self._holds = holds
-        self._masks: dict[K, NDArray[np.bool_]] = {}  # the one asked last comes last
+        self._masks: dict[K, NDArray[np.bool_]] = {}  # least recently used first
 
-    def get(self, question: K) -> NDArray[np.bool_]:
-        """The column of a question; not to be written to."""
-        mask = self._masks.pop(question, None)
+    def get(self, predicate: K) -> NDArray[np.bool_]:
+        """The column of a predicate; callers must not write to it."""
+        mask = self._masks.pop(predicate, None)
         if mask is None:
             if len(self._masks) >= MAX_MASKS:
                 del self._masks[next(iter(self._masks))]
-            answers = (self._holds(question, account) for account in self._accounts)
-            mask = np.fromiter(answers, np.bool_, len(self._accounts))
-        self._masks[question] = mask
+            answers = (self._holds(predicate, allocation) for allocation in self._allocations)
+            mask = np.fromiter(answers, np.bool_, len(self._allocations))
+        self._masks[predicate] = mask
         return mask
 
     def insert(self, row: int) -> None:
-        """A row came."""
-        account = self._accounts[row]
-        for question, mask in self._masks.items():
-            self._masks[question] = np.insert(mask, row, self._holds(question, account))
+        """A row was inserted."""
+        allocation = self._allocations[row]
+        for predicate, mask in self._masks.items():
+            self._masks[predicate] = np.insert(mask, row, self._holds(predicate, allocation))
 
     def delete(self, row: int) -> None:
-        """A row went."""
-        for question, mask in self._masks.items():
-            self._masks[question] = np.delete(mask, row)
+        """A row was deleted."""
+        for predicate, mask in self._masks.items():
+            self._masks[predicate] = np.delete(mask, row)
 
-    def update(self, row: int, questions: Sequence[K] | None = None) -> None:
-        """The answers of a row changed: to these questions, or to any."""
-        account = self._accounts[row]
-        for question in self._masks if questions is None else questions:
-            if question in self._masks:
-                self._masks[question][row] = self._holds(question, account)
+    def update(self, row: int, predicates: Sequence[K] | None = None) -> None:
+        """A row changed: for these predicates, or for all."""
+        allocation = self._allocations[row]
+        for predicate in self._masks if predicates is None else predicates:
+            if predicate in self._masks:
+                self._masks[predicate][row] = self._holds(predicate, allocation)

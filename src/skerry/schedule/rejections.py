@@ -1,7 +1,7 @@
-"""How many nodes were refused, and for what: the short answer that an instance without a place carries.
+"""How many nodes rejected a request, by reason: the summary that a pending instance carries.
 
-A node counts once, under its first refusal. Those that lack the same parts of room are counted together, and
-what is kept of them is the least that any lacks; of a port that is taken on several nodes, no holder is kept.
+A node counts once, under its first rejection. Nodes that lack the same resources are counted together, with
+the least that any of them lacks; a port that is taken on several nodes is counted without its holders.
 """
 
 from __future__ import annotations
@@ -17,29 +17,29 @@ from skerry.schedule.results import (
 
 
 class RejectionTally:
-    """Refusals of one ask, counted by kind."""
+    """Rejections of one request, counted by reason."""
 
-    def __init__(self, asked: Resources) -> None:
-        self._asked = asked
+    def __init__(self, requested: Resources) -> None:
+        self._requested = requested
         self._counts: dict[Rejection, int] = {}
         self._lacks: dict[tuple[bool, bool, bool], tuple[int, int, int, int]] = {}
 
-    def refuse(self, refusal: Rejection, nodes: int = 1) -> None:
-        """So many more nodes said just that."""
-        self._counts[refusal] = self._counts.get(refusal, 0) + nodes
+    def add(self, rejection: Rejection, nodes: int = 1) -> None:
+        """Count `nodes` more with this rejection."""
+        self._counts[rejection] = self._counts.get(rejection, 0) + nodes
 
-    def lack(self, cpu: int, memory: int, disk: int, nodes: int = 1) -> None:
-        """So many more nodes lack the same parts of room, and have no more than that free."""
-        asked = self._asked
-        parts = (cpu < asked.cpu, memory < asked.memory, disk < asked.disk)
+    def add_lack(self, cpu: int, memory: int, disk: int, nodes: int = 1) -> None:
+        """Count `nodes` more that lack the same resources, and have at most these amounts free."""
+        requested = self._requested
+        parts = (cpu < requested.cpu, memory < requested.memory, disk < requested.disk)
         before, *most = self._lacks.get(parts, (0, 0, 0, 0))
         self._lacks[parts] = (before + nodes, max(cpu, most[0]), max(memory, most[1]), max(disk, most[2]))
 
-    def unplaced(self) -> PlacementFailure:
-        """What was counted, the commonest reason first."""
-        reasons = [RejectionCount(nodes, refusal) for refusal, nodes in self._counts.items()]
+    def failure(self) -> PlacementFailure:
+        """The counts, the commonest reason first."""
+        reasons = [RejectionCount(nodes, rejection) for rejection, nodes in self._counts.items()]
         for nodes, cpu, memory, disk in self._lacks.values():
             free = Resources(Millicores(cpu), Megabytes(memory), Gigabytes(disk))
-            reasons.append(RejectionCount(nodes, InsufficientResources(free.lack(self._asked), free)))
-        reasons.sort(key=lambda reason: (-reason.nodes, FILTERS.index(type(reason.refusal)), repr(reason)))
+            reasons.append(RejectionCount(nodes, InsufficientResources(free.lack(self._requested), free)))
+        reasons.sort(key=lambda reason: (-reason.nodes, FILTERS.index(type(reason.rejection)), repr(reason)))
         return PlacementFailure(sum(reason.nodes for reason in reasons), tuple(reasons))

@@ -1,7 +1,7 @@
-"""What placement is asked: a node as the control plane sees it, and what an instance wants of one.
+"""Input of placement: a node as the control plane sees it, and the request of an instance.
 
-Made by `skerry.control` from its nodes and instances; read by every other module of this room. Whether a node
-takes work, and in which words it does not, is decided by the control plane.
+`skerry.control` builds both from its nodes and instances; every other module of this package reads them. The
+control plane decides whether a node is schedulable, and the text of the reason if it is not.
 """
 
 from __future__ import annotations
@@ -20,60 +20,63 @@ from skerry.model.workloads import InstanceSpec, WorkloadKind
 # A node's subnet is a /24: what is left without the network, the broadcast and the node's own address.
 ADDRESSES_PER_NODE = 253
 
-HostPort = tuple[int, Protocol]  # a port of a machine, as others reach it
+HostPort = tuple[int, Protocol]  # a port of the machine, which others connect to
 
 
 class PlacementPolicy(enum.StrEnum):
-    """Which of the nodes that could take an instance gets it."""
+    """Which of the nodes that fit an instance is chosen."""
 
     BINPACK = "binpack"  # the fullest
     SPREAD = "spread"  # the emptiest
 
 
 class NodeView(msgspec.Struct, frozen=True):
-    """A node, as far as placement is concerned."""
+    """The facts of a node that placement depends on."""
 
     id: NodeId
-    room: Resources  # all that may be given away, used or not
+    resources: Resources  # allocatable, whether or not it is in use
     architecture: str = ""
     labels: Mapping[str, str] = msgspec.field(default_factory=dict)
-    takes_work: bool = True
-    why_not: str = ""  # what follows its name if it takes no work, such as `is cordoned`
-    addresses: int = ADDRESSES_PER_NODE  # instances it can have at once
-    is_borrowed: bool = False  # a part of somebody else's machine: no ports of it, and it is not lent on
+    is_schedulable: bool = True
+    unschedulable_reason: str = ""  # a predicate such as `is cordoned`
+    addresses: int = ADDRESSES_PER_NODE  # most instances at once
+    is_borrowed: bool = False  # a contract of another cloud: publishes no ports, and is not leased on
 
 
 class PlacementRequest(msgspec.Struct, frozen=True):
-    """What one instance wants of a node."""
+    """What one instance requests of a node."""
 
     instance: InstanceId
-    room: Resources = NO_RESOURCES
+    resources: Resources = NO_RESOURCES
     ports: tuple[PortMapping, ...] = ()
     architecture: str = ""  # empty: any
     constraints: tuple[str, ...] = ()  # as `skerry.model.workloads.Constraint` reads them
-    is_lent: bool = False  # a cell for somebody else
-    workload: WorkloadId | None = None  # whose copies are spread over nodes; None: it is no copy
+    is_leased: bool = False  # a cell of a contract, for another cloud
+    workload: WorkloadId | None = None  # whose replicas are spread over nodes; None: it has no replicas
 
     @classmethod
     def of(
         cls, instance: InstanceId, spec: InstanceSpec, workload: WorkloadId | None = None
     ) -> PlacementRequest:
-        """What `instance` wants if it runs `spec`; with `workload`, on a node with few copies of that."""
-        is_lent = spec.kind is WorkloadKind.CELL
-        return cls(instance, spec.room, spec.ports, spec.architecture, spec.constraints, is_lent, workload)
+        """The request of `instance` with `spec`; with `workload`, nodes with few of its replicas are
+        preferred."""
+        is_leased = spec.kind is WorkloadKind.CELL
+        return cls(
+            instance, spec.resources, spec.ports, spec.architecture, spec.constraints, is_leased, workload
+        )
 
     @property
-    def needs_own(self) -> bool:
-        """True if only a machine of one's own will do."""
-        return self.is_lent or bool(self.ports)
+    def needs_own_node(self) -> bool:
+        """True if a borrowed node cannot take it."""
+        return self.is_leased or bool(self.ports)
 
     @property
-    def doors(self) -> tuple[HostPort, ...]:
-        """The ports of the machine that it takes."""
+    def host_ports(self) -> tuple[HostPort, ...]:
+        """The ports of the machine that it publishes."""
         return tuple((mapping.source, mapping.protocol) for mapping in self.ports)
 
     @property
     def shape(self) -> tuple[Any, ...]:
-        """All but whose it is: where one of a shape finds no place, no other does. Copies of a workload
-        prefer nodes, and refuse none."""
-        return (self.room, self.ports, self.architecture, self.constraints, self.is_lent)
+        """All but the instance: if one request of a shape fits nowhere, no other does. The spread of replicas
+        is a preference and rejects no node."""
+        return (self.resources, self.ports, self.architecture, self.constraints, self.is_leased)

@@ -1,8 +1,8 @@
-"""What placement answers: a node, or why none; and for each node what it says.
+"""Results of placement: a node, or why none fits; and the rejections of each node.
 
-A refusal is one filter's no, with its numbers; `filter` is the word that tells which. The order of `FILTERS`
-is the order in which nodes are asked: a node is counted once, under the first filter that refuses it. Words
-for people are made by `skerry.schedule.explanations`.
+A rejection is the result of one filter, with its numbers; `filter` names the filter. Nodes are checked in the
+order of `FILTERS`: a node is counted once, under the first filter that rejects it.
+`skerry.schedule.explanations` makes text of them.
 """
 
 from __future__ import annotations
@@ -15,46 +15,46 @@ from skerry.model.resources import Resources
 
 
 class ArchitectureMismatch(msgspec.Struct, frozen=True, tag_field="filter", tag="architecture"):
-    """It is another kind of machine."""
+    """The node has another architecture."""
 
     has: str
     wanted: str
 
 
 class ConstraintMismatch(msgspec.Struct, frozen=True, tag_field="filter", tag="label"):
-    """A constraint on its labels does not hold; a label that is not there is empty."""
+    """A constraint on the node's labels does not hold; a label that is not set is empty."""
 
     label: str
     has: str
     wanted: str
-    is_equal: bool  # False: `wanted` is what it must not be
+    is_equal: bool  # False: the label must not be `wanted`
 
 
 class OwnNodeRequired(msgspec.Struct, frozen=True, tag_field="filter", tag="own"):
-    """It is borrowed, and what publishes ports or is lent to others needs a machine of one's own."""
+    """The node is borrowed, and the request publishes ports or is the cell of a contract."""
 
 
 class Unschedulable(msgspec.Struct, frozen=True, tag_field="filter", tag="takes_work"):
-    """It takes nothing new at present: cordoned, draining, silent, foreign."""
+    """The node takes no new instances now: cordoned, draining, silent, foreign."""
 
     why: str
 
 
 class AddressesExhausted(msgspec.Struct, frozen=True, tag_field="filter", tag="addresses"):
-    """It has as many instances as it has addresses."""
+    """The node has as many instances as addresses."""
 
     addresses: int
 
 
 class InsufficientResources(msgspec.Struct, frozen=True, tag_field="filter", tag="room"):
-    """It has too little room; of several nodes, the least that any lacks and the most that any has free."""
+    """Too little is free; of several nodes, the least that any lacks and the most that any has free."""
 
     lack: Resources
     free: Resources
 
 
 class PortConflict(msgspec.Struct, frozen=True, tag_field="filter", tag="port"):
-    """Another instance has that port of the machine; of several nodes, no holder is named."""
+    """Another instance publishes that port of the machine; of several nodes, none is named."""
 
     port: int
     protocol: Protocol
@@ -83,33 +83,33 @@ FILTERS = (
 
 
 class NodeFeasibility(msgspec.Struct, frozen=True):
-    """What one node says to an ask: every no, or none."""
+    """Whether a request fits on one node: every rejection, or none."""
 
     node: NodeId
     free: Resources
-    refusals: tuple[Rejection, ...] = ()
+    rejections: tuple[Rejection, ...] = ()
 
     @property
     def fits(self) -> bool:
-        return not self.refusals
+        return not self.rejections
 
 
 class Placement(msgspec.Struct, frozen=True):
-    """The node to take, and how well it suited, from 0 to 1."""
+    """The chosen node, and its score from 0 to 1."""
 
     node: NodeId
     score: float
 
 
 class RejectionCount(msgspec.Struct, frozen=True):
-    """How many nodes were refused for one reason."""
+    """How many nodes were rejected for one reason."""
 
     nodes: int
-    refusal: Rejection
+    rejection: Rejection
 
 
 class PlacementFailure(msgspec.Struct, frozen=True):
-    """There is no place: how many nodes there are, and what keeps them, the commonest first."""
+    """No node fits: how many nodes there are, and their rejections, the commonest first."""
 
     nodes: int
     reasons: tuple[RejectionCount, ...]

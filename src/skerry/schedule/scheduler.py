@@ -1,8 +1,8 @@
-"""The fleet: every node with what is bound to it, and the search for a place.
+"""The scheduler: every node with what is bound to it, and the choice of a node for a request.
 
-The control plane tells it of every change of its nodes and bindings, in any order, and asks where an instance
-could go. It records and never refuses: a binding is a fact, even if its node is not known yet or has less
-room than was thought; only `place` decides, and it never goes over a node's room. Nothing here is durable.
+The control plane reports every change of nodes and bindings, in any order, and asks for placements. `bind`
+records and never rejects: a binding is a fact, even if its node is not registered yet or has fewer resources
+than was thought. Only `place` decides, and it never exceeds a node's resources. Nothing here is durable.
 """
 
 from __future__ import annotations
@@ -21,167 +21,169 @@ from skerry.schedule.results import NodeFeasibility, Placement, PlacementFailure
 
 T = TypeVar("T")
 
-# From `COLUMNAR_FROM` nodes on, columns are searched instead of nodes, until there are only `LINEAR_BELOW`:
-# the answers are the same. The two lie apart so that one node that comes and goes does not have the columns
-# built each time.
+# From `COLUMNAR_FROM` nodes on columns are searched, until only `LINEAR_BELOW` are left: the answers are the
+# same. The two differ, so that one node that comes and goes does not rebuild the columns each time.
 COLUMNAR_FROM = 300
 LINEAR_BELOW = 200
 
 
 class Scheduler:
-    """Nodes, bindings and the search over them; a change is O(1) but for the coming and going of nodes."""
+    """Nodes, bindings and the search over them; every change is O(1) except adding or removing a node."""
 
-    def __init__(self, *, many: int = COLUMNAR_FROM, few: int = LINEAR_BELOW) -> None:
-        assert few < many
-        self._many, self._few = many, few
-        self._accounts: dict[NodeId, NodeAllocation] = {}
+    def __init__(self, *, columnar_from: int = COLUMNAR_FROM, linear_below: int = LINEAR_BELOW) -> None:
+        assert linear_below < columnar_from
+        self._columnar_from, self._linear_below = columnar_from, linear_below
+        self._allocations: dict[NodeId, NodeAllocation] = {}
         self._bound: dict[InstanceId, NodeAllocation] = {}
-        self._copies: dict[WorkloadId, dict[NodeAllocation, int]] = {}  # where each workload has how many
-        self._size = 0  # nodes that are there
+        self._replicas: dict[WorkloadId, dict[NodeAllocation, int]] = {}  # by node, for each workload
+        self._size = 0  # registered nodes
         self._search: NodeSearch = LinearSearch(())
         self._has_columns = False
 
     def __len__(self) -> int:
-        """How many nodes there are."""
+        """The number of registered nodes."""
         return self._size
 
     @property
     def has_columns(self) -> bool:
-        """True if it is searched as large fleets are."""
+        """True if columns are searched."""
         return self._has_columns
 
     def set_node(self, view: NodeView) -> None:
-        """A node is there and as `view` says."""
-        account = self._account(view.id)
-        if account.view == view:
+        """Add a node, or update its view."""
+        allocation = self._allocation(view.id)
+        if allocation.view == view:
             return
-        self._size += account.view is None
-        account.see(view)
-        self._search.put(account)
+        self._size += allocation.view is None
+        allocation.set_view(view)
+        self._search.put(allocation)
         self._resize()
 
     def remove_node(self, node: NodeId) -> None:
-        """A node is not there any more; what is bound to it stays bound until it is unbound."""
-        account = self._accounts.get(node)
-        if account is None or account.view is None:
+        """Remove a node; what is bound to it stays bound until `unbind`."""
+        allocation = self._allocations.get(node)
+        if allocation is None or allocation.view is None:
             return
         self._size -= 1
-        account.see(None)
+        allocation.set_view(None)
         self._search.drop(node)
-        self._forget_if_empty(account)
+        self._forget_if_empty(allocation)
         self._resize()
 
-    def bind(self, node: NodeId, ask: PlacementRequest) -> None:
-        """An instance is on a node, with what it asks for; whatever was bound under its id before is not."""
-        self.unbind(ask.instance)
-        account = self._account(node)
-        account.take(ask)
-        self._bound[ask.instance] = account
-        if ask.workload is not None:
-            copies = self._copies.setdefault(ask.workload, {})
-            copies[account] = copies.get(account, 0) + 1
-        if account.view is not None:
-            self._search.touch(account, ask.doors)
+    def bind(self, node: NodeId, request: PlacementRequest) -> None:
+        """Bind a request to a node, in place of an earlier binding of the same instance."""
+        self.unbind(request.instance)
+        allocation = self._allocation(node)
+        allocation.add(request)
+        self._bound[request.instance] = allocation
+        if request.workload is not None:
+            replicas = self._replicas.setdefault(request.workload, {})
+            replicas[allocation] = replicas.get(allocation, 0) + 1
+        if allocation.view is not None:
+            self._search.touch(allocation, request.host_ports)
 
     def unbind(self, instance: InstanceId) -> None:
-        """An instance is nowhere any more."""
-        account = self._bound.pop(instance, None)
-        if account is None:
+        """Remove the binding of an instance, if there is one."""
+        allocation = self._bound.pop(instance, None)
+        if allocation is None:
             return
-        ask = account.give_back(instance)
-        if ask.workload is not None:
-            self._count_out(ask.workload, account)
-        if account.view is not None:
-            self._search.touch(account, ask.doors)
+        request = allocation.remove(instance)
+        if request.workload is not None:
+            self._count_removed(request.workload, allocation)
+        if allocation.view is not None:
+            self._search.touch(allocation, request.host_ports)
         else:
-            self._forget_if_empty(account)
+            self._forget_if_empty(allocation)
 
-    def bound(self, instance: InstanceId) -> NodeId | None:
-        """Where an instance is."""
-        account = self._bound.get(instance)
-        return None if account is None else account.node
+    def node_of(self, instance: InstanceId) -> NodeId | None:
+        """The node that an instance is bound to."""
+        allocation = self._bound.get(instance)
+        return None if allocation is None else allocation.node
 
-    def ask(self, instance: InstanceId) -> PlacementRequest | None:
-        """What an instance asks for where it is."""
-        account = self._bound.get(instance)
-        return None if account is None else account.asks[instance]
+    def request_of(self, instance: InstanceId) -> PlacementRequest | None:
+        """The request with which an instance is bound."""
+        allocation = self._bound.get(instance)
+        return None if allocation is None else allocation.requests[instance]
 
     def free(self, node: NodeId) -> Resources:
-        """What a node has left, whether or not it takes work."""
-        account = self._accounts.get(node)
-        if account is None or account.view is None:
+        """The free resources of a node, whether or not it is schedulable."""
+        allocation = self._allocations.get(node)
+        if allocation is None or allocation.view is None:
             raise errors.NotFound(f"there is no node {node}")
-        return account.free()
+        return allocation.free()
 
-    def place(self, ask: PlacementRequest, policy: PlacementPolicy) -> Placement | PlacementFailure:
-        """Where `ask` should go; the same for the same fleet, however it came about.
+    def place(self, request: PlacementRequest, policy: PlacementPolicy) -> Placement | PlacementFailure:
+        """The node for `request`, or why none fits; it depends on the present nodes and bindings alone.
 
-        Nodes with fewer copies of its workload come first, whatever the policy. What the instance itself is
-        bound to does not stand in its way. Asking for no room at all is no reason
-        to be packed tight: such an instance may use anything, so it goes where most is free.
+        Nodes with fewer replicas of its workload come first, whatever the policy. The present binding of the
+        instance is ignored. An instance without a resource request may use anything, so it goes where most is
+        free, also with binpack.
         """
-        if ask.instance in self._bound:
-            return self._without(ask.instance, lambda: self.place(ask, policy))
-        fullest = policy == PlacementPolicy.BINPACK and ask.room != NO_RESOURCES
-        copies = self._copies.get(ask.workload, {}) if ask.workload is not None else {}
-        account = self._search.best(ask, copies, fullest=fullest)
-        if account is None:
-            return self._search.count_refusals(ask)
-        free = account.volume / ALL_FREE
-        return Placement(account.node, 1 - free if fullest else free)
+        if request.instance in self._bound:
+            return self._without(request.instance, lambda: self.place(request, policy))
+        fullest = policy == PlacementPolicy.BINPACK and request.resources != NO_RESOURCES
+        replicas = self._replicas.get(request.workload, {}) if request.workload is not None else {}
+        allocation = self._search.best(request, replicas, fullest=fullest)
+        if allocation is None:
+            return self._search.count_rejections(request)
+        free = allocation.volume / ALL_FREE
+        return Placement(allocation.node, 1 - free if fullest else free)
 
-    def explain(self, ask: PlacementRequest) -> list[NodeFeasibility]:
-        """What every node says to `ask`, by id; `place` finds a node exactly if one of them fits."""
-        if ask.instance in self._bound:
-            return self._without(ask.instance, lambda: self.explain(ask))
-        accounts = sorted(self._there(), key=lambda account: account.node)
-        return [filters.check_feasibility(account, ask) for account in accounts]
+    def explain(self, request: PlacementRequest) -> list[NodeFeasibility]:
+        """The feasibility of `request` on every node, by id; `place` finds a node exactly if one of them
+        fits."""
+        if request.instance in self._bound:
+            return self._without(request.instance, lambda: self.explain(request))
+        allocations = sorted(self._present(), key=lambda allocation: allocation.node)
+        return [filters.check_feasibility(allocation, request) for allocation in allocations]
 
-    def fits(self, node: NodeId, ask: PlacementRequest) -> bool:
-        """True if `node` is there and could take `ask`."""
-        if ask.instance in self._bound:
-            return self._without(ask.instance, lambda: self.fits(node, ask))
-        account = self._accounts.get(node)
+    def fits(self, node: NodeId, request: PlacementRequest) -> bool:
+        """True if `node` is registered and `request` fits there."""
+        if request.instance in self._bound:
+            return self._without(request.instance, lambda: self.fits(node, request))
+        allocation = self._allocations.get(node)
         return (
-            account is not None and account.view is not None and filters.check_feasibility(account, ask).fits
+            allocation is not None
+            and allocation.view is not None
+            and filters.check_feasibility(allocation, request).fits
         )
 
     def _without(self, instance: InstanceId, answer: Callable[[], T]) -> T:
-        """The answer of a fleet in which `instance` is nowhere."""
-        account = self._bound[instance]
-        ask = account.asks[instance]
+        """The answer while `instance` is not bound."""
+        allocation = self._bound[instance]
+        request = allocation.requests[instance]
         self.unbind(instance)
         try:
             return answer()
         finally:
-            self.bind(account.node, ask)
+            self.bind(allocation.node, request)
 
-    def _count_out(self, workload: WorkloadId, account: NodeAllocation) -> None:
-        copies = self._copies[workload]
-        copies[account] -= 1
-        if not copies[account]:
-            del copies[account]
-            if not copies:
-                del self._copies[workload]
+    def _count_removed(self, workload: WorkloadId, allocation: NodeAllocation) -> None:
+        replicas = self._replicas[workload]
+        replicas[allocation] -= 1
+        if not replicas[allocation]:
+            del replicas[allocation]
+            if not replicas:
+                del self._replicas[workload]
 
-    def _account(self, node: NodeId) -> NodeAllocation:
-        account = self._accounts.get(node)
-        if account is None:
-            account = self._accounts[node] = NodeAllocation(node)
-        return account
+    def _allocation(self, node: NodeId) -> NodeAllocation:
+        allocation = self._allocations.get(node)
+        if allocation is None:
+            allocation = self._allocations[node] = NodeAllocation(node)
+        return allocation
 
-    def _forget_if_empty(self, account: NodeAllocation) -> None:
-        if not account.asks:
-            del self._accounts[account.node]
+    def _forget_if_empty(self, allocation: NodeAllocation) -> None:
+        if not allocation.requests:
+            del self._allocations[allocation.node]
 
     def _resize(self) -> None:
-        """Take up the way of searching that suits the size."""
-        if self._size >= self._many and not self._has_columns:
-            from skerry.schedule.columnar_search import ColumnarSearch  # numpy takes its time and its memory
+        """Change the search if the number of nodes asks for the other."""
+        if self._size >= self._columnar_from and not self._has_columns:
+            from skerry.schedule.columnar_search import ColumnarSearch  # numpy costs time and memory
 
-            self._search, self._has_columns = ColumnarSearch(self._there()), True
-        elif self._size <= self._few and self._has_columns:
-            self._search, self._has_columns = LinearSearch(self._there()), False
+            self._search, self._has_columns = ColumnarSearch(self._present()), True
+        elif self._size <= self._linear_below and self._has_columns:
+            self._search, self._has_columns = LinearSearch(self._present()), False
 
-    def _there(self) -> Iterator[NodeAllocation]:
-        return (account for account in self._accounts.values() if account.view is not None)
+    def _present(self) -> Iterator[NodeAllocation]:
+        return (allocation for allocation in self._allocations.values() if allocation.view is not None)

@@ -23,19 +23,23 @@ def best_fit(rooms: Sequence[Resources], asks: Iterable[Resources]) -> PackingRe
     """Where best fit puts `asks`; those that fit nowhere are left out."""
     free = list(rooms)
     for ask in asks:
-        fitting = [number for number, room in enumerate(free) if room.fits(ask)]
+        fitting = [number for number, resources in enumerate(free) if resources.fits(ask)]
         if fitting:
             best = min(fitting, key=lambda number: _left(free[number], ask, rooms[number]))
             free[best] -= ask
-    return measure(rooms, [room - rest for room, rest in zip(rooms, free, strict=True)])
+    return measure(rooms, [resources - rest for resources, rest in zip(rooms, free, strict=True)])
 
 
 def measure(rooms: Sequence[Resources], used: Sequence[Resources]) -> PackingResult:
     """What it comes to if of each of `rooms` so much is used."""
-    cpu = sum(room.cpu for room in used) / max(1, sum(room.cpu for room in rooms))
-    memory = sum(room.memory for room in used) / max(1, sum(room.memory for room in rooms))
-    return PackingResult(sum(room != NO_RESOURCES for room in used), (cpu + memory) / 2)
+    cpu = sum(resources.cpu for resources in used) / max(1, sum(resources.cpu for resources in rooms))
+    memory = sum(resources.memory for resources in used) / max(
+        1, sum(resources.memory for resources in rooms)
+    )
+    return PackingResult(sum(resources != NO_RESOURCES for resources in used), (cpu + memory) / 2)
 
 
-def _left(free: Resources, ask: Resources, room: Resources) -> float:
-    return (free.cpu - ask.cpu) / max(1, room.cpu) + (free.memory - ask.memory) / max(1, room.memory)
+def _left(free: Resources, ask: Resources, resources: Resources) -> float:
+    return (free.cpu - ask.cpu) / max(1, resources.cpu) + (free.memory - ask.memory) / max(
+        1, resources.memory
+    )

@@ -70,12 +70,12 @@ class Scenario:
     nodes: int
     instances: int
     seed: int
-    rooms: list[Resources] = field(init=False)
+    node_resources: list[Resources] = field(init=False)
     specs: list[InstanceSpec] = field(init=False)
 
     def __post_init__(self) -> None:
         self.chance = random.Random(self.seed)  # noqa: S311 - a simulation
-        self.rooms = workload_generator.draw_node_resources(self.nodes, self.chance)
+        self.node_resources = workload_generator.draw_node_resources(self.nodes, self.chance)
         self.specs = workload_generator.draw_specs(self.instances, self.chance)
 
 
@@ -87,7 +87,12 @@ async def run_healthy(day: Scenario, folder: Path, show: ProgressCallback) -> Sc
     try:
         joining = clock.monotonic()
         async with cluster_cloud.running(
-            store, clock, faults, fault_plan.healthy_runs(0.2), events=_EVENTS, rooms=day.rooms
+            store,
+            clock,
+            faults,
+            fault_plan.healthy_runs(0.2),
+            events=_EVENTS,
+            node_resources=day.node_resources,
         ) as cloud:
             joined_s = clock.monotonic() - joining
             watch = _Stopwatch(cloud)
@@ -131,7 +136,7 @@ async def _run_faulty(day: Scenario, for_s: float, show: ProgressCallback) -> Sc
         settings=FleetSettings(replacements_per_s=max(20.0, day.instances / 100)),
         events=_EVENTS,
         servers=2,
-        rooms=day.rooms,
+        node_resources=day.node_resources,
     ) as cloud:
         mischief = FaultInjector(cloud, day.chance)
         shown = asyncio.ensure_future(_show(cloud, show, every_s=for_s / 20))
@@ -239,16 +244,16 @@ def _state(cloud: SimulatedCloud, day: Scenario) -> list[tuple[str, str]]:
     counts = ", ".join(f"{count:,} {status}" for status, count in sorted(witness.counts.items()) if count)
     instances = list(witness.instances.values())
     used = {
-        link.machine.id: total(one.copy.order.spec.room for one in link.machine.residents.values())
+        link.machine.id: total(one.copy.order.spec.resources for one in link.machine.residents.values())
         for link in cloud.links
     }
-    have = [link.machine.hello.room for link in cloud.links]
+    have = [link.machine.hello.resources for link in cloud.links]
     ours = packing.measure(have, list(used.values()))
     figures = [
         ("instances", counts or "none"),
         ("room given away", f"{ours.given:.0%}, on {ours.nodes:,} of {day.nodes:,} nodes"),
     ]
     if day.nodes * len(instances) <= _PACKED:
-        best = packing.best_fit(have, [one.spec.room for one in instances])
+        best = packing.best_fit(have, [one.spec.resources for one in instances])
         figures.append(("the same by best fit", f"{best.given:.0%}, on {best.nodes:,} nodes"))
     return figures

@@ -40,6 +40,6 @@ def _spec(cpu: int, memory: int) -> InstanceSpec:
     return InstanceSpec(
         name="simulated",
         uri="example.org/simulated:1",
-        room=Resources(Millicores(cpu), Megabytes(memory), Gigabytes(1)),
+        resources=Resources(Millicores(cpu), Megabytes(memory), Gigabytes(1)),
         restart=RestartPolicy(budget=3),
     )

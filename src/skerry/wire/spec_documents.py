@@ -128,7 +128,7 @@ class SpecInput(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only
                 environnement=_tuple(self.environnement),
                 env=_tuple(self.env),
             ),
-            room=_room(self.resources, None if base is None else base.room),
+            resources=_decode_resources(self.resources, None if base is None else base.resources),
             ports=_one_of(
                 None if base is None else base.ports,
                 (),
@@ -177,8 +177,8 @@ class PortDocument(msgspec.Struct, frozen=True):
     protocol: Protocol
 
 
-def resource_document(room: Resources) -> ResourceDocument:
-    return ResourceDocument(room.cpu, room.memory, room.disk)
+def resource_document(resources: Resources) -> ResourceDocument:
+    return ResourceDocument(resources.cpu, resources.memory, resources.disk)
 
 
 def kind_of(text: str) -> WorkloadKind:
@@ -275,7 +275,7 @@ def _mapping(port: PortInput) -> PortMapping:
     return PortMapping(port.source, destination, port.protocol)
 
 
-def _room(given: OptionalField[ResourcesInput], base: Resources | None) -> Resources:
+def _decode_resources(given: OptionalField[ResourcesInput], base: Resources | None) -> Resources:
     if not isinstance(given, ResourcesInput):
         return _laid(given, base or NO_RESOURCES, NO_RESOURCES)
     cpu, memory, disk = (

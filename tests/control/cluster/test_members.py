@@ -49,7 +49,7 @@ async def members_of(
     made = MemberDirectory(fleet.store, fleet.nodes, pause_s=pause_s)
     running = [asyncio.ensure_future(made.run())]
     if own is not None:
-        running.append(asyncio.ensure_future(made.stay(own, lease_s=30)))
+        running.append(asyncio.ensure_future(made.register(own, lease_s=30)))
     try:
         await made.ready()
         yield made

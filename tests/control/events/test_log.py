@@ -129,10 +129,10 @@ async def test_a_filter_takes_nouns_and_whole_kinds(log: EventLog) -> None:
 
 async def test_what_is_kept_can_be_read_without_following(log: EventLog) -> None:
     await record(log, "token.created", "node.joined", "token.revoked")
-    everything = await log.kept("0")
+    everything = await log.list_after("0")
     assert everything == await take(log, 3)
-    assert kinds_of(await log.kept(everything[0].id, frozenset({"token"}))) == ["token.revoked"]
-    assert await log.kept(everything[-1].id) == []
+    assert kinds_of(await log.list_after(everything[0].id, frozenset({"token"}))) == ["token.revoked"]
+    assert await log.list_after(everything[-1].id) == []
 
 
 async def test_the_stream_survives_compaction_of_the_stores_history(

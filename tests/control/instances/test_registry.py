@@ -257,12 +257,15 @@ async def test_what_is_on_a_silent_node_says_so_and_keeps_its_status() -> None:
 
 
 async def test_who_waits_can_be_explained_node_by_node() -> None:
-    async with alone(condition("small", cpu=1), condition("shut", why_not="is cordoned")) as (server, _):
+    async with alone(condition("small", cpu=1), condition("shut", unschedulable_reason="is cordoned")) as (
+        server,
+        _,
+    ):
         one, _ = await server.instances.create(spec(), actor="me")
         await eventually(lambda: "is cordoned" in server.instances.get(one.id).observed.reason)
         verdicts = {verdict.node: verdict for verdict in server.instances.explain(one.id)}
-        assert [refusal.lack.cpu for refusal in verdicts["small"].refusals] == [99]
-        assert [refusal.why for refusal in verdicts["shut"].refusals] == ["is cordoned"]
+        assert [refusal.lack.cpu for refusal in verdicts["small"].rejections] == [99]
+        assert [refusal.why for refusal in verdicts["shut"].rejections] == ["is cordoned"]
 
 
 async def watched(server: Server, id: str) -> list[InstanceStatus]:

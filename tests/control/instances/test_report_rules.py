@@ -14,7 +14,7 @@ from skerry.model.orders import InstanceReport
 from skerry.model.resources import NO_RESOURCES
 from skerry.model.statuses import TERMINAL, TRANSITIONS, DesiredStatus, InstanceStatus
 from skerry.model.workloads import Instance
-from tests.control.worlds import alone, condition, held, instance, room, spec
+from tests.control.worlds import alone, condition, held, instance, resources, spec
 
 NODE = NodeId("n")
 
@@ -24,7 +24,7 @@ def report(status: InstanceStatus, *, generation: int = 1, at: float = 5.0, **mo
 
 
 def weigh(one: Instance | None, told: InstanceReport, node: NodeId | None = NODE) -> ReportDisposition:
-    return evaluate_report(one, node, told, 9.0).outcome.weight
+    return evaluate_report(one, node, told, 9.0).outcome.disposition
 
 
 def test_what_the_state_machine_allows_is_taken_with_its_time_reason_and_exit_code() -> None:
@@ -42,7 +42,7 @@ def test_what_the_state_machine_allows_is_taken_with_its_time_reason_and_exit_co
         "node/n",
     )
     assert step.after.restarts == 2
-    assert [(told.kind, told.reason, told.data) for told in step.told] == [
+    assert [(told.kind, told.reason, told.data) for told in step.events] == [
         ("crashed", "out of memory", {"exit_code": "137", "restarts": "2"})
     ]
 
@@ -53,7 +53,7 @@ def test_each_failed_try_to_start_is_an_event_and_kept_with_the_time_of_the_next
     _, step = evaluate_report(one, NODE, failed, 9.0)
     assert step is not None
     assert step.after.observed.retry_at == 12.5
-    assert [(told.kind, told.reason, told.data) for told in step.told] == [
+    assert [(told.kind, told.reason, told.data) for told in step.events] == [
         ("backoff", "not started yet: no such image", {"retry_at": "12.500"})
     ]
     assert weigh(step.after, failed) is ReportDisposition.REPEATED  # as after every connect
@@ -70,7 +70,9 @@ def test_a_report_by_others_is_taken_exactly_if_the_status_may_follow(now: Insta
     one = instance(status=now)
     for then in set(InstanceStatus) - {now, InstanceStatus.SCHEDULING, InstanceStatus.SCHEDULED}:
         outcome, _ = evaluate_report(one, None, report(then), 9.0, actor="somebody")
-        assert (outcome.weight is ReportDisposition.APPLIED) is (then in TRANSITIONS[now]), f"{now} -> {then}"
+        assert (outcome.disposition is ReportDisposition.APPLIED) is (then in TRANSITIONS[now]), (
+            f"{now} -> {then}"
+        )
 
 
 @pytest.mark.parametrize("now", sorted(set(OBSERVED) - TERMINAL))
@@ -83,7 +85,7 @@ def test_a_node_that_forgot_what_it_had_to_tell_is_believed_and_the_way_there_is
         _, step = evaluate_report(one, NODE, report(then), 9.0)
         assert step is not None, f"{now} -> {then}"
         assert step.after.observed.status is then
-        told = [InstanceStatus(telling.kind.upper()) for telling in step.told]
+        told = [InstanceStatus(telling.kind.upper()) for telling in step.events]
         assert told[-1] is then
         for before, after in itertools.pairwise([now, *told]):
             assert after in TRANSITIONS[before], f"{now} -> {then} by {told}"
@@ -151,22 +153,22 @@ def test_what_is_on_a_node_is_what_the_session_of_that_node_says(
     one = instance(status=InstanceStatus.RUNNING, node="n", desired=desired)
     for then in set(InstanceStatus) - {InstanceStatus.RUNNING}:
         outcome, step = evaluate_report(one, node, report(then), 9.0, actor="somebody")
-        assert (outcome.weight, step) == (ReportDisposition.REFUSED, None), then
+        assert (outcome.disposition, step) == (ReportDisposition.REFUSED, None), then
         assert "on node n, which reports it by its own session" in outcome.message
     repeated, step = evaluate_report(
         one, node, report(InstanceStatus.RUNNING, reason="a lie", restarts=9), 9.0, actor="somebody"
     )
-    assert (repeated.weight, step) == (ReportDisposition.REPEATED, None)
+    assert (repeated.disposition, step) == (ReportDisposition.REPEATED, None)
 
 
 async def test_what_others_say_of_the_usage_of_an_instance_on_a_node_does_not_count() -> None:
     async with alone(condition("n")) as (server, _):
         one, _ = await server.instances.create(spec(), actor="me")
         await server.becomes(one.id, InstanceStatus.SCHEDULED)
-        await server.say(one.id, InstanceStatus.STARTING, InstanceStatus.RUNNING, usage=room(cpu=42))
-        lie = InstanceReport(one.id, 0, InstanceStatus.RUNNING, server.clock.now(), usage=room(cpu=1))
+        await server.say(one.id, InstanceStatus.STARTING, InstanceStatus.RUNNING, usage=resources(cpu=42))
+        lie = InstanceReport(one.id, 0, InstanceStatus.RUNNING, server.clock.now(), usage=resources(cpu=1))
         await server.instances.reported(None, [lie], actor="somebody")
-        assert server.instances.usage(one.id) == room(cpu=42)
+        assert server.instances.usage(one.id) == resources(cpu=42)
 
 
 def test_who_is_no_node_may_leave_out_node_and_generation() -> None:
@@ -210,10 +212,10 @@ def test_reports_of_one_instance_come_to_one_step_that_tells_of_all_of_them() ->
         [report(InstanceStatus.STARTING), report(InstanceStatus.RUNNING), report(InstanceStatus.SCHEDULED)],
         9.0,
     )
-    assert [outcome.weight for outcome in outcomes] == ["applied", "applied", "refused"]
+    assert [outcome.disposition for outcome in outcomes] == ["applied", "applied", "refused"]
     step = steps[InstanceId("one")]
     assert step.after.observed.status is InstanceStatus.RUNNING
-    assert [told.kind for told in step.told] == ["starting", "running"]
+    assert [told.kind for told in step.events] == ["starting", "running"]
 
 
 async def test_a_repeat_that_says_nothing_new_is_not_written_and_what_is_used_is_known() -> None:
@@ -222,10 +224,10 @@ async def test_a_repeat_that_says_nothing_new_is_not_written_and_what_is_used_is
         await server.becomes(one.id, InstanceStatus.SCHEDULED)
         await server.say(one.id, InstanceStatus.STARTING, InstanceStatus.RUNNING, ip="10.0.0.2")
         revision = server.instances.revision(one.id)
-        weights = await server.say(one.id, InstanceStatus.RUNNING, ip="10.0.0.2", usage=room(cpu=42))
+        weights = await server.say(one.id, InstanceStatus.RUNNING, ip="10.0.0.2", usage=resources(cpu=42))
         assert weights == ["repeated"]
         assert server.instances.revision(one.id) == revision
-        assert server.instances.usage(one.id) == room(cpu=42)
+        assert server.instances.usage(one.id) == resources(cpu=42)
         await server.say(one.id, InstanceStatus.CRASHED)
         assert server.instances.usage(one.id) == NO_RESOURCES
 
@@ -242,7 +244,7 @@ async def test_many_reports_take_few_transactions_and_all_are_applied() -> None:
             for status in (InstanceStatus.STARTING, InstanceStatus.RUNNING)
         ]
         outcomes = await server.instances.reported(NODE, reports)
-        assert {outcome.weight for outcome in outcomes} == {ReportDisposition.APPLIED}
+        assert {outcome.disposition for outcome in outcomes} == {ReportDisposition.APPLIED}
         assert {server.status(id) for id in ids} == {InstanceStatus.RUNNING}
         assert await server.revision() - before < 10
 

@@ -18,7 +18,7 @@ BOUND = [status for status in InstanceStatus if status is not InstanceStatus.SCH
 
 
 def kinds(step: InstanceTransition) -> list[str]:
-    return [telling.kind for telling in step.told]
+    return [telling.kind for telling in step.events]
 
 
 def unbound(one: Instance) -> InstanceTransition:
@@ -56,7 +56,7 @@ def test_every_status_on_the_way_is_told() -> None:
 
 def test_what_is_over_stays_as_it_ended_and_goes_only_if_that_is_wished() -> None:
     step = unbound(instance(status=InstanceStatus.FAILED, node="n"))
-    assert (step.after.observed.status, step.is_purged, step.told) == (InstanceStatus.FAILED, False, ())
+    assert (step.after.observed.status, step.is_purged, step.events) == (InstanceStatus.FAILED, False, ())
     assert unbound(
         instance(status=InstanceStatus.FAILED, node="n", desired=DesiredStatus.DESTROYED)
     ).is_purged

@@ -9,7 +9,7 @@ import pytest
 
 from skerry.model import errors
 from skerry.model.statuses import InstanceStatus
-from tests.control.worlds import Server, alone, room, spec
+from tests.control.worlds import Server, alone, resources, spec
 
 
 async def on_a_node(server: Server) -> str:
@@ -54,9 +54,9 @@ async def test_what_runs_comes_again_and_again_and_what_does_not_run_does_not() 
         await server.say(id, InstanceStatus.STARTING, InstanceStatus.RUNNING)
         async with aclosing(server.instances.watch(id, repeat_s=0.001)) as seen:
             for cpu in (1, 2, 3):
-                await server.say(id, InstanceStatus.RUNNING, usage=room(cpu=cpu))
+                await server.say(id, InstanceStatus.RUNNING, usage=resources(cpu=cpu))
                 assert (await anext(seen)).observed.status is InstanceStatus.RUNNING
-                assert server.instances.usage(id) == room(cpu=cpu)
+                assert server.instances.usage(id) == resources(cpu=cpu)
             await server.say(id, InstanceStatus.STOPPING)
             while (await anext(seen)).observed.status is InstanceStatus.RUNNING:
                 pass

@@ -46,7 +46,7 @@ async def keys(store: MemoryStore) -> list[str]:
 
 
 async def is_unheard(fleet: Fleet) -> None:
-    await eventually(lambda: fleet.nodes.alive(N1) is None)
+    await eventually(lambda: fleet.nodes.heartbeat(N1) is None)
 
 
 # judging
@@ -136,7 +136,7 @@ async def test_a_silent_node_becomes_suspect_and_then_lost(fleet):
     assert fleet.nodes.liveness(N1) is Liveness.SUSPECT
     condition = fleet.nodes.condition(N1)
     assert condition is not None
-    assert condition.view.why_not == "is silent"
+    assert condition.view.unschedulable_reason == "is silent"
     assert fleet.nodes.get("n1").status is NodeStatus.READY
     await fleet.pass_time(22.0)
     assert fleet.nodes.liveness(N1) is Liveness.LOST
@@ -161,7 +161,7 @@ async def test_a_pause_of_the_server_is_no_silence_of_its_nodes(fleet):
     await fleet.join("n1")
     await fleet.hear("n1")
     fleet.clock.advance(60.0)  # stopped, or starved: it heard nobody, and looks before it listens
-    await fleet.nodes.pulse.beat()
+    await fleet.nodes.heartbeats.beat()
     await fleet.settle()
     assert fleet.nodes.liveness(N1) is Liveness.LIVE
     await fleet.pass_time(6.0)
@@ -176,7 +176,7 @@ async def test_a_pause_of_the_server_brings_no_suspect_nearer_to_its_loss(fleet)
     await fleet.pass_time(8.0)
     await is_unheard(fleet)
     fleet.clock.advance(60.0)
-    fleet.nodes.tell_of_losses()
+    fleet.nodes.notify_losses()
     assert fleet.nodes.liveness(N1) is Liveness.SUSPECT
     await fleet.pass_time(22.0)
     assert fleet.nodes.liveness(N1) is Liveness.LOST
@@ -185,7 +185,7 @@ async def test_a_pause_of_the_server_brings_no_suspect_nearer_to_its_loss(fleet)
 async def test_a_node_whose_word_is_being_worked_on_is_not_silent(fleet):
     await fleet.join("n1")
     await fleet.hear("n1")
-    with fleet.nodes.pulse.busy_with(N1):
+    with fleet.nodes.heartbeats.busy_with(N1):
         await fleet.pass_time(60.0)
         assert fleet.nodes.liveness(N1) is Liveness.LIVE
     await fleet.pass_time(0.5)
@@ -196,7 +196,7 @@ async def test_the_next_look_is_when_somebody_may_have_fallen_silent(fleet):
     await fleet.join("n1")
     await fleet.hear("n1")
     advance(7.5, fleet)
-    assert fleet.nodes.pulse._until_silence() == pytest.approx(0.5)
+    assert fleet.nodes.heartbeats._until_silence() == pytest.approx(0.5)
 
 
 async def test_those_who_listen_hear_of_a_loss_though_nothing_is_written(fleet):
@@ -207,7 +207,7 @@ async def test_those_who_listen_hear_of_a_loss_though_nothing_is_written(fleet):
     heard = list[tuple[str, Liveness]]()
     fleet.nodes.listen(lambda node: heard.append((node, fleet.nodes.liveness(node))))
     advance(22.0, fleet)
-    fleet.nodes.tell_of_losses()
+    fleet.nodes.notify_losses()
     assert heard == [("n1", Liveness.LOST)]
 
 
@@ -245,7 +245,7 @@ async def test_a_node_that_was_lost_in_a_drain_goes_on_draining_when_it_is_back(
 async def test_a_foreign_node_is_lost_by_silence_too_and_is_back_by_its_report(fleet):
     await fleet.join("n1", foreign=True)
     await fleet.nodes.report("n1", NodeStatus.READY)
-    await eventually(lambda: fleet.nodes.alive(N1))
+    await eventually(lambda: fleet.nodes.heartbeat(N1))
     await fleet.pass_time(8.0)
     await is_unheard(fleet)
     await fleet.pass_time(22.0)
@@ -267,9 +267,9 @@ async def test_an_unregistered_node_is_not_lost(fleet):
 async def test_many_nodes_are_heard_in_few_transactions(fleet):
     ids = [f"n{number}" for number in range(300)]
     for id in ids:
-        fleet.nodes.pulse.heard(NodeId(id))
+        fleet.nodes.heartbeats.heard(NodeId(id))
     before = await fleet.store.revision()
-    await fleet.nodes.pulse.beat()
+    await fleet.nodes.heartbeats.beat()
     assert await fleet.store.revision() - before == 3
     assert len(await keys(fleet.store)) == 300
     await fleet.pass_time(8.0)
@@ -281,7 +281,7 @@ async def test_a_server_that_lost_its_lease_says_anew_who_it_hears(fleet):
     await fleet.hear("n1")
     [entry] = (await fleet.store.range("alive/")).entries
     heard = []
-    fleet.nodes.listen(lambda node: heard.append(fleet.nodes.alive(node) is not None))
+    fleet.nodes.listen(lambda node: heard.append(fleet.nodes.heartbeat(node) is not None))
     await fleet.store.drop(entry.lease)
     await eventually(lambda: heard == [False, True])
     assert fleet.nodes.liveness(N1) is Liveness.LIVE
@@ -297,9 +297,9 @@ async def test_a_node_is_live_everywhere_if_it_is_heard_anywhere(store, clock):
     ):
         await one.join("n1")
         await one.hear("n1")
-        await eventually(lambda: two.nodes.alive(N1))
+        await eventually(lambda: two.nodes.heartbeat(N1))
         assert two.nodes.liveness(N1) is Liveness.LIVE
-        alive = two.nodes.alive(N1)
+        alive = two.nodes.heartbeat(N1)
         assert alive is not None
         assert alive.server == "http://one:8080"
 
@@ -309,7 +309,7 @@ async def test_the_nodes_of_a_dead_server_fall_silent_when_its_lease_ends(store,
         async with fleet_on(store, clock, SETTINGS, server="http://one") as one:
             await one.join("n1")
             await one.hear("n1")
-        await eventually(lambda: two.nodes.alive(N1))
+        await eventually(lambda: two.nodes.heartbeat(N1))
         advance(7.9, two)
         await store.expire()
         assert await keys(store) == ["alive/n1"]
@@ -331,7 +331,7 @@ async def test_a_node_that_moves_to_another_server_in_time_was_never_silent(stor
         await two.pass_time(5.0)
         await two.hear("n1")
         await two.pass_time(5.0)
-        alive = two.nodes.alive(N1)
+        alive = two.nodes.heartbeat(N1)
         assert alive is not None
         assert alive.server == "http://two"
         assert set(changes) == {Liveness.LIVE}
@@ -343,7 +343,7 @@ async def test_the_server_that_a_node_left_takes_back_nothing(store, clock):
         fleet_on(store, clock, SETTINGS, server="http://two") as two,
     ):
         overtaken = list[str]()
-        one.nodes.pulse.listen(overtaken.append)
+        one.nodes.heartbeats.listen(overtaken.append)
         await one.join("n1")
         await one.hear("n1")
         await two.hear("n1")
@@ -351,7 +351,7 @@ async def test_the_server_that_a_node_left_takes_back_nothing(store, clock):
         await two.pass_time(7.0)
         await two.hear("n1")
         await two.pass_time(2.0)
-        await one.nodes.pulse.beat()
+        await one.nodes.heartbeats.beat()
         assert await keys(store) == ["alive/n1"]
 
 
@@ -376,8 +376,8 @@ async def test_two_servers_tell_of_one_loss_once(store, clock):
         await one.join("n1")
         await eventually(lambda: two.nodes.list())
         advance(30.0, one, two)
-        one.nodes.tell_of_losses()
-        two.nodes.tell_of_losses()
+        one.nodes.notify_losses()
+        two.nodes.notify_losses()
         await eventually(lambda: one.nodes.get("n1").status is NodeStatus.LOST)
         await two.settle()
         await one.settle()
@@ -396,6 +396,6 @@ async def test_a_store_that_is_away_for_a_moment_is_asked_again(fleet, monkeypat
         return await commit(*arguments)
 
     monkeypatch.setattr(fleet.store, "commit", commit_later)
-    fleet.nodes.pulse.heard(N1)
-    await eventually(lambda: fleet.nodes.alive(N1))
+    fleet.nodes.heartbeats.heard(N1)
+    await eventually(lambda: fleet.nodes.heartbeat(N1))
     assert failures > 1

@@ -44,11 +44,11 @@ async def fleet(store: MemoryStore, clock: ManualClock) -> AsyncIterator[Fleet]:
         yield made
 
 
-def why_not(fleet: Fleet, id: str) -> str:
+def unschedulable_reason(fleet: Fleet, id: str) -> str:
     condition = fleet.nodes.condition(NodeId(id))
     assert condition is not None
-    assert condition.view.takes_work == (not condition.view.why_not)
-    return condition.view.why_not
+    assert condition.view.is_schedulable == (not condition.view.unschedulable_reason)
+    return condition.view.unschedulable_reason
 
 
 # coming
@@ -58,7 +58,7 @@ async def test_a_new_node_is_ready_and_has_a_subnet_of_its_own(fleet):
     node = await fleet.join("n1", name="edge")
     assert node.status is NodeStatus.READY
     assert node.subnet == "10.64.0.0/24"
-    assert (node.name, node.facts, node.room) == ("edge", FACTS, ROOM)
+    assert (node.name, node.facts, node.resources) == ("edge", FACTS, ROOM)
     assert fleet.nodes.get("n1") == node
     [told] = await fleet.events("node.registered")
     assert told.subject == "node/n1"
@@ -76,7 +76,7 @@ async def test_a_node_with_other_facts_or_room_is_written_and_keeps_its_subnet(f
     before = await fleet.join("n1")
     more = Resources(Millicores(8000), ROOM.memory, ROOM.disk)
     after = await fleet.nodes.register("n1", NodeHello("machine-n1", replace(FACTS, kernel="6.2"), more))
-    assert (after.facts.kernel, after.room, after.subnet) == ("6.2", more, before.subnet)
+    assert (after.facts.kernel, after.resources, after.subnet) == ("6.2", more, before.subnet)
     assert len(await fleet.events("node.changed")) == 1
 
 
@@ -321,9 +321,9 @@ async def test_a_node_whose_disk_takes_no_writes_takes_nothing_new_until_it_does
     await fleet.hear("n1")
     pressed = replace(FACTS, disk_pressure="the disk of /data takes no writes")
     await fleet.nodes.register("n1", NodeHello("machine-n1", pressed, ROOM))
-    await eventually(lambda: why_not(fleet, "n1") == "has DiskPressure")
+    await eventually(lambda: unschedulable_reason(fleet, "n1") == "has DiskPressure")
     await fleet.join("n1")
-    await eventually(lambda: why_not(fleet, "n1") == "")
+    await eventually(lambda: unschedulable_reason(fleet, "n1") == "")
 
 
 # what operators say
@@ -332,15 +332,15 @@ async def test_a_node_whose_disk_takes_no_writes_takes_nothing_new_until_it_does
 async def test_a_cordoned_node_takes_nothing_new(fleet):
     await fleet.join("n1")
     await fleet.hear("n1")
-    assert why_not(fleet, "n1") == ""
+    assert unschedulable_reason(fleet, "n1") == ""
     await fleet.nodes.cordon("n1", actor="token:x", reason="new disks")
-    assert why_not(fleet, "n1") == "is cordoned"
+    assert unschedulable_reason(fleet, "n1") == "is cordoned"
     [told] = await fleet.events("node.cordoned")
     assert (told.actor, told.reason) == ("token:x", "new disks")
     await fleet.nodes.cordon("n1", actor="token:x")
     assert len(await fleet.events("node.cordoned")) == 1
     await fleet.nodes.uncordon("n1", actor="token:x")
-    assert why_not(fleet, "n1") == ""
+    assert unschedulable_reason(fleet, "n1") == ""
 
 
 async def test_a_drain_ends_when_the_node_is_empty(fleet):
@@ -350,12 +350,12 @@ async def test_a_drain_ends_when_the_node_is_empty(fleet):
     node = await fleet.nodes.drain("n1", actor="test")
     assert node.status is NodeStatus.DRAINING
     assert node.drain_by == fleet.clock.now() + FleetSettings().drain_s
-    assert why_not(fleet, "n1") == "is draining"
+    assert unschedulable_reason(fleet, "n1") == "is draining"
     await fleet.settle()
     assert fleet.nodes.get("n1").status is NodeStatus.DRAINING
     await fleet.bind(instance_on("n2", "i1"))
     await eventually(lambda: fleet.nodes.get("n1").status is NodeStatus.DRAINED)
-    assert why_not(fleet, "n1") == "is drained"
+    assert unschedulable_reason(fleet, "n1") == "is drained"
     [told] = await fleet.events("node.drained")
     assert told.reason == "it is empty"
 
@@ -391,7 +391,7 @@ async def test_a_drained_node_that_is_uncordoned_takes_instances_again(fleet):
     await eventually(lambda: fleet.nodes.get("n1").status is NodeStatus.DRAINED)
     node = await fleet.nodes.uncordon("n1", actor="test")
     assert (node.status, node.drain_by, node.is_cordoned, node.reason) == (NodeStatus.READY, None, False, "")
-    assert why_not(fleet, "n1") == ""
+    assert unschedulable_reason(fleet, "n1") == ""
     assert await fleet.nodes.uncordon("n1", actor="test") == node
     assert len(await fleet.events("node.uncordoned")) == 1
 
@@ -415,7 +415,7 @@ async def test_the_reserve_is_not_offered(store, clock):
     async with fleet_on(store, clock, FleetSettings(reserve_percent=10)) as fleet:
         await fleet.join("n1")
         [condition] = fleet.nodes.conditions()
-    assert condition.view.room == Resources(Millicores(3600), Megabytes(7200), Gigabytes(90))
+    assert condition.view.resources == Resources(Millicores(3600), Megabytes(7200), Gigabytes(90))
     assert condition.view.architecture == "amd64"
 
 
@@ -443,23 +443,23 @@ async def test_a_foreign_node_registers_reports_and_shows_up_but_takes_no_orders
     node = await fleet.nodes.report("kudo", NodeStatus.READY, usage=usage, instances=[instance])
     assert node.status is NodeStatus.READY
     assert fleet.nodes.get("kudo") == node
-    assert why_not(fleet, "kudo") == "takes no orders"
+    assert unschedulable_reason(fleet, "kudo") == "takes no orders"
     told = ForeignReport(fleet.clock.now(), usage, (instance,))
     assert fleet.nodes.foreign_report(NodeId("kudo")) == told
     fleet.clock.advance(1)
     await fleet.nodes.report("kudo", NodeStatus.READY)  # what is left out stays
     assert fleet.nodes.foreign_report(NodeId("kudo")) == replace(told, at=fleet.clock.now())
-    await eventually(lambda: fleet.nodes.alive(NodeId("kudo")))
+    await eventually(lambda: fleet.nodes.heartbeat(NodeId("kudo")))
 
 
 async def test_a_foreign_node_that_reports_the_same_writes_nothing_but_its_first_sign_of_life(fleet):
     await fleet.join("kudo", foreign=True)
-    await fleet.nodes.report("kudo", NodeStatus.READY, room=ROOM)
-    await eventually(lambda: fleet.nodes.alive(NodeId("kudo")))
+    await fleet.nodes.report("kudo", NodeStatus.READY, resources=ROOM)
+    await eventually(lambda: fleet.nodes.heartbeat(NodeId("kudo")))
     before = await fleet.store.revision()
     for number in range(10):
-        await fleet.nodes.report("kudo", NodeStatus.READY, room=ROOM, reason=f"report {number}")
-    await fleet.nodes.pulse.beat()
+        await fleet.nodes.report("kudo", NodeStatus.READY, resources=ROOM, reason=f"report {number}")
+    await fleet.nodes.heartbeats.beat()
     assert await fleet.store.revision() == before
 
 

@@ -5,15 +5,15 @@ from __future__ import annotations
 from hypothesis import given
 from hypothesis import strategies as st
 
-from skerry.control.placement.queue import RETELL_S, PlacementQueue
+from skerry.control.placement.queue import REPORT_AGAIN_S, PlacementQueue
 from skerry.kit.rate_limit import TokenBucket
 from skerry.model.ids import InstanceId
 from skerry.schedule.requests import PlacementRequest
-from tests.control.worlds import room
+from tests.control.worlds import resources
 
 
 def ask(id: str, cpu: int = 100) -> PlacementRequest:
-    return PlacementRequest(InstanceId(id), room(cpu))
+    return PlacementRequest(InstanceId(id), resources(cpu))
 
 
 def waiting(*asks: PlacementRequest) -> PlacementQueue:
@@ -45,9 +45,9 @@ def test_a_refused_shape_waits_and_others_go_on() -> None:
     queue = waiting(ask("a", 9), ask("b", 1), ask("c", 9))
     queue.park(ask("a", 9), "too big", now=0.0)
     assert taken(queue) == ["b"]
-    assert dict(queue.tell(10)) == {"a": "too big", "c": "too big"}
+    assert dict(queue.take_reports(10)) == {"a": "too big", "c": "too big"}
     queue.add(ask("d", 9), "9", "")
-    assert dict(queue.tell(10)) == {"d": "too big"}
+    assert dict(queue.take_reports(10)) == {"d": "too big"}
     queue.wake(lambda free: free.cpu <= 5)
     assert queue.eldest() is None
     queue.wake(lambda free: free.cpu <= 9)
@@ -62,21 +62,21 @@ def test_a_reason_that_changes_is_told_again_to_the_eldest_and_not_too_often() -
         eldest = queue.eldest()
         assert eldest is not None
         queue.park(eldest, reason, now)
-        return dict(queue.tell(10))
+        return dict(queue.take_reports(10))
 
     assert refuse("one", 0.0) == {"a": "one", "b": "one"}
-    assert refuse("two", RETELL_S / 2) == {}
-    assert refuse("three", RETELL_S) == {"a": "three"}
+    assert refuse("two", REPORT_AGAIN_S / 2) == {}
+    assert refuse("three", REPORT_AGAIN_S) == {"a": "three"}
 
 
 def test_what_was_told_and_did_not_get_through_is_told_again() -> None:
     queue = waiting(ask("a"))
     queue.park(ask("a"), "full", now=0.0)
-    assert dict(queue.tell(10)) == {"a": "full"}
+    assert dict(queue.take_reports(10)) == {"a": "full"}
     queue.add(ask("a"), "000", "full")
-    assert not dict(queue.tell(10))
+    assert not dict(queue.take_reports(10))
     queue.add(ask("a"), "000", "something else")
-    assert dict(queue.tell(10)) == {"a": "full"}
+    assert dict(queue.take_reports(10)) == {"a": "full"}
 
 
 def test_who_asks_for_something_else_is_tried_for_that() -> None:

@@ -60,7 +60,10 @@ async def test_what_is_on_a_lost_node_is_placed_elsewhere_and_the_stale_copy_is_
 
 
 async def test_a_drained_node_is_empty_in_the_end_and_nothing_ran_twice() -> None:
-    async with alone(condition("old"), condition("new", why_not="is cordoned")) as (server, conditions):
+    async with alone(condition("old"), condition("new", unschedulable_reason="is cordoned")) as (
+        server,
+        conditions,
+    ):
         ids = [(await server.instances.create(spec(), actor="me"))[0].id for _ in range(5)]
         for id in ids:
             await server.becomes(id, InstanceStatus.SCHEDULED)
@@ -119,7 +122,7 @@ async def test_everything_is_taken_up_again_after_a_restart(tmp_path: Path) -> N
     store = await SqliteStore.open(tmp_path / "store.db", clock)
     async with Server(store, Standings([condition("n")]), clock).running() as server:
         await server.becomes(waiting.id, InstanceStatus.SCHEDULED)
-        await eventually(lambda: not server.workloads.known())
+        await eventually(lambda: not server.workloads.records())
 
         async def is_gone() -> bool:
             await server.obey("n")

@@ -143,7 +143,7 @@ async def test_a_node_that_says_hello_is_registered_and_welcome(fleet, served):
         settings = FleetSettings()
         assert session.welcome.report_s == settings.report_s
         assert session.welcome.restart_cap_s == settings.restart_cap_s
-        await eventually(lambda: fleet.nodes.alive(NodeId("n1")))
+        await eventually(lambda: fleet.nodes.heartbeat(NodeId("n1")))
 
 
 async def test_a_node_is_told_all_its_orders_first_and_then_what_changes(fleet, served):
@@ -326,21 +326,21 @@ async def test_the_end_of_an_old_session_does_not_end_the_new_one(fleet, served)
 
 async def test_an_old_session_is_no_sign_of_life(fleet, served):
     async with served.connect("n1", HELLO) as session:
-        await eventually(lambda: fleet.nodes.alive(NodeId("n1")))
+        await eventually(lambda: fleet.nodes.heartbeat(NodeId("n1")))
         session.end("test")
         await fleet.pass_time(7.0)
         served.heard(session)
         await fleet.pass_time(1.0)
-        await eventually(lambda: fleet.nodes.alive(NodeId("n1")) is None)
+        await eventually(lambda: fleet.nodes.heartbeat(NodeId("n1")) is None)
 
 
 async def test_a_session_that_speaks_keeps_its_node_alive(fleet, served):
     async with served.connect("n1", HELLO) as session:
-        await eventually(lambda: fleet.nodes.alive(NodeId("n1")))
+        await eventually(lambda: fleet.nodes.heartbeat(NodeId("n1")))
         for _ in range(10):
             await fleet.pass_time(4.0)
             served.heard(session)
-        assert fleet.nodes.alive(NodeId("n1"))
+        assert fleet.nodes.heartbeat(NodeId("n1"))
         assert fleet.nodes.get("n1").status is NodeStatus.READY
 
 
@@ -354,7 +354,7 @@ async def test_a_session_ends_when_its_node_is_unregistered(fleet, served):
 
 async def test_a_session_ends_when_its_node_connects_to_another_server(store, clock, fleet, served):
     async with served.connect("n1", HELLO) as session:
-        await eventually(lambda: fleet.nodes.alive(NodeId("n1")))
+        await eventually(lambda: fleet.nodes.heartbeat(NodeId("n1")))
         async with fleet_on(store, clock, server="http://two") as two:
             elsewhere = NodeSessions(two.nodes, FakeInstances(two.instance_table), FleetSettings())
             async with elsewhere.connect("n1", HELLO) as new:
@@ -595,6 +595,6 @@ async def test_a_tunnel_to_a_node_of_another_server_names_that_server(store, clo
     async with fleet_on(store, clock, server="http://two:8080") as two:
         elsewhere = NodeSessions(two.nodes, FakeInstances(two.instance_table), FleetSettings())
         async with elsewhere.connect("n1", HELLO):
-            await eventually(lambda: fleet.nodes.alive(NodeId("n1")))
+            await eventually(lambda: fleet.nodes.heartbeat(NodeId("n1")))
             with pytest.raises(errors.Unavailable, match="http://two:8080; ask there"):
                 served.open_tunnel(NodeId("n1"), InstanceId("i1"), LogStreamRequest())

@@ -110,7 +110,7 @@ async def test_deleting_a_workload_deletes_all_its_instances_and_frees_its_name_
             await server.becomes(id, InstanceStatus.DESTROYING)
         await server.obey("n")
         assert server.instances.list().total == 0
-        await eventually(lambda: [kept.value.id for kept in server.workloads.known()] == [again.id])
+        await eventually(lambda: [kept.value.id for kept in server.workloads.records()] == [again.id])
         assert deleted.id != again.id
 
 
@@ -135,7 +135,7 @@ async def test_an_instance_made_while_its_workload_is_deleted_goes_with_it_or_is
             server.workloads.delete("web", actor="me"),
         )
         assert all(isinstance(one, tuple | errors.NotFound) for one in made)
-        await eventually(lambda: not server.workloads.known())
+        await eventually(lambda: not server.workloads.records())
 
         async def are_gone() -> bool:
             await server.obey("n")

@@ -21,7 +21,7 @@ from skerry.model import errors
 from skerry.model.ids import CloudId, ContractId, HoldId, OfferId
 from skerry.model.market import Partition, Price
 from skerry.store.local.memory import MemoryStore
-from tests.market.markets import room
+from tests.market.markets import resources
 from tests.market.provider.ledger.test_crashes import Fuse
 from tests.market.providers import SETTINGS, Lender, Shop, lender, shop
 from tests.support.deals import BUYER, STRANGER, forged, key
@@ -44,7 +44,7 @@ async def test_the_cheapest_offer_is_held_bought_signed_and_kept() -> None:
             BorrowedContractState.OPEN,
         )
         assert borrowed.node == f"borrowed-{borrowed.id}"
-        assert (borrowed.taken, borrowed.price.amount) == (room(2, 2000), Decimal("0.1"))
+        assert (borrowed.taken, borrowed.price.amount) == (resources(2, 2000), Decimal("0.1"))
         assert borrowed.ends_at - borrowed.starts_at == 600.0
         assert (south.split(), north.split()) == ((6, 0, 2), (8, 0, 0))
         both = signatures.verify(borrowed.document.encode(), seller=south.key.cloud, buyer=BUYER.cloud)
@@ -83,26 +83,26 @@ async def test_a_wish_is_for_at_least_so_much_in_steps_or_whole() -> None:
     async with shop("north") as (mine, north):
         await north.sell("parts")
         borrowed = (await mine.steps(1, currency="EUR"))[-1].borrowed
-        assert borrowed.room == room(1, 1000)
-        wish = CapacityRequest(replace(room(1, 1500), cpu=1500))
+        assert borrowed.resources == resources(1, 1000)
+        wish = CapacityRequest(replace(resources(1, 1500), cpu=1500))
         (found,) = (await mine.desk.offers(wish)).found
-        assert found.room == room(2, 2000)
+        assert found.resources == resources(2, 2000)
         await north.sell("whole", partition=None, price=Price(Decimal("0.01"), "EUR", "PT1H"))
         best, other = (await mine.desk.offers(wish)).found
-        assert (best.flavor.id, best.room, other.flavor.id) == ("whole", room(8, 8000), "parts")
-        (all_left,) = (await mine.desk.offers(CapacityRequest(room(7, 6500), count=1))).found[1:]
-        assert all_left.room == room(7, 7000)
+        assert (best.flavor.id, best.resources, other.flavor.id) == ("whole", resources(8, 8000), "parts")
+        (all_left,) = (await mine.desk.offers(CapacityRequest(resources(7, 6500), count=1))).found[1:]
+        assert all_left.resources == resources(7, 7000)
 
 
 async def test_nothing_is_bought_that_nothing_could_run_on() -> None:
     async with shop("north") as (mine, north):
         await north.sell(
-            "cores", room=room(8, 0), partition=None, price=Price(Decimal("0.01"), "EUR", "PT1H")
+            "cores", resources=resources(8, 0), partition=None, price=Price(Decimal("0.01"), "EUR", "PT1H")
         )
-        await north.sell("parts", partition=Partition(room(0, 0), room(1, 500)))
-        for wished, had in ((room(1, 0), room(1, 500)), (room(0, 700), room(1, 1000))):
+        await north.sell("parts", partition=Partition(resources(0, 0), resources(1, 500)))
+        for wished, had in ((resources(1, 0), resources(1, 500)), (resources(0, 700), resources(1, 1000))):
             (found,) = (await mine.desk.offers(CapacityRequest(wished))).found
-            assert (found.flavor.id, found.room) == ("parts", had)
+            assert (found.flavor.id, found.resources) == ("parts", had)
 
 
 async def test_a_peer_that_hangs_is_named_and_holds_nobody_up() -> None:
@@ -227,7 +227,7 @@ LIES: dict[str, Callable[[ContractRecord], bytes]] = {
     ),
     "not signed": lambda sale: b"eyJhbGciOiJub25lIn0." + sale.document.split(b".")[1] + b".",
     "for another buyer": lambda sale: resigned(sale, buyer=STRANGER.cloud),
-    "less room": lambda sale: resigned(sale, room=room(1, 500)),
+    "less room": lambda sale: resigned(sale, resources=resources(1, 500)),
     "more of it": lambda sale: resigned(sale, count=2),
     "a higher price": lambda sale: resigned(sale, price=Price(Decimal(9), "EUR", "PT1H")),
     "another currency": lambda sale: resigned(sale, price=Price(Decimal("0.01"), "USD", "PT1H")),
@@ -298,7 +298,7 @@ async def test_who_hangs_up_before_it_is_bought_has_nothing() -> None:
     async with shop("north") as (mine, north):
         await north.sell()
         for last in ("reserving", "buying", "signing"):
-            async with aclosing(mine.desk.buy(CapacityRequest(room(1, 1000)), actor="ann")) as told:
+            async with aclosing(mine.desk.buy(CapacityRequest(resources(1, 1000)), actor="ann")) as told:
                 async for progress in told:
                     if progress.step == last:
                         break
@@ -309,7 +309,7 @@ async def test_who_hangs_up_before_it_is_bought_has_nothing() -> None:
 async def test_who_hangs_up_afterwards_keeps_it() -> None:
     async with shop("north") as (mine, north):
         await north.sell()
-        async with aclosing(mine.desk.buy(CapacityRequest(room(1, 1000)), actor="ann")) as told:
+        async with aclosing(mine.desk.buy(CapacityRequest(resources(1, 1000)), actor="ann")) as told:
             async for progress in told:
                 if progress.step == "opening":
                     break
@@ -337,10 +337,11 @@ async def test_deals_of_others_are_undone_by_who_leads_when_they_are_overdue() -
     async with shop("north") as (mine, north):
         await north.sell()
         deal = mine.buyer._deal(
-            (await mine.desk.offers(CapacityRequest(room(1, 1000)))).found[0], CapacityRequest(room(1, 1000))
+            (await mine.desk.offers(CapacityRequest(resources(1, 1000)))).found[0],
+            CapacityRequest(resources(1, 1000)),
         )
         await mine.loans.begin(deal)
-        held = await north.reserve(deal.flavor, deal.room, 1, None, key=deal.id)
+        held = await north.reserve(deal.flavor, deal.resources, 1, None, key=deal.id)
         await mine.loans.note(replace(deal, hold=held.id))
         await mine.sweep()
         assert north.split() == (7, 1, 0)
@@ -355,14 +356,14 @@ async def test_deals_of_others_are_undone_by_who_leads_when_they_are_overdue() -
 
 async def test_what_a_peer_that_hangs_holds_keeps_nobody_else_s_from_being_undone() -> None:
     async with shop("north", "south", deal_timeout_s=40.0) as (mine, north, south):
-        wish = CapacityRequest(room(1, 1000))
+        wish = CapacityRequest(resources(1, 1000))
         for one in (north, south):
             await one.sell()
         for found in (await mine.desk.offers(wish)).found:
             deal = mine.buyer._deal(found, wish)
             await mine.loans.begin(deal)
             await {"north": north, "south": south}[found.peer].reserve(
-                deal.flavor, deal.room, 1, None, key=deal.id
+                deal.flavor, deal.resources, 1, None, key=deal.id
             )
         is_back = asyncio.Event()
 
@@ -416,7 +417,7 @@ async def count_writes() -> int:
 
 
 async def buy_until_kept(mine: Shop) -> None:
-    async with aclosing(mine.desk.buy(CapacityRequest(room(1, 1000)), actor="ann")) as told:
+    async with aclosing(mine.desk.buy(CapacityRequest(resources(1, 1000)), actor="ann")) as told:
         async for progress in told:
             if progress.step == "opening":
                 return

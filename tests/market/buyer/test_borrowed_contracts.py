@@ -14,7 +14,7 @@ from skerry.model import errors
 from skerry.model.ids import ContractId, HoldId, OfferId
 from skerry.model.market import Price
 from tests.market.buyer.test_acquisition import resigned
-from tests.market.markets import flavor, room
+from tests.market.markets import flavor, resources
 from tests.market.providers import SETTINGS, shop
 from tests.support.deals import BUYER, STRANGER
 from tests.support.waiting import eventually
@@ -44,7 +44,7 @@ async def test_a_contract_is_renewed_and_given_back() -> None:
 @pytest.mark.parametrize(
     "lie",
     [
-        {"room": room(1, 500)},
+        {"resources": resources(1, 500)},
         {"notice_s": 0.0},
         {"starts_at": 1.0},
         {"hold": HoldId("other")},
@@ -108,8 +108,8 @@ async def test_own_offers_are_shown_beside_those_of_peers_and_never_bought() -> 
     async with shop("north") as (mine, north):
         await north.sell()
         cheap = flavor(id=OfferId("mine"), provider=BUYER.cloud, price=CHEAP)
-        mine.own = [OfferSnapshot(cheap, cheap.room)]
-        listing = await mine.desk.offers(CapacityRequest(room(1, 1000)), own=True)
+        mine.own = [OfferSnapshot(cheap, cheap.resources)]
+        listing = await mine.desk.offers(CapacityRequest(resources(1, 1000)), own=True)
         assert [(found.peer, found.flavor.id) for found in listing.found] == [("", "mine"), ("north", "f")]
         assert [found.peer for found in (await mine.desk.offers(CapacityRequest())).found] == ["north"]
         assert (await mine.buy()).peer == "north"
@@ -150,7 +150,7 @@ async def test_of_two_purchases_at_once_with_one_id_the_first_is_kept() -> None:
         await north.sell()
         first = await mine.buy()
         kept = mine.loans.get(first.id)
-        wish = CapacityRequest(room(1, 1000))
+        wish = CapacityRequest(resources(1, 1000))
         deal = mine.buyer._deal((await mine.desk.offers(wish)).found[0], wish)
         await mine.loans.begin(deal)
         with pytest.raises(errors.Conflict):

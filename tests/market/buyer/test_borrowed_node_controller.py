@@ -193,7 +193,7 @@ class World:
     async def borrow(self) -> None:
         now = self.clock.now()
         await self.peers.put(MarketPeer("north", "http://north.example", SELLER.cloud), actor="ed")
-        deal = PendingContract("d1", "north", OfferId("f"), LOAN.borrowed.room, 1, now, now + 20)
+        deal = PendingContract("d1", "north", OfferId("f"), LOAN.borrowed.resources, 1, now, now + 20)
         await self.loans.begin(deal)
         await self.loans.keep(deal, LOAN)
 
@@ -238,7 +238,7 @@ async def test_a_contract_becomes_a_node_that_is_what_we_say_and_not_what_it_say
     async with world() as made:
         await made.opened()
         node = made.fleet.nodes.get(NODE)
-        assert (node.name, node.room, node.facts) == ("north-c1", LOAN.borrowed.taken, FACTS)
+        assert (node.name, node.resources, node.facts) == ("north-c1", LOAN.borrowed.taken, FACTS)
         assert node.labels == {"skerry.borrowed": "north", "skerry.contract": "c1"}
         assert node.subnet != "10.9.9.0/24"
         assert node.member is None
@@ -247,7 +247,7 @@ async def test_a_contract_becomes_a_node_that_is_what_we_say_and_not_what_it_say
         assert contract_state is not None
         assert contract_state.view.is_borrowed
         assert (
-            contract_state.view.room == LOAN.borrowed.taken
+            contract_state.view.resources == LOAN.borrowed.taken
         )  # nothing is kept back for a machine that is not ours
         assert made.landlord.guest is not None
         await made.landlord.guest.send(

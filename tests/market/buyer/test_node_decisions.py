@@ -17,7 +17,7 @@ from skerry.market.buyer.quotes import BorrowedContract, BorrowedContractState
 from skerry.model.ids import ContractId, HoldId, NodeId, OfferId
 from skerry.model.market import Price
 from skerry.model.market_settings import MarketSettings
-from tests.market.markets import room
+from tests.market.markets import resources
 
 NOW = 1_700_000_000.0
 END = NOW + 3600.0
@@ -29,7 +29,7 @@ LOAN = BorrowedContractRecord(
         cloud="key.north",
         node=NodeId("borrowed-c1"),
         flavor=OfferId("f"),
-        room=room(1, 1000),
+        resources=resources(1, 1000),
         count=1,
         price=Price(Decimal("0.1"), "EUR", "PT1H"),
         total=Decimal("0.1"),

@@ -86,7 +86,7 @@ async def test_peers_are_kept_changed_and_forgotten_with_events() -> None:
         await known.remove("north", actor="bob")
         with pytest.raises(errors.NotFound):
             known.get("north")
-        told = [(one.event.kind, one.event.actor) for one in await events.kept("0")]
+        told = [(one.event.kind, one.event.actor) for one in await events.list_after("0")]
         assert told == [("peer.set", "ann"), ("peer.set", "ann"), ("peer.removed", "bob")]
     finally:
         await cancel_and_wait([running])

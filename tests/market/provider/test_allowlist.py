@@ -52,7 +52,7 @@ async def test_a_key_is_known_once_it_was_added_at_every_server_and_after_a_rest
             await one.remove("key.other", actor="ed")
         with pytest.raises(errors.Invalid):
             await one.add("no/name", actor="ed")
-        kinds = [told.event.kind for told in await EventLog(store, clock, EventSettings()).kept("0")]
+        kinds = [told.event.kind for told in await EventLog(store, clock, EventSettings()).list_after("0")]
         assert kinds == ["buyer.allowed", "buyer.removed", "buyer.allowed"]
     async with allowlist(store, clock) as again:
         assert again.is_known(HOME)

@@ -21,12 +21,12 @@ from skerry.model.ids import NodeId, OfferId
 from skerry.model.market import Offer, Price
 from skerry.model.market_settings import MarketSettings
 from skerry.model.resources import MAX_AMOUNT, NO_RESOURCES, Gigabytes, Megabytes, Millicores, Resources
-from tests.market.markets import ANN, BOB, PROVIDER, Market, flavor, market, outcome, room
+from tests.market.markets import ANN, BOB, PROVIDER, Market, flavor, market, outcome, resources
 
 SETTINGS = MarketSettings(
     sell_percent=50, sell_price="0.02", sell_memory_min=1000, sell_memory_step=500, location="harbour"
 )
-ROOM = room(8, 16_000, 100)
+ROOM = resources(8, 16_000, 100)
 NODE = NodeSupply(NodeId("n1"), ROOM, ROOM, architecture="amd64", labels={"zone": "a"})
 ID = OfferId("node-n1")
 
@@ -41,7 +41,7 @@ async def follow(m: Market, *supplies: NodeSupply) -> None:
 
 def test_a_share_of_a_node_is_offered_at_the_price_of_its_cores() -> None:
     (offer,) = wanted(NODE)
-    assert offer.capacity == offer.flavor.room == room(4, 8000, 50)
+    assert offer.capacity == offer.flavor.resources == resources(4, 8000, 50)
     assert offer.flavor.price == Price(Decimal("0.08"), "EUR", "PT1H")
     assert (offer.flavor.id, offer.flavor.worker) == (ID, "n1")
     assert (offer.flavor.architecture, offer.flavor.location) == ("amd64", "harbour")
@@ -51,24 +51,26 @@ def test_nothing_is_for_sale_unless_it_is_said() -> None:
     assert wanted(NODE, sell_percent=0) == []
     assert wanted(NODE, sell_nodes=("zone=b",)) == []
     assert len(wanted(NODE, sell_nodes=("zone=a",))) == 1
-    assert wanted(replace(NODE, machine=room(1, 1000))) == []  # half a core
+    assert wanted(replace(NODE, machine=resources(1, 1000))) == []  # half a core
 
 
 def test_a_node_without_a_place_for_more_offers_nothing_but_keeps_its_flavor() -> None:
-    (offer,) = wanted(replace(NODE, takes_work=False))
+    (offer,) = wanted(replace(NODE, is_schedulable=False))
     assert offer.capacity == NO_RESOURCES
-    (offer,) = wanted(replace(NODE, used=room(6, 14_300, 0)))
-    assert offer.capacity == room(2, 1500, 50)
+    (offer,) = wanted(replace(NODE, used=resources(6, 14_300, 0)))
+    assert offer.capacity == resources(2, 1500, 50)
     assert offer.flavor == wanted(NODE)[0].flavor
 
 
 def test_the_share_is_one_of_the_machine_and_what_there_is_of_it_leaves_the_reserve_alone() -> None:
-    small = replace(NODE, machine=room(2, 16_000, 100), room=Resources(Millicores(1900), Megabytes(15_200)))
+    small = replace(
+        NODE, machine=resources(2, 16_000, 100), resources=Resources(Millicores(1900), Megabytes(15_200))
+    )
     (offer,) = wanted(small)
-    assert offer.flavor.room == room(1, 8000, 50)
-    assert offer.capacity == room(1, 8000)
+    assert offer.flavor.resources == resources(1, 8000, 50)
+    assert offer.capacity == resources(1, 8000)
     (offer,) = wanted(small, sell_percent=100)
-    assert offer.capacity == room(1, 15_000)
+    assert offer.capacity == resources(1, 15_000)
 
 
 def test_a_price_that_is_no_number_or_no_money_is_said_plainly() -> None:
@@ -86,16 +88,18 @@ sizes = st.builds(
 )
 
 
-@given(room=sizes, used=sizes, percent=st.integers(0, 100), takes_work=st.booleans())
+@given(resources=sizes, used=sizes, percent=st.integers(0, 100), is_schedulable=st.booleans())
 def test_what_is_offered_is_there_and_within_the_share(
-    room: Resources, used: Resources, percent: int, takes_work: bool
+    resources: Resources, used: Resources, percent: int, is_schedulable: bool
 ) -> None:
-    for offer in wanted(NodeSupply(NodeId("n"), room, room, used, takes_work), sell_percent=percent):
-        assert offer.flavor.room.fits(offer.capacity)
-        assert room.fits(offer.flavor.room)
-        assert offer.flavor.room.cpu * 100 <= room.cpu * percent
+    for offer in wanted(
+        NodeSupply(NodeId("n"), resources, resources, used, is_schedulable), sell_percent=percent
+    ):
+        assert offer.flavor.resources.fits(offer.capacity)
+        assert resources.fits(offer.flavor.resources)
+        assert offer.flavor.resources.cpu * 100 <= resources.cpu * percent
         for (_, _, there), (_, _, busy), (_, _, offered) in zip(
-            room.parts(), used.parts(), offer.capacity.parts(), strict=True
+            resources.parts(), used.parts(), offer.capacity.parts(), strict=True
         ):
             assert offered <= max(0, there - busy)
         if offer.capacity.cpu and offer.capacity.memory:
@@ -106,10 +110,10 @@ async def test_offers_grow_and_shrink_with_their_node_but_not_below_what_is_sold
     async with market() as m:
         await follow(m, NODE)
         await m.buy(ANN, cpu=3, flavor=ID)
-        await follow(m, replace(NODE, used=room(6, 0, 0)))
+        await follow(m, replace(NODE, used=resources(6, 0, 0)))
         assert m.split(ID) == (0, 0, 3)
-        await follow(m, replace(NODE, takes_work=False))
-        assert m.ledger.flavor(ID).capacity == room(3, 3000, 0)
+        await follow(m, replace(NODE, is_schedulable=False))
+        assert m.ledger.flavor(ID).capacity == resources(3, 3000, 0)
         await follow(m, NODE)
         assert m.split(ID) == (1, 0, 3)
 
@@ -121,7 +125,7 @@ async def test_what_ends_on_a_node_that_drains_is_not_offered_again() -> None:
         held, sale = await m.reserve(ANN, cpu=2, flavor=ID), await m.buy(ANN, cpu=1, flavor=ID)
         waiter = asyncio.create_task(outcome(m.reserve(BOB, cpu=2, flavor=ID, wait_s=10)))
         await asyncio.sleep(0)
-        await follow(m, replace(NODE, takes_work=False))
+        await follow(m, replace(NODE, is_schedulable=False))
         assert m.split(ID) == (0, 2, 1)
         assert await waiter is errors.ResourcesExhausted
         await m.ledger.cancel(held.id, ANN)
@@ -161,13 +165,13 @@ async def test_one_offer_that_cannot_be_made_does_not_keep_others_from_being() -
 
 
 def test_what_no_node_that_takes_work_has_free_cannot_be_placed() -> None:
-    busy = replace(NODE, used=room(7, 13_000, 0))
-    away = replace(NODE, takes_work=False)
-    assert node_offers.can_place([busy], room(1, 3000))
-    assert not node_offers.can_place([busy, away], room(2, 1000))
-    assert not node_offers.can_place([busy], room(1, 3001))
-    assert not node_offers.can_place([away], room(2, 1000))
-    assert not node_offers.can_place([], room(2, 1000))
+    busy = replace(NODE, used=resources(7, 13_000, 0))
+    away = replace(NODE, is_schedulable=False)
+    assert node_offers.can_place([busy], resources(1, 3000))
+    assert not node_offers.can_place([busy, away], resources(2, 1000))
+    assert not node_offers.can_place([busy], resources(1, 3001))
+    assert not node_offers.can_place([away], resources(2, 1000))
+    assert not node_offers.can_place([], resources(2, 1000))
 
 
 @pytest.mark.parametrize(
@@ -186,16 +190,16 @@ def test_what_others_hold_and_wait_for_is_given_out_too(
     asked: int, others: list[int], has_place: bool
 ) -> None:
     nodes = [NODE, replace(NODE, node=NodeId("n2"))]
-    demand = UnplacedDemand([room(cores, 1) for cores in others])
-    assert node_offers.can_place(nodes, room(asked, 1), demand) is has_place
+    demand = UnplacedDemand([resources(cores, 1) for cores in others])
+    assert node_offers.can_place(nodes, resources(asked, 1), demand) is has_place
 
 
 def test_of_very_many_others_the_sum_is_looked_at() -> None:
     small = Resources(Millicores(1), Megabytes(1))
-    assert node_offers.can_place([NODE], room(7, 1), UnplacedDemand([small] * 1000))
-    assert not node_offers.can_place([NODE], room(7, 1), UnplacedDemand([small] * 1001))
-    assert node_offers.can_place([NODE], room(7, 1), UnplacedDemand([small] * 10, (990, 990, 0)))
-    assert not node_offers.can_place([NODE], room(7, 1), UnplacedDemand([small] * 10, (991, 990, 0)))
+    assert node_offers.can_place([NODE], resources(7, 1), UnplacedDemand([small] * 1000))
+    assert not node_offers.can_place([NODE], resources(7, 1), UnplacedDemand([small] * 1001))
+    assert node_offers.can_place([NODE], resources(7, 1), UnplacedDemand([small] * 10, (990, 990, 0)))
+    assert not node_offers.can_place([NODE], resources(7, 1), UnplacedDemand([small] * 10, (991, 990, 0)))
 
 
 async def test_what_is_held_and_sold_and_on_no_node_yet_is_told_to_who_knows_the_nodes() -> None:
@@ -231,7 +235,7 @@ async def test_what_is_held_and_sold_and_on_no_node_yet_is_told_to_who_knows_the
 async def test_of_very_many_contracts_on_no_node_yet_the_sum_is_told() -> None:
     seen: list[UnplacedDemand] = []
     async with market(max_holds=1000) as m:
-        await m.publish(room=room(600, 600_000))
+        await m.publish(resources=resources(600, 600_000))
         m.ledger.follow_nodes(lambda offer, asked, unplaced: seen.append(unplaced()))
         sales = [await m.buy(ANN, cpu=1) for _ in range(501)]
         await m.reserve(ANN, cpu=2)
@@ -245,8 +249,12 @@ async def test_of_very_many_contracts_on_no_node_yet_the_sum_is_told() -> None:
     ("nodes", "error", "why"),
     [
         ([], errors.ResourcesExhausted, "no node of this provider has 1 core of cpu free now, as it has no"),
-        ([replace(NODE, takes_work=False)], errors.ResourcesExhausted, "as none of its nodes takes work"),
-        ([replace(NODE, takes_work=False, is_silent=True)], errors.Unavailable, "silent; try again in a mom"),
+        ([replace(NODE, is_schedulable=False)], errors.ResourcesExhausted, "as none of its nodes takes work"),
+        (
+            [replace(NODE, is_schedulable=False, is_silent=True)],
+            errors.Unavailable,
+            "silent; try again in a mom",
+        ),
         ([replace(NODE, used=ROOM)], errors.ResourcesExhausted, "though it offers that; ask for less"),
     ],
 )
@@ -259,7 +267,7 @@ def test_a_buyer_is_told_why_no_node_can_take_it(
 
 def test_offers_and_nodes_that_are_too_large_to_add_up_are_no_fault() -> None:
     most = Resources(Millicores(MAX_AMOUNT), Megabytes(MAX_AMOUNT))
-    offer = flavor(room=most)
+    offer = flavor(resources=most)
     accounts = [OfferRecord(flavor=replace(offer, id=OfferId(id)), capacity=most) for id in "ab"]
     assert node_offers.shortage(accounts, offer, [most, most]) == ""
     assert "all nodes together lack" in node_offers.shortage(accounts, offer, [most])

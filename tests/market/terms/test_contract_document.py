@@ -29,7 +29,7 @@ FLAVORS = st.builds(
     id=IDS.map(OfferId),
     provider=st.just(deals.SELLER.cloud),
     kind=IDS,
-    room=ROOMS,
+    resources=ROOMS,
     price=PRICES,
     created_at=TIMES,
     architecture=st.sampled_from(["", "amd64"]),
@@ -53,7 +53,7 @@ def contracts(draw: st.DrawFn) -> Contract:
         flavor=draw(FLAVORS),
         buyer=deals.BUYER.cloud,
         seller=deals.SELLER.cloud,
-        room=draw(ROOMS),
+        resources=draw(ROOMS),
         price=draw(PRICES),
         starts_at=starts_at,
         ends_at=starts_at + draw(st.floats(0.01, 1e8)),
@@ -70,9 +70,9 @@ def test_what_is_written_reads_as_a_contract_with_the_same_bytes(contract: Contr
     data = contract_document.write(contract)
     found = contract_document.read(data)
     assert contract_document.write(found) == data
-    assert (found.id, found.room, found.count, found.price, found.total) == (
+    assert (found.id, found.resources, found.count, found.price, found.total) == (
         contract.id,
-        contract.room,
+        contract.resources,
         contract.count,
         contract.price,
         contract.total,
@@ -93,7 +93,7 @@ def test_every_term_is_in_the_document() -> None:
     """Whoever adds a term to a contract or a flavor finds here that both sides should sign it."""
     plain = contract_document.as_plain(deals.CONTRACT)
     renamed = {"starts_at": "starts", "ends_at": "ends", "created_at": "created", "expires_at": "expires"}
-    renamed["persistent"] = "persistent_gb"
+    renamed |= {"persistent": "persistent_gb", "resources": "room"}
     no_terms = {"ended_at", "ending", "reclaim_at", "reason", "is_unknown"}
     assert {renamed.get(name, name) for name in names(Contract) - no_terms} == plain.keys() - {"document"}
     assert {renamed.get(name, name) for name in names(Offer)} == plain["flavor"].keys()

@@ -14,25 +14,25 @@ from skerry.market.terms import pricing
 from skerry.model import errors
 from skerry.model.market import Price
 from skerry.model.resources import Gigabytes, Megabytes, Millicores, Resources
-from tests.market.markets import ANN, flavor, market, room
+from tests.market.markets import ANN, flavor, market, resources
 
 amounts = st.decimals(0, 10_000, places=4)
 
 
 def test_a_quarter_of_everything_costs_a_quarter() -> None:
-    assert pricing.prorate(flavor(), room(2, 2000)) == Price(Decimal("0.2"), "EUR", "PT1H")
-    assert pricing.prorate(flavor(), room(1, 1000), count=3) == Price(Decimal("0.3"), "EUR", "PT1H")
+    assert pricing.prorate(flavor(), resources(2, 2000)) == Price(Decimal("0.2"), "EUR", "PT1H")
+    assert pricing.prorate(flavor(), resources(1, 1000), count=3) == Price(Decimal("0.3"), "EUR", "PT1H")
 
 
 def test_all_of_it_costs_the_price_as_it_was_written() -> None:
-    price = pricing.prorate(flavor(), flavor().room)
+    price = pricing.prorate(flavor(), flavor().resources)
     assert str(price.amount) == "0.80"
 
 
 def test_resources_count_the_same_and_those_that_the_whole_has_not_do_not() -> None:
-    assert Fraction(*pricing.share(room(8, 8000), room(8, 0))) == Fraction(1, 2)
-    assert Fraction(*pricing.share(room(8, 8000, 10), room(8, 8000, 0))) == Fraction(2, 3)
-    assert Fraction(*pricing.share(room(8), room(2))) == Fraction(1, 4)
+    assert Fraction(*pricing.share(resources(8, 8000), resources(8, 0))) == Fraction(1, 2)
+    assert Fraction(*pricing.share(resources(8, 8000, 10), resources(8, 8000, 0))) == Fraction(2, 3)
+    assert Fraction(*pricing.share(resources(8), resources(2))) == Fraction(1, 4)
 
 
 @given(amount=amounts, cuts=st.lists(st.integers(1, 999), min_size=1, max_size=8, unique=True))
@@ -40,7 +40,7 @@ def test_parts_never_cost_more_than_the_whole_nor_less_by_more_than_rounding(
     amount: Decimal, cuts: list[int]
 ) -> None:
     whole = Resources(Millicores(1000), Megabytes(3000), Gigabytes(0))
-    one = flavor(room=whole, partition=None, price=Price(amount, "EUR", "PT1H"))
+    one = flavor(resources=whole, partition=None, price=Price(amount, "EUR", "PT1H"))
     edges = [0, *sorted(cuts), 1000]
     parts = [
         Resources(Millicores(b - a), Megabytes(3 * (b - a)), Gigabytes(0))
@@ -72,7 +72,7 @@ def test_the_longest_amount_is_not_rounded_to_what_decimals_usually_have() -> No
     amount = Decimal("123456789012345678.123456789012345678")
     price = Price(amount, "EUR", "PT1H")
     assert pricing.total_for(price, 7200.0) == Decimal("246913578024691356.246913578024691356")
-    half = pricing.prorate(flavor(price=price), room(4, 4000)).amount
+    half = pricing.prorate(flavor(price=price), resources(4, 4000)).amount
     assert half == Decimal("61728394506172839.061728394506172839")
 
 

@@ -106,7 +106,7 @@ UNSIGNED = deals.encoded(header(alg="none")) + b"." + deals.encoded(TERMS) + b".
         (deals.forged("seller", header(), b"{}"), "no terms"),
         (deals.forged("seller", header(), b" " + TERMS), "canonical form"),
         (deals.forged("stranger", header("stranger"), TERMS), f"but {STRANGER.cloud} signed it"),
-        (resigned(room=deals.room(8, 16384)), "not good"),
+        (resigned(resources=deals.resources(8, 16384)), "not good"),
         (resigned(ends_at=NOW + 9e6), "not good"),
         (SOLD[:-1], "not good"),
         (SOLD[:-40], "not good"),

@@ -563,8 +563,8 @@ def test_a_server_that_was_away_for_long_hears_us_before_it_could_miss_us() -> N
 
 async def test_a_machine_that_can_hold_nobody_to_a_disk_offers_none(tmp_path: Path, talk: Talk) -> None:
     hello = introduce(NodeHello("edge-1"), tmp_path, talk.ground.instances, lends_disk=False)
-    assert hello.room.disk == 0
-    assert hello.room.cpu >= 1000
+    assert hello.resources.disk == 0
+    assert hello.resources.cpu >= 1000
 
 
 async def test_a_machine_introduces_itself_with_what_it_has(tmp_path: Path, talk: Talk) -> None:
@@ -573,5 +573,5 @@ async def test_a_machine_introduces_itself_with_what_it_has(tmp_path: Path, talk
     assert (hello.name, hello.subnet, hello.labels) == ("edge-1", "10.64.7.0/24", {"zone": "edge"})
     assert hello.facts.architecture == host.architecture()
     assert hello.facts.version
-    assert hello.room.cpu >= 1000
-    assert hello.room.memory > 0
+    assert hello.resources.cpu >= 1000
+    assert hello.resources.memory > 0

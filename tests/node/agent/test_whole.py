@@ -179,7 +179,9 @@ async def test_an_agent_that_was_killed_goes_on_where_it_was(cloud: Cloud) -> No
     await cloud.ground.leave()
     await cloud.ground.open()
     cloud.connect()
-    other = await cloud.create(InstanceSpec(name="other", uri="web:1", room=Resources(disk=Gigabytes(1))))
+    other = await cloud.create(
+        InstanceSpec(name="other", uri="web:1", resources=Resources(disk=Gigabytes(1)))
+    )
     await cloud.until(other, "RUNNING")
     assert cloud.ground.process(id).state.pid == pid
     assert cloud.seen(id).observed.status == "RUNNING"

@@ -34,13 +34,13 @@ async def create(containers: Containers, name: str) -> None:
         reference = spec(name).image
         known = containers._deps.images.find(reference).id
         await containers.create(
-            spec(name, is_apart=True, shared_disk=1, room=Resources(disk=Gigabytes(1))), image=known
+            spec(name, is_apart=True, shared_disk=1, resources=Resources(disk=Gigabytes(1))), image=known
         )
         return
     number = name.lstrip("abcdefghijklmnopqrstuvwxyz")
     more: dict[str, Any] = {"network": NetworkMode.NONE} if name == "alone" else {}
     if number:
-        more = {"ports": (PortMapping(20_000 + int(number), 80),), "room": Resources(disk=Gigabytes(1))}
+        more = {"ports": (PortMapping(20_000 + int(number), 80),), "resources": Resources(disk=Gigabytes(1))}
     await containers.create(spec(name, **more))
 
 

@@ -183,7 +183,7 @@ def test_every_name_has_exactly_one_fate_and_what_does_not_run_holds_nothing(
 async def test_containers_go_on_without_the_agent(node: Node) -> None:
     containers = await node.agent()
     for name in ("made", "runs", "ends", "over"):
-        await containers.create(spec(name, room=Resources(disk=Gigabytes(1))))
+        await containers.create(spec(name, resources=Resources(disk=Gigabytes(1))))
     for name in ("runs", "ends", "over"):
         await containers.start(name)
     await containers.stop("over")

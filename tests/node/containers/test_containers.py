@@ -31,8 +31,8 @@ def config(node: Node, name: str = "web") -> dict[str, object]:
 
 async def test_a_container_is_created_with_its_cell_and_its_image_is_claimed(node: Node) -> None:
     containers = await node.agent()
-    room = Resources(Millicores(500), Megabytes(64), Gigabytes(2))
-    view = await containers.create(spec(room=room, pids=50))
+    resources = Resources(Millicores(500), Megabytes(64), Gigabytes(2))
+    view = await containers.create(spec(resources=resources, pids=50))
     assert (view.state, view.pid, view.address, view.exit) == (ContainerState.CREATED, None, "", None)
     assert view.image == node.machine.images["web:1"].id
     assert containers.list() == [containers.get("web")] == [view]

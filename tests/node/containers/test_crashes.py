@@ -110,7 +110,7 @@ def strays(ground: Ground, agent: Agent) -> list[str]:
     top = ground.folder / "containers"
     mounted = {path.parent.name for path in ground.mounts() if path.name == "rootfs"}
     layers = {path.parent.name for path in ground.mounts() if path.name == "layer"}
-    limited = {view.spec.name for view in agent.containers.list() if view.spec.room.disk}
+    limited = {view.spec.name for view in agent.containers.list() if view.spec.resources.disk}
     known = {path.name for path in (top / "runtime").glob("*")}
     namespaces = {path.name for path in ground.mounts() if path.parent.name == "ns"}
     addresses = {each.address for each in agent.network.attachments().values()}

@@ -26,10 +26,10 @@ def gigabytes_are_small(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 async def run(
-    agent: Agent, script: str, name: str = "web", room: Resources = SMALL
+    agent: Agent, script: str, name: str = "web", resources: Resources = SMALL
 ) -> tuple[ExitStatus, str]:
     """What a container that runs `script` says, with a word at its end that says that it went on."""
-    await agent.containers.create(spec(name, "sh", "-c", f"{script}\necho went on", room=room))
+    await agent.containers.create(spec(name, "sh", "-c", f"{script}\necho went on", resources=resources))
     await agent.containers.start(name)
     how = await agent.containers.wait(name)
     return how, printed(agent.containers, name).decode()
@@ -84,8 +84,8 @@ async def test_who_has_filled_the_disk_starts_again_and_finds_what_it_wrote(agen
 
 
 async def test_little_memory_is_enough_to_fill_the_disk(agent: Agent) -> None:
-    room = Resources(memory=Megabytes(32), disk=Gigabytes(8))
+    resources = Resources(memory=Megabytes(32), disk=Gigabytes(8))
     script = "dd if=/dev/zero of=/file bs=1M count=200 2>&1 && md5sum /file"
-    how, said = await run(agent, script, room=room)
+    how, said = await run(agent, script, resources=resources)
     assert (how.code, how.oom) == (0, False)
     assert hashlib.md5(bytes(200 * MB), usedforsecurity=False).hexdigest() in said

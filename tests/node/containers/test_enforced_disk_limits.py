@@ -19,7 +19,7 @@ async def test_who_writes_more_than_it_may_where_limits_are_measured_is_killed_a
 ) -> None:
     node.disks.kind = DiskLimitKind.MEASURED
     node.settings = msgspec.structs.replace(node.settings, measured_disk_limits=True)
-    containers = await running(node, room=Resources(disk=Gigabytes(1)))
+    containers = await running(node, resources=Resources(disk=Gigabytes(1)))
     layer = node.folder / "web" / "layer"
     node.machine.used[layer] = 1024**3
     await containers._maintenance.look()
@@ -41,7 +41,7 @@ async def test_who_writes_more_than_it_may_where_limits_are_measured_is_killed_a
 
 
 async def test_what_the_kernel_holds_is_measured_for_people_only(node: Node) -> None:
-    containers = await running(node, room=Resources(disk=Gigabytes(1)))
+    containers = await running(node, resources=Resources(disk=Gigabytes(1)))
     layer = node.folder / "web" / "layer"
     node.machine.used[layer] = 1024**3 + 1
     await containers._maintenance.look()
@@ -66,7 +66,7 @@ class TestWhereTheKernelCannotHoldDisks:
     async def test_a_limit_is_refused_with_what_to_do(self, node: Node) -> None:
         containers = await node.agent()
         with pytest.raises(errors.FailedPrecondition, match=r"no loop devices; .*node.measured_disk_limits"):
-            await containers.create(spec(room=Resources(disk=Gigabytes(1))))
+            await containers.create(spec(resources=Resources(disk=Gigabytes(1))))
         assert not containers.takes_disk_limits
         (sentence,) = [each for each in containers.lacking() if "disk limits" in each]
         assert "cannot be held, and are refused, since there are no loop devices" in sentence
@@ -87,7 +87,7 @@ class TestWhereTheKernelCannotHoldDisks:
     async def test_one_from_better_days_is_not_started(self, node: Node) -> None:
         node.disks.kind = DiskLimitKind.FILE_SYSTEM
         containers = await node.agent()
-        await containers.create(spec(room=Resources(disk=Gigabytes(1))))
+        await containers.create(spec(resources=Resources(disk=Gigabytes(1))))
         await node.leave()
         node.disks.kind = DiskLimitKind.MEASURED
         containers = await node.agent()

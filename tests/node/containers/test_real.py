@@ -43,7 +43,7 @@ async def test_a_container_runs_says_something_and_ends_with_its_code(agent: Age
 
 async def test_it_is_in_its_cell_its_root_and_its_network(agent: Agent, ground: Ground) -> None:
     containers = agent.containers
-    await begun(containers, "web", room=Resources(Millicores(500), Megabytes(64)), pids=40)
+    await begun(containers, "web", resources=Resources(Millicores(500), Megabytes(64)), pids=40)
     view = containers.get("web")
     assert f"{ground.root}/@web/" in Path(f"/proc/{view.pid}/cgroup").read_text()
     assert Path(f"/proc/{view.pid}/cwd/bin/busybox").exists()
@@ -68,7 +68,9 @@ async def test_a_small_cpu_quota_is_off_while_the_runtime_works_and_on_when_the_
             prepared.append((limits.cpu_quota, usage.throttled_ns))
 
     async with ground.agent(reached) as agent:
-        await begun(agent.containers, name, "echo", "begun", room=Resources(Millicores(10), Megabytes(64)))
+        await begun(
+            agent.containers, name, "echo", "begun", resources=Resources(Millicores(10), Megabytes(64))
+        )
         assert prepared == [(10, 0)]  # held, and nothing was held up by it so far
         assert (await agent.containers.wait(name)).code == 0
         assert printed(agent.containers, name) == b"begun\n"
@@ -124,7 +126,7 @@ async def test_without_a_network_it_has_only_a_loopback(agent: Agent) -> None:
 async def test_a_signal_a_kill_for_memory_and_a_code_are_told_apart(agent: Agent) -> None:
     containers = agent.containers
     hungry = "x=0123456789abcdef; while :; do x=$x$x; done"
-    await begun(containers, "hungry", "sh", "-c", hungry, room=Resources(memory=Megabytes(32)))
+    await begun(containers, "hungry", "sh", "-c", hungry, resources=Resources(memory=Megabytes(32)))
     await begun(containers, "killed")
     ended = await containers.wait("hungry")
     assert (ended.oom, ended.signal) == (True, signal.SIGKILL)
@@ -204,7 +206,7 @@ async def test_a_user_of_the_image_and_a_host_name(agent: Agent) -> None:
 
 async def test_little_room_is_enough_to_start_in(agent: Agent) -> None:
     containers = agent.containers
-    await begun(containers, "web", "echo", "hi", room=Resources(memory=Megabytes(16)), pids=16)
+    await begun(containers, "web", "echo", "hi", resources=Resources(memory=Megabytes(16)), pids=16)
     assert (await containers.wait("web")).code == 0
 
 

@@ -42,10 +42,10 @@ def contract(
     desired: DesiredStatus = DesiredStatus.RUNNING,
     *,
     id: InstanceId = CONTRACT,
-    room: Resources = BOUGHT,
+    resources: Resources = BOUGHT,
     **more: Any,
 ) -> InstanceOrder:
-    spec = InstanceSpec(name="contract", uri=f"contract:{id}", kind=WorkloadKind.CELL, room=room)
+    spec = InstanceSpec(name="contract", uri=f"contract:{id}", kind=WorkloadKind.CELL, resources=resources)
     return InstanceOrder(id, more.pop("generation", 1), spec, desired)
 
 

@@ -26,7 +26,7 @@ class TestAConversation:
     async def test_begins_with_a_node_that_has_what_was_bought(self, ground: Ground) -> None:
         await ground.lend()
         hello = await ground.buyer().welcomed()
-        assert (hello.name, hello.room) == (CONTRACT, BOUGHT)
+        assert (hello.name, hello.resources) == (CONTRACT, BOUGHT)
         assert (hello.facts, hello.labels, hello.subnet) == (agent.facts(), {}, "")
 
     async def test_carries_orders_down_and_reports_up_until_they_are_known(self, ground: Ground) -> None:
@@ -112,7 +112,7 @@ class TestOrders:
         [
             ({"ports": (PortMapping(8080, 80),)}, "publishes no ports"),
             ({"kind": WorkloadKind.CELL}, "cannot be lent on"),
-            ({"room": replace(BOUGHT, memory=BOUGHT.memory + 1)}, "lacks 1 MB of memory"),
+            ({"resources": replace(BOUGHT, memory=BOUGHT.memory + 1)}, "lacks 1 MB of memory"),
         ],
     )
     async def test_that_reach_out_of_the_cell_fail_and_say_why(

@@ -52,7 +52,9 @@ class TestALentCell:
         assert ground.lent.usage(CELL).cpu_ns == 7
 
     async def test_without_cpu_or_memory_is_refused_and_tried_again(self, ground: Ground) -> None:
-        await ground.instances.apply([contract(room=replace(BOUGHT, memory=Megabytes(0)))], is_whole=True)
+        await ground.instances.apply(
+            [contract(resources=replace(BOUGHT, memory=Megabytes(0)))], is_whole=True
+        )
         await eventually(lambda: ground.instances.copy(CONTRACT).history.retry_at is not None)
         history = ground.instances.copy(CONTRACT).history
         assert history.status is InstanceStatus.STARTING

@@ -27,13 +27,13 @@ CELLS = IDS.map(lambda id: container_name(InstanceId(id)))
 
 class TestTheCell:
     def test_is_held_to_exactly_what_was_bought(self) -> None:
-        cell = policy.parent_cell(ContainerSpec(CELL, "contract:1", room=BOUGHT), pids=100)
+        cell = policy.parent_cell(ContainerSpec(CELL, "contract:1", resources=BOUGHT), pids=100)
         assert (cell.name, cell.limits) == (OWN, CellLimits(cpu_quota=500, memory=64, pids=100))
 
-    @pytest.mark.parametrize("room", [Resources(memory=Megabytes(64)), Resources(cpu=Millicores(500))])
-    def test_without_a_limit_cannot_be(self, room: Resources) -> None:
+    @pytest.mark.parametrize("resources", [Resources(memory=Megabytes(64)), Resources(cpu=Millicores(500))])
+    def test_without_a_limit_cannot_be(self, resources: Resources) -> None:
         with pytest.raises(errors.Invalid, match="some cpu and some memory"):
-            policy.parent_cell(ContainerSpec(CELL, "contract:1", room=room), pids=100)
+            policy.parent_cell(ContainerSpec(CELL, "contract:1", resources=resources), pids=100)
 
 
 class TestNames:
@@ -56,11 +56,11 @@ class TestSpecs:
         assert (made.image, made.environment, made.host_name) == ("web:1", ("A=1",), "web")
 
     def test_without_a_disk_of_their_own_have_that_of_the_cell(self) -> None:
-        room = Resources(Millicores(100), Megabytes(16))
-        made = policy.guest_spec(CELL, BOUGHT, InstanceId("web"), spec(room=room))
-        assert made.room == replace(room, disk=BOUGHT.disk)
+        resources = Resources(Millicores(100), Megabytes(16))
+        made = policy.guest_spec(CELL, BOUGHT, InstanceId("web"), spec(resources=resources))
+        assert made.resources == replace(resources, disk=BOUGHT.disk)
         assert made.shared_disk == BOUGHT.disk
-        assert policy.guest_spec(CELL, BOUGHT, InstanceId("web"), spec(room=BOUGHT)).room == BOUGHT
+        assert policy.guest_spec(CELL, BOUGHT, InstanceId("web"), spec(resources=BOUGHT)).resources == BOUGHT
 
     def test_can_write_nothing_where_no_disk_was_bought(self) -> None:
         assert policy.guest_spec(CELL, replace(BOUGHT, disk=0), InstanceId("web"), spec()).read_only
@@ -71,9 +71,9 @@ class TestSpecs:
             (spec(ports=(PortMapping(8080, 80),)), "publishes no ports"),
             (spec(kind=WorkloadKind.CELL), "cannot be lent on"),
             (spec(userns=UserNamespaceMode.HOST), "a user namespace of its own"),
-            (spec(room=replace(BOUGHT, cpu=Millicores(501))), "lacks 1 milli-cores of cpu"),
-            (spec(room=replace(BOUGHT, memory=Megabytes(65))), "lacks 1 MB of memory"),
-            (spec(room=replace(BOUGHT, disk=Gigabytes(3))), "lacks 1 GB of disk"),
+            (spec(resources=replace(BOUGHT, cpu=Millicores(501))), "lacks 1 milli-cores of cpu"),
+            (spec(resources=replace(BOUGHT, memory=Megabytes(65))), "lacks 1 MB of memory"),
+            (spec(resources=replace(BOUGHT, disk=Gigabytes(3))), "lacks 1 GB of disk"),
         ],
     )
     def test_that_reach_out_of_the_cell_are_refused(self, wanted: object, why: str) -> None:

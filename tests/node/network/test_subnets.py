@@ -24,7 +24,7 @@ def subnets(draw: st.DrawFn) -> NodeSubnet:
 
 @given(subnets(), st.integers(0))
 def test_every_address_has_a_number_and_every_number_an_address(subnet: NodeSubnet, number: int) -> None:
-    number %= subnet.room
+    number %= subnet.size
     address = subnet.address(number)
     assert subnet.has(address)
     assert subnet.number(address) == number
@@ -57,7 +57,7 @@ def test_names_and_hardware_addresses_tell_addresses_apart(
     subnet: NodeSubnet, key: str, numbers: list[int]
 ) -> None:
     names = KernelNames(key)
-    addresses = {subnet.address(number % subnet.room) for number in numbers} | {subnet.gateway}
+    addresses = {subnet.address(number % subnet.size) for number in numbers} | {subnet.gateway}
     links = {names.link(address) for address in addresses}
     assert len(links) == len(addresses)
     assert all(names.is_link(link) and len(link) <= 15 for link in links)
@@ -93,7 +93,7 @@ def test_no_address_is_ever_given_twice(subnet: NodeSubnet, takes: list[bool]) -
     addresses = AddressAllocator(subnet)
     held: list[IPv4Address] = []
     for take in takes:
-        if take and len(held) < subnet.room:
+        if take and len(held) < subnet.size:
             given_out = addresses.take()
             assert given_out not in held
             assert subnet.has(given_out)
@@ -103,7 +103,7 @@ def test_no_address_is_ever_given_twice(subnet: NodeSubnet, takes: list[bool]) -
                 addresses.take()
         elif held:
             addresses.give_back(held.pop(0))
-        assert addresses.free == subnet.room - len(held)
+        assert addresses.free == subnet.size - len(held)
 
 
 def test_an_address_that_was_given_back_rests_while_others_are_free() -> None:

@@ -61,7 +61,7 @@ async def test_who_finds_no_room_waits_and_runs_when_there_is_some() -> None:
         await cloud.create("two", spec(100))
         await settled(cloud)
         assert cloud.witness.instances[InstanceId("two")].observed.status is InstanceStatus.SCHEDULING
-        await cloud.wish(ONE, DesiredStatus.DESTROYED)
+        await cloud.set_desired(ONE, DesiredStatus.DESTROYED)
         await settled(cloud)
         assert node_of(cloud, "two")
 
@@ -183,7 +183,7 @@ async def test_a_report_that_arrives_after_the_node_has_gone_elsewhere_changes_n
         late = link.machine.inventory()
         cloud.links.cut(link.machine.id, in_silence=True)
         cloud.links.mend(link.machine.id)
-        await cloud.wish(ONE, DesiredStatus.STOPPED)
+        await cloud.set_desired(ONE, DesiredStatus.STOPPED)
         await settled(cloud)
         await old.server.instances.reported(link.machine.id, late)
         assert cloud.witness.instances[ONE].observed.status is InstanceStatus.STOPPED
@@ -198,7 +198,7 @@ async def test_a_machine_that_was_set_up_anew_is_brought_to_what_is_wished() -> 
         machine = cloud.links[node_of(cloud)].machine
         cloud.links.cut(machine.id, in_silence=True)
         machine.wipe()
-        await cloud.wish(ONE, DesiredStatus.STOPPED)
+        await cloud.set_desired(ONE, DesiredStatus.STOPPED)
         cloud.links.mend(machine.id)
         await settled(cloud)
         assert cloud.witness.instances[ONE].observed.status is InstanceStatus.STOPPED
@@ -212,17 +212,17 @@ async def test_an_id_that_is_used_again_is_not_taken_for_what_a_lost_node_still_
         await settled(cloud)
         node = node_of(cloud)
         for cpu in (200, 300):
-            await cloud.respecify(ONE, lambda old, cpu=cpu: replace(old, room=spec(cpu).room))  # type: ignore[misc] # bound early on purpose
+            await cloud.respecify(ONE, lambda old, cpu=cpu: replace(old, resources=spec(cpu).resources))  # type: ignore[misc] # bound early on purpose
             await settled(cloud)
         cloud.links.cut(node, in_silence=True)
         await passes(60)
-        await cloud.wish(ONE, DesiredStatus.DESTROYED)
+        await cloud.set_desired(ONE, DesiredStatus.DESTROYED)
         await passes(5)
         assert cloud.witness.instances == {}, "a lost node is not asked"
         await cloud.create("one", spec(400))
         cloud.links.mend(node)
         await settled(cloud)
-        assert [order.spec.room.cpu for order in cloud.links[node].machine.running()] == [400]
+        assert [order.spec.resources.cpu for order in cloud.links[node].machine.running()] == [400]
 
 
 @simulated

@@ -114,10 +114,10 @@ class Cluster(RuleBasedStateMachine):
                 case "create":
                     await self.cloud.create(id, wanted)
                 case "respecify":
-                    changed = {"room": wanted.room, "ports": wanted.ports}
+                    changed = {"resources": wanted.resources, "ports": wanted.ports}
                     await self.cloud.respecify(id, lambda old: replace(old, **changed))
                 case _:
-                    await self.cloud.wish(id, DESIRED[what])
+                    await self.cloud.set_desired(id, DESIRED[what])
 
     @rule(node=nodes, what=st.sampled_from(["cut", "vanish", "mend", "reboot", "set up anew"]))
     def befall(self, node: NodeId, what: str) -> None:

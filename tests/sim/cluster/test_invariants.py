@@ -19,7 +19,7 @@ from skerry.sim.cluster.invariants import InvariantChecker
 from skerry.sim.cluster.node import SimulatedNode
 from skerry.store.local.memory import MemoryStore
 from skerry.store.protocol import Batch, Change, Entry
-from tests.sim.making import machine, order, room, spec
+from tests.sim.making import machine, order, resources, spec
 
 ONE = InstanceId("one")
 
@@ -33,7 +33,10 @@ class Court:
         self._revisions = count(1)
         for name in ("a", "b"):
             self.machines[NodeId(name)] = machine(name=name, observer=self.witness)
-            self.write(f"node/{name}", Node(NodeId(name), name, 0.0, 0.0, NodeStatus.READY, room=room(1000)))
+            self.write(
+                f"node/{name}",
+                Node(NodeId(name), name, 0.0, 0.0, NodeStatus.READY, resources=resources(1000)),
+            )
 
     def write(self, key: str, value: object | None) -> None:
         revision = next(self._revisions)

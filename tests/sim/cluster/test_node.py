@@ -168,7 +168,7 @@ def test_another_spec_is_made_anew() -> None:
     life.order(order(generation=2, cpu=200)).go_on(1)
     resident = life.machine.residents[ONE]
     assert resident.view is not None
-    assert resident.view.spec.room.cpu == 200
+    assert resident.view.spec.resources.cpu == 200
     assert resident.runs
 
 

@@ -28,7 +28,7 @@ class FakeInstances:
     def __init__(self) -> None:
         self.all: dict[str, Instance] = {}
         self.used: dict[str, Resources] = {}
-        self.wishes: list[tuple[str, str, str]] = []  # what, id, actor
+        self.desired_changes: list[tuple[str, str, str]] = []  # what, id, actor
         self.watched = 0
         self.repeats: set[float | None] = set()  # how often readers wanted to hear of what runs
         self.held = 0  # streams that wait for an instance to be removed
@@ -52,18 +52,18 @@ class FakeInstances:
             observed=ObservedState(InstanceStatus.SCHEDULING, NOW, "waits for a node"),
             request_id=logs.request_id(),
         )
-        self.wishes.append(("create", instance.id, actor))
+        self.desired_changes.append(("create", instance.id, actor))
         self.put(instance)
         return instance, True
 
     async def start(self, id: str, *, actor: str) -> Instance:
-        return self._wish(id, DesiredStatus.RUNNING, actor)
+        return self._set_desired(id, DesiredStatus.RUNNING, actor)
 
     async def stop(self, id: str, *, actor: str) -> Instance:
-        return self._wish(id, DesiredStatus.STOPPED, actor)
+        return self._set_desired(id, DesiredStatus.STOPPED, actor)
 
     async def destroy(self, id: str, *, actor: str) -> Instance:
-        return self._wish(id, DesiredStatus.DESTROYED, actor)
+        return self._set_desired(id, DesiredStatus.DESTROYED, actor)
 
     def get(self, id: str) -> Instance:
         try:
@@ -110,7 +110,7 @@ class FakeInstances:
             outcome, step = report_rules.evaluate_report(
                 self.all.get(report.instance), node, report, NOW, actor=actor
             )
-            if outcome.weight in (ReportDisposition.APPLIED, ReportDisposition.REPEATED):
+            if outcome.disposition in (ReportDisposition.APPLIED, ReportDisposition.REPEATED):
                 self.used[report.instance] = report.usage
             if step is not None:
                 self.put(step.after)
@@ -132,10 +132,10 @@ class FakeInstances:
         self.put(replace(self.all[id], node=NodeId(node), ip="10.64.0.2", restarts=3))
         self.become(id, InstanceStatus.SCHEDULED)
 
-    def _wish(self, id: str, desired: DesiredStatus, actor: str) -> Instance:
+    def _set_desired(self, id: str, desired: DesiredStatus, actor: str) -> Instance:
         self._maybe_fail()
-        instance = self.get(id).wish(desired)
-        self.wishes.append((desired.lower(), id, actor))
+        instance = self.get(id).with_desired(desired)
+        self.desired_changes.append((desired.lower(), id, actor))
         self.put(instance)
         return instance
 
@@ -176,7 +176,7 @@ class FakeNodes:
             )
         if known.is_foreign != foreign:
             raise errors.AlreadyExists(f"node {id} is registered as one that has a session of its own")
-        self.all[id] = replace(known, name=hello.name, facts=hello.facts, room=hello.room)
+        self.all[id] = replace(known, name=hello.name, facts=hello.facts, resources=hello.resources)
         return self.all[id]
 
     async def report(
@@ -185,13 +185,15 @@ class FakeNodes:
         status: NodeStatus,
         *,
         reason: str = "",
-        room: Resources | None = None,
+        resources: Resources | None = None,
         usage: Resources | None = None,
         instances: Sequence[ReportedInstance] | None = None,
     ) -> Node:
         self._maybe_fail()
         node = self.all[id]
-        self.all[id] = replace(node, status=status, reason=reason, room=node.room if room is None else room)
+        self.all[id] = replace(
+            node, status=status, reason=reason, resources=node.resources if resources is None else resources
+        )
         self.usage[id] = usage
         self.inventories[id] = None if instances is None else tuple(one.id for one in instances)
         self.reports.append(id)

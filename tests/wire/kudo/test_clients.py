@@ -84,4 +84,4 @@ async def test_the_controller_creates_follows_and_destroys_an_instance(served: S
         assert (first["status"], first["resource"]["limit"]["cpu"]) == ("SCHEDULING", 0)
         assert await controller.call("InstanceService.Destroy", id="default.web") == {}
         await controller.hang_up()
-    assert [what for what, _, _ in served.instances.wishes] == ["create", "destroyed"]
+    assert [what for what, _, _ in served.instances.desired_changes] == ["create", "destroyed"]

@@ -38,7 +38,7 @@ async def test_a_node_of_the_newer_document_comes_reports_and_goes(served, prefi
         await client.send("NodeService.Status", **report, status="RUNNING")
         await eventually(lambda: served.nodes.reports == ["node-7"])
         node = served.nodes.all["node-7"]
-        assert (node.status, node.reason, node.room) == (NodeStatus.READY, "well", MORE_ROOM)
+        assert (node.status, node.reason, node.resources) == (NodeStatus.READY, "well", MORE_ROOM)
         assert node.is_foreign
         assert (served.nodes.usage["node-7"], served.nodes.inventories["node-7"]) == (ROOM, None)
         await client.send("NodeService.Status", **report, status="STOPPING")
@@ -70,7 +70,7 @@ async def test_an_instance_of_the_newer_document_is_made_followed_stopped_starte
             *("web", "example.org/web:1.2"),
             ("MODE=fast", "EMPTY="),
         )
-        assert (spec.room, spec.ports) == (ROOM, (PortMapping(8080, 80),))
+        assert (spec.resources, spec.ports) == (ROOM, (PortMapping(8080, 80),))
 
         instances.used["web-1"] = ROOM
         instances.become("web-1", InstanceStatus.SCHEDULED, InstanceStatus.STARTING, InstanceStatus.RUNNING)
@@ -80,7 +80,7 @@ async def test_an_instance_of_the_newer_document_is_made_followed_stopped_starte
 
         for method in ("Stop", "Stop", "Start", "Destroy", "Destroy"):
             assert await client.call(f"InstanceService.{method}", id="web-1") == {}
-        assert [what for what, _, _ in instances.wishes] == [
+        assert [what for what, _, _ in instances.desired_changes] == [
             *("create", "stopped", "stopped", "running", "destroyed", "destroyed")
         ]
         unknown = await client.call("InstanceService.Start", id="nobody")
@@ -104,7 +104,7 @@ async def test_a_controller_of_the_older_document_tells_of_nodes_and_instances(s
         )
         assert said == {}
         node = served.nodes.all["node-1"]
-        assert (node.status, node.reason, node.room) == (NodeStatus.READY, "well", MORE_ROOM)
+        assert (node.status, node.reason, node.resources) == (NodeStatus.READY, "well", MORE_ROOM)
         assert (served.nodes.usage["node-1"], served.nodes.inventories["node-1"]) == (ROOM, ("a", "b"))
 
 

@@ -276,7 +276,7 @@ async def test_a_wish_is_taken_twice_and_is_the_callers(instances, served, metho
     for _ in range(2):
         await getattr(instances, method)(pb.InstanceIdentifier(id="web-1"))
     assert served.instances.all["web-1"].desired is desired
-    assert {actor for what, _, actor in served.instances.wishes if what == desired.lower()} == {
+    assert {actor for what, _, actor in served.instances.desired_changes if what == desired.lower()} == {
         f"uid:{os.getuid()}"
     }
 
@@ -337,7 +337,7 @@ async def test_a_repeat_is_taken_whatever_the_status_is(served, tell):
         served.instances.become("web-1", *steps)
         await tell(steps[-1])
     served.instances.become("web-1", InstanceStatus.DESTROYING)
-    served.instances.put(served.instances.all["web-1"].wish(DesiredStatus.DESTROYED))
+    served.instances.put(served.instances.all["web-1"].with_desired(DesiredStatus.DESTROYED))
     await tell("DESTROYING")
 
 

@@ -39,9 +39,11 @@ async def test_a_node_gets_an_id_and_a_subnet_of_its_own_and_gets_them_again(nod
 
 async def test_registering_again_forgets_nothing(nodes, served):
     await register(nodes)
-    room = Resources(Millicores(4000), Megabytes(8192))
+    resources = Resources(Millicores(4000), Megabytes(8192))
     facts = NodeFacts(architecture="arm64")
-    served.nodes.add("node-1", is_foreign=True, name="attic", room=room, facts=facts, labels={"zone": "a"})
+    served.nodes.add(
+        "node-1", is_foreign=True, name="attic", resources=resources, facts=facts, labels={"zone": "a"}
+    )
     before = served.nodes.all["node-1"]
     assert (await register(nodes)).code == 0
     assert served.nodes.all["node-1"] == before
@@ -117,27 +119,27 @@ async def test_a_node_cannot_register_with_the_certificate_of_another(served):
 async def test_reports_of_both_documents_are_one_kind_of_thing(nodes, served, channel):
     for name in ("node-1", "node-2"):
         await register(nodes, name)
-    room, usage = {"cpu": 4000, "memory": 8192, "disk": 100}, {"cpu": 1, "memory": 2, "disk": 3}
-    old = a.Resource(max=a.ResourceSummary(**room), usage=a.ResourceSummary(**usage))
-    new = pb.Resource(limit=pb.ResourceSummary(**room), usage=pb.ResourceSummary(**usage))
+    resources, usage = {"cpu": 4000, "memory": 8192, "disk": 100}, {"cpu": 1, "memory": 2, "disk": 3}
+    old = a.Resource(max=a.ResourceSummary(**resources), usage=a.ResourceSummary(**usage))
+    new = pb.Resource(limit=pb.ResourceSummary(**resources), usage=pb.ResourceSummary(**usage))
     said = {"status": "STOPPED", "instances": [{"id": "i"}]}
     await SchedulerServiceStub(channel).setNodeStatus(
         a.NodeStatus(id="node-1", description="so", resource=old, **said)
     )
     await nodes.Status([pb.NodeStatus(id="node-2", statusDescription="so", resource=new, **said)])
     one, two = (served.nodes.all[name] for name in ("node-1", "node-2"))
-    assert (one.status, one.reason, one.room) == (two.status, two.reason, two.room)
+    assert (one.status, one.reason, one.resources) == (two.status, two.reason, two.resources)
     assert one.status is NodeStatus.DRAINED
-    assert one.room == Resources(**room)
+    assert one.resources == Resources(**resources)
     assert served.nodes.usage["node-1"] == served.nodes.usage["node-2"] == Resources(**usage)
     assert served.nodes.inventories == {"node-1": ("i",), "node-2": ("i",)}
 
 
 async def test_a_report_without_resources_leaves_them_as_they_are(nodes, served):
     await register(nodes)
-    room = pb.Resource(limit=pb.ResourceSummary(cpu=4000))
-    await nodes.Status([pb.NodeStatus(id="node-1", resource=room), pb.NodeStatus(id="node-1")])
-    assert served.nodes.all["node-1"].room == Resources(Millicores(4000))
+    resources = pb.Resource(limit=pb.ResourceSummary(cpu=4000))
+    await nodes.Status([pb.NodeStatus(id="node-1", resource=resources), pb.NodeStatus(id="node-1")])
+    assert served.nodes.all["node-1"].resources == Resources(Millicores(4000))
 
 
 async def test_an_inventory_is_the_whole_one_and_each_instance_is_in_it_once(nodes, served):

@@ -134,10 +134,10 @@ async def test_a_node_shows_up_and_is_ready_when_it_first_reports(cloud):
     assert registered.subnet.endswith(".0/24")
     [node] = cloud.fleet.nodes.list()
     assert (node.id, node.is_foreign, node.status) == ("node-1", True, NodeStatus.REGISTERING)
-    room = pb.Resource(limit=pb.ResourceSummary(cpu=4000))
-    await cloud.node.Status([pb.NodeStatus(id="node-1", resource=room)])
+    resources = pb.Resource(limit=pb.ResourceSummary(cpu=4000))
+    await cloud.node.Status([pb.NodeStatus(id="node-1", resource=resources)])
     [node] = cloud.fleet.nodes.list()
-    assert (node.status, node.room, node.subnet) == (
+    assert (node.status, node.resources, node.subnet) == (
         NodeStatus.READY,
         Resources(Millicores(4000)),
         registered.subnet,
@@ -158,7 +158,7 @@ async def test_a_server_that_starts_again_knows_its_nodes_and_they_keep_their_su
         # Without registering again, as with it.
         await after.node.Status([pb.NodeStatus(id="node-1")])
         assert await after.register("node-1") == first
-        assert after.fleet.nodes.get("node-1").room == Resources(Millicores(7))
+        assert after.fleet.nodes.get("node-1").resources == Resources(Millicores(7))
 
 
 async def test_a_node_that_leaves_and_comes_back_soon_gets_its_subnet_again(cloud):
@@ -180,7 +180,7 @@ async def test_nothing_is_placed_on_a_node_that_takes_no_orders_and_that_is_expl
             waiting = await stream.recv_message()
     assert waiting.status == pb.SCHEDULING
     [verdict] = cloud.instances.explain("web-1")
-    assert [refusal.why for refusal in verdict.refusals] == ["takes no orders"]
+    assert [refusal.why for refusal in verdict.rejections] == ["takes no orders"]
     assert cloud.instances.get("web-1").node is None
 
 
@@ -293,7 +293,7 @@ async def test_what_ended_well_is_not_started_again_and_keeps_its_room_in_mind(c
     await cloud.see(InstanceStatus.STARTING, InstanceStatus.RUNNING, InstanceStatus.TERMINATED)
     after = cloud.instances.get("web-1")
     assert after.observed.status is InstanceStatus.TERMINATED
-    assert after.spec.room == Resources(Millicores(100))
+    assert after.spec.resources == Resources(Millicores(100))
 
 
 async def test_stopping_keeps_the_instance_and_starting_takes_it_up_again(cloud):

@@ -39,7 +39,7 @@ specs = st.builds(
     environment=st.dictionaries(names, words, max_size=5).map(
         lambda env: tuple(f"{key}={value}" for key, value in env.items())
     ),
-    room=rooms,
+    resources=rooms,
     ports=st.lists(mappings, max_size=5, unique_by=lambda port: (port.source, port.protocol)).map(tuple),
     restart=st.builds(RestartPolicy, st.sampled_from(RestartMode), st.integers(0, 1_000_000)),
     arguments=st.lists(words, max_size=5).map(tuple),
@@ -92,7 +92,7 @@ def test_null_goes_back_to_the_default_and_leaves_the_rest(spec: InstanceSpec, c
     plain = InstanceSpec(name=spec.name, uri=spec.uri)
     groups = {
         "environment": {"environment", "environnement", "env"},
-        "room": {"resources"},
+        "resources": {"resources"},
         "ports": {"ports", "port_mappings"},
         "arguments": {"arguments"},
         "architecture": {"architecture"},
@@ -145,20 +145,20 @@ def test_ports_are_read_in_every_spelling_and_written_in_one(given_: Any, expect
     ],
 )
 def test_resources_are_read_flat_and_nested_under_either_name(resources: Any) -> None:
-    assert read({"resources": resources}).onto(BASE).room == Resources(
+    assert read({"resources": resources}).onto(BASE).resources == Resources(
         Millicores(5), Megabytes(6), Gigabytes(7)
     )
 
 
 def test_a_part_of_the_resources_that_is_not_given_stays_and_null_clears_it() -> None:
-    before = msgspec.structs.replace(BASE, room=Resources(Millicores(1), Megabytes(2), Gigabytes(3)))
-    assert read({"resources": {"memory": 9}}).onto(before).room == Resources(
+    before = msgspec.structs.replace(BASE, resources=Resources(Millicores(1), Megabytes(2), Gigabytes(3)))
+    assert read({"resources": {"memory": 9}}).onto(before).resources == Resources(
         Millicores(1), Megabytes(9), Gigabytes(3)
     )
-    assert read({"resources": {"max": {"cpu": None}}}).onto(before).room == Resources(
+    assert read({"resources": {"max": {"cpu": None}}}).onto(before).resources == Resources(
         Millicores(0), Megabytes(2), Gigabytes(3)
     )
-    assert read({"resources": {"max": None}}).onto(before).room == Resources()
+    assert read({"resources": {"max": None}}).onto(before).resources == Resources()
 
 
 @pytest.mark.parametrize("name", ["environment", "environnement", "env"])
@@ -172,7 +172,7 @@ def test_the_type_is_read_in_any_case(text: str) -> None:
 
 
 def test_a_document_has_what_kudos_document_says_and_both_names_where_two_are_in_use() -> None:
-    spec = msgspec.structs.replace(BASE, room=Resources(Millicores(5)), ports=(PortMapping(8080, 80),))
+    spec = msgspec.structs.replace(BASE, resources=Resources(Millicores(5)), ports=(PortMapping(8080, 80),))
     shown = json_codec.decode(
         json_codec.encode(documents.instance_document(instance_of(spec), Resources(Millicores(2)))),
         dict[str, Any],
@@ -242,10 +242,10 @@ def test_who_changes_one_spelling_of_a_whole_document_means_that_one(
 
 @pytest.mark.parametrize("place", ["cpu", "max", "limit"])
 def test_who_changes_one_spelling_of_an_amount_means_that_one(place: str) -> None:
-    spec = msgspec.structs.replace(BASE, room=Resources(Millicores(5), Megabytes(6)))
+    spec = msgspec.structs.replace(BASE, resources=Resources(Millicores(5), Megabytes(6)))
     whole = fields_of(documents.instance_document(instance_of(spec), Resources(Millicores(2))))
     whole["resources"][place] = 9 if place == "cpu" else {**whole["resources"][place], "cpu": 9}
-    assert read(whole).onto(spec).room == Resources(Millicores(9), Megabytes(6))
+    assert read(whole).onto(spec).resources == Resources(Millicores(9), Megabytes(6))
 
 
 @pytest.mark.parametrize(

@@ -39,7 +39,7 @@ async def test_a_node_is_shown_by_id_and_by_name_with_what_is_known_of_it(rest: 
 
 async def test_what_a_foreign_node_reports_is_shown(rest: Rest) -> None:
     nodes = rest.site.control.nodes
-    await nodes.register("kudo", NodeHello("kudo", room=ROOM), foreign=True)
+    await nodes.register("kudo", NodeHello("kudo", resources=ROOM), foreign=True)
     silent = await rest.get("/node/kudo")
     assert (silent["last_report_at"], silent["usage"], silent["instances"]) == (None, None, None)
     used = Resources(Millicores(10), Megabytes(20), Gigabytes(1))
@@ -69,7 +69,7 @@ async def test_a_node_is_cordoned_and_uncordoned(rest: Rest) -> None:
     for body in (None, {"reason": "new disk"}):
         cordoned = await rest.ask("POST", "/node/n1/cordon", body)
         assert (cordoned.status, cordoned.body["is_cordoned"]) == (200, True)
-    [told] = await rest.site.plane.events.kept("0", frozenset({"node.cordoned"}))
+    [told] = await rest.site.plane.events.list_after("0", frozenset({"node.cordoned"}))
     assert told.event.actor.startswith("uid:")
     free = await rest.ask("POST", "/node/n1/uncordon")
     assert (free.status, free.body["is_cordoned"]) == (200, False)

@@ -19,7 +19,7 @@ CREDENTIALS = CredentialsDocument(
 DOCUMENT = b"eyJhbGciOiJFZDI1NTE5In0.e30.c2lnbmF0dXJl"
 
 
-def room(cpu: int, memory: int, disk: int = 0) -> Resources:
+def resources(cpu: int, memory: int, disk: int = 0) -> Resources:
     return Resources(Millicores(cpu), Megabytes(memory), Gigabytes(disk))
 
 
@@ -27,27 +27,27 @@ FLAVOR = Offer(
     id=OfferId("f-1"),
     provider=CloudId("key.north"),
     kind="k8slice",
-    room=room(8000, 16384, 100),
+    resources=resources(8000, 16384, 100),
     price=Price(Decimal("0.10"), "EUR", "PT1H"),
     created_at=START,
     architecture="amd64",
     gpus=2,
     persistent=Gigabytes(500),
-    partition=Partition(room(1000, 512), room(1000, 512)),
+    partition=Partition(resources(1000, 512), resources(1000, 512)),
     aggregation=Aggregation(1, 4),
     expires_at=START + 86400,
     version=3,
     location="NO",
     worker="node-1",
 )
-OFFER = OfferSnapshot(FLAVOR, room(6000, 12288, 100))
-ACCOUNT = OfferRecord(FLAVOR, FLAVOR.whole, held=room(2000, 4096))
+OFFER = OfferSnapshot(FLAVOR, resources(6000, 12288, 100))
+ACCOUNT = OfferRecord(FLAVOR, FLAVOR.whole, held=resources(2000, 4096))
 CONTACT = Contact("south.example", "192.0.2.9:30000", "cool-firefly", "e30=")
 HOLD = Hold(
     id=HoldId("0123456789abcdef0123456789abcdef"),
     flavor=FLAVOR,
     buyer=CloudId("south"),
-    room=room(2000, 4096),
+    resources=resources(2000, 4096),
     price=Price(Decimal("0.016666666"), "EUR", "PT1H"),
     created_at=START,
     expires_at=START + 60,
@@ -62,7 +62,7 @@ CONTRACT = Contract(
     flavor=FLAVOR,
     buyer=HOLD.buyer,
     seller=FLAVOR.provider,
-    room=HOLD.room,
+    resources=HOLD.resources,
     price=HOLD.price,
     starts_at=START + 30,
     ends_at=START + 7230,

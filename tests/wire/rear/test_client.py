@@ -30,7 +30,7 @@ from skerry.transport.tunnels import tunnel_codec
 from skerry.wire.rear import client_documents
 from skerry.wire.rear.client import RearClient, RearClientPool
 from tests.support.certificates import TestAuthority
-from tests.support.deals import BUYER, SELLER, room
+from tests.support.deals import BUYER, SELLER, resources
 from tests.support.waiting import PATIENCE_S
 from tests.wire.rear import test_tunnel_server
 from tests.wire.rear.conftest import PARTS, WHOLE, Market
@@ -60,14 +60,14 @@ async def buyer_at(market: Market) -> AsyncIterator[RearClient]:
 async def test_from_an_offer_to_a_contract_and_back(market: Market) -> None:
     await market.sell()
     async with buyer_at(market) as client:
-        (offer,) = await client.offers(CapacityRequest(room(2, 1024)))
-        assert (offer.flavor.id, offer.flavor.room, offer.free) == (
+        (offer,) = await client.offers(CapacityRequest(resources(2, 1024)))
+        assert (offer.flavor.id, offer.flavor.resources, offer.free) == (
             F1,
-            room(8, 16384, 100),
-            room(8, 16384, 100),
+            resources(8, 16384, 100),
+            resources(8, 16384, 100),
         )
-        held = await client.reserve(F1, room(2, 1024), 1, 600.0, key="once")
-        assert await client.reserve(F1, room(2, 1024), 1, 600.0, key="once") == held
+        held = await client.reserve(F1, resources(2, 1024), 1, 600.0, key="once")
+        assert await client.reserve(F1, resources(2, 1024), 1, 600.0, key="once") == held
         bought = await client.purchase(held.id)
         contract = provider_client.check_contract(
             bought.document,
@@ -93,7 +93,7 @@ async def test_from_an_offer_to_a_contract_and_back(market: Market) -> None:
         assert (told.reclaim_at, told.reason) == (market.clock.now() + 120, "repairs")
         await client.release(contract.id)
         assert (await client.contract_state(contract.id)).ended == "released"
-        other = await client.reserve(F1, room(1, 512), 1, None, key="twice")
+        other = await client.reserve(F1, resources(1, 512), 1, None, key="twice")
         await client.cancel(other.id)
         assert market.ledger.hold(other.id).ending is not None
 
@@ -102,14 +102,14 @@ async def test_refusals_keep_their_kind_and_their_words(market: Market) -> None:
     await market.sell()
     async with buyer_at(market) as client:
         with pytest.raises(errors.ResourcesExhausted, match=r"peer north: .*lacks"):
-            await client.reserve(F1, room(64, 512), 1, None, key="a")
+            await client.reserve(F1, resources(64, 512), 1, None, key="a")
         with pytest.raises(errors.Unprocessable):
-            await client.reserve(F1, room(1, 513), 1, None, key="b")
+            await client.reserve(F1, resources(1, 513), 1, None, key="b")
         with pytest.raises(errors.NotFound):
-            await client.reserve(OfferId("none"), room(1, 512), 1, None, key="c")
+            await client.reserve(OfferId("none"), resources(1, 512), 1, None, key="c")
         with pytest.raises(errors.NotFound):
             await client.cancel(HoldId("none"))
-        held = await client.reserve(F1, room(1, 512), 1, None, key="d")
+        held = await client.reserve(F1, resources(1, 512), 1, None, key="d")
         await client.purchase(held.id)
         with pytest.raises(errors.Conflict):
             await client.cancel(held.id)
@@ -126,13 +126,13 @@ async def test_a_proof_for_another_cloud_is_refused_and_is_no_matter_of_our_own_
 async def test_what_a_part_costs_is_known_before_it_is_held(market: Market) -> None:
     await market.sell()
     async with buyer_at(market) as client:
-        await client.reserve(F1, room(1, 8192), 1, None, key="first")  # so that what is free is lopsided
-        (offer,) = await client.offers(CapacityRequest(room(2, 4096)))
-        found = ranking.quote_for("north", offer, CapacityRequest(room(2, 4096)))
+        await client.reserve(F1, resources(1, 8192), 1, None, key="first")  # so that what is free is lopsided
+        (offer,) = await client.offers(CapacityRequest(resources(2, 4096)))
+        found = ranking.quote_for("north", offer, CapacityRequest(resources(2, 4096)))
         assert found is not None
-        held = await client.reserve(F1, found.room, 1, None, key="second")
+        held = await client.reserve(F1, found.resources, 1, None, key="second")
         assert held.price == found.price
-        provider_client.check_hold(held, room=found.room, count=1, most=found.price)
+        provider_client.check_hold(held, resources=found.resources, count=1, most=found.price)
 
 
 async def test_both_what_fits_exactly_and_what_is_larger_is_listed(market: Market) -> None:
@@ -145,11 +145,11 @@ async def test_both_what_fits_exactly_and_what_is_larger_is_listed(market: Marke
     async with buyer_at(market) as client:
         found = {
             offer.flavor.id: offer
-            for offer in await client.offers(CapacityRequest(room(2, 1024), architecture="amd64"))
+            for offer in await client.offers(CapacityRequest(resources(2, 1024), architecture="amd64"))
         }
         assert found.keys() == {"f-1", "whole"}
         whole = found[OfferId("whole")]
-        assert (whole.flavor.stock, whole.free, whole.count) == (3, room(24, 49152, 300), 3)
+        assert (whole.flavor.stock, whole.free, whole.count) == (3, resources(24, 49152, 300), 3)
         assert len(await client.offers(CapacityRequest())) == 4
         odd = CapacityRequest(Resources(Millicores(1500), Megabytes(700), Gigabytes(0)), architecture="amd64")
         assert {offer.flavor.id for offer in await client.offers(odd)} == {"f-1", "whole"}

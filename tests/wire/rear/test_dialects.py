@@ -52,7 +52,7 @@ async def test_a_deal_is_the_same_in_every_dialect(market: Market, deal: Any) ->
     await market.sell()
     id = await deal(market)
     contract = market.ledger.contract(id).contract
-    assert (contract.buyer, contract.room, contract.count) == ("south", Resources(2000, 1024, 0), 1)
+    assert (contract.buyer, contract.resources, contract.count) == ("south", Resources(2000, 1024, 0), 1)
     account = market.ledger.flavors()[0]
     assert (account.held, account.sold) == (Resources(), Resources(2000, 1024, 0))
 
@@ -68,7 +68,7 @@ async def test_without_a_part_every_dialect_takes_all_that_is_free(market: Marke
         held = await market.post(path, body)
         assert held.status == 200
         (hold,) = [hold for hold in market.ledger.holds() if hold.ending is None]
-        assert hold.room == Resources(8000, 16384, 100)
+        assert hold.resources == Resources(8000, 16384, 100)
         await market.ask("DELETE", f"/api/reservations/{hold.id}")
 
 

@@ -28,7 +28,7 @@ from tests.wire.rear.nouns import (
     OFFER,
     OWNER,
     START,
-    room,
+    resources,
 )
 
 FOLDER = Path(__file__).parent / "golden"
@@ -40,7 +40,7 @@ CHEAPER = msgspec.structs.replace(
     flavor=msgspec.structs.replace(
         FLAVOR, version=4, price=msgspec.structs.replace(FLAVOR.price, currency="NOK")
     ),
-    held=room(0, 0),
+    held=resources(0, 0),
 )
 GONE = msgspec.structs.replace(CHEAPER, withdrawn=OfferWithdrawal(START + 90, "repairs", reclaims=True))
 

@@ -235,12 +235,12 @@ async def test_contracts_are_short_and_the_limits_of_unknown_keys_are_counted_ap
     limits = {"unknown_buyers": "buy", "unknown_total_holds": 1, "plain_contract_s": 60.0}
     async with plain_market(provider, **limits) as shop:
         stranger = CloudId("key.stranger")
-        await shop.ledger.reserve(stranger, shop.ledger.flavors()[0].flavor.id, room=await a_core(shop))
+        await shop.ledger.reserve(stranger, shop.ledger.flavors()[0].flavor.id, resources=await a_core(shop))
         bought = await shop.buy(await shop.reserve())
         contract = shop.ledger.contract(bought.json["contractID"]).contract
         assert contract.ends_at - contract.starts_at == 60.0
         with pytest.raises(errors.Overloaded):
-            await shop.ledger.reserve(stranger, contract.flavor.id, room=contract.room)
+            await shop.ledger.reserve(stranger, contract.flavor.id, resources=contract.resources)
 
 
 async def a_core(shop: Plain) -> Any:

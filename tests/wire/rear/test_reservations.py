@@ -485,7 +485,7 @@ async def test_what_no_node_can_deliver_is_said_when_it_is_asked_for(market: Mar
     assert held["State"] == "held"
     purchase = {"TransactionID": held["TransactionID"]}
     more = {"FlavorID": "f-1", "Partition": {"Cpu": 2, "Memory": 512}}
-    silent = replace(node, takes_work=False, is_silent=True)
+    silent = replace(node, is_schedulable=False, is_silent=True)
     lack = "no node of this provider has 2 cores of cpu, 512 MB of memory free now, as "
     for supplies[:], status, code, why in (
         ([], 409, "no-room", "it has no node; choose another offer"),

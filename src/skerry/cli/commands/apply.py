@@ -222,7 +222,7 @@ def _changed(wanted: InstanceSpec, there: JsonObject) -> str:
     from skerry.cli import manifests
 
     present = manifests.spec_of(there)
-    names = {"uri": "image", "room": "resources"}
+    names = {"uri": "image"}
     return ", ".join(
         names.get(field, field)
         for field in wanted.__struct_fields__

@@ -331,9 +331,9 @@ def _available(flavor: JsonObject, free: JsonObject) -> tuple[str, ...]:
     """All free resources if parts are sold; else one unit, and how many are left."""
     if flavor["parts"] is not None:
         return *market_options.columns(free), "parts"
-    room = flavor["room"]
-    left = min(int(free[name] // amount) for name, amount in room.items() if amount)
-    return *market_options.columns(room), f"{left} whole"
+    resources = flavor["room"]
+    left = min(int(free[name] // amount) for name, amount in resources.items() if amount)
+    return *market_options.columns(resources), f"{left} whole"
 
 
 def _contract(one: JsonObject) -> tuple[str, ...]:

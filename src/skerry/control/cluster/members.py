@@ -55,21 +55,21 @@ class MemberDirectory:
             await self._servers.ready()
             while True:
                 self._changed.clear()
-                self._look()
+                self._refresh()
                 self._is_ready.set()
                 await self._changed.wait()
                 await asyncio.sleep(self._pause_s)
 
-    async def stay(self, own: ContinuumMember, *, lease_s: int) -> None:
+    async def register(self, own: ContinuumMember, *, lease_s: int) -> None:
         """Have this process, which is no node, be a member: for ever, and `lease_s` longer, since what it
         keeps for callers may be there again."""
         key = PREFIX + own.node
         await LeasedKey(self._store, key, json_codec.encode(own), lease_s=lease_s, leaves=False).run()
 
-    def _look(self) -> None:
-        told = {member.node: member for member in self._servers.values()}
-        told |= {node.id: node.member for node in self._nodes.list() if node.member is not None}
-        everybody = tuple(told[node] for node in sorted(told))
+    def _refresh(self) -> None:
+        members = {member.node: member for member in self._servers.values()}
+        members |= {node.id: node.member for node in self._nodes.list() if node.member is not None}
+        everybody = tuple(members[node] for node in sorted(members))
         if everybody != self.all:
             self.all = everybody
             self._listeners.notify()

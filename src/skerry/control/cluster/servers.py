@@ -35,7 +35,7 @@ class ServerDirectory:
             store, PREFIX + name, json_codec.encode(_ServerRecord(address)), lease_s=lease_s, leaves=True
         )
         self._table = Table(store, PREFIX, json_of(_ServerRecord))
-        self._table.subscribe(self._moved)
+        self._table.subscribe(self._records_changed)
         self._listeners: CallbackList[[]] = CallbackList()
 
     @property
@@ -63,6 +63,6 @@ class ServerDirectory:
             group.create_task(self._table.run())
             group.create_task(self._presence.run())
 
-    def _moved(self, changes: Sequence[RecordChange[_ServerRecord]]) -> None:
+    def _records_changed(self, changes: Sequence[RecordChange[_ServerRecord]]) -> None:
         if any((before and before.value) != (after and after.value) for _, before, after in changes):
             self._listeners.notify()

@@ -76,20 +76,20 @@ class EventLog:
         (`token.created`); empty lets all through. Entering raises `Invalid` for what is no id and `Compacted`
         if events after it are gone; iterating raises `Compacted` for a reader that is too slow.
         """
-        return self._stream(None if after is None else _place(after), kinds)
+        return self._stream(None if after is None else _parse_id(after), kinds)
 
-    async def kept(self, after: str, kinds: frozenset[str] = frozenset()) -> list[StoredEvent]:
+    async def list_after(self, after: str, kinds: frozenset[str] = frozenset()) -> list[StoredEvent]:
         """Events after the one with id `after` that are kept now; raises as `stream` does."""
-        kept, _ = await self._read(_place(after))
-        return [told for told in kept if _matches(told.event.kind, kinds)]
+        kept, _ = await self._read(_parse_id(after))
+        return [stored for stored in kept if _matches(stored.event.kind, kinds)]
 
     async def of(self, subject: str) -> list[StoredEvent]:
         """Events of one subject that are kept now."""
         page = await self._store.range(PREFIX)
         mark = json_codec.encode(subject)
         # Where the bytes do not hold the subject, the event is not of it, and need not be read to know that.
-        told = _tell(page.entries, lambda entry: mark in entry.value)
-        return [one for one in told if one.event.subject == subject]
+        events = _decode(page.entries, lambda entry: mark in entry.value)
+        return [one for one in events if one.event.subject == subject]
 
     @asynccontextmanager
     async def _stream(
@@ -102,9 +102,9 @@ class EventLog:
             kept, revision = await self._read(after)
         async with (
             self._store.watch(PREFIX, since=revision) as batches,
-            aclosing(_follow(kept, batches, kinds)) as told,
+            aclosing(_follow(kept, batches, kinds)) as events,
         ):
-            yield told
+            yield events
 
     async def _read(self, after: _StreamPosition) -> tuple[list[StoredEvent], int]:
         """What is kept after this place, and the revision of that moment."""
@@ -113,7 +113,7 @@ class EventLog:
         _check_kept(after, newest=page.revision, trimmed=await self._trimmed_to())
         # Whole revisions are told or left out, because an event's id depends on those beside it.
         recent = [entry for entry in page.entries if entry.revision >= after.revision]
-        return list(_after(after, _tell(recent))), page.revision
+        return list(_after(after, _decode(recent))), page.revision
 
     async def run(self) -> None:
         """Keep the log at its length, for ever; a little over it is let be."""
@@ -161,13 +161,13 @@ class EventLog:
 async def _follow(
     kept: list[StoredEvent], batches: AsyncIterator[Batch], kinds: frozenset[str]
 ) -> AsyncGenerator[StoredEvent]:
-    for told in kept:
-        if _matches(told.event.kind, kinds):
-            yield told
+    for stored in kept:
+        if _matches(stored.event.kind, kinds):
+            yield stored
     async for batch in batches:
-        for told in _tell(change.entry for change in batch.changes if change.entry is not None):
-            if _matches(told.event.kind, kinds):
-                yield told
+        for stored in _decode(change.entry for change in batch.changes if change.entry is not None):
+            if _matches(stored.event.kind, kinds):
+                yield stored
 
 
 def _matches(kind: str, kinds: frozenset[str]) -> bool:
@@ -178,20 +178,22 @@ def _order(entry: Entry) -> tuple[int, str]:
     return entry.revision, entry.key
 
 
-def _tell(entries: Iterable[Entry], is_wanted: Callable[[Entry], bool] = lambda _: True) -> list[StoredEvent]:
+def _decode(
+    entries: Iterable[Entry], is_wanted: Callable[[Entry], bool] = lambda _: True
+) -> list[StoredEvent]:
     """Entries in the order of the stream, each with its id; those left out count for the ids of others."""
-    told = []
+    events = []
     for revision, together in groupby(sorted(entries, key=_order), key=lambda entry: entry.revision):
         group = list(together)
         for index, entry in enumerate(group):
             if not is_wanted(entry):
                 continue
             name = f"{revision}" if len(group) == 1 else f"{revision}.{index}"
-            told.append(StoredEvent(name, json_codec.decode(entry.value, Event)))
-    return told
+            events.append(StoredEvent(name, json_codec.decode(entry.value, Event)))
+    return events
 
 
-def _place(text: str) -> _StreamPosition:
+def _parse_id(text: str) -> _StreamPosition:
     revision, dot, index = text.partition(".")
     numbers = (revision, index) if dot else (revision,)
     # Fifteen digits are beyond any revision, and far from the length at which reading a number gets slow.
@@ -203,11 +205,11 @@ def _place(text: str) -> _StreamPosition:
     return _StreamPosition(int(revision), int(index) if dot else None)
 
 
-def _after(place: _StreamPosition, told: Iterable[StoredEvent]) -> Iterable[StoredEvent]:
-    for one in told:
-        at = _place(one.id)
-        is_later_in_it = place.index is not None and (at.index or 0) > place.index
-        if at.revision > place.revision or (at.revision == place.revision and is_later_in_it):
+def _after(position: _StreamPosition, events: Iterable[StoredEvent]) -> Iterable[StoredEvent]:
+    for one in events:
+        at = _parse_id(one.id)
+        is_later_in_it = position.index is not None and (at.index or 0) > position.index
+        if at.revision > position.revision or (at.revision == position.revision and is_later_in_it):
             yield one
 
 

@@ -144,9 +144,9 @@ class Authenticator:
         """Call `changed` when certificates no longer count."""
         self._certificates.listen(lambda revoked: changed())
 
-    def listen_revoked(self, told: Callable[[Sequence[RevokedCertificate]], None]) -> None:
-        """Call `told` with certificates that were revoked."""
-        self._certificates.listen(told)
+    def listen_revoked(self, callback: Callable[[Sequence[RevokedCertificate]], None]) -> None:
+        """Call `callback` with certificates that were revoked."""
+        self._certificates.listen(callback)
 
     async def join(
         self, token_text: str, csr_pem: bytes, name: str, *, previous_pem: bytes = b""
@@ -159,19 +159,19 @@ class Authenticator:
         """
         shown = tokens.parse(token_text)
         while True:
-            known = await self._tokens.table.read(shown.id)
-            token = tokens.verify_token(known and known.value, shown, self._clock.now())
+            record = await self._tokens.table.read(shown.id)
+            token = tokens.verify_token(record and record.value, shown, self._clock.now())
             if token.role is not Role.NODE:
                 raise errors.Forbidden(
                     f"this token has the role {token.role} and cannot join a machine; "
                     "an admin makes one that can with `skerry token create --role node`"
                 )
             request, name = _checked(csr_pem), _checked_name(name)
-            assert known is not None, "a token without a record is refused"
+            assert record is not None, "a token without a record is refused"
             try:
                 if token.used_at is None:
                     returning = await self._returning(previous_pem, request)
-                    return await self._join_first(known, request, name, returning)
+                    return await self._join_first(record, request, name, returning)
                 return await self._join_again(token, request)
             except errors.Conflict:
                 continue  # another join or a revocation was quicker; reading again shows which
@@ -182,13 +182,13 @@ class Authenticator:
             raise errors.Forbidden("only a node renews a certificate, and shows the present one to do so")
         request = _checked(csr_pem)
         while True:
-            known = await self._certificates.table.read(caller.serial)
-            if known is None and await self._certificates.record(caller.serial):
+            record = await self._certificates.table.read(caller.serial)
+            if record is None and await self._certificates.record(caller.serial):
                 continue
-            certificates.verify_certificate(known and known.value, self._clock.now())
-            assert known is not None, "a certificate without a record is refused"
+            certificates.verify_certificate(record and record.value, self._clock.now())
+            assert record is not None, "a certificate without a record is refused"
             try:
-                return (await self._follow_up(known, request)).pem
+                return (await self._follow_up(record, request)).pem
             except errors.Conflict:
                 continue  # renewed twice at once, or revoked; reading again shows which
 
@@ -204,12 +204,14 @@ class Authenticator:
             server=role == SERVER,
             hosts=hosts,
         )
-        told = self._events.put(
+        event = self._events.put(
             "certificate.issued", f"certificate/{issued.serial}", actor="skerry", role=role, name=name
         )
-        record = certificates.record_of(issued, name=name, node="")
+        certificate = certificates.record_of(issued, name=name, node="")
         table = self._certificates.table
-        await table.commit([table.put(issued.serial, record), told], [table.expect(issued.serial, None)])
+        await table.commit(
+            [table.put(issued.serial, certificate), event], [table.expect(issued.serial, None)]
+        )
         log.info("certificate.issued", serial=issued.serial, role=role, name=name)
         return issued
 
@@ -256,55 +258,59 @@ class Authenticator:
         is_ours = pki.is_issued_by(previous_pem, self._authority.certificate_pem)
         if not is_ours or previous.role != Role.NODE or previous.key != request.digest:
             return nobody
-        known = await self._certificates.table.read(previous.serial)
-        is_revoked = known is not None and known.value.revoked_at is not None
+        record = await self._certificates.table.read(previous.serial)
+        is_revoked = record is not None and record.value.revoked_at is not None
         if is_revoked or self._certificates.is_revoked_node(previous.name):
             raise errors.Unprocessable(
                 "the certificate that this machine had was revoked, and so its key is not taken again: "
                 "join with a new key, as a new node"
             )
         self._check_live(previous.name)
-        return _EnrolledNode(previous.name, known)
+        return _EnrolledNode(previous.name, record)
 
     async def _join_first(
-        self, known: Record[Token], request: pki.SigningRequest, name: str, returning: _EnrolledNode
+        self, record: Record[Token], request: pki.SigningRequest, name: str, returning: _EnrolledNode
     ) -> EnrollmentResult:
-        token, node = known.value, returning.node
+        token, node = record.value, returning.node
         issued = self._issue_to(node, request)
-        record = certificates.record_of(issued, name=name, node=node)
+        certificate = certificates.record_of(issued, name=name, node=node)
         used = msgspec.structs.replace(token, used_at=self._clock.now(), used_by=issued.serial)
-        told = self._events.put(
+        event = self._events.put(
             "node.joined", f"node/{node}", actor=f"token:{token.id}", name=name, serial=issued.serial
         )
         table = self._tokens.table
         await table.wait_for_change(
             await self._commit_next(
-                record,
+                certificate,
                 returning.certificate,
-                [table.put(token.id, used), told],
-                [table.expect(token.id, known)],
+                [table.put(token.id, used), event],
+                [table.expect(token.id, record)],
             )
         )
         log.info("node.joined", node=node, name=name, token=token.id, serial=issued.serial)
         return EnrollmentResult(node, issued.pem, self._authority.certificate_pem)
 
     async def _join_again(self, token: Token, request: pki.SigningRequest) -> EnrollmentResult:
-        known = await self._certificates.table.read(token.used_by)
-        if known is None or not hmac.compare_digest(known.value.key, request.digest):
+        record = await self._certificates.table.read(token.used_by)
+        if record is None or not hmac.compare_digest(record.value.key, request.digest):
             raise tokens.used_up(token)
-        certificates.verify_certificate(known.value, self._clock.now())
-        issued = await self._follow_up(known, request)
-        return EnrollmentResult(known.value.node, issued.pem, self._authority.certificate_pem)
+        certificates.verify_certificate(record.value, self._clock.now())
+        issued = await self._follow_up(record, request)
+        return EnrollmentResult(record.value.node, issued.pem, self._authority.certificate_pem)
 
     async def _follow_up(
-        self, known: Record[Certificate], request: pki.SigningRequest
+        self, record: Record[Certificate], request: pki.SigningRequest
     ) -> pki.IssuedCertificate:
-        """The next certificate of the node that holds `known`."""
-        record = known.value
-        self._check_live(record.node)
-        issued = self._issue_to(record.node, request)
-        await self._commit_next(certificates.record_of(issued, name=record.name, node=record.node), known)
-        log.info("certificate.renewed", node=record.node, serial=issued.serial, followed=record.serial)
+        """The next certificate of the node that holds `record`."""
+        certificate = record.value
+        self._check_live(certificate.node)
+        issued = self._issue_to(certificate.node, request)
+        await self._commit_next(
+            certificates.record_of(issued, name=certificate.name, node=certificate.node), record
+        )
+        log.info(
+            "certificate.renewed", node=certificate.node, serial=issued.serial, followed=certificate.serial
+        )
         return issued
 
     async def _commit_next(

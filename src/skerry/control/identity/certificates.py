@@ -43,7 +43,7 @@ class CertificateRegistry:
         self._events = events
         self._clock = clock
         self.table = Table(store, PREFIX, json_of(Certificate))
-        self.table.subscribe(self._moved)
+        self.table.subscribe(self._records_changed)
         self._listeners: CallbackList[[Sequence[RevokedCertificate]]] = CallbackList()
         # Checking a signature costs ten times all the rest, and a client shows the same one on every request.
         self._proof_key = authority.derive(b"skerry revocations")
@@ -110,11 +110,13 @@ class CertificateRegistry:
         if shown is None:
             return False
         record = self._with_node(record_of(shown, name=shown.name, node=shown.name))
-        told = self._events.put(
+        event = self._events.put(
             "certificate.recorded", f"certificate/{serial}", actor=f"node/{record.node}", node=record.node
         )
         try:
-            await self.table.commit([self.table.put(serial, record), told], [self.table.expect(serial, None)])
+            await self.table.commit(
+                [self.table.put(serial, record), event], [self.table.expect(serial, None)]
+            )
         except errors.Conflict:
             pass  # another server was quicker, or it was revoked
         else:
@@ -139,7 +141,7 @@ class CertificateRegistry:
         """Those that were revoked and have not expired."""
         now = self._clock.now()
         return [
-            self._told(one)
+            self._revocation(one)
             for one in self.all()
             if one.revoked_at is not None and not is_past(one.not_after, now)
         ]
@@ -176,7 +178,7 @@ class CertificateRegistry:
                 return
             now = self._clock.now()
             targets = {serial: chosen} | (self.live_of(record.node) if record.node else {})
-            told = self._events.put(
+            event = self._events.put(
                 "certificate.revoked",
                 f"certificate/{serial}",
                 actor=actor,
@@ -186,7 +188,7 @@ class CertificateRegistry:
             revoked = {id: msgspec.structs.replace(one.value, revoked_at=now) for id, one in targets.items()}
             try:
                 await self.table.commit(
-                    [told, *(self.table.put(id, one) for id, one in revoked.items())],
+                    [event, *(self.table.put(id, one) for id, one in revoked.items())],
                     [self.table.expect(id, one) for id, one in targets.items()],
                 )
             except errors.Conflict:
@@ -201,14 +203,14 @@ class CertificateRegistry:
             return record
         return msgspec.structs.replace(record, revoked_at=revoked_at)
 
-    def _moved(self, moved: Sequence[RecordChange[Certificate]]) -> None:
-        records = [change.after.value for change in moved if change.after is not None]
+    def _records_changed(self, changes: Sequence[RecordChange[Certificate]]) -> None:
+        records = [change.after.value for change in changes if change.after is not None]
         revoked = [record for record in records if record.revoked_at is not None]
         for record in revoked:
             if record.node and record.revoked_at is not None:
                 self._revoked_nodes[record.node] = record.revoked_at
-        if revoked or len(records) < len(moved):
-            self._listeners.notify([self._told(record) for record in revoked])
+        if revoked or len(records) < len(changes):
+            self._listeners.notify([self._revocation(record) for record in revoked])
 
     async def learn_revoked(self, revoked: Sequence[RevokedCertificate], *, actor: str) -> None:
         """Refuse those of `revoked` that one of our servers has revoked, and that the store forgot."""
@@ -223,13 +225,13 @@ class CertificateRegistry:
 
     async def _learn(self, one: RevokedCertificate, now: float, actor: str) -> None:
         while True:
-            known = await self.table.read(one.serial)
+            stored = await self.table.read(one.serial)
             unknown = Certificate(one.serial, "", "", "", not_before=0.0, not_after=one.not_after)
-            record = unknown if known is None else known.value
+            record = unknown if stored is None else stored.value
             if record.revoked_at is not None:
                 return
             reason = "revoked before the store was restored"
-            told = self._events.put(
+            event = self._events.put(
                 "certificate.revoked",
                 f"certificate/{one.serial}",
                 actor=actor,
@@ -239,13 +241,13 @@ class CertificateRegistry:
             )
             revoked = self.table.put(one.serial, msgspec.structs.replace(record, revoked_at=now))
             try:
-                await self.table.commit([revoked, told], [self.table.expect(one.serial, known)])
+                await self.table.commit([revoked, event], [self.table.expect(one.serial, stored)])
             except errors.Conflict:
                 continue
             log.info("certificate.revoked", serials=[one.serial], node=record.node, actor=actor)
             return
 
-    def _told(self, record: Certificate) -> RevokedCertificate:
+    def _revocation(self, record: Certificate) -> RevokedCertificate:
         proof = self._proof(record.serial, record.not_after)
         return RevokedCertificate(record.serial, record.not_after, proof)
 

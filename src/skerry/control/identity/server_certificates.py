@@ -104,7 +104,7 @@ class ServerCertificates:
             self._node = _CertificateFiles(pki_folder / "node.crt", pki_folder / "node.key", Role.NODE, node)
         self.node_context = tls.client(authority.certificate_pem)  # for dialling a server as `node`
         self.client_context = tls.client(authority.certificate_pem)  # for dialling another server
-        self._held: dict[Path, pki.IssuedCertificate] = {}
+        self._certificates: dict[Path, pki.IssuedCertificate] = {}
         self.contexts = TlsContexts(
             grpc=tls.mutual_server(authority.certificate_pem),
             http=tls.https_server(authority.certificate_pem),
@@ -133,21 +133,26 @@ class ServerCertificates:
     def _due(self) -> float:
         if self._names().hosts != self._server.hosts:
             return self._clock.now()
-        return min(renewal.due_at(held.issued_at, held.not_after) for held in self._held.values())
+        return min(
+            renewal.due_at(certificate.issued_at, certificate.not_after)
+            for certificate in self._certificates.values()
+        )
 
     async def _ensure(self, pair: _CertificateFiles) -> None:
-        key_pem, held = await asyncio.to_thread(_read, pair)
-        reason = replacement_reason(held, pair.role, pair.hosts, pki.key_digest(key_pem), self._clock.now())
-        if held is not None and reason is None:
-            if self._identity.counts(held.serial):
-                self._held[pair.key_file] = held
+        key_pem, certificate = await asyncio.to_thread(_read, pair)
+        reason = replacement_reason(
+            certificate, pair.role, pair.hosts, pki.key_digest(key_pem), self._clock.now()
+        )
+        if certificate is not None and reason is None:
+            if self._identity.counts(certificate.serial):
+                self._certificates[pair.key_file] = certificate
                 return
             reason = "it is revoked or not on record"
         issued = await self._identity.issue_local(
             pki.make_request(key_pem), role=pair.role, name=pair.name, hosts=pair.hosts
         )
         await asyncio.to_thread(files.write_atomically, pair.certificate_file, issued.pem)
-        self._held[pair.key_file] = issued
+        self._certificates[pair.key_file] = issued
         log.info(
             "certificate.replaced",
             file=str(pair.certificate_file),
@@ -164,18 +169,18 @@ class ServerCertificates:
 
 
 def replacement_reason(
-    held: pki.IssuedCertificate | None, role: str, hosts: frozenset[str], key: str, now: float
+    certificate: pki.IssuedCertificate | None, role: str, hosts: frozenset[str], key: str, now: float
 ) -> str | None:
     """Why a certificate must be made anew, or None if it serves."""
-    if held is None:
+    if certificate is None:
         return "there was none"
-    if held.key != key:
+    if certificate.key != key:
         return "it is for another key"
-    if held.role != role:
+    if certificate.role != role:
         return "it is for another role"
-    if held.hosts != hosts:
+    if certificate.hosts != hosts:
         return "the names of this server have changed"
-    if now >= renewal.due_at(held.issued_at, held.not_after):
+    if now >= renewal.due_at(certificate.issued_at, certificate.not_after):
         return "it was due"
     return None
 

@@ -74,8 +74,8 @@ class TokenRegistry:
             expires_at=None if ttl_s is None else now + ttl_s,
             note=note,
         )
-        told = self._events.put("token.created", f"token/{token.id}", actor=actor, role=role, note=note)
-        await self.table.commit([self.table.put(token.id, token), told], [self.table.expect(token.id, None)])
+        event = self._events.put("token.created", f"token/{token.id}", actor=actor, role=role, note=note)
+        await self.table.commit([self.table.put(token.id, token), event], [self.table.expect(token.id, None)])
         log.info("token.created", token=token.id, role=role, actor=actor)
         return token, text.format()
 
@@ -83,12 +83,12 @@ class TokenRegistry:
         return self.table.values()
 
     async def revoke(self, token_id: str, *, actor: str) -> None:
-        told = self._events.put("token.revoked", f"token/{token_id}", actor=actor)
+        event = self._events.put("token.revoked", f"token/{token_id}", actor=actor)
         unknown = errors.NotFound(
             f"there is no token {token_id[:40]!r}; `skerry token list` shows those there are"
         )
         await self.table.update(
-            token_id, lambda token: Write(token.value, [told], is_delete=True), missing=unknown
+            token_id, lambda token: Write(token.value, [event], is_delete=True), missing=unknown
         )
         log.info("token.revoked", token=token_id, actor=actor)
 

@@ -31,7 +31,7 @@ from skerry.control.workloads.registry import (
     WorkloadRecord,
     WorkloadRegistry,
     check_match,
-    check_may_make,
+    check_may_create,
     check_shared,
     check_size,
     check_space,
@@ -103,12 +103,12 @@ class InstanceRegistry:
         self._conditions = conditions
         self._explain = explain
         self._egress = egress
-        self._memos = IdempotencyTable(store, clock)
+        self._idempotency = IdempotencyTable(store, clock)
         self._writer = TransitionWriter(events, instance_table)
         self._reporter = ReportProcessor(self._writer, instance_table, clock)
         self._watches: dict[InstanceId, set[_InstanceWatch]] = {}
         self._removals: dict[InstanceId, set[asyncio.Event]] = {}
-        instance_table.listen(self._tell_watches)
+        instance_table.listen(self._notify_watches)
 
     # What callers want
 
@@ -128,7 +128,7 @@ class InstanceRegistry:
         is there; the same id with another raises `AlreadyExists`. Of a workload in another namespace none can
         be made (`Unprocessable`).
         """
-        check_may_make(namespace, actor)
+        check_may_create(namespace, actor)
         if isinstance(what, InstanceSpec):
             check_size(what)
             check_granted(what)
@@ -139,17 +139,17 @@ class InstanceRegistry:
         )
         workload = None if isinstance(what, InstanceSpec) else await self._workloads.template(what, namespace)
         while True:
-            if made := await self._memos.recall(request):
-                again = await self._table.read(made)
+            if created := await self._idempotency.recall(request):
+                again = await self._table.read(created)
                 if again is None:
-                    raise idempotency.created_then_deleted("instance", made)
+                    raise idempotency.created_then_deleted("instance", created)
                 return again.value, False
-            if id is not None and (there := await self._table.read(ids.check_id(id))):
-                return _same(there.value, what, workload, namespace), False
+            if id is not None and (existing := await self._table.read(ids.check_id(id))):
+                return _same(existing.value, what, workload, namespace), False
             instance = _new(
                 id, what, workload, namespace, self._clock.now(), await self._first_generation(id)
             )
-            puts, expect = await self._memos.note(request, instance.id)
+            puts, expect = await self._idempotency.put(request, instance.id)
             expect.append(self._table.expect(instance.id, None))
             if workload is not None:
                 expect.append(self._workloads.table.expect(workload.value.id, workload))
@@ -165,17 +165,17 @@ class InstanceRegistry:
     async def start(self, id: str, *, actor: str, fence: Expect | None = None) -> Instance:
         """Wish it to run; returns when the wish is durable."""
         check_space()
-        return await self._wish(id, DesiredStatus.RUNNING, actor, fence=fence)
+        return await self._set_desired(id, DesiredStatus.RUNNING, actor, fence=fence)
 
     async def stop(self, id: str, *, actor: str) -> Instance:
         """Wish it to stop. It keeps its node, its room and its ports, so that it can be started again."""
-        return await self._wish(id, DesiredStatus.STOPPED, actor)
+        return await self._set_desired(id, DesiredStatus.STOPPED, actor)
 
     async def destroy(
         self, id: str, *, actor: str, by_admin: bool = False, fence: Expect | None = None
     ) -> Instance:
         """Wish it gone: DESTROYING until its node has removed it, TERMINATED if nothing is to be removed."""
-        return await self._wish(id, DesiredStatus.DESTROYED, actor, by_admin=by_admin, fence=fence)
+        return await self._set_desired(id, DesiredStatus.DESTROYED, actor, by_admin=by_admin, fence=fence)
 
     async def change(
         self,
@@ -193,12 +193,12 @@ class InstanceRegistry:
             check_space()
         follow = None
         if workload is not None:
-            namespace = (await self._known(id)).value.namespace
+            namespace = (await self._read(id)).value.namespace
             follow = await self._workloads.template(workload, namespace)
 
-        def decide(known: InstanceRecord) -> InstanceTransition | None:
-            check_match(known.revision, if_match)
-            instance = known.value
+        def decide(record: InstanceRecord) -> InstanceTransition | None:
+            check_match(record.revision, if_match)
+            instance = record.value
             spec, of, version = instance.spec, instance.workload, instance.version
             if follow is not None:
                 check_shared(follow.value, instance.namespace)
@@ -222,30 +222,30 @@ class InstanceRegistry:
     # What is known
 
     def get(self, id: str) -> Instance:
-        known = self._table.get(id)
-        if known is None:
+        record = self._table.get(id)
+        if record is None:
             raise writer.unknown_instance(id)
-        return self._shown(known)
+        return self._shown(record)
 
     async def read(self, id: str) -> Instance:
         """`get`, also of one that another server has just made."""
-        return self._shown(await self._known(id))
+        return self._shown(await self._read(id))
 
     async def check_in(self, namespace: Namespace, id: str) -> None:
         """Raise `NotFound` unless it is in that namespace."""
         try:
-            known = await self._known(id)
+            record = await self._read(id)
         except errors.NotFound:
             raise writer.unknown_instance(id, namespace) from None
-        if known.value.namespace != namespace:
+        if record.value.namespace != namespace:
             raise writer.unknown_instance(id, namespace)
 
     def revision(self, id: str) -> int:
         """Changes with the instance: what an ETag is made of."""
-        known = self._table.get(id)
-        if known is None:
+        record = self._table.get(id)
+        if record is None:
             raise writer.unknown_instance(id)
-        return known.revision
+        return record.revision
 
     def usage(self, id: str) -> Resources:
         """What it used when its node last reported to this server; nothing if it did not."""
@@ -262,14 +262,14 @@ class InstanceRegistry:
     ) -> ListPage[Instance]:
         """Instances by age and id, of all namespaces if none is given."""
 
-        def behind(place: str | None) -> Iterator[InstanceRecord]:
-            found = self._index.behind(place, namespace)
-            return found if wanted == ANY else (known for known in found if wanted.matches(known.value))
+        def after(position: str | None) -> Iterator[InstanceRecord]:
+            found = self._index.after(position, namespace)
+            return found if wanted == ANY else (record for record in found if wanted.matches(record.value))
 
         return paging.paginate(
-            lambda place: map(self._shown, behind(place)),
+            lambda position: map(self._shown, after(position)),
             age_key,
-            total=self._index.count(namespace) if wanted == ANY else sum(1 for _ in behind(None)),
+            total=self._index.count(namespace) if wanted == ANY else sum(1 for _ in after(None)),
             limit=limit,
             offset=offset,
             cursor=cursor,
@@ -277,10 +277,10 @@ class InstanceRegistry:
 
     async def events(self, id: str) -> Sequence[StoredEvent]:
         """What happened to it, as far back as events are kept; also of one that is gone."""
-        told = await self._events.of(self._table.key(ids.check_id(id)))
-        if not told and self._table.get(id) is None:
+        events = await self._events.of(self._table.key(ids.check_id(id)))
+        if not events and self._table.get(id) is None:
             raise writer.unknown_instance(id)
-        return told
+        return events
 
     def explain(self, id: str) -> Sequence[NodeFeasibility]:
         """What every node says to it."""
@@ -292,9 +292,9 @@ class InstanceRegistry:
         Every status comes, in order; of several changes within one, the latest. With `repeat_s` it also comes
         that often while it is RUNNING, for its usage. Raises `Overloaded` for a reader that is too slow.
         """
-        known = await self._known(id)
-        watch = _InstanceWatch(known.value)
-        with _filed(self._watches, known.value.id, watch):
+        record = await self._read(id)
+        watch = _InstanceWatch(record.value)
+        with _filed(self._watches, record.value.id, watch):
             while True:
                 latest = await watch.next(repeat_s)
                 yield latest
@@ -313,7 +313,7 @@ class InstanceRegistry:
 
     def orders(self, node: NodeId) -> Sequence[InstanceOrder]:
         """All that a node is to have and to do."""
-        return [self.order(known.value) for known in self._index.on_node(node)]
+        return [self.order(record.value) for record in self._index.on_node(node)]
 
     def order(self, instance: Instance) -> InstanceOrder:
         """What its node is to do."""
@@ -349,13 +349,13 @@ class InstanceRegistry:
         """
         return 1 if id is None else await self._store.revision() + 1
 
-    async def _known(self, id: str) -> InstanceRecord:
-        known = self._table.get(id) or await self._table.read(id)  # perhaps another server has just made it
-        if known is None:
+    async def _read(self, id: str) -> InstanceRecord:
+        record = self._table.get(id) or await self._table.read(id)  # perhaps another server has just made it
+        if record is None:
             raise writer.unknown_instance(id)
-        return known
+        return record
 
-    async def _wish(
+    async def _set_desired(
         self,
         id: str,
         desired: DesiredStatus,
@@ -366,7 +366,7 @@ class InstanceRegistry:
     ) -> Instance:
         return await self._change(
             id,
-            lambda known: transitions.set_desired(known.value, desired, at=self._clock.now(), actor=actor),
+            lambda record: transitions.set_desired(record.value, desired, at=self._clock.now(), actor=actor),
             actor,
             by_admin=by_admin,
             fence=fence,
@@ -383,17 +383,17 @@ class InstanceRegistry:
     ) -> Instance:
         request_id = logs.request_id()
 
-        def check(known: InstanceRecord) -> InstanceTransition | None:
-            if not (by_admin and known.value.is_adopted):
-                _check_may_change(known.value, actor)
-            step = decide(known)
+        def check(record: InstanceRecord) -> InstanceTransition | None:
+            if not (by_admin and record.value.is_adopted):
+                _check_may_change(record.value, actor)
+            step = decide(record)
             return step and step.because_of(request_id)
 
         return await self._writer.change(id, check, fence=fence)
 
-    def _shown(self, known: InstanceRecord) -> Instance:
+    def _shown(self, record: InstanceRecord) -> Instance:
         """With what only this moment knows: that its node is not heard of."""
-        instance = known.value
+        instance = record.value
         if instance.node is None or instance.observed.status in TERMINAL:
             return instance
         condition = self._conditions.condition(instance.node)
@@ -401,12 +401,12 @@ class InstanceRegistry:
             return instance
         return replace(instance, observed=replace(instance.observed, reason=UNREACHABLE))
 
-    def _tell_watches(self, before: InstanceRecord | None, after: InstanceRecord | None) -> None:
+    def _notify_watches(self, before: InstanceRecord | None, after: InstanceRecord | None) -> None:
         one = after or before
         if one is None or not (self._watches or self._removals):
             return
         id = one.value.id
-        latest = one.value if after is not None else _gone(one.value, self._clock.now())
+        latest = one.value if after is not None else _removed_instance(one.value, self._clock.now())
         for watch in self._watches.get(id, ()):
             watch.put(latest)
         if after is None:
@@ -484,17 +484,17 @@ def _new(
 
 
 def _same(
-    there: Instance, what: InstanceSpec | str, workload: WorkloadRecord | None, namespace: Namespace
+    existing: Instance, what: InstanceSpec | str, workload: WorkloadRecord | None, namespace: Namespace
 ) -> Instance:
     """The one that is there, if it is what was asked for."""
-    if there.namespace != namespace:
-        raise exists_elsewhere("instance", there)
-    is_same = there.workload == workload.value.id if workload else there.spec == what
+    if existing.namespace != namespace:
+        raise exists_elsewhere("instance", existing)
+    is_same = existing.workload == workload.value.id if workload else existing.spec == what
     if not is_same:
         raise errors.AlreadyExists(
-            f"instance {there.id} exists with another spec; change it, or choose an id"
+            f"instance {existing.id} exists with another spec; change it, or choose an id"
         )
-    return there
+    return existing
 
 
 def _check_may_change(instance: Instance, actor: str) -> None:
@@ -507,7 +507,7 @@ def _check_may_change(instance: Instance, actor: str) -> None:
         )
 
 
-def _gone(instance: Instance, now: float) -> Instance:
+def _removed_instance(instance: Instance, now: float) -> Instance:
     """What was removed from the store, as the last thing to tell of it."""
     if instance.observed.status in TERMINAL:
         return instance

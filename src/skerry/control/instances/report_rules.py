@@ -27,7 +27,7 @@ from skerry.model.workloads import Instance
 
 # What only the control plane says of an instance.
 _NOT_OF_NODES = frozenset({InstanceStatus.SCHEDULING, InstanceStatus.SCHEDULED})
-_UNTOLD = "its node did not say when"
+_NOT_REPORTED = "its node did not say when"
 
 
 class ReportDisposition(enum.StrEnum):
@@ -44,7 +44,7 @@ class ReportOutcome(msgspec.Struct, frozen=True):
     """What became of one report."""
 
     instance: InstanceId
-    weight: ReportDisposition
+    disposition: ReportDisposition
     message: str = ""
 
 
@@ -65,12 +65,12 @@ def evaluate_report(
     if report.generation not in (0, instance.generation):
         message = f"generation {report.generation} is over; it is at {instance.generation}"
         return ReportDecision(ReportOutcome(id, ReportDisposition.OUTDATED, message))
-    is_own_word = node is not None and not actor
-    if instance.node is not None and not is_own_word:
-        return ReportDecision(_said_by_others(instance, report))
+    is_by_own_node = node is not None and not actor
+    if instance.node is not None and not is_by_own_node:
+        return ReportDecision(_reported_by_others(instance, report))
     actor = f"node/{node}" if node else actor or "skerry"
-    is_to_go = instance.desired is DesiredStatus.DESTROYED or instance.leaving is not None
-    if is_to_go:
+    is_leaving = instance.desired is DesiredStatus.DESTROYED or instance.leaving is not None
+    if is_leaving:
         if report.status is not InstanceStatus.TERMINATED:
             return ReportDecision(ReportOutcome(id, ReportDisposition.OUTDATED, "it is to be removed"))
         reason = report.reason or "removed"
@@ -86,31 +86,31 @@ def evaluate_report(
     try:
         if report.status in _NOT_OF_NODES:
             raise errors.FailedPrecondition(f"{report.status} is for the control plane to say")
-        way = (
+        path = (
             statuses.shortest_path(instance.observed.status, report.status)
-            if is_own_word
+            if is_by_own_node
             else (report.status,)
         )
-        after = _observe(instance, report, way, actor)
+        after = _observe(instance, report, path, actor)
     except errors.FailedPrecondition as error:
         return ReportDecision(ReportOutcome(id, ReportDisposition.REFUSED, error.message))
     if after == instance:
         return ReportDecision(ReportOutcome(id, ReportDisposition.REPEATED))
-    told: tuple[TransitionEvent, ...] = ()
+    events: tuple[TransitionEvent, ...] = ()
     if after.observed.status is not instance.observed.status:
-        told = (
-            *_missed(way[:-1]),
+        events = (
+            *_missed(path[:-1]),
             TransitionEvent(report.status.lower(), report.reason, _event_data(report)),
         )
     elif report.retry_at not in (None, instance.observed.retry_at):  # another try to start it has failed
-        told = (TransitionEvent("backoff", report.reason, _event_data(report)),)
+        events = (TransitionEvent("backoff", report.reason, _event_data(report)),)
     return ReportDecision(
-        ReportOutcome(id, ReportDisposition.APPLIED), InstanceTransition(after, actor, told)
+        ReportOutcome(id, ReportDisposition.APPLIED), InstanceTransition(after, actor, events)
     )
 
 
 def fold(
-    known: Mapping[InstanceId, InstanceRecord | None],
+    records: Mapping[InstanceId, InstanceRecord | None],
     node: NodeId | None,
     reports: Sequence[InstanceReport],
     now: float,
@@ -121,18 +121,20 @@ def fold(
     outcomes: list[ReportOutcome] = []
     steps: dict[InstanceId, InstanceTransition] = {}
     for report in reports:
-        held, earlier = known[report.instance], steps.get(report.instance)
-        instance = held.value if held else None
+        record, earlier = records[report.instance], steps.get(report.instance)
+        instance = record.value if record else None
         if earlier is not None:
             instance = None if earlier.is_purged else earlier.after
         outcome, step = evaluate_report(instance, node, report, now, actor=actor)
         outcomes.append(outcome)
         if step is not None:
-            steps[report.instance] = step._replace(told=(*earlier.told, *step.told)) if earlier else step
+            steps[report.instance] = (
+                step._replace(events=(*earlier.events, *step.events)) if earlier else step
+            )
     return outcomes, steps
 
 
-def _said_by_others(instance: Instance, report: InstanceReport) -> ReportOutcome:
+def _reported_by_others(instance: Instance, report: InstanceReport) -> ReportOutcome:
     """What becomes of a report on an instance whose node has a session of its own, by anybody else."""
     if report.status is instance.observed.status:
         return ReportOutcome(instance.id, ReportDisposition.REPEATED)
@@ -145,10 +147,10 @@ def _said_by_others(instance: Instance, report: InstanceReport) -> ReportOutcome
 
 
 def _observe(
-    instance: Instance, report: InstanceReport, way: Sequence[InstanceStatus], actor: str
+    instance: Instance, report: InstanceReport, path: Sequence[InstanceStatus], actor: str
 ) -> Instance:
-    for status in way[:-1]:
-        instance = instance.become(status, at=report.at, reason=_UNTOLD, actor=actor)
+    for status in path[:-1]:
+        instance = instance.become(status, at=report.at, reason=_NOT_REPORTED, actor=actor)
     after = instance.become(
         report.status,
         at=report.at,
@@ -168,5 +170,5 @@ def _event_data(report: InstanceReport) -> dict[str, str]:
     return data
 
 
-def _missed(way: Sequence[InstanceStatus]) -> Iterator[TransitionEvent]:
-    return (TransitionEvent(status.lower(), _UNTOLD, {}) for status in way)
+def _missed(path: Sequence[InstanceStatus]) -> Iterator[TransitionEvent]:
+    return (TransitionEvent(status.lower(), _NOT_REPORTED, {}) for status in path)

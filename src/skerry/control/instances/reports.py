@@ -52,13 +52,13 @@ class ReportProcessor:
     async def _write(
         self, node: NodeId | None, reports: Sequence[InstanceReport], actor: str
     ) -> list[ReportOutcome]:
-        known = {report.instance: self._table.get(report.instance) for report in reports}
+        records = {report.instance: self._table.get(report.instance) for report in reports}
         while True:
-            outcomes, steps = fold(known, node, reports, self._clock.now(), actor=actor)
+            outcomes, steps = fold(records, node, reports, self._clock.now(), actor=actor)
             try:
                 if steps:
                     await self._writer.commit(
-                        (held, steps[id]) for id, held in known.items() if held and id in steps
+                        (record, steps[id]) for id, record in records.items() if record and id in steps
                     )
             except errors.TooLarge:
                 if len(reports) == 1:
@@ -69,20 +69,24 @@ class ReportProcessor:
                     *await self._write(node, reports[half:], actor),
                 ]
             except errors.Conflict:
-                known = {id: await self._table.read(id) for id in known}
+                records = {id: await self._table.read(id) for id in records}
                 continue
             for report, outcome in zip(reports, outcomes, strict=True):
-                held = known[report.instance]
-                is_by_others = bool(actor) and held is not None and held.value.node is not None
-                if outcome.weight in _COUNTS and report.status is InstanceStatus.RUNNING and not is_by_others:
+                record = records[report.instance]
+                is_by_others = bool(actor) and record is not None and record.value.node is not None
+                if (
+                    outcome.disposition in _COUNTS
+                    and report.status is InstanceStatus.RUNNING
+                    and not is_by_others
+                ):
                     self._usage[report.instance] = report.usage
-                if outcome.weight is ReportDisposition.REFUSED and not actor:
+                if outcome.disposition is ReportDisposition.REFUSED and not actor:
                     log.warning(
                         "report.refused",
                         node=node,
                         instance=report.instance,
                         reason=outcome.message,
-                        request_id=held.value.request_id if held else "",
+                        request_id=record.value.request_id if record else "",
                     )
             return outcomes
 

@@ -41,7 +41,7 @@ class InstanceTransition(NamedTuple):
 
     after: Instance
     actor: str
-    told: tuple[TransitionEvent, ...] = ()
+    events: tuple[TransitionEvent, ...] = ()
     is_purged: bool = False  # it is over and wanted by nobody: its record goes
 
     def because_of(self, request_id: str) -> InstanceTransition:
@@ -64,10 +64,10 @@ def bind(instance: Instance, node: NodeId, *, at: float) -> InstanceTransition:
 
 def set_pending_reason(instance: Instance, reason: str) -> InstanceTransition | None:
     """Told why there is no place for it; no event, as nothing has changed but what is known."""
-    seen = instance.observed
-    if seen.reason == reason:
+    observed = instance.observed
+    if observed.reason == reason:
         return None
-    after = instance.become(seen.status, at=seen.since, reason=reason, actor="skerry")
+    after = instance.become(observed.status, at=observed.since, reason=reason, actor="skerry")
     return InstanceTransition(after, "skerry")
 
 
@@ -78,23 +78,23 @@ def set_desired(
     status = instance.observed.status
     if status in TERMINAL and desired is not DesiredStatus.DESTROYED:
         raise errors.FailedPrecondition(f"it is {status}, which is final; create a new instance")
-    after = instance.wish(desired)
+    after = instance.with_desired(desired)
     if after.desired is instance.desired:
         return None
-    wished = TransitionEvent("wished", "", {"desired": desired.value})
+    requested = TransitionEvent("wished", "", {"desired": desired.value})
     if after.node is None:
-        return _settle(after, at=at, reason=f"{desired.lower()} by wish", actor=actor, told=(wished,))
+        return _settle(after, at=at, reason=f"{desired.lower()} by wish", actor=actor, events=(requested,))
     if desired is DesiredStatus.DESTROYED and status not in TERMINAL:
         after = after.become(InstanceStatus.DESTROYING, at=at, reason="destroyed by wish", actor=actor)
-        return InstanceTransition(after, actor, (wished, _status(after)))
-    return InstanceTransition(after, actor, (wished,))
+        return InstanceTransition(after, actor, (requested, _status(after)))
+    return InstanceTransition(after, actor, (requested,))
 
 
 def combine(first: InstanceTransition | None, second: InstanceTransition | None) -> InstanceTransition | None:
     """Both, one after the other, as one."""
     if first is None or second is None:
         return first or second
-    return second._replace(told=(*first.told, *second.told))
+    return second._replace(events=(*first.events, *second.events))
 
 
 def change_spec(
@@ -128,8 +128,10 @@ def evict(instance: Instance, *, reason: str) -> InstanceTransition | None:
     if instance.leaving is not None:
         return None
     after = replace(instance, leaving=instance.spec, generation=instance.generation + 1)
-    seen = after.observed
-    after = after.become(seen.status, at=seen.since, reason=reason, actor="skerry", exit_code=seen.exit_code)
+    observed = after.observed
+    after = after.become(
+        observed.status, at=observed.since, reason=reason, actor="skerry", exit_code=observed.exit_code
+    )
     return InstanceTransition(
         after, "skerry", (TransitionEvent("leaving", reason, {"node": instance.node or ""}),)
     )
@@ -142,12 +144,12 @@ def unbind(instance: Instance, *, at: float, reason: str, actor: str) -> Instanc
 
 
 def _settle(
-    instance: Instance, *, at: float, reason: str, actor: str, told: tuple[TransitionEvent, ...] = ()
+    instance: Instance, *, at: float, reason: str, actor: str, events: tuple[TransitionEvent, ...] = ()
 ) -> InstanceTransition:
     """What an instance without a node becomes by the wish alone."""
     is_purged = instance.desired is DesiredStatus.DESTROYED
     if instance.observed.status in TERMINAL:
-        return InstanceTransition(instance, actor, told, is_purged)
+        return InstanceTransition(instance, actor, events, is_purged)
     goal = {
         DesiredStatus.RUNNING: InstanceStatus.SCHEDULING,
         DesiredStatus.STOPPED: InstanceStatus.STOPPED,
@@ -155,11 +157,11 @@ def _settle(
     }[instance.desired]
     now = instance.observed.status
     if now is goal:
-        return InstanceTransition(instance.become(goal, at=at, reason=reason, actor=actor), actor, told)
+        return InstanceTransition(instance.become(goal, at=at, reason=reason, actor=actor), actor, events)
     for status in (goal,) if statuses.may_become(now, goal) else (_BETWEEN[goal], goal):
         instance = instance.become(status, at=at, reason=reason, actor=actor)
-        told = (*told, _status(instance))
-    return InstanceTransition(instance, actor, told, is_purged)
+        events = (*events, _status(instance))
+    return InstanceTransition(instance, actor, events, is_purged)
 
 
 def _status(instance: Instance, **data: str) -> TransitionEvent:

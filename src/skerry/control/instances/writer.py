@@ -39,9 +39,9 @@ class TransitionWriter:
         """All of it or nothing; returns when it is durable and our own reads see it."""
         ops: list[Op] = []
         expect: list[Expect] = []
-        for known, step in decided:
+        for record, step in decided:
             ops += self.ops(step)
-            expect.append(self._table.expect(known.value.id, known))
+            expect.append(self._table.expect(record.value.id, record))
         return await self._table.commit(ops, expect, fence)
 
     async def change(
@@ -53,15 +53,15 @@ class TransitionWriter:
     ) -> Instance:
         """Do what `decide` says, on what is there; the instance as it is then. `NotFound` if it is gone."""
 
-        def write(known: InstanceRecord) -> Write[Instance] | None:
-            step = decide(known)
+        def write(record: InstanceRecord) -> Write[Instance] | None:
+            step = decide(record)
             return None if step is None else self._write(step)
 
         return await self._table.update(id, write, missing=unknown_instance(id), fence=fence)
 
     def _write(self, step: InstanceTransition) -> Write[Instance]:
         key = self._table.key(step.after.id)
-        told = [
+        events = [
             self._events.put(
                 f"instance.{kind}",
                 key,
@@ -70,9 +70,9 @@ class TransitionWriter:
                 request_id=step.after.request_id,
                 **data,
             )
-            for kind, reason, data in step.told
+            for kind, reason, data in step.events
         ]
-        return Write(step.after, told, step.is_purged)
+        return Write(step.after, events, step.is_purged)
 
 
 def unknown_instance(id: str, namespace: Namespace | None = None) -> errors.NotFound:

@@ -124,11 +124,11 @@ class LeaderElection:
 
     async def _end_last_term(self) -> None:
         """End the lease that a dead process left, and with it the fence of whatever it wanted to write."""
-        held = await self._store.get(KEY)
-        if held is not None:
-            log.info("leader.left", name=held.value.decode())
+        entry = await self._store.get(KEY)
+        if entry is not None:
+            log.info("leader.left", name=entry.value.decode())
             with suppress(errors.NotFound):
-                await self._store.drop(held.lease)
+                await self._store.drop(entry.lease)
 
     async def _win(self) -> tuple[LeaseId, Expect]:
         while True:
@@ -137,10 +137,10 @@ class LeaderElection:
                 await self._wait_for_change(page.revision)
                 continue
             lease = await self._store.grant(self._lease_s)
-            told = self._events.put("server.leads", f"server/{self._name}", actor="skerry")
+            event = self._events.put("server.leads", f"server/{self._name}", actor="skerry")
             try:
                 revision = await self._store.commit(
-                    [Put(KEY, self._name.encode(), lease), told], [Expect(KEY, ABSENT)]
+                    [Put(KEY, self._name.encode(), lease), event], [Expect(KEY, ABSENT)]
                 )
             except errors.Conflict:
                 await self._store.drop(lease)

@@ -18,7 +18,8 @@ from skerry.schedule.requests import NodeView
 
 
 class NodeCondition(msgspec.Struct, frozen=True):
-    """A registered node at one moment. `view.takes_work` is False for whatever reason `view.why_not` says."""
+    """A registered node at one moment. `view.is_schedulable` is False for whatever reason
+    `view.unschedulable_reason` says."""
 
     view: NodeView
     liveness: Liveness = Liveness.LIVE

@@ -32,16 +32,16 @@ class NodeIndex:
     """Every node, found by id or by name."""
 
     def __init__(
-        self, store: Store, clock: Clock, settings: FleetSettings, pulse: HeartbeatPublisher
+        self, store: Store, clock: Clock, settings: FleetSettings, heartbeats: HeartbeatPublisher
     ) -> None:
         self._clock = clock
-        self._pulse = pulse
+        self._publisher = heartbeats
         self._reserve_percent = settings.reserve_percent
         self.table = Table(store, PREFIX, json_of(Node))
-        self.table.subscribe(self._moved)
-        self._alive = Table(store, liveness.PREFIX, json_of(NodeHeartbeat))
-        self._alive.subscribe(self._alive_moved)
-        self._silences = LivenessTracker(
+        self.table.subscribe(self._records_changed)
+        self._heartbeats = Table(store, liveness.PREFIX, json_of(NodeHeartbeat))
+        self._heartbeats.subscribe(self._heartbeats_changed)
+        self._liveness = LivenessTracker(
             suspect_after_s=settings.suspect_after_s, lost_after_s=settings.lost_after_s
         )
         self._silence_changed = asyncio.Event()
@@ -53,20 +53,20 @@ class NodeIndex:
         """Follow the store, and tell of those who become lost, for ever."""
         async with asyncio.TaskGroup() as group:
             group.create_task(self.table.run())
-            group.create_task(self._alive.run())
-            group.create_task(self._tell_of_losses())
+            group.create_task(self._heartbeats.run())
+            group.create_task(self._notify_losses_forever())
 
     async def ready(self) -> None:
         """Wait until all nodes are known, and which of them are heard."""
         await self.table.ready()
-        await self._alive.ready()
+        await self._heartbeats.ready()
 
     def get(self, id_or_name: str) -> Node:
         """The node of this id, else the only one of this name; `NotFound` or `FailedPrecondition`
         otherwise."""
-        known = self.table.value(id_or_name)
-        if known is not None:
-            return known
+        record = self.table.value(id_or_name)
+        if record is not None:
+            return record
         named = [node for node in self.all() if node.name == id_or_name]
         if len(named) > 1:
             choices = ", ".join(node.id for node in named)
@@ -82,15 +82,15 @@ class NodeIndex:
         return self.table.values()
 
     def liveness(self, node: NodeId) -> Liveness:
-        return self._silences.liveness(node, self._clock.monotonic())
+        return self._liveness.liveness(node, self._clock.monotonic())
 
-    def alive(self, node: NodeId) -> NodeHeartbeat | None:
+    def heartbeat(self, node: NodeId) -> NodeHeartbeat | None:
         """At which server the node is heard; None if at none."""
-        return self._alive.value(node)
+        return self._heartbeats.value(node)
 
     def condition(self, node: NodeId) -> NodeCondition | None:
-        known = self.table.value(node)
-        return None if known is None else self._condition(known)
+        record = self.table.value(node)
+        return None if record is None else self._condition(record)
 
     def conditions(self) -> list[NodeCondition]:
         return [self._condition(node) for node in self.all()]
@@ -99,23 +99,23 @@ class NodeIndex:
         """Call `changed` whenever a node stands differently; the result ends that."""
         return self._listeners.add(changed)
 
-    def tell_of_losses(self) -> None:
+    def notify_losses(self) -> None:
         """Tell of those who have been silent for too long by now."""
-        for node in self._silences.take_lost(self._clock.monotonic()):
+        for node in self._liveness.take_lost(self._clock.monotonic()):
             self._listeners.notify(node)
 
     def _condition(self, node: Node) -> NodeCondition:
         return transitions.condition_of(node, self.liveness(node.id), reserve_percent=self._reserve_percent)
 
-    def _moved(self, changes: Sequence[RecordChange[Node]]) -> None:
+    def _records_changed(self, changes: Sequence[RecordChange[Node]]) -> None:
         now = self._clock.monotonic()
         for id, before, after in changes:
             node = NodeId(id)
             if after is None:
-                self._silences.heard(node)
-            elif self.alive(node) is None and (before is None or _is_back(before.value, after.value)):
-                self._silences.heard(node)  # by the server that wrote this, whose key is on its way
-                self._silences.unheard(node, now)
+                self._liveness.heard(node)
+            elif self.heartbeat(node) is None and (before is None or _is_back(before.value, after.value)):
+                self._liveness.heard(node)  # by the server that wrote this, whose key is on its way
+                self._liveness.unheard(node, now)
                 self._silence_changed.set()
             is_draining = after is not None and after.value.status is NodeStatus.DRAINING
             (self.draining.add if is_draining else self.draining.discard)(node)
@@ -125,23 +125,23 @@ class NodeIndex:
             (self.absent.add if is_absent else self.absent.discard)(node)
             self._listeners.notify(node)
 
-    def _alive_moved(self, changes: Sequence[RecordChange[NodeHeartbeat]]) -> None:
+    def _heartbeats_changed(self, changes: Sequence[RecordChange[NodeHeartbeat]]) -> None:
         now = self._clock.monotonic()
         for id, _, after in changes:
             node = NodeId(id)
             if after is not None:
-                self._silences.heard(node)
+                self._liveness.heard(node)
             elif self.table.get(node) is not None:
-                self._silences.fell_silent(node, now)
+                self._liveness.fell_silent(node, now)
                 self._silence_changed.set()
-            self._pulse.see(node, after)
+            self._publisher.key_changed(node, after)
             self._listeners.notify(node)
 
-    async def _tell_of_losses(self) -> None:
+    async def _notify_losses_forever(self) -> None:
         while True:
             self._silence_changed.clear()
-            self.tell_of_losses()
-            at = self._silences.next_loss()
+            self.notify_losses()
+            at = self._liveness.next_loss()
             wait_s = None if at is None else max(0.0, at - self._clock.monotonic())
             try:
                 async with asyncio.timeout(wait_s):

@@ -93,15 +93,15 @@ class HeartbeatPublisher:
         """Call `overtaken` with nodes that were heard here, and are heard at another server now."""
         self._listeners.add(overtaken)
 
-    def see(self, node: NodeId, alive: Record[NodeHeartbeat] | None) -> None:
-        """The node's key stands as `alive` says: it may be another's by now, or gone against our will."""
+    def key_changed(self, node: NodeId, record: Record[NodeHeartbeat] | None) -> None:
+        """The node's key stands as `record` says: it may be another's by now, or gone against our will."""
         beat = self._beats.get(node)
         if beat is None or not beat.revision:
             return
-        if alive is None:
+        if record is None:
             beat.revision = 0
             self._wake.set()
-        elif alive.value.server != self.server and alive.revision > beat.revision:
+        elif record.value.server != self.server and record.revision > beat.revision:
             del self._beats[node]
             self._listeners.notify(node)
 
@@ -168,7 +168,7 @@ class HeartbeatPublisher:
                 [Expect(PREFIX + node, beat.revision) for node, beat in written.items()],
             )
         except errors.Conflict:
-            # One of them is heard elsewhere by now, and we shall `see` it.
+            # One of them is heard elsewhere by now, and we shall `key_changed` it.
             log.info("pulse.overtaken", nodes=len(written))
             return
         for node, beat in beats.items():
@@ -185,12 +185,12 @@ class LivenessTracker:
         self._suspect_after_s = suspect_after_s
         self._lost_after_s = max(lost_after_s, suspect_after_s)
         self._since: dict[NodeId, float] = {}
-        self._known_lost: set[NodeId] = set()
+        self._reported_lost: set[NodeId] = set()
 
     def heard(self, node: NodeId) -> None:
         """It is heard somewhere, or is no node any more."""
         self._since.pop(node, None)
-        self._known_lost.discard(node)
+        self._reported_lost.discard(node)
 
     def fell_silent(self, node: NodeId, now: float) -> None:
         """The server that heard it does not any more, and has waited for `suspect_after_s` already."""
@@ -214,14 +214,14 @@ class LivenessTracker:
         lost = [
             node
             for node, since in self._since.items()
-            if now - since >= self._lost_after_s and node not in self._known_lost
+            if now - since >= self._lost_after_s and node not in self._reported_lost
         ]
-        self._known_lost.update(lost)
+        self._reported_lost.update(lost)
         return lost
 
     def next_loss(self) -> float | None:
         """When `take_lost` will have something to tell; None if nobody is silent."""
-        waiting = (since for node, since in self._since.items() if node not in self._known_lost)
+        waiting = (since for node, since in self._since.items() if node not in self._reported_lost)
         first = min(waiting, default=None)
         return None if first is None else first + self._lost_after_s
 

@@ -69,9 +69,9 @@ class NodeRegistry:
         self._clock = clock
         self._settings = settings
         self._subnets = SubnetAllocator(store, settings.subnets, fingerprint)
-        self.attention = PauseAwareClock(clock)
-        self.pulse = HeartbeatPublisher(store, self.attention, settings, server=server)
-        self._index = NodeIndex(store, self.attention, settings, self.pulse)
+        self.heartbeat_clock = PauseAwareClock(clock)
+        self.heartbeats = HeartbeatPublisher(store, self.heartbeat_clock, settings, server=server)
+        self._index = NodeIndex(store, self.heartbeat_clock, settings, self.heartbeats)
         self._table = self._index.table
         self._foreign_reports: dict[NodeId, ForeignReport] = {}
         self._unsettled: dict[NodeId, None] = {}  # in the order in which something happened to them
@@ -82,10 +82,10 @@ class NodeRegistry:
     async def run(self) -> None:
         """Follow the store and keep this server's word on its nodes, for ever."""
         async with asyncio.TaskGroup() as group:
-            group.create_task(self.attention.run())
+            group.create_task(self.heartbeat_clock.run())
             group.create_task(self._index.run())
             group.create_task(self._subnets.table.run())
-            group.create_task(self.pulse.run())
+            group.create_task(self.heartbeats.run())
             group.create_task(self._settle_for_ever())
 
     async def ready(self) -> None:
@@ -107,9 +107,9 @@ class NodeRegistry:
     def liveness(self, node: NodeId) -> Liveness:
         return self._index.liveness(node)
 
-    def alive(self, node: NodeId) -> NodeHeartbeat | None:
+    def heartbeat(self, node: NodeId) -> NodeHeartbeat | None:
         """At which server the node is heard; None if at none."""
-        return self._index.alive(node)
+        return self._index.heartbeat(node)
 
     def foreign_report(self, node: NodeId) -> ForeignReport | None:
         """What a node of a third party said last, if it said it here."""
@@ -123,15 +123,15 @@ class NodeRegistry:
 
     def count(self, node: NodeId) -> int:
         """How many instances it has that are not over."""
-        return sum(known.value.observed.status not in TERMINAL for known in self._instances.on_node(node))
+        return sum(record.value.observed.status not in TERMINAL for record in self._instances.on_node(node))
 
     def listen(self, changed: NodeChangeCallback) -> Callable[[], None]:
         """Call `changed` whenever a node stands differently, also by silence; the result ends that."""
         return self._index.listen(changed)
 
-    def tell_of_losses(self) -> None:
+    def notify_losses(self) -> None:
         """Tell of those who have been silent for too long by now. Happens by itself, in time."""
-        self._index.tell_of_losses()
+        self._index.notify_losses()
 
     # Coming and going
 
@@ -148,21 +148,25 @@ class NodeRegistry:
         if hello.member is not None:
             hello = replace(hello, member=replace(hello.member, node=node, is_server=False))
         await self._keep_former(node, hello.former)
-        known = self._table.get(node)
+        record = self._table.get(node)
         while True:
             try:
-                if known is None:
+                if record is None:
                     return await self._add(self._new(node, hello, foreign), hello.subnet, hello.occupied)
-                if known.value.is_foreign != foreign:
+                if record.value.is_foreign != foreign:
                     raise errors.AlreadyExists(
-                        f"node {node} is registered as one that {_kind(known.value)}; unregister it first"
+                        f"node {node} is registered as one that {_kind(record.value)}; unregister it first"
                     )
-                turn = transitions.reregister(
-                    known.value, name=hello.name, facts=hello.facts, room=hello.room, member=hello.member
+                transition = transitions.reregister(
+                    record.value,
+                    name=hello.name,
+                    facts=hello.facts,
+                    resources=hello.resources,
+                    member=hello.member,
                 )
-                return await self._renew(known, turn, hello.subnet, hello.occupied)
+                return await self._renew(record, transition, hello.subnet, hello.occupied)
             except errors.Conflict:
-                known = await self._table.read(node)
+                record = await self._table.read(node)
 
     def _new(self, node: NodeId, hello: NodeHello, foreign: bool) -> Node:
         now = self._clock.now()
@@ -174,7 +178,7 @@ class NodeRegistry:
             NodeStatus.REGISTERING if foreign else NodeStatus.READY,
             facts=hello.facts,
             labels=dict(hello.labels),
-            room=hello.room,
+            resources=hello.resources,
             is_foreign=foreign,
             member=hello.member,
         )
@@ -185,7 +189,7 @@ class NodeRegistry:
         status: NodeStatus,
         *,
         reason: str = "",
-        room: Resources | None = None,
+        resources: Resources | None = None,
         usage: Resources | None = None,
         instances: Sequence[ReportedInstance] | None = None,
     ) -> Node:
@@ -196,12 +200,14 @@ class NodeRegistry:
         node = self.get(id)
         if not node.is_foreign:
             raise errors.FailedPrecondition(f"node {node.id} reports by its own session, and by nothing else")
-        self.pulse.heard(node.id)
-        if self.alive(node.id) is None:
-            await self.pulse.beat()  # before anything else is written: who is not heard is lost again at once
+        self.heartbeats.heard(node.id)
+        if self.heartbeat(node.id) is None:
+            await (
+                self.heartbeats.beat()
+            )  # before anything else is written: who is not heard is lost again at once
 
         def change(node: Node) -> NodeTransition | None:
-            after = replace(node, status=status, room=node.room if room is None else room)
+            after = replace(node, status=status, resources=node.resources if resources is None else resources)
             if after == node:
                 return None
             after = replace(after, reason=ids.check_display_text(reason, "description"))
@@ -227,15 +233,15 @@ class NodeRegistry:
         """
         node = self.get(id).id
         while True:
-            known = await self._table.read(node)
-            if known is None:
+            record = await self._table.read(node)
+            if record is None:
                 raise index.unknown(id)
             if (count := self.count(node)) and not force:
                 raise errors.FailedPrecondition(
                     f"node {node} has {count} instances; drain it first (`skerry node drain`), or use force"
                 )
             try:
-                await self._remove(known, actor=actor, fence=fence)
+                await self._remove(record, actor=actor, fence=fence)
             except errors.Conflict:
                 continue
             log.info("node.unregistered", node=node, actor=actor, instances=count)
@@ -326,15 +332,15 @@ class NodeRegistry:
                 pass
 
     async def _settle(self, node: NodeId) -> None:
-        known = self._table.get(node)
-        if known is None:
+        record = self._table.get(node)
+        if record is None:
             return
-        forget_at = self._forget_at(known.value)
+        forget_at = self._forget_at(record.value)
         if forget_at is not None and self._clock.now() >= forget_at:
-            await self._forget(known)
-        elif self._settled(known.value) is not None:
+            await self._forget(record)
+        elif self._next_transition(record.value) is not None:
             with suppress(errors.NotFound):  # unregistered meanwhile
-                await self._change(node, self._settled, actor="skerry")
+                await self._change(node, self._next_transition, actor="skerry")
 
     def _forget_at(self, node: Node) -> float | None:
         """When a node of a third party that is lost is unregistered; None: not while it stands as it does."""
@@ -344,15 +350,15 @@ class NodeRegistry:
             return None
         return node.reported_at + after_s  # which is when it was written to be lost
 
-    async def _forget(self, known: Record[Node]) -> None:
+    async def _forget(self, record: Record[Node]) -> None:
         reason = f"it was lost for {self._settings.forget_foreign_after_s:g} s"
         try:
-            await self._remove(known, actor="skerry", reason=reason)
+            await self._remove(record, actor="skerry", reason=reason)
         except errors.Conflict:
             return  # it is back, or another server was quicker: either is told of
-        log.info("node.forgotten", node=known.value.id, name=known.value.name, reason=reason)
+        log.info("node.forgotten", node=record.value.id, name=record.value.name, reason=reason)
 
-    def _settled(self, node: Node) -> NodeTransition | None:
+    def _next_transition(self, node: Node) -> NodeTransition | None:
         return transitions.update_liveness(
             node,
             self.liveness(node.id),
@@ -364,8 +370,8 @@ class NodeRegistry:
     def _deadlines(self) -> Iterator[tuple[NodeId, float]]:
         """When a drain ends, and when a node is forgotten."""
         for node in sorted(self._index.draining | self._index.absent):
-            known = self.get(node)
-            at = known.drain_by if node in self._index.draining else self._forget_at(known)
+            record = self.get(node)
+            at = record.drain_by if node in self._index.draining else self._forget_at(record)
             if at is not None:
                 yield node, at
 
@@ -376,10 +382,10 @@ class NodeRegistry:
     # Inside
 
     async def _remove(
-        self, known: Record[Node], *, actor: str, reason: str = "", fence: Expect | None = None
+        self, record: Record[Node], *, actor: str, reason: str = "", fence: Expect | None = None
     ) -> None:
         """Unregister the node if it is still as it was, else `Conflict`; its subnets are free later."""
-        node = known.value
+        node = record.value
         ops: list[Op] = [
             self._table.delete(node.id),
             self._events.put(
@@ -393,40 +399,40 @@ class NodeRegistry:
                 self._subnets.put(subnet, node.id, lease, is_former=True)
                 for subnet in self._subnets.former_of(node.id)
             ]
-        await self._table.commit(ops, [self._table.expect(node.id, known)], fence)
+        await self._table.commit(ops, [self._table.expect(node.id, record)], fence)
 
     async def _add(self, node: Node, proposal: str, occupied: Sequence[str]) -> Node:
         own = self._subnets.of(node.id) or ""  # of one that was unregistered a moment ago
         async with self._subnet(node.id, own, proposal, occupied) as (subnet, ops, expect):
             node = replace(node, subnet=subnet)
-            told = self._events.put(
+            event = self._events.put(
                 "node.registered", f"node/{node.id}", actor=f"node/{node.id}", name=node.name, subnet=subnet
             )
             revision = await self._table.commit(
-                [self._table.put(node.id, node), *ops, told], [self._table.expect(node.id, None), *expect]
+                [self._table.put(node.id, node), *ops, event], [self._table.expect(node.id, None), *expect]
             )
             await self._subnets.table.wait_for_change(revision)
         log.info("node.registered", node=node.id, name=node.name, subnet=subnet, foreign=node.is_foreign)
         return node
 
     async def _renew(
-        self, known: Record[Node], turn: NodeTransition | None, proposal: str, occupied: Sequence[str]
+        self, record: Record[Node], transition: NodeTransition | None, proposal: str, occupied: Sequence[str]
     ) -> Node:
         """Write what is new of a known node, and its subnet if that has to be another."""
-        node, actor = known.value, f"node/{known.value.id}"
+        node, actor = record.value, f"node/{record.value.id}"
         async with self._subnet(node.id, node.subnet, proposal, occupied) as (subnet, ops, expect):
             is_same = subnet == node.subnet
-            if is_same and turn is None:
+            if is_same and transition is None:
                 return node
-            turn = turn or NodeTransition(node, "node.changed", f"its subnet is {subnet}")
-            turn = replace(turn, node=replace(turn.node, subnet=subnet))
-            write = self._write(turn, actor)
+            transition = transition or NodeTransition(node, "node.changed", f"its subnet is {subnet}")
+            transition = replace(transition, node=replace(transition.node, subnet=subnet))
+            write = self._write(transition, actor)
             if is_same:
                 ops, expect = (), ()
             await self._table.commit(
-                [*self._table.ops(node.id, write), *ops], [self._table.expect(node.id, known), *expect]
+                [*self._table.ops(node.id, write), *ops], [self._table.expect(node.id, record), *expect]
             )
-            self._log(turn, actor)
+            self._log(transition, actor)
             if not is_same:
                 await self._subnets.table.sync()
         if not is_same:
@@ -451,7 +457,7 @@ class NodeRegistry:
             await self._subnets.table.sync()
             raise
         finally:
-            self._subnets.let_go(subnet)
+            self._subnets.release(subnet)
 
     async def _become_former(self, node: NodeId, subnet: str) -> Op:
         if len(self._subnets.former_of(node)) >= _MOST_FORMER:
@@ -461,9 +467,9 @@ class NodeRegistry:
     async def _keep_former(self, node: NodeId, used: Collection[str]) -> None:
         """Keep back the subnets that the node had before: those in `used` until it says otherwise, and the
         others for a while."""
-        for subnet, known in self._subnets.former_of(node).items():
+        for subnet, record in self._subnets.former_of(node).items():
             is_used = subnet in used
-            if is_used == (known.lease == NO_LEASE):
+            if is_used == (record.lease == NO_LEASE):
                 continue
             expect = self._subnets.expect(subnet)
             lease = NO_LEASE if is_used else await self._store.grant(SUBNET_GRACE_S)
@@ -481,26 +487,35 @@ class NodeRegistry:
         fence: Expect | None = None,
     ) -> Node:
         """Do what `change` says to the node, and return it as it is then; None: nothing."""
-        turn: NodeTransition | None = None
+        transition: NodeTransition | None = None
 
-        def decide(known: Record[Node]) -> Write[Node] | None:
-            nonlocal turn
-            turn = change(known.value)
-            return None if turn is None else self._write(turn, actor)
+        def decide(record: Record[Node]) -> Write[Node] | None:
+            nonlocal transition
+            transition = change(record.value)
+            return None if transition is None else self._write(transition, actor)
 
         node = await self._table.update(self.get(id).id, decide, missing=index.unknown(id), fence=fence)
-        if turn is not None:
-            self._log(turn, actor)
+        if transition is not None:
+            self._log(transition, actor)
         return node
 
-    def _write(self, turn: NodeTransition, actor: str) -> Write[Node]:
-        node = replace(turn.node, reported_at=self._clock.now())
-        told = self._events.put(turn.kind, f"node/{node.id}", actor=actor, reason=turn.reason, name=node.name)
-        return Write(node, [told])
+    def _write(self, transition: NodeTransition, actor: str) -> Write[Node]:
+        node = replace(transition.node, reported_at=self._clock.now())
+        event = self._events.put(
+            transition.kind, f"node/{node.id}", actor=actor, reason=transition.reason, name=node.name
+        )
+        return Write(node, [event])
 
-    def _log(self, turn: NodeTransition, actor: str) -> None:
-        node = turn.node
-        log.info(turn.kind, node=node.id, name=node.name, status=node.status, reason=turn.reason, actor=actor)
+    def _log(self, transition: NodeTransition, actor: str) -> None:
+        node = transition.node
+        log.info(
+            transition.kind,
+            node=node.id,
+            name=node.name,
+            status=node.status,
+            reason=transition.reason,
+            actor=actor,
+        )
 
     def _changed(self, node: NodeId) -> None:
         self._unsettled[node] = None

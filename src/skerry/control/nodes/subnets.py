@@ -56,15 +56,15 @@ class SubnetPool:
 
     def is_free(self, subnet: str) -> bool:
         """True if `subnet` is one of the pool's and nobody has it."""
-        place = self._place(subnet)
-        return place is not None and place not in self._taken
+        position = self._position(subnet)
+        return position is not None and position not in self._taken
 
     def choose(self, occupied: Sequence[IPv4Network] = ()) -> str:
         """The first that is free and overlaps none of `occupied`; raises `ResourcesExhausted` if none is."""
         while self._next in self._taken:
             self._next += 1
-        for place in range(self._next, self._size):
-            if place not in self._taken and not _overlaps(network := self._at(place), occupied):
+        for position in range(self._next, self._size):
+            if position not in self._taken and not _overlaps(network := self._at(position), occupied):
                 return str(network)
         if self._next < self._size:
             raise errors.ResourcesExhausted(
@@ -76,8 +76,8 @@ class SubnetPool:
             "or set fleet.subnets to a wider network"
         )
 
-    def _at(self, place: int) -> IPv4Network:
-        number = (self._start + place) % self._size
+    def _at(self, position: int) -> IPv4Network:
+        number = (self._start + position) % self._size
         return IPv4Network((self._network.network_address + (number << 32 - _EACH), _EACH))
 
     def overlaps(self, network: IPv4Network) -> bool:
@@ -85,15 +85,15 @@ class SubnetPool:
 
     def take(self, subnet: str) -> None:
         """Somebody has it now; one of another pool, as after a change of the setting, is let be."""
-        if (place := self._place(subnet)) is not None:
-            self._taken.add(place)
+        if (position := self._position(subnet)) is not None:
+            self._taken.add(position)
 
     def free(self, subnet: str) -> None:
-        if (place := self._place(subnet)) is not None:
-            self._taken.discard(place)
-            self._next = min(self._next, place)
+        if (position := self._position(subnet)) is not None:
+            self._taken.discard(position)
+            self._next = min(self._next, position)
 
-    def _place(self, subnet: str) -> int | None:
+    def _position(self, subnet: str) -> int | None:
         network = _network(subnet)
         if network is None or network.prefixlen != _EACH or not network.subnet_of(self._network):
             return None
@@ -109,7 +109,7 @@ class SubnetAllocator:
         self._of: dict[NodeId, str] = {}
         self._former: dict[NodeId, dict[str, Record[SubnetRecord]]] = {}
         self.table = Table(store, PREFIX, json_of(SubnetRecord))
-        self.table.subscribe(self._moved)
+        self.table.subscribe(self._records_changed)
 
     def of(self, node: NodeId) -> str | None:
         """The subnet that the node has, or had until a moment ago."""
@@ -149,21 +149,21 @@ class SubnetAllocator:
         return subnet
 
     def _is_free(self, proposal: str) -> bool:
-        return self._pool.is_free(proposal) or self._is_apart(proposal)
+        return self._pool.is_free(proposal) or self._is_outside_pool(proposal)
 
-    def _is_apart(self, proposal: str) -> bool:
+    def _is_outside_pool(self, proposal: str) -> bool:
         network = _network(proposal)
         if network is None or not _WIDEST <= network.prefixlen <= _TIGHTEST or not network.is_private:
             return False
-        held = (_network(_subnet_of(id)) for id, _ in self.table.items())
-        return not self._pool.overlaps(network) and not _overlaps(network, filter(None, held))
+        taken = (_network(_subnet_of(id)) for id, _ in self.table.items())
+        return not self._pool.overlaps(network) and not _overlaps(network, filter(None, taken))
 
-    def let_go(self, subnet: str) -> None:
+    def release(self, subnet: str) -> None:
         """The claim is over: what was not written is free again."""
         if self.table.get(_id_of(subnet)) is None:
             self._pool.free(subnet)
 
-    def _moved(self, changes: Sequence[RecordChange[SubnetRecord]]) -> None:
+    def _records_changed(self, changes: Sequence[RecordChange[SubnetRecord]]) -> None:
         for id, before, after in changes:
             subnet = _subnet_of(id)
             if before is not None:

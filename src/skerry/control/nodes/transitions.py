@@ -28,13 +28,13 @@ class NodeTransition(msgspec.Struct, frozen=True):
 
 
 def reregister(
-    node: Node, *, name: str, facts: NodeFacts, room: Resources, member: ContinuumMember | None = None
+    node: Node, *, name: str, facts: NodeFacts, resources: Resources, member: ContinuumMember | None = None
 ) -> NodeTransition | None:
     """A known node that says again what it is; None if that is no news.
 
     The subnet and the labels stay: the one is the node's own, the others are the operators'.
     """
-    after = replace(node, name=name, facts=facts, room=room, member=member)
+    after = replace(node, name=name, facts=facts, resources=resources, member=member)
     is_back = node.status in OVER
     if is_back:
         after = replace(after, status=NodeStatus.REGISTERING) if node.is_foreign else _ready(after)
@@ -73,18 +73,18 @@ def uncordon(node: Node) -> NodeTransition | None:
 
 def condition_of(node: Node, heard: Liveness, *, reserve_percent: int) -> NodeCondition:
     """How the node stands with those who place instances."""
-    why_not = _why_not(node, heard)
+    unschedulable_reason = _unschedulable_reason(node, heard)
     view = NodeView(
         id=node.id,
         # What is kept back is for the machine itself, which is not ours if it is borrowed.
-        room=node.room if node.is_borrowed else _without_reserve(node.room, reserve_percent),
+        resources=node.resources if node.is_borrowed else _without_reserve(node.resources, reserve_percent),
         architecture=node.facts.architecture,
         labels=node.labels,
-        takes_work=not why_not,
-        why_not=why_not,
+        is_schedulable=not unschedulable_reason,
+        unschedulable_reason=unschedulable_reason,
         is_borrowed=node.is_borrowed,
     )
-    return NodeCondition(view, heard, node.drain_by, node.room, node.is_foreign)
+    return NodeCondition(view, heard, node.drain_by, node.resources, node.is_foreign)
 
 
 def _ready(node: Node) -> Node:
@@ -92,16 +92,16 @@ def _ready(node: Node) -> Node:
     return replace(node, status=status, reason="")
 
 
-def _without_reserve(room: Resources, reserve_percent: int) -> Resources:
+def _without_reserve(resources: Resources, reserve_percent: int) -> Resources:
     share = 100 - reserve_percent
     return Resources(
-        Millicores(room.cpu * share // 100),
-        Megabytes(room.memory * share // 100),
-        Gigabytes(room.disk * share // 100),
+        Millicores(resources.cpu * share // 100),
+        Megabytes(resources.memory * share // 100),
+        Gigabytes(resources.disk * share // 100),
     )
 
 
-def _why_not(node: Node, heard: Liveness) -> str:
+def _unschedulable_reason(node: Node, heard: Liveness) -> str:
     """Why it takes nothing new, as what follows its name; empty if it does."""
     if node.is_foreign:
         return "takes no orders"
@@ -115,4 +115,4 @@ def _why_not(node: Node, heard: Liveness) -> str:
         return "is cordoned"
     if node.facts.disk_pressure:
         return "has DiskPressure"
-    return "" if node.takes_work else f"is {node.status}"
+    return "" if node.is_schedulable else f"is {node.status}"

@@ -51,17 +51,17 @@ PlannedTransition = tuple[InstanceRecord, InstanceTransition]
 class PlacementPlan(msgspec.Struct):
     """What a turn decided; each instance is in it once."""
 
-    places: list[PlannedTransition] = []  # bound to a node
-    releases: list[PlannedTransition] = []  # their node, which drains, is to give them up
-    replaces: list[PlannedTransition] = []  # taken off a node that is lost or gone
-    expiries: list[PlannedTransition] = []  # over, and more than are kept
-    waits: list[PlannedTransition] = []  # told why there is no place
+    bindings: list[PlannedTransition] = []  # bound to a node
+    evictions: list[PlannedTransition] = []  # their node, which drains, is to give them up
+    replacements: list[PlannedTransition] = []  # taken off a node that is lost or gone
+    expirations: list[PlannedTransition] = []  # over, and more than are kept
+    pending: list[PlannedTransition] = []  # told why there is no place
     wake_at: float | None = None  # when there is more to do, if nothing changes before; `now`: at once
 
     @property
     def decided(self) -> list[PlannedTransition]:
         """All of it."""
-        return [*self.replaces, *self.releases, *self.places, *self.expiries, *self.waits]
+        return [*self.replacements, *self.evictions, *self.bindings, *self.expirations, *self.pending]
 
 
 def decide(
@@ -73,11 +73,11 @@ def decide(
     replacements_per_s: float = 20.0,
 ) -> PlacementPlan:
     """All that is to be done about `instances` on `nodes` at `now`."""
-    decider = PlacementPlanner(InstanceIndex(instances), policy=policy, replacements_per_s=replacements_per_s)
+    planner = PlacementPlanner(InstanceIndex(instances), policy=policy, replacements_per_s=replacements_per_s)
     for condition in nodes:
-        decider.see(condition.view.id, condition)
-    decider.begin()
-    return decider.turn(now, UNLIMITED)
+        planner.node_changed(condition.view.id, condition)
+    planner.begin()
+    return planner.plan(now, UNLIMITED)
 
 
 class PlacementPlanner:
@@ -85,28 +85,28 @@ class PlacementPlanner:
 
     def __init__(
         self,
-        known: InstanceIndex,
+        index: InstanceIndex,
         *,
         policy: PlacementPolicy,
         replacements_per_s: float,
         spread_copies: bool = True,
     ) -> None:
-        self._index = known
+        self._index = index
         self._policy = policy
         self._spread_copies = spread_copies
-        self._fleet = Scheduler()
+        self._scheduler = Scheduler()
         self._nodes: dict[NodeId, NodeCondition] = {}
         self._pending = PlacementQueue()
         self._dirty: dict[InstanceId, None] = {}  # to be looked at
         self._lost: dict[InstanceId, None] = {}  # on lost nodes, replaced as the rate allows
-        self._stuck: dict[InstanceId, None] = {}  # on draining nodes, with nowhere to go
-        self._hopeful: dict[InstanceId, None] = {}  # of those, who may find a place now
-        self._reserved: set[InstanceId] = set()  # who leaves, and for whose next copy a place is kept
+        self._draining: dict[InstanceId, None] = {}  # on draining nodes, with nowhere to go
+        self._retries: dict[InstanceId, None] = {}  # of those, who may find a place now
+        self._successors: set[InstanceId] = set()  # who leaves, and for whose next copy a place is kept
         self._under_way: set[InstanceId] = set()  # decided; how it went is not known yet
-        self._homes: dict[InstanceId, NodeId] = {}  # where a copy was that left for its successor
-        self._promises = ReservedCapacity(self._fleet)
+        self._previous_nodes: dict[InstanceId, NodeId] = {}  # where a copy was that left for its successor
+        self._reservations = ReservedCapacity(self._scheduler)
         self._drains: dict[NodeId, float] = {}  # until when what is left there may stay
-        self._grown: set[NodeId] = set()  # may hold more than when somebody last tried
+        self._freed: set[NodeId] = set()  # may hold more than when somebody last tried
         self._replacing = TokenBucket.full(replacements_per_s, at=float("-inf"))
 
     # What it is told
@@ -114,63 +114,63 @@ class PlacementPlanner:
     def begin(self) -> None:
         """Nothing is under way; look at everything anew."""
         self._under_way.clear()
-        for known in self._index:
-            self._account(known.value.id)
-            self._dirty[known.value.id] = None
+        for record in self._index:
+            self._sync_binding(record.value.id)
+            self._dirty[record.value.id] = None
 
-    def hear(self, before: InstanceRecord | None, after: InstanceRecord | None) -> None:
+    def instance_changed(self, before: InstanceRecord | None, after: InstanceRecord | None) -> None:
         """An instance changed, and the index has it."""
-        known = after or before
-        assert known is not None, "something is before or after a change"
-        id = known.value.id
+        record = after or before
+        assert record is not None, "something is before or after a change"
+        id = record.value.id
         if after is None or after.value.node is not None:
-            self._homes.pop(id, None)
+            self._previous_nodes.pop(id, None)
         elif before is not None and before.value.leaving is not None and before.value.node is not None:
-            self._homes[id] = before.value.node
+            self._previous_nodes[id] = before.value.node
         if id in self._under_way:
             return
-        self._account(id)
+        self._sync_binding(id)
         if after is not None:
             self._dirty[id] = None
         else:  # at once, since on a server that does not lead nobody looks
             self._dirty.pop(id, None)
-            self._set_aside(id)
+            self._forget_waiting(id)
             self._pending.discard(id)
 
-    def see(self, node: NodeId, condition: NodeCondition | None) -> None:
+    def node_changed(self, node: NodeId, condition: NodeCondition | None) -> None:
         """A node stands like this now; None: it is not registered."""
         before = self._nodes.get(node)
         if condition is None:
             self._nodes.pop(node, None)
-            self._fleet.remove_node(node)
+            self._scheduler.remove_node(node)
         else:
             self._nodes[node] = condition
             if before is None or before.view != condition.view:
-                self._fleet.set_node(condition.view)
-                self._grown.add(node)
+                self._scheduler.set_node(condition.view)
+                self._freed.add(node)
         if before is None or condition is None or _concerns(before, condition):
             if condition is not None and condition.drain_by is not None:
                 self._drains[node] = condition.drain_by
             else:
                 self._drains.pop(node, None)
-            for known in self._index.on_node(node):
-                self._dirty[known.value.id] = None
+            for record in self._index.on_node(node):
+                self._dirty[record.value.id] = None
 
-    def keep(self, node: NodeId, promised: Mapping[InstanceId, Resources]) -> None:
+    def reserve(self, node: NodeId, reserved: Mapping[InstanceId, Resources]) -> None:
         """So much of `node` is promised, instead of what was before, each part to the instance of that id.
 
         It is kept for as long as that instance is nowhere, and whether or not there is one yet: nobody else
         is placed there, and who is to have it is tried there first. What is there already stays.
         """
-        for id in self._promises.set(node, promised):
-            self._mind_promise(id)
+        for id in self._reservations.set(node, reserved):
+            self._update_reservation(id)
             self._dirty[id] = None
 
     def done(self, ids: Iterable[InstanceId]) -> None:
         """What was decided on these is durable and heard of, or did not happen."""
         for id in ids:
             self._under_way.discard(id)
-            self._account(id)
+            self._sync_binding(id)
             self._dirty[id] = None
 
     # What it says
@@ -178,58 +178,61 @@ class PlacementPlanner:
     def is_under_way(self, id: InstanceId) -> bool:
         return id in self._under_way
 
-    def occupy(self, ids: Iterable[InstanceId]) -> None:
+    def mark_under_way(self, ids: Iterable[InstanceId]) -> None:
         """Somebody else decided something on these: leave them alone until `done`."""
         self._under_way.update(ids)
 
     def explain(self, instance: Instance) -> Sequence[NodeFeasibility]:
         """What every node says to it."""
-        ask = self._ask(instance)
-        return self._promises.without(instance.id, lambda: self._fleet.explain(ask))
+        request = self._request(instance)
+        return self._reservations.without(instance.id, lambda: self._scheduler.explain(request))
 
-    def turn(self, now: float, limit: int) -> PlacementPlan:
+    def plan(self, now: float, limit: int) -> PlacementPlan:
         """At most about `limit` decisions."""
         plan = PlacementPlan()
-        self._look_at_dirty(plan, now, limit)
+        self._examine_dirty(plan, now, limit)
         self._replace_lost(plan, now, limit)
         self._wake()
-        self._release_stuck(plan, limit)
+        self._evict_draining(plan, limit)
         self._place(plan, now, limit)
-        self._tell(plan, limit)
+        self._report_pending(plan, limit)
         self._expire(plan, now, limit)
-        self._under_way.update(known.value.id for known, _ in plan.decided)
+        self._under_way.update(record.value.id for record, _ in plan.decided)
         plan.wake_at = self._wake_at(now)
         return plan
 
-    def _look_at_dirty(self, plan: PlacementPlan, now: float, limit: int) -> None:
+    def _examine_dirty(self, plan: PlacementPlan, now: float, limit: int) -> None:
         for node in [node for node, by in self._drains.items() if by <= now]:
             del self._drains[node]
-            self._dirty.update((known.value.id, None) for known in self._index.on_node(node))
+            self._dirty.update((record.value.id, None) for record in self._index.on_node(node))
         for _ in range(min(limit * _LOOKS, len(self._dirty))):
             id = next(iter(self._dirty))
             del self._dirty[id]
-            known = self._index.get(id)
-            self._set_aside(id)
-            if known is None or known.value.node is not None:
+            record = self._index.get(id)
+            self._forget_waiting(id)
+            if record is None or record.value.node is not None:
                 self._pending.discard(id)
-            if known is not None and id not in self._under_way:
-                self._look(plan, known, now)
+            if record is not None and id not in self._under_way:
+                self._examine(plan, record, now)
 
-    def _set_aside(self, id: InstanceId) -> None:
+    def _forget_waiting(self, id: InstanceId) -> None:
         """What it waited for, on a node, it waits for no more."""
         self._lost.pop(id, None)
-        self._stuck.pop(id, None)
-        self._hopeful.pop(id, None)
+        self._draining.pop(id, None)
+        self._retries.pop(id, None)
 
-    def _look(self, plan: PlacementPlan, known: InstanceRecord, now: float) -> None:
+    def _examine(self, plan: PlacementPlan, record: InstanceRecord, now: float) -> None:
         """File an instance under what it waits for, or decide at once."""
-        instance = known.value
+        instance = record.value
         id, node = instance.id, instance.node
         if node is None:
             if _waits(instance):
-                ask = self._ask(instance)
+                request = self._request(instance)
                 self._pending.add(
-                    ask, instance_index.age_key(instance), instance.observed.reason, self._promises.home(id)
+                    request,
+                    instance_index.age_key(instance),
+                    instance.observed.reason,
+                    self._reservations.node_of(id),
                 )
             else:
                 self._pending.discard(id)
@@ -246,185 +249,194 @@ class PlacementPlanner:
             reason = f"node {node} is lost"
         if instance.observed.status in TERMINAL:
             if reason and instance.desired is DesiredStatus.DESTROYED:
-                plan.replaces.append(_unbind(known, now, reason))
+                plan.replacements.append(_unbind(record, now, reason))
             return
         if reason:
-            plan.replaces.append(_unbind(known, now, reason))
+            plan.replacements.append(_unbind(record, now, reason))
         elif condition is not None and condition.drain_by is not None:
             if instance.leaving is not None or instance.desired is DesiredStatus.DESTROYED:
                 return  # it goes when the node says that it is gone
             if condition.drain_by > now:
-                self._stuck[id] = self._hopeful[id] = None
+                self._draining[id] = self._retries[id] = None
             else:
-                self._release(plan, known)
+                self._evict(plan, record)
 
     def _replace_lost(self, plan: PlacementPlan, now: float, limit: int) -> None:
         self._replacing = self._replacing.filled(now)
-        if not self._hears_somebody():
+        if not self._hears_any_node():
             return
-        while self._lost and len(plan.replaces) < limit:
+        while self._lost and len(plan.replacements) < limit:
             left = self._replacing.take()
             if left is None:
                 return
             self._replacing = left
             id = next(iter(self._lost))
             del self._lost[id]
-            known = self._index.get(id)
-            node = None if known is None else known.value.node
+            record = self._index.get(id)
+            node = None if record is None else record.value.node
             condition = None if node is None else self._nodes.get(node)
-            if known is None or condition is None or id in self._under_way:
+            if record is None or condition is None or id in self._under_way:
                 continue
-            if condition.liveness is Liveness.LOST and known.value.observed.status not in TERMINAL:
-                plan.replaces.append(_unbind(known, now, f"node {node} is lost"))
+            if condition.liveness is Liveness.LOST and record.value.observed.status not in TERMINAL:
+                plan.replacements.append(_unbind(record, now, f"node {node} is lost"))
 
-    def _hears_somebody(self) -> bool:
+    def _hears_any_node(self) -> bool:
         """False if every node is silent: then it is likelier that the servers are cut off than that all nodes
         are gone, and there is nowhere to go. What runs on, goes on when its node is heard again."""
         return any(condition.liveness is Liveness.LIVE for condition in self._nodes.values())
 
     def _wake(self) -> None:
         """Try those again who could fit where there is more capacity than there was."""
-        if not self._grown:
+        if not self._freed:
             return
-        grown = [node for node in self._grown if node in self._nodes and self._nodes[node].view.takes_work]
-        self._grown.clear()
-        if not grown:
+        freed = [
+            node for node in self._freed if node in self._nodes and self._nodes[node].view.is_schedulable
+        ]
+        self._freed.clear()
+        if not freed:
             return
-        self._hopeful.update(self._stuck)
-        if len(grown) >= _MANY_NODES:
-            self._pending.wake(lambda room: True)
+        self._retries.update(self._draining)
+        if len(freed) >= _MANY_NODES:
+            self._pending.wake(lambda resources: True)
         else:
-            free = [self._fleet.free(node) for node in grown]
-            kept = {room for node in grown for room in self._promises.rooms(node)}
-            self._pending.wake(lambda room: room in kept or any(one.fits(room) for one in free))
+            free = [self._scheduler.free(node) for node in freed]
+            kept = {resources for node in freed for resources in self._reservations.amounts(node)}
+            self._pending.wake(
+                lambda resources: resources in kept or any(one.fits(resources) for one in free)
+            )
 
-    def _release_stuck(self, plan: PlacementPlan, limit: int) -> None:
+    def _evict_draining(self, plan: PlacementPlan, limit: int) -> None:
         """Of draining nodes, those may leave at once who have somewhere to go, or nothing to run."""
-        while self._hopeful and len(plan.releases) < limit:
-            id = next(iter(self._hopeful))
-            del self._hopeful[id]
-            known = self._index.get(id)
-            if known is None or id not in self._stuck or id in self._under_way:
+        while self._retries and len(plan.evictions) < limit:
+            id = next(iter(self._retries))
+            del self._retries[id]
+            record = self._index.get(id)
+            if record is None or id not in self._draining or id in self._under_way:
                 continue
-            instance = known.value
+            instance = record.value
             condition = None if instance.node is None else self._nodes.get(instance.node)
             if condition is None or condition.drain_by is None or instance.observed.status in TERMINAL:
                 continue
             if instance.desired is DesiredStatus.RUNNING:
-                ask = replace(self._ask(instance), instance=_next_copy(id))
-                found = self._fleet.place(ask, self._policy)
+                request = replace(self._request(instance), instance=_successor_id(id))
+                found = self._scheduler.place(request, self._policy)
                 if not isinstance(found, Placement):
                     continue
-                self._reserve(found.node, id, ask)
-            del self._stuck[id]
-            self._release(plan, known)
+                self._reserve_successor(found.node, id, request)
+            del self._draining[id]
+            self._evict(plan, record)
 
-    def _release(self, plan: PlacementPlan, known: InstanceRecord) -> None:
-        step = transitions.evict(known.value, reason=f"node {known.value.node} is being drained")
+    def _evict(self, plan: PlacementPlan, record: InstanceRecord) -> None:
+        step = transitions.evict(record.value, reason=f"node {record.value.node} is being drained")
         if step is not None:
-            plan.releases.append((known, step))
+            plan.evictions.append((record, step))
 
     def _place(self, plan: PlacementPlan, now: float, limit: int) -> None:
-        while len(plan.places) < limit and (ask := self._pending.eldest()) is not None:
-            id = ask.instance
-            known = self._index.get(id)
-            is_current = known is not None and _waits(known.value) and self._ask(known.value) == ask
-            if known is None or id in self._under_way or not is_current:
+        while len(plan.bindings) < limit and (request := self._pending.eldest()) is not None:
+            id = request.instance
+            record = self._index.get(id)
+            is_current = (
+                record is not None and _waits(record.value) and self._request(record.value) == request
+            )
+            if record is None or id in self._under_way or not is_current:
                 self._pending.discard(id)  # it has changed, or is about to, and is looked at again then
                 continue
-            self._give_back(id)
-            node = self._promises.without(id, partial(self._find_place, ask))
+            self._release_successor(id)
+            node = self._reservations.without(id, partial(self._find_node, request))
             if isinstance(node, PlacementFailure):
-                self._pending.park(ask, explanations.describe_failure(node), now)
+                self._pending.park(request, explanations.describe_failure(node), now)
                 continue
-            self._fleet.bind(node, ask)
-            self._mind_promise(id)
+            self._scheduler.bind(node, request)
+            self._update_reservation(id)
             self._pending.discard(id)
-            plan.places.append((known, transitions.bind(known.value, node, at=now)))
+            plan.bindings.append((record, transitions.bind(record.value, node, at=now)))
 
-    def _find_place(self, ask: PlacementRequest) -> NodeId | PlacementFailure:
+    def _find_node(self, request: PlacementRequest) -> NodeId | PlacementFailure:
         """Where its last copy was, where room is kept for it, or where there is some."""
-        for home in (self._homes.get(ask.instance), self._promises.home(ask.instance)):
-            if home is not None and self._fleet.fits(home, ask):
+        for home in (
+            self._previous_nodes.get(request.instance),
+            self._reservations.node_of(request.instance),
+        ):
+            if home is not None and self._scheduler.fits(home, request):
                 return home
-        found = self._fleet.place(ask, self._policy)
+        found = self._scheduler.place(request, self._policy)
         return found.node if isinstance(found, Placement) else found
 
-    def _tell(self, plan: PlacementPlan, limit: int) -> None:
-        for id, reason in self._pending.tell(limit - len(plan.places)):
-            known = self._index.get(id)
-            if known is None or id in self._under_way or not _waits(known.value):
+    def _report_pending(self, plan: PlacementPlan, limit: int) -> None:
+        for id, reason in self._pending.take_reports(limit - len(plan.bindings)):
+            record = self._index.get(id)
+            if record is None or id in self._under_way or not _waits(record.value):
                 continue
-            if (step := transitions.set_pending_reason(known.value, reason)) is not None:
-                plan.waits.append((known, step))
+            if (step := transitions.set_pending_reason(record.value, reason)) is not None:
+                plan.pending.append((record, step))
 
     def _expire(self, plan: PlacementPlan, now: float, limit: int) -> None:
-        excess = max(0, self._index.count_over() - MAX_TERMINAL_INSTANCES)
-        for known in self._index.first_over(min(limit, excess)):
-            if known.value.id in self._under_way:
+        excess = max(0, self._index.count_terminal() - MAX_TERMINAL_INSTANCES)
+        for record in self._index.first_terminal(min(limit, excess)):
+            if record.value.id in self._under_way:
                 continue
-            step = transitions.set_desired(known.value, DesiredStatus.DESTROYED, at=now, actor="skerry")
+            step = transitions.set_desired(record.value, DesiredStatus.DESTROYED, at=now, actor="skerry")
             if step is not None:
-                plan.expiries.append((known, step))
+                plan.expirations.append((record, step))
 
     def _wake_at(self, now: float) -> float | None:
-        if self._dirty or self._hopeful or self._grown or not self._pending.is_idle:
+        if self._dirty or self._retries or self._freed or not self._pending.is_idle:
             return now
         times = list(self._drains.values())
-        if self._lost and self._hears_somebody():
+        if self._lost and self._hears_any_node():
             times.append(self._replacing.next_at())
         return min(times, default=None)
 
-    def _account(self, id: InstanceId) -> None:
+    def _sync_binding(self, id: InstanceId) -> None:
         """Bring the books in line with the index on one instance."""
-        known = self._index.get(id)
-        instance = None if known is None else known.value
-        node = ask = None
+        record = self._index.get(id)
+        instance = None if record is None else record.value
+        node = request = None
         if instance is not None and instance.node is not None and instance.observed.status not in TERMINAL:
-            node, ask = instance.node, self._ask(instance, instance.leaving)
-        before = self._fleet.bound(id)
+            node, request = instance.node, self._request(instance, instance.leaving)
+        before = self._scheduler.node_of(id)
         # It may be where it was and be another copy: what was between the two need not have been heard.
-        if node != before or ask != self._fleet.ask(id):
-            if node is None or ask is None:
-                self._fleet.unbind(id)
+        if node != before or request != self._scheduler.request_of(id):
+            if node is None or request is None:
+                self._scheduler.unbind(id)
             else:
-                self._fleet.bind(node, ask)
+                self._scheduler.bind(node, request)
             if before is not None:
-                self._grown.add(before)
-        if id in self._reserved and not (instance is not None and _is_moving(instance)):
-            self._give_back(id)
-        self._mind_promise(id)
+                self._freed.add(before)
+        if id in self._successors and not (instance is not None and _is_moving(instance)):
+            self._release_successor(id)
+        self._update_reservation(id)
 
-    def _ask(self, instance: Instance, leaving: InstanceSpec | None = None) -> PlacementRequest:
+    def _request(self, instance: Instance, leaving: InstanceSpec | None = None) -> PlacementRequest:
         """What it asks for; or what its copy does that is leaving."""
         workload = instance.workload if self._spread_copies else None
         return PlacementRequest.of(instance.id, leaving or instance.spec, workload)
 
-    def _mind_promise(self, id: InstanceId) -> None:
-        has_place = self._fleet.bound(id) is not None or id in self._reserved
-        if (node := self._promises.mind(id, has_place=has_place)) is not None:
-            self._grown.add(node)
+    def _update_reservation(self, id: InstanceId) -> None:
+        has_place = self._scheduler.node_of(id) is not None or id in self._successors
+        if (node := self._reservations.update(id, has_place=has_place)) is not None:
+            self._freed.add(node)
 
-    def _reserve(self, node: NodeId, id: InstanceId, ask: PlacementRequest) -> None:
+    def _reserve_successor(self, node: NodeId, id: InstanceId, request: PlacementRequest) -> None:
         """Keep a place for the next copy while the present one leaves."""
-        self._fleet.bind(node, ask)
-        self._reserved.add(id)
+        self._scheduler.bind(node, request)
+        self._successors.add(id)
 
-    def _give_back(self, id: InstanceId) -> None:
-        if id in self._reserved:
-            self._reserved.discard(id)
-            place = _next_copy(id)
-            if (node := self._fleet.bound(place)) is not None:
-                self._grown.add(node)
-            self._fleet.unbind(place)
-            self._mind_promise(id)
-
-
-def _unbind(known: InstanceRecord, now: float, reason: str) -> PlannedTransition:
-    return known, transitions.unbind(known.value, at=now, reason=reason, actor="skerry")
+    def _release_successor(self, id: InstanceId) -> None:
+        if id in self._successors:
+            self._successors.discard(id)
+            place = _successor_id(id)
+            if (node := self._scheduler.node_of(place)) is not None:
+                self._freed.add(node)
+            self._scheduler.unbind(place)
+            self._update_reservation(id)
 
 
-def _next_copy(id: InstanceId) -> InstanceId:
+def _unbind(record: InstanceRecord, now: float, reason: str) -> PlannedTransition:
+    return record, transitions.unbind(record.value, at=now, reason=reason, actor="skerry")
+
+
+def _successor_id(id: InstanceId) -> InstanceId:
     """What a place is kept under for the successor; no instance can be called that."""
     return InstanceId(f"{id}+")
 

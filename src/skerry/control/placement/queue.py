@@ -18,7 +18,7 @@ from skerry.model.resources import Resources
 from skerry.schedule.requests import PlacementRequest
 
 # The reason of who waits longest is told anew at most this often: each time is a write.
-RETELL_S = 10.0
+REPORT_AGAIN_S = 10.0
 # Dead entries of a queue are cleared away when they are more than the living and this many.
 _LITTER = 64
 
@@ -29,22 +29,22 @@ QueueKey = tuple[tuple[Any, ...], NodeId | None]
 class _Shape:
     """All who ask for the same."""
 
-    __slots__ = ("count", "key", "number", "queue", "reason", "room", "told_at", "untold")
+    __slots__ = ("count", "key", "number", "queue", "reason", "reported_at", "resources", "unreported")
 
-    def __init__(self, key: QueueKey, number: int, room: Resources) -> None:
+    def __init__(self, key: QueueKey, number: int, resources: Resources) -> None:
         self.key = key
         self.number = number
-        self.room = room
+        self.resources = resources
         self.count = 0
         self.queue: list[tuple[str, InstanceId]] = []  # a heap; who is gone is dropped on the way
-        self.untold: dict[InstanceId, None] = {}
+        self.unreported: dict[InstanceId, None] = {}
         self.reason: str | None = None  # while it is parked
-        self.told_at = float("-inf")
+        self.reported_at = float("-inf")
 
 
 class _QueuedInstance(NamedTuple):
-    place: str  # by age
-    ask: PlacementRequest
+    position: str  # by age
+    request: PlacementRequest
     shape: _Shape
 
 
@@ -56,37 +56,41 @@ class PlacementQueue:
         self._shapes: dict[QueueKey, _Shape] = {}
         self._numbers = count()
         self._ready: list[tuple[str, int, _Shape]] = []  # a heap of shapes to be tried, by their eldest
-        self._told: dict[InstanceId, str] = {}
-        self._to_tell: deque[tuple[InstanceId, str]] = deque()
+        self._reported: dict[InstanceId, str] = {}
+        self._to_report: deque[tuple[InstanceId, str]] = deque()
 
     def __len__(self) -> int:
         return len(self._waiting)
 
-    def add(self, ask: PlacementRequest, place: str, reason: str, home: NodeId | None = None) -> None:
-        """Somebody waits, who stands at `place` among all; `reason` is what is known of why.
+    def add(
+        self, request: PlacementRequest, position: str, reason: str, reserved_node: NodeId | None = None
+    ) -> None:
+        """Somebody waits, who stands at `position` among all; `reason` is what is known of why.
 
-        For who has a `home` room is kept there: others of its shape have no share in that.
+        For who has a `reserved_node` room is kept there: others of its shape have no share in that.
         """
-        key = (ask.shape, home)
-        before = self._waiting.get(ask.instance)
+        key = (request.shape, reserved_node)
+        before = self._waiting.get(request.instance)
         if before is not None:
-            if before.ask == ask and before.shape.key == key:
-                if self._told.get(ask.instance, reason) != reason and before.shape.reason is not None:
-                    self._to_tell.append((ask.instance, before.shape.reason))  # that did not get through
+            if before.request == request and before.shape.key == key:
+                if self._reported.get(request.instance, reason) != reason and before.shape.reason is not None:
+                    self._to_report.append(
+                        (request.instance, before.shape.reason)
+                    )  # that did not get through
                 return
-            self.discard(ask.instance)
+            self.discard(request.instance)
         shape = self._shapes.get(key)
         if shape is None:
-            shape = self._shapes[key] = _Shape(key, next(self._numbers), ask.room)
-        self._waiting[ask.instance] = _QueuedInstance(place, ask, shape)
+            shape = self._shapes[key] = _Shape(key, next(self._numbers), request.resources)
+        self._waiting[request.instance] = _QueuedInstance(position, request, shape)
         shape.count += 1
-        heapq.heappush(shape.queue, (place, ask.instance))
+        heapq.heappush(shape.queue, (position, request.instance))
         if shape.reason is not None:
-            self._to_tell.append((ask.instance, shape.reason))
+            self._to_report.append((request.instance, shape.reason))
             return
-        shape.untold[ask.instance] = None
-        if shape.queue[0][0] == place:
-            heapq.heappush(self._ready, (place, shape.number, shape))
+        shape.unreported[request.instance] = None
+        if shape.queue[0][0] == position:
+            heapq.heappush(self._ready, (position, shape.number, shape))
 
     def discard(self, instance: InstanceId) -> None:
         """Who waited does not any more."""
@@ -95,8 +99,8 @@ class PlacementQueue:
             return
         shape = waiting.shape
         shape.count -= 1
-        self._told.pop(instance, None)
-        shape.untold.pop(instance, None)
+        self._reported.pop(instance, None)
+        shape.unreported.pop(instance, None)
         if not shape.count:
             del self._shapes[shape.key]
         elif len(shape.queue) > 2 * shape.count + _LITTER:
@@ -106,47 +110,47 @@ class PlacementQueue:
     def eldest(self) -> PlacementRequest | None:
         """Who is to be tried next, None if nobody is."""
         while self._ready:
-            place, number, shape = self._ready[0]
+            position, number, shape = self._ready[0]
             head = None if shape.reason is not None else self._head(shape)
             if head is None:
                 heapq.heappop(self._ready)
-            elif head.place == place:
-                return head.ask
+            elif head.position == position:
+                return head.request
             else:
-                heapq.heapreplace(self._ready, (head.place, number, shape))
+                heapq.heapreplace(self._ready, (head.position, number, shape))
         return None
 
-    def park(self, ask: PlacementRequest, reason: str, now: float) -> None:
-        """There is no place for what `ask` is the shape of."""
-        shape = self._waiting[ask.instance].shape
+    def park(self, request: PlacementRequest, reason: str, now: float) -> None:
+        """There is no place for what `request` is the shape of."""
+        shape = self._waiting[request.instance].shape
         shape.reason = reason
-        if now - shape.told_at >= RETELL_S:
-            shape.told_at = now
-            shape.untold[ask.instance] = None
-        self._to_tell.extend((instance, reason) for instance in shape.untold)
-        shape.untold.clear()
+        if now - shape.reported_at >= REPORT_AGAIN_S:
+            shape.reported_at = now
+            shape.unreported[request.instance] = None
+        self._to_report.extend((instance, reason) for instance in shape.unreported)
+        shape.unreported.clear()
 
     def wake(self, could_hold: Callable[[Resources], bool]) -> None:
         """Capacity came: shapes that it could hold are worth a try again."""
         for shape in [shape for shape in self._shapes.values() if shape.reason is not None]:
-            if could_hold(shape.room):
+            if could_hold(shape.resources):
                 shape.reason = None
                 if (head := self._head(shape)) is not None:
-                    heapq.heappush(self._ready, (head.place, shape.number, shape))
+                    heapq.heappush(self._ready, (head.position, shape.number, shape))
 
-    def tell(self, most: int) -> Iterator[tuple[InstanceId, str]]:
-        """At most `most` of those who were not told yet why they wait, and the reason."""
-        while self._to_tell and most > 0:
-            instance, reason = self._to_tell.popleft()
+    def take_reports(self, limit: int) -> Iterator[tuple[InstanceId, str]]:
+        """At most `limit` of those who were not told yet why they wait, and the reason."""
+        while self._to_report and limit > 0:
+            instance, reason = self._to_report.popleft()
             if instance in self._waiting:
-                most -= 1
-                self._told[instance] = reason
+                limit -= 1
+                self._reported[instance] = reason
                 yield instance, reason
 
     @property
     def is_idle(self) -> bool:
         """True if nobody is to be tried or told."""
-        return not self._to_tell and self.eldest() is None
+        return not self._to_report and self.eldest() is None
 
     def _head(self, shape: _Shape) -> _QueuedInstance | None:
         """Its eldest."""
@@ -156,6 +160,6 @@ class PlacementQueue:
             heapq.heappop(shape.queue)
         return None
 
-    def _is_of(self, shape: _Shape, place: str, instance: InstanceId) -> bool:
+    def _is_of(self, shape: _Shape, position: str, instance: InstanceId) -> bool:
         waiting = self._waiting.get(instance)
-        return waiting is not None and waiting.shape is shape and waiting.place == place
+        return waiting is not None and waiting.shape is shape and waiting.position == position

@@ -82,17 +82,17 @@ class Reconciler:
         self._backoff = Backoff(cap_s=5.0)
         self._changed = asyncio.Event()
         self._slots = asyncio.Semaphore(_UNDER_WAY)
-        instance_table.listen(self._hear)
-        workloads.listen(self._hear_of_workload)
-        conditions.listen(self._see)
+        instance_table.listen(self._instance_changed)
+        workloads.listen(self._workload_changed)
+        conditions.listen(self._node_changed)
 
     def explain(self, instance: Instance) -> Sequence[NodeFeasibility]:
         """What every node says to an instance."""
         return self._planner.explain(instance)
 
-    def keep(self, node: NodeId, promised: Mapping[InstanceId, Resources]) -> None:
+    def reserve(self, node: NodeId, reserved: Mapping[InstanceId, Resources]) -> None:
         """So much of `node` is promised, instead of what was before, to instances that may not exist yet."""
-        self._planner.keep(node, promised)
+        self._planner.reserve(node, reserved)
         self._changed.set()
 
     async def run(self, leader: LeaderElection) -> None:
@@ -101,7 +101,7 @@ class Reconciler:
         await self._workloads.ready()
         await self._conditions.ready()
         for condition in self._conditions.conditions():
-            self._planner.see(condition.view.id, condition)
+            self._planner.node_changed(condition.view.id, condition)
         await leader.run_while_leading("placing", self._lead, is_vital=True)
 
     async def _lead(self, fence: Expect) -> None:
@@ -122,14 +122,14 @@ class Reconciler:
             raise LeadershipLost(str(lost.exceptions[0])) from None
 
     async def _turn(self, group: asyncio.TaskGroup, fence: Expect, now: float) -> float | None:
-        plan = self._planner.turn(now, _PER_TURN)
-        followed, gone = self._rollouts.turn(now, _PER_TURN, self._planner.is_under_way)
-        self._planner.occupy(known.value.id for known, _ in followed)
-        for batch in _batches([*plan.decided, *followed]):
+        plan = self._planner.plan(now, _PER_TURN)
+        rollout_steps, deleted = self._rollouts.plan(now, _PER_TURN, self._planner.is_under_way)
+        self._planner.mark_under_way(record.value.id for record, _ in rollout_steps)
+        for batch in _batches([*plan.decided, *rollout_steps]):
             await self._slots.acquire()
             group.create_task(self._carry_out(batch, fence))
-        for kept in gone:
-            group.create_task(self._forget(kept, fence))
+        for record in deleted:
+            group.create_task(self._forget(record, fence))
         return plan.wake_at
 
     async def _rest(self, at_most_s: float | None) -> None:
@@ -150,9 +150,9 @@ class Reconciler:
             await asyncio.sleep(self._backoff.delay(0))
         finally:
             self._slots.release()
-            self._planner.done(known.value.id for known, _ in batch)
-            for known, _ in batch:
-                self._rollouts.hear_of(known.value.workload)
+            self._planner.done(record.value.id for record, _ in batch)
+            for record, _ in batch:
+                self._rollouts.instances_changed(record.value.workload)
             self._changed.set()
 
     async def _write(self, batch: Sequence[PlannedTransition], fence: Expect) -> None:
@@ -168,36 +168,36 @@ class Reconciler:
         else:
             PLACED.inc(sum(step.after.observed.status is InstanceStatus.SCHEDULED for _, step in batch))
 
-    async def _forget(self, kept: WorkloadRecord, fence: Expect) -> None:
+    async def _forget(self, record: WorkloadRecord, fence: Expect) -> None:
         """Remove a deleted workload, unless an instance comes to light that was made just before."""
         try:
             await self._table.sync()
-            if self._rollouts.is_done_with(kept):
-                await self._workloads.forget(kept, fence)
+            if self._rollouts.is_done_with(record):
+                await self._workloads.forget(record, fence)
         except errors.Conflict:
             pass  # it is forgotten already
         except errors.Unavailable as error:
             log.warning("reconciler.interrupted", error=error.message)
             await asyncio.sleep(self._backoff.delay(0))
-            self._rollouts.hear_of(kept.value.id)
+            self._rollouts.instances_changed(record.value.id)
         self._changed.set()
 
-    def _hear(self, before: InstanceRecord | None, after: InstanceRecord | None) -> None:
-        self._planner.hear(before, after)
-        for known in (before, after):
-            if known is not None:
-                self._rollouts.hear_of(known.value.workload)
+    def _instance_changed(self, before: InstanceRecord | None, after: InstanceRecord | None) -> None:
+        self._planner.instance_changed(before, after)
+        for record in (before, after):
+            if record is not None:
+                self._rollouts.instances_changed(record.value.workload)
         self._changed.set()
 
-    def _hear_of_workload(self, before: WorkloadRecord | None, after: WorkloadRecord | None) -> None:
+    def _workload_changed(self, before: WorkloadRecord | None, after: WorkloadRecord | None) -> None:
         if after is not None:
-            self._rollouts.hear(after)
+            self._rollouts.workload_changed(after)
         elif before is not None:
             self._rollouts.forget(before.value.id)
         self._changed.set()
 
-    def _see(self, node: NodeId) -> None:
-        self._planner.see(node, self._conditions.condition(node))
+    def _node_changed(self, node: NodeId) -> None:
+        self._planner.node_changed(node, self._conditions.condition(node))
         self._changed.set()
 
 
@@ -206,7 +206,7 @@ def _batches(decided: Sequence[PlannedTransition]) -> Iterator[list[PlannedTrans
     batch: list[PlannedTransition] = []
     ops = 0
     for one in decided:
-        more = 1 + len(one[1].told)
+        more = 1 + len(one[1].events)
         if batch and ops + more > MAX_OPS:
             yield batch
             batch, ops = [], 0

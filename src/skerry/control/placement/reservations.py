@@ -23,65 +23,65 @@ class CapacityReservation(NamedTuple):
     """Room of a node that nobody else gets."""
 
     node: NodeId
-    room: Resources
+    resources: Resources
 
 
 class ReservedCapacity:
-    """What is promised, and kept in `fleet`."""
+    """What is promised, and kept in `scheduler`."""
 
-    def __init__(self, fleet: Scheduler) -> None:
-        self._fleet = fleet
+    def __init__(self, scheduler: Scheduler) -> None:
+        self._scheduler = scheduler
         self._to: dict[InstanceId, CapacityReservation] = {}
         self._of: dict[NodeId, Mapping[InstanceId, Resources]] = {}
 
-    def set(self, node: NodeId, promised: Mapping[InstanceId, Resources]) -> list[InstanceId]:
+    def set(self, node: NodeId, reserved: Mapping[InstanceId, Resources]) -> list[InstanceId]:
         """So much of `node` is promised, instead of what was before; gives to whom something has changed."""
         before = self._of.pop(node, {})
-        if promised:
-            self._of[node] = promised
-        changed = [id for id in before.keys() - promised.keys() if self.home(id) == node]
+        if reserved:
+            self._of[node] = reserved
+        changed = [id for id in before.keys() - reserved.keys() if self.node_of(id) == node]
         for id in changed:
             del self._to[id]
-        for id, room in promised.items():
-            promise = CapacityReservation(node, room)
-            if self._to.get(id) != promise:
-                self._to[id] = promise
+        for id, resources in reserved.items():
+            reservation = CapacityReservation(node, resources)
+            if self._to.get(id) != reservation:
+                self._to[id] = reservation
                 changed.append(id)
         return changed
 
-    def home(self, id: InstanceId) -> NodeId | None:
+    def node_of(self, id: InstanceId) -> NodeId | None:
         """The node of which something is promised to an instance."""
-        promise = self._to.get(id)
-        return None if promise is None else promise.node
+        reservation = self._to.get(id)
+        return None if reservation is None else reservation.node
 
-    def rooms(self, node: NodeId) -> Collection[Resources]:
+    def amounts(self, node: NodeId) -> Collection[Resources]:
         """The parts of a node that are promised, whether or not they are taken already."""
         return self._of.get(node, {}).values()
 
-    def mind(self, id: InstanceId, *, has_place: bool) -> NodeId | None:
+    def update(self, id: InstanceId, *, has_place: bool) -> NodeId | None:
         """Keep what is promised to an instance, unless it has a place; the node on which that was changed."""
-        promise, name = None if has_place else self._to.get(id), _kept(id)
-        before, ask = self._fleet.bound(name), self._fleet.ask(name)
-        if promise is None:
-            self._fleet.unbind(name)
-        elif (before, ask) == (promise.node, PlacementRequest(name, promise.room)):
+        reservation, name = None if has_place else self._to.get(id), _placeholder(id)
+        before, request = self._scheduler.node_of(name), self._scheduler.request_of(name)
+        if reservation is None:
+            self._scheduler.unbind(name)
+        elif (before, request) == (reservation.node, PlacementRequest(name, reservation.resources)):
             return None
         else:
-            self._fleet.bind(promise.node, PlacementRequest(name, promise.room))
+            self._scheduler.bind(reservation.node, PlacementRequest(name, reservation.resources))
         return before
 
     def without(self, id: InstanceId, answer: Callable[[], T]) -> T:
         """The answer of a fleet in which nothing is kept for this instance: that is not in its own way."""
-        name = _kept(id)
-        node, ask = self._fleet.bound(name), self._fleet.ask(name)
-        self._fleet.unbind(name)
+        name = _placeholder(id)
+        node, request = self._scheduler.node_of(name), self._scheduler.request_of(name)
+        self._scheduler.unbind(name)
         try:
             return answer()
         finally:
-            if node is not None and ask is not None:
-                self._fleet.bind(node, ask)
+            if node is not None and request is not None:
+                self._scheduler.bind(node, request)
 
 
-def _kept(id: InstanceId) -> InstanceId:
+def _placeholder(id: InstanceId) -> InstanceId:
     """What room is kept under; no instance can be called that."""
     return InstanceId(f"{id}++")

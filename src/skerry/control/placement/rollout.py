@@ -28,22 +28,22 @@ def next_rollout_targets(workload: Workload, instances: Iterable[InstanceRecord]
     """
     stopped: list[InstanceRecord] = []
     running: list[InstanceRecord] = []
-    is_held_up = False
-    for known in instances:
-        one = known.value
+    is_blocked = False
+    for record in instances:
+        one = record.value
         if one.desired is DesiredStatus.DESTROYED:
             continue
         if one.version >= workload.version:
             is_new = (
                 one.desired is DesiredStatus.RUNNING and one.observed.status is not InstanceStatus.TERMINATED
             )
-            is_held_up |= is_new and (
+            is_blocked |= is_new and (
                 one.observed.status is not InstanceStatus.RUNNING or one.leaving is not None
             )
         elif one.observed.status not in TERMINAL:
-            (running if one.desired is DesiredStatus.RUNNING else stopped).append(known)
-    eldest = sorted(running, key=lambda known: (known.value.created_at, known.value.id))
-    return stopped if is_held_up else stopped + eldest[:1]
+            (running if one.desired is DesiredStatus.RUNNING else stopped).append(record)
+    eldest = sorted(running, key=lambda record: (record.value.created_at, record.value.id))
+    return stopped if is_blocked else stopped + eldest[:1]
 
 
 class RolloutPlanner:
@@ -57,14 +57,14 @@ class RolloutPlanner:
 
     def begin(self) -> None:
         """Look at everything anew."""
-        for kept in self._workloads.known():
-            self.hear(kept)
+        for record in self._workloads.records():
+            self.workload_changed(record)
 
-    def hear(self, kept: WorkloadRecord) -> None:
+    def workload_changed(self, record: WorkloadRecord) -> None:
         """A workload is like this now."""
-        workload = kept.value
-        if workload.is_going or workload.rollout is RolloutStrategy.ROLLING:
-            self._active[workload.id] = kept
+        workload = record.value
+        if workload.is_deleting or workload.rollout is RolloutStrategy.ROLLING:
+            self._active[workload.id] = record
             self._dirty[workload.id] = None
         else:
             self.forget(workload.id)
@@ -74,54 +74,54 @@ class RolloutPlanner:
         self._active.pop(workload, None)
         self._dirty.pop(workload, None)
 
-    def hear_of(self, workload: WorkloadId | None) -> None:
+    def instances_changed(self, workload: WorkloadId | None) -> None:
         """Something changed about an instance of this workload."""
         if workload in self._active:
             self._dirty[workload] = None
 
-    def turn(
+    def plan(
         self, now: float, limit: int, is_under_way: Callable[[InstanceId], bool]
     ) -> tuple[list[PlannedTransition], list[WorkloadRecord]]:
         """At most about `limit` decisions, and the workloads of which all instances were told to go."""
         decided: list[PlannedTransition] = []
-        gone: list[WorkloadRecord] = []
+        deleted: list[WorkloadRecord] = []
         while self._dirty and len(decided) < limit:
             id = next(iter(self._dirty))
             del self._dirty[id]
-            kept = self._active[id]
+            record = self._active[id]
             instances = self._index.of_workload(id)
-            if any(is_under_way(known.value.id) for known in instances):
+            if any(is_under_way(record.value.id) for record in instances):
                 continue  # that something changed comes when it is done
-            if kept.value.is_going:
-                decided += _destroy(self._left(kept)[:limit], kept.value, now)
-                if self.is_done_with(kept):
-                    gone.append(kept)
+            if record.value.is_deleting:
+                decided += _destroy(self._left(record)[:limit], record.value, now)
+                if self.is_done_with(record):
+                    deleted.append(record)
             else:
-                decided += _renew(next_rollout_targets(kept.value, instances)[:limit], kept.value)
-        return decided, gone
+                decided += _renew(next_rollout_targets(record.value, instances)[:limit], record.value)
+        return decided, deleted
 
-    def is_done_with(self, kept: WorkloadRecord) -> bool:
+    def is_done_with(self, record: WorkloadRecord) -> bool:
         """True if every instance of a deleted workload was told to go."""
-        return not self._left(kept)
+        return not self._left(record)
 
-    def _left(self, kept: WorkloadRecord) -> list[InstanceRecord]:
-        of_it = self._index.of_workload(kept.value.id)
-        return [known for known in of_it if known.value.desired is not DesiredStatus.DESTROYED]
+    def _left(self, record: WorkloadRecord) -> list[InstanceRecord]:
+        of_it = self._index.of_workload(record.value.id)
+        return [record for record in of_it if record.value.desired is not DesiredStatus.DESTROYED]
 
 
 def _destroy(
     instances: Iterable[InstanceRecord], workload: Workload, now: float
 ) -> Iterable[PlannedTransition]:
-    for known in instances:
-        step = transitions.set_desired(known.value, DesiredStatus.DESTROYED, at=now, actor="skerry")
+    for record in instances:
+        step = transitions.set_desired(record.value, DesiredStatus.DESTROYED, at=now, actor="skerry")
         if step is not None:
-            yield known, step.because_of(workload.request_id)
+            yield record, step.because_of(workload.request_id)
 
 
 def _renew(instances: Iterable[InstanceRecord], workload: Workload) -> Iterable[PlannedTransition]:
-    for known in instances:
+    for record in instances:
         step = transitions.change_spec(
-            known.value, workload.spec, workload=workload.id, version=workload.version, actor="skerry"
+            record.value, workload.spec, workload=workload.id, version=workload.version, actor="skerry"
         )
         if step is not None:
-            yield known, step.because_of(workload.request_id)
+            yield record, step.because_of(workload.request_id)

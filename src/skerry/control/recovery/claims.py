@@ -127,8 +127,8 @@ class ClaimProcessor:
         if not claims:
             return []
         forgotten = await self._history.forgotten()
-        verdicts = [(claim, await self._take(node, claim, forgotten)) for claim in claims]
-        return [claim.report.instance for claim, verdict in verdicts if verdict is ClaimDecision.REMOVED]
+        decisions = [(claim, await self._take(node, claim, forgotten)) for claim in claims]
+        return [claim.report.instance for claim, decision in decisions if decision is ClaimDecision.REMOVED]
 
     async def _take(
         self, node: NodeId, claim: InstanceClaim, forgotten: Callable[[StoreStamp], bool]
@@ -140,22 +140,22 @@ class ClaimProcessor:
         is_forgotten = forgotten(receipt.stamp)
         while True:
             record = await self._table.read(receipt.instance.id)
-            verdict = decide_claim(record and record.value, receipt, is_forgotten=is_forgotten)
-            if verdict is not ClaimDecision.ADOPTED:
-                return verdict
+            decision = decide_claim(record and record.value, receipt, is_forgotten=is_forgotten)
+            if decision is not ClaimDecision.ADOPTED:
+                return decision
             try:
                 await self._adopt(record, receipt, claim.report)
             except errors.Conflict:
                 continue  # it is another meanwhile, or its workload is
             await self._history.note_restored("a node runs what the store does not know")
-            return verdict
+            return decision
 
     async def _adopt(
         self, record: InstanceRecord | None, receipt: OrderReceipt, report: InstanceReport
     ) -> None:
         instance, ops, expect = await self._with_workload(adopted_instance(receipt, report))
-        told = TransitionEvent("adopted", _REASON, {"node": receipt.node, "status": report.status})
-        step = InstanceTransition(instance, f"node/{receipt.node}", (told,))
+        event = TransitionEvent("adopted", _REASON, {"node": receipt.node, "status": report.status})
+        step = InstanceTransition(instance, f"node/{receipt.node}", (event,))
         expect.append(self._table.expect(instance.id, record))
         await self._table.commit([*self._writer.ops(step), *ops], expect)
         log.info(
@@ -171,25 +171,25 @@ class ClaimProcessor:
         id, table = instance.workload, self._workloads.table
         if id is None:
             return instance, [], []
-        kept = await table.read(id)
-        if kept is not None:
-            if kept.value.version >= instance.version:
+        record = await table.read(id)
+        if record is not None:
+            if record.value.version >= instance.version:
                 return instance, [], []
             # Nothing of the older version is changed for it: what runs, runs.
             after = replace(
-                kept.value, spec=instance.spec, version=instance.version, rollout=RolloutStrategy.NONE
+                record.value, spec=instance.spec, version=instance.version, rollout=RolloutStrategy.NONE
             )
-            return instance, [table.put(id, after), self._told(after)], [table.expect(id, kept)]
+            return instance, [table.put(id, after), self._event(after)], [table.expect(id, record)]
         name = name_key(instance.namespace, instance.spec.name)
         if await self._store.get(name) is not None:  # of another workload by now
             return replace(instance, workload=None, version=0), [], [table.expect(id, None)]
         workload = Workload(
             id, instance.spec, instance.created_at, version=instance.version, namespace=instance.namespace
         )
-        ops: list[Op] = [table.put(id, workload), Put(name, id.encode()), self._told(workload)]
+        ops: list[Op] = [table.put(id, workload), Put(name, id.encode()), self._event(workload)]
         return instance, ops, [table.expect(id, None), Expect(name, ABSENT)]
 
-    def _told(self, workload: Workload) -> Put:
+    def _event(self, workload: Workload) -> Put:
         return self._events.put(
             "workload.adopted",
             self._workloads.table.key(workload.id),

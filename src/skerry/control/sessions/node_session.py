@@ -111,7 +111,7 @@ class RevocationFeed(Protocol):
 
     def revoked(self) -> Sequence[RevokedCertificate]: ...
 
-    def listen_revoked(self, told: Callable[[Sequence[RevokedCertificate]], None]) -> None: ...
+    def listen_revoked(self, callback: Callable[[Sequence[RevokedCertificate]], None]) -> None: ...
 
     async def learn_revoked(self, revoked: Sequence[RevokedCertificate], *, actor: str) -> None: ...
 
@@ -322,7 +322,7 @@ class NodeSessions:
             feeds.functions.listen(self._function_changed)
         if feeds.certificates is not None:
             feeds.certificates.listen_revoked(self._certificates_revoked)
-        nodes.pulse.listen(lambda node: self._end(node, "it is connected to another server"))
+        nodes.heartbeats.listen(lambda node: self._end(node, "it is connected to another server"))
 
     @asynccontextmanager
     async def connect(self, id: str, hello: NodeHello) -> AsyncIterator[NodeSession]:
@@ -360,7 +360,7 @@ class NodeSessions:
             session.tell_revoked(self._certificates.revoked)
         if node.member is not None:
             self._share(session)
-        self._nodes.pulse.begin(node.id)
+        self._nodes.heartbeats.begin(node.id)
         CONNECTED.set(len(self._sessions))
         log.info("session.began", node=node.id, name=node.name)
         try:
@@ -376,11 +376,11 @@ class NodeSessions:
     def heard(self, session: NodeSession) -> None:
         """Something came from the node."""
         if not session.is_over:
-            self._nodes.pulse.heard(session.node)
+            self._nodes.heartbeats.heard(session.node)
 
     def busy_with(self, session: NodeSession) -> AbstractContextManager[None]:
         """For while something that the node said is worked on, and nothing more of it is read."""
-        return self._nodes.pulse.busy_with(session.node)
+        return self._nodes.heartbeats.busy_with(session.node)
 
     async def changed(self, session: NodeSession, hello: NodeHello) -> None:
         """The node is different now."""
@@ -397,7 +397,7 @@ class NodeSessions:
         session.receive(batch)
         for outcome in await self._instances.reported(session.node, batch.reports):
             if (
-                outcome.weight is ReportDisposition.STALE and not session.makes_claims
+                outcome.disposition is ReportDisposition.STALE and not session.makes_claims
             ):  # else its claim decides
                 session.note(outcome.instance, None)
         session.acknowledge(batch.sequence)
@@ -421,8 +421,8 @@ class NodeSessions:
 
     def elsewhere(self, node: NodeId) -> str | None:
         """The other server that the node is connected to; None if it is connected here, or to none."""
-        alive = None if node in self._sessions else self._nodes.alive(node)
-        return None if alive is None or alive.server == self._nodes.pulse.server else alive.server
+        alive = None if node in self._sessions else self._nodes.heartbeat(node)
+        return None if alive is None or alive.server == self._nodes.heartbeats.server else alive.server
 
     def open_tunnel(
         self, node: NodeId, instance: InstanceId, ask: StreamRequest

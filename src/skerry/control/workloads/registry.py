@@ -54,9 +54,9 @@ class WorkloadRegistry:
         self._events = events
         self._clock = clock
         self._instances = instances.index
-        self._memos = IdempotencyTable(store, clock)
+        self._idempotency = IdempotencyTable(store, clock)
         self.table = Table(store, PREFIX, json_of(Workload))
-        self.table.subscribe(self._moved)
+        self.table.subscribe(self._records_changed)
         self._by_name: dict[tuple[Namespace, str], WorkloadId] = {}
 
     async def run(self) -> None:
@@ -80,7 +80,7 @@ class WorkloadRegistry:
         The same id with the same spec, or the same key with the same request, gives the one that is there;
         anything else that is taken, such as the name, raises `AlreadyExists`.
         """
-        check_may_make(namespace, actor)
+        check_may_create(namespace, actor)
         check_size(spec)
         check_granted(spec)
         request = (
@@ -90,17 +90,17 @@ class WorkloadRegistry:
         )
         name = name_key(namespace, spec.name)
         while True:
-            if made := await self._memos.recall(request):
-                again = await self.table.read(made)
+            if created := await self._idempotency.recall(request):
+                again = await self.table.read(created)
                 if again is None:
-                    raise idempotency.created_then_deleted("workload", made)
+                    raise idempotency.created_then_deleted("workload", created)
                 return again.value, False
-            if id is not None and (there := await self.table.read(ids.check_id(id))):
-                if there.value.namespace != namespace:
-                    raise exists_elsewhere("workload", there.value)
-                if there.value.spec != spec or there.value.is_going:
+            if id is not None and (existing := await self.table.read(ids.check_id(id))):
+                if existing.value.namespace != namespace:
+                    raise exists_elsewhere("workload", existing.value)
+                if existing.value.spec != spec or existing.value.is_deleting:
                     raise errors.AlreadyExists(f"workload {id} exists with another spec; change it instead")
-                return there.value, False
+                return existing.value, False
             if taken := await self._store.get(name):
                 raise errors.AlreadyExists(
                     f"the name {spec.name!r} belongs to workload {taken.value.decode()}; "
@@ -108,7 +108,7 @@ class WorkloadRegistry:
                 )
             now = self._clock.now()
             workload = Workload(WorkloadId(id or ulid.new_id(now)), spec, now, namespace=namespace)
-            puts, expect = await self._memos.note(request, workload.id)
+            puts, expect = await self._idempotency.put(request, workload.id)
             key = self.table.key(workload.id)
             try:
                 await self.table.commit(
@@ -143,19 +143,19 @@ class WorkloadRegistry:
 
         Without one, an id is looked for in all and a name in the default one.
         """
-        kept = self.table.get(id_or_name)
-        if kept is None or not _is_in(kept, namespace):
+        record = self.table.get(id_or_name)
+        if record is None or not _is_in(record, namespace):
             by_name = self._by_name.get((namespace or DEFAULT_NAMESPACE, id_or_name), "")
-            kept = self.table.get(by_name)
-        return _there(kept, id_or_name, namespace)
+            record = self.table.get(by_name)
+        return _require(record, id_or_name, namespace)
 
     async def read(self, id_or_name: str, namespace: Namespace | None = None) -> WorkloadRecord:
         """`find` in the store itself, for who was told by it that the cache is behind."""
-        kept = await self.table.read(ids.check_id(id_or_name, "workload"))
-        if kept is None or not _is_in(kept, namespace):
+        record = await self.table.read(ids.check_id(id_or_name, "workload"))
+        if record is None or not _is_in(record, namespace):
             name = await self._store.get(name_key(namespace or DEFAULT_NAMESPACE, id_or_name))
-            kept = await self.table.read(name.value.decode()) if name else None
-        return _there(kept, id_or_name, namespace)
+            record = await self.table.read(name.value.decode()) if name else None
+        return _require(record, id_or_name, namespace)
 
     async def template(self, id_or_name: str, namespace: Namespace) -> WorkloadRecord:
         """What instances in `namespace` are made from; `Unprocessable` if that is the id of one elsewhere."""
@@ -163,13 +163,13 @@ class WorkloadRegistry:
             return self.find(id_or_name, namespace)
         with suppress(errors.NotFound):
             return await self.read(id_or_name, namespace)  # perhaps another server has just made it
-        kept = _there(await self.table.read(id_or_name), id_or_name, namespace)
-        check_shared(kept.value, namespace)
-        return kept
+        record = _require(await self.table.read(id_or_name), id_or_name, namespace)
+        check_shared(record.value, namespace)
+        return record
 
-    def known(self) -> Sequence[WorkloadRecord]:
+    def records(self) -> Sequence[WorkloadRecord]:
         """All, also those that are being deleted."""
-        return [kept for _, kept in self.table.items()]
+        return [record for _, record in self.table.items()]
 
     def list(
         self,
@@ -180,14 +180,18 @@ class WorkloadRegistry:
         namespace: Namespace | None = None,
     ) -> ListPage[Workload]:
         """Workloads by age and id, of all namespaces if none is given."""
-        there = sorted(
-            (kept.value for kept in self.known() if not kept.value.is_going and _is_in(kept, namespace)),
-            key=_place,
+        existing = sorted(
+            (
+                record.value
+                for record in self.records()
+                if not record.value.is_deleting and _is_in(record, namespace)
+            ),
+            key=_position,
         )
         return paging.paginate(
-            lambda place: (one for one in there if place is None or _place(one) > place),
-            _place,
-            total=len(there),
+            lambda position: (one for one in existing if position is None or _position(one) > position),
+            _position,
+            total=len(existing),
             limit=limit,
             offset=offset,
             cursor=cursor,
@@ -205,10 +209,10 @@ class WorkloadRegistry:
     ) -> Workload:
         """The next version, with the spec that `merge` makes of this one; none if that is equal."""
         check_space()
-        kept = self.find(id_or_name, namespace)
+        record = self.find(id_or_name, namespace)
         while True:
-            check_match(kept.revision, if_match)
-            before, spec = kept.value, merge(kept.value.spec)
+            check_match(record.revision, if_match)
+            before, spec = record.value, merge(record.value.spec)
             check_size(spec)
             check_granted(spec, before.spec)
             if spec.kind is not before.spec.kind:
@@ -218,7 +222,7 @@ class WorkloadRegistry:
             version = before.version + (spec != before.spec)
             request_id = logs.request_id()
             after = replace(before, spec=spec, version=version, rollout=rollout, request_id=request_id)
-            told = self._events.put(
+            event = self._events.put(
                 "workload.changed",
                 self.table.key(before.id),
                 actor=actor,
@@ -226,8 +230,8 @@ class WorkloadRegistry:
                 version=str(version),
                 rollout=rollout,
             )
-            ops: list[Op] = [self.table.put(before.id, after), told]
-            expect = [self.table.expect(before.id, kept)]
+            ops: list[Op] = [self.table.put(before.id, after), event]
+            expect = [self.table.expect(before.id, record)]
             if spec.name != before.spec.name:
                 old, new = (name_key(before.namespace, one.name) for one in (before.spec, spec))
                 ops += [Delete(old), Put(new, before.id.encode())]
@@ -237,7 +241,7 @@ class WorkloadRegistry:
             try:
                 await self.table.commit(ops, expect)
             except errors.Conflict:
-                kept = await self.read(before.id)
+                record = await self.read(before.id)
                 continue
             return after
 
@@ -248,12 +252,12 @@ class WorkloadRegistry:
 
         One that is going already may be deleted again, by its id.
         """
-        there = self.table.get(id_or_name)
-        if there is not None and there.value.is_going and _is_in(there, namespace):
-            return there.value
+        existing = self.table.get(id_or_name)
+        if existing is not None and existing.value.is_deleting and _is_in(existing, namespace):
+            return existing.value
 
-        def decide(kept: WorkloadRecord) -> Write[Workload]:
-            workload = _there(kept, id_or_name, namespace).value
+        def decide(record: WorkloadRecord) -> Write[Workload]:
+            workload = _require(record, id_or_name, namespace).value
             left = [one for one in self._instances.of_workload(workload.id) if _is_wanted(one)]
             if left and not cascade:
                 raise errors.Conflict(
@@ -261,7 +265,7 @@ class WorkloadRegistry:
                     "delete them first, or delete it with them (cascade)"
                 )
             request_id = logs.request_id()
-            told = self._events.put(
+            event = self._events.put(
                 "workload.deleted",
                 self.table.key(workload.id),
                 actor=actor,
@@ -270,28 +274,28 @@ class WorkloadRegistry:
                 namespace=workload.namespace,
             )
             name = name_key(workload.namespace, workload.spec.name)
-            going = replace(workload, is_going=True, request_id=request_id)
-            return Write(going, [Delete(name), told], is_delete=not cascade)
+            deleting = replace(workload, is_deleting=True, request_id=request_id)
+            return Write(deleting, [Delete(name), event], is_delete=not cascade)
 
         id = self.find(id_or_name, namespace).value.id
         deleted = await self.table.update(id, decide, missing=unknown_workload(id_or_name, namespace))
-        return replace(deleted, is_going=False)
+        return replace(deleted, is_deleting=False)
 
-    async def forget(self, kept: WorkloadRecord, fence: Expect) -> None:
+    async def forget(self, record: WorkloadRecord, fence: Expect) -> None:
         """Its deletion is done: all its instances have been told to go."""
-        id = kept.value.id
-        await self.table.commit([self.table.delete(id)], [self.table.expect(id, kept)], fence)
+        id = record.value.id
+        await self.table.commit([self.table.delete(id)], [self.table.expect(id, record)], fence)
 
     def listen(self, changed: WorkloadListener) -> Callable[[], None]:
         """Call `changed` with every change from now on; the result ends that."""
         return self.table.listen(changed)
 
-    def _moved(self, changes: Sequence[RecordChange[Workload]]) -> None:
+    def _records_changed(self, changes: Sequence[RecordChange[Workload]]) -> None:
         for _, before, after in changes:
-            if before is not None and self._by_name.get(_named(before)) == before.value.id:
-                del self._by_name[_named(before)]
-            if after is not None and not after.value.is_going:
-                self._by_name[_named(after)] = after.value.id
+            if before is not None and self._by_name.get(_name_of(before)) == before.value.id:
+                del self._by_name[_name_of(before)]
+            if after is not None and not after.value.is_deleting:
+                self._by_name[_name_of(after)] = after.value.id
 
 
 def check_space() -> None:
@@ -305,7 +309,7 @@ def check_size(spec: InstanceSpec) -> None:
         raise errors.TooLarge(f"a spec takes at most {MAX_SPEC // 1024} KiB; shorten its environment")
 
 
-def check_may_make(namespace: Namespace, actor: str) -> None:
+def check_may_create(namespace: Namespace, actor: str) -> None:
     """Refuse to make anything where contracts have their cells, unless the market itself does."""
     if namespace == MARKET_NAMESPACE and actor != MARKET:
         raise errors.Forbidden(
@@ -328,9 +332,10 @@ def check_shared(workload: Workload, namespace: Namespace) -> None:
         )
 
 
-def exists_elsewhere(noun: str, there: Workload | Instance) -> errors.AlreadyExists:
+def exists_elsewhere(noun: str, existing: Workload | Instance) -> errors.AlreadyExists:
     return errors.AlreadyExists(
-        f"{noun} {there.id} exists in the namespace {there.namespace!r}; an id is there once, choose another"
+        f"{noun} {existing.id} exists in the namespace {existing.namespace!r}; ids are unique in all "
+        "namespaces, choose another"
     )
 
 
@@ -342,23 +347,23 @@ def unknown_workload(id_or_name: str, namespace: Namespace | None) -> errors.Not
     )
 
 
-def _there(kept: WorkloadRecord | None, id_or_name: str, namespace: Namespace | None) -> WorkloadRecord:
-    if kept is None or kept.value.is_going:
+def _require(record: WorkloadRecord | None, id_or_name: str, namespace: Namespace | None) -> WorkloadRecord:
+    if record is None or record.value.is_deleting:
         raise unknown_workload(id_or_name, namespace)
-    return kept
+    return record
 
 
-def _is_in(kept: WorkloadRecord, namespace: Namespace | None) -> bool:
-    return namespace in (None, kept.value.namespace)
+def _is_in(record: WorkloadRecord, namespace: Namespace | None) -> bool:
+    return namespace in (None, record.value.namespace)
 
 
-def _named(kept: WorkloadRecord) -> tuple[Namespace, str]:
-    return kept.value.namespace, kept.value.spec.name
+def _name_of(record: WorkloadRecord) -> tuple[Namespace, str]:
+    return record.value.namespace, record.value.spec.name
 
 
-def _is_wanted(held: Record[Instance]) -> bool:
-    return held.value.desired is not DesiredStatus.DESTROYED
+def _is_wanted(record: Record[Instance]) -> bool:
+    return record.value.desired is not DesiredStatus.DESTROYED
 
 
-def _place(workload: Workload) -> str:
+def _position(workload: Workload) -> str:
     return age_key_at(workload.created_at, workload.id)

@@ -159,7 +159,7 @@ class ContractBuyer:
             id=self._new_id(),
             peer=found.peer,
             flavor=found.flavor.id,
-            room=found.room,
+            resources=found.resources,
             count=found.count,
             made_at=now,
             due_at=now + self._settings.deal_timeout_s + _GRACE_S,
@@ -169,14 +169,14 @@ class ContractBuyer:
     async def _reserve(self, deal: PendingContract, found: OfferQuote) -> RemoteHold:
         await self._loans.begin(deal)
         held = await self._held(deal)
-        provider_client.check_hold(held, room=found.room, count=found.count, most=found.price)
+        provider_client.check_hold(held, resources=found.resources, count=found.count, most=found.price)
         # Before it is bought: who finds this record knows the hold that may be a contract.
         await self._loans.note(replace(deal, hold=held.id))
         return held
 
     async def _held(self, deal: PendingContract) -> RemoteHold:
         return await self._provider(deal).reserve(
-            deal.flavor, deal.room, deal.count, deal.duration_s, key=deal.id
+            deal.flavor, deal.resources, deal.count, deal.duration_s, key=deal.id
         )
 
     async def _purchase(
@@ -212,7 +212,7 @@ class ContractBuyer:
             cloud=contract.seller,
             node=nodes.borrowed_id(contract.id),
             flavor=contract.flavor.id,
-            room=contract.room,
+            resources=contract.resources,
             count=contract.count,
             price=contract.price,
             total=contract.total,

@@ -63,7 +63,7 @@ class BorrowedNodeIdentity(msgspec.Struct, frozen=True):
 
     node: NodeId
     name: str
-    room: Resources
+    resources: Resources
     labels: dict[str, str]
 
 

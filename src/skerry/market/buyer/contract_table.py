@@ -34,7 +34,7 @@ class PendingContract(msgspec.Struct, frozen=True, omit_defaults=True):
     id: str
     peer: str
     flavor: OfferId
-    room: Resources
+    resources: Resources = msgspec.field(name="room")
     count: int
     made_at: float
     due_at: float  # by then it is a contract or undone; else whoever leads undoes it

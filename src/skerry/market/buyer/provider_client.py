@@ -32,7 +32,7 @@ class RemoteHold(msgspec.Struct, frozen=True):
     """A hold, as the provider told of it."""
 
     id: HoldId
-    room: Resources
+    resources: Resources
     count: int
     price: Price  # of all of it, for each period
 
@@ -70,7 +70,7 @@ class ProviderClient(Protocol):
         """What it offers that could suit the wish; everything without one, as far as one answer goes."""
 
     async def reserve(
-        self, flavor: OfferId, room: Resources, count: int, duration_s: float | None, *, key: str
+        self, flavor: OfferId, resources: Resources, count: int, duration_s: float | None, *, key: str
     ) -> RemoteHold:
         """Hold it; again with the same key, it is the same hold."""
 
@@ -93,10 +93,10 @@ class ProviderClient(Protocol):
 ProviderClients = Callable[[MarketPeer], ProviderClient]
 
 
-def check_hold(found: RemoteHold, *, room: Resources, count: int, most: Price) -> None:
+def check_hold(found: RemoteHold, *, resources: Resources, count: int, most: Price) -> None:
     """Raise `FailedPrecondition` if something else was held than was asked for, or for more money than was
     offered."""
-    if (found.room, found.count) != (room, count):
+    if (found.resources, found.count) != (resources, count):
         raise errors.FailedPrecondition("it held something else than was asked for")
     if not is_price_within(found.price, most):
         raise errors.FailedPrecondition(
@@ -124,7 +124,7 @@ def check_contract(
         raise errors.FailedPrecondition("the contract is for another hold")
     if _described(contract.flavor) != _described(flavor):
         raise errors.FailedPrecondition("the contract is for something else than was offered")
-    if (contract.room, contract.count) != (held.room, held.count):
+    if (contract.resources, contract.count) != (held.resources, held.count):
         raise errors.FailedPrecondition("the contract is for another amount than was held")
     if not is_price_within(contract.price, held.price):
         raise errors.FailedPrecondition(

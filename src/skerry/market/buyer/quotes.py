@@ -40,9 +40,9 @@ class PeerStatus(msgspec.Struct, frozen=True):
 
 
 class CapacityRequest(msgspec.Struct, frozen=True):
-    """What is to be had: `count` times `room`, or anything if that is nothing. Empty is no matter."""
+    """What is to be had: `count` times `resources`, or anything if that is nothing. Empty is no matter."""
 
-    room: Resources = NO_RESOURCES
+    resources: Resources = msgspec.field(default=NO_RESOURCES, name="room")
     count: int = 1
     duration_s: float | None = None  # None: the provider's own default
     max_price: Decimal | None = None  # of all of it, for each hour, whatever the period of an offer
@@ -53,7 +53,7 @@ class CapacityRequest(msgspec.Struct, frozen=True):
 
     def __post_init__(self) -> None:
         has_price = self.count > 1 or self.duration_s is not None or self.max_price is not None
-        if has_price and self.room == NO_RESOURCES:
+        if has_price and self.resources == NO_RESOURCES:
             raise errors.Invalid(
                 "how much is to be had? name cpu, memory or disk with a count, a duration or a price",
                 field="cpu",
@@ -67,7 +67,7 @@ class CapacityRequest(msgspec.Struct, frozen=True):
 
     def check_amount(self) -> None:
         """Nobody buys whatever there is."""
-        if self.room == NO_RESOURCES:
+        if self.resources == NO_RESOURCES:
             raise errors.Invalid("nothing is wished for; name an amount of cpu, memory or disk", field="cpu")
 
 
@@ -77,9 +77,9 @@ class OfferQuote(msgspec.Struct, frozen=True):
     peer: str
     flavor: Offer
     free: Resources
-    room: Resources
+    resources: Resources = msgspec.field(name="room")
     count: int
-    price: Price  # of `room` times `count`, for each period
+    price: Price  # of `resources` times `count`, for each period
 
 
 class PeerFailure(msgspec.Struct, frozen=True):
@@ -113,7 +113,7 @@ class BorrowedContract(msgspec.Struct, frozen=True, omit_defaults=True):
     cloud: str  # the seller
     node: NodeId
     flavor: OfferId
-    room: Resources  # of one
+    resources: Resources = msgspec.field(name="room")  # of one
     count: int
     price: Price  # of all of it, for each period
     total: Decimal
@@ -129,7 +129,7 @@ class BorrowedContract(msgspec.Struct, frozen=True, omit_defaults=True):
     @property
     def taken(self) -> Resources:
         """All that was bought."""
-        return self.room * self.count
+        return self.resources * self.count
 
     @property
     def due_at(self) -> float:

@@ -32,7 +32,7 @@ def quote_for(peer: str, offer: OfferSnapshot, wish: CapacityRequest) -> OfferQu
         return None
     if wish.currency not in ("", flavor.price.currency) or wish.peer not in ("", peer):
         return None
-    part = offer.shown if wish.room == NO_RESOURCES else _part(offer, wish)
+    part = offer.shown if wish.resources == NO_RESOURCES else _part(offer, wish)
     if part is None:
         return None
     price = pricing.prorate(flavor, part, wish.count)
@@ -73,8 +73,8 @@ def _part(offer: OfferSnapshot, wish: CapacityRequest) -> Resources | None:
     """What would be taken of the offer, `wish.count` times; None if nothing that is enough may be."""
     flavor, free = offer.flavor, offer.free
     # What is bought becomes a node, and nothing runs on one without any cpu or any memory.
-    least = replace(wish.room, cpu=wish.room.cpu or _CORE, memory=wish.room.memory or 1)
-    choices = [flavor.room]
+    least = replace(wish.resources, cpu=wish.resources.cpu or _CORE, memory=wish.resources.memory or 1)
+    choices = [flavor.resources]
     if flavor.partition is not None:
         # All that is free, if what is left behind a smaller part would be too little for anybody else.
         choices = [_stepped(least, flavor.partition, free), flavor.partition.largest(free)]
@@ -88,13 +88,13 @@ def _part(offer: OfferSnapshot, wish: CapacityRequest) -> Resources | None:
     return None
 
 
-def _stepped(room: Resources, parts: Partition, free: Resources) -> Resources:
-    """The smallest part by the steps that is no less than `room`; at most what is free."""
+def _stepped(resources: Resources, parts: Partition, free: Resources) -> Resources:
+    """The smallest part by the steps that is no less than `resources`; at most what is free."""
     least, step = parts.least, parts.step
     return Resources(
-        Millicores(min(free.cpu, _step_up(room.cpu, least.cpu, step.cpu or _CORE))),
-        Megabytes(min(free.memory, _step_up(room.memory, least.memory, step.memory or 1))),
-        Gigabytes(min(free.disk, _step_up(room.disk, least.disk, step.disk or 1))),
+        Millicores(min(free.cpu, _step_up(resources.cpu, least.cpu, step.cpu or _CORE))),
+        Megabytes(min(free.memory, _step_up(resources.memory, least.memory, step.memory or 1))),
+        Gigabytes(min(free.disk, _step_up(resources.disk, least.disk, step.disk or 1))),
     )
 
 

@@ -74,7 +74,7 @@ class ContractCells:
         self._clock = clock
 
     def lent(self) -> Mapping[ContractId, bool]:
-        cells = [known.value for known in self._instance_table.index.behind(None, contract_cells.NAMESPACE)]
+        cells = [known.value for known in self._instance_table.index.after(None, contract_cells.NAMESPACE)]
         found = [
             (contract_cells.contract_id_for(cell.id), cell)
             for cell in cells

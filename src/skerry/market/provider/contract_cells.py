@@ -37,7 +37,7 @@ def cell_spec_for(contract: Contract) -> InstanceSpec:
         name=cell_id_for(contract.id),
         uri=f"contract:{contract.id}",
         kind=WorkloadKind.CELL,
-        room=contract.taken,
+        resources=contract.taken,
         restart=RestartPolicy(RestartMode.ALWAYS, _FOR_EVER),
         architecture=contract.flavor.architecture,
     )

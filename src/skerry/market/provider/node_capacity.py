@@ -75,17 +75,17 @@ def supply_of(
     own = {contract_cells.cell_id_for(contract.id) for contract in sold}
     there = (one.value for one in known)
     used = total(
-        (one.leaving or one.spec).room
+        (one.leaving or one.spec).resources
         for one in there
         if one.observed.status not in TERMINAL and one.id not in own
     )
     view = condition.view
     return NodeSupply(
         node=view.id,
-        room=view.room,
+        resources=view.resources,
         machine=condition.machine,
         used=used,
-        takes_work=view.takes_work,
+        is_schedulable=view.is_schedulable,
         is_silent=condition.liveness is not Liveness.LIVE,
         architecture=view.architecture,
         labels=view.labels,
@@ -95,7 +95,9 @@ def supply_of(
 def node_resources(conditions: NodeConditions) -> list[Resources]:
     """What each node that a cell for somebody else can be on may give away."""
     return [
-        one.view.room for one in conditions.conditions() if one.view.takes_work and not one.view.is_borrowed
+        one.view.resources
+        for one in conditions.conditions()
+        if one.view.is_schedulable and not one.view.is_borrowed
     ]
 
 
@@ -148,18 +150,18 @@ class NodeCapacity:
 
     def follow(self) -> None:
         """Have the ledger ask this from now on, and know which contracts are on a node."""
-        for cell in self._instance_table.index.behind(None, contract_cells.NAMESPACE):
+        for cell in self._instance_table.index.after(None, contract_cells.NAMESPACE):
             self._hear(None, cell)
         self._instance_table.listen(self._hear)
         self._ledger.follow_nodes(self.check)
 
-    def check(self, flavor: Offer, room: Resources, unplaced: Callable[[], UnplacedDemand]) -> None:
+    def check(self, flavor: Offer, resources: Resources, unplaced: Callable[[], UnplacedDemand]) -> None:
         """As `node_offers.check_placement` says, besides what is held and sold already, on a node or not yet.
         A node of whose own offer something is asked has that free, if it takes work."""
         self._look_at_changed()
         own = self._supplies.get(NodeId(flavor.worker))
-        if own is None or not own.takes_work:
-            node_offers.check_placement(list(self._supplies.values()), room, unplaced())
+        if own is None or not own.is_schedulable:
+            node_offers.check_placement(list(self._supplies.values()), resources, unplaced())
 
     def _look_at_changed(self) -> None:
         for node in self._changed.take():
@@ -180,7 +182,7 @@ class NodeCapacity:
             return supply
         there = {one.value.id for one in known if one.value.observed.status not in TERMINAL}
         parts = reserved_resources(account, self._ledger.live_contracts(account.flavor.id))
-        coming = total(room for id, room in parts.items() if id not in there)
+        coming = total(resources for id, resources in parts.items() if id not in there)
         return replace(supply, used=supply.used + coming)
 
     def _hear(self, before: InstanceRecord | None, after: InstanceRecord | None) -> None:

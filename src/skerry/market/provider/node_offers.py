@@ -47,10 +47,10 @@ class NodeSupply(msgspec.Struct, frozen=True):
     """A node as the market sees it."""
 
     node: NodeId
-    room: Resources  # all that it may give away
+    resources: Resources  # all that it may give away
     machine: Resources  # all that it has, of which a share is for sale
     used: Resources = NO_RESOURCES  # by what it runs, but for contracts of this market
-    takes_work: bool = True  # it is heard of, and neither cordoned nor draining
+    is_schedulable: bool = True  # it is heard of, and neither cordoned nor draining
     is_silent: bool = False  # it takes none only because it is not heard of
     architecture: str = ""
     labels: Mapping[str, str] = {}
@@ -58,7 +58,7 @@ class NodeSupply(msgspec.Struct, frozen=True):
     @property
     def free(self) -> Resources:
         """What it may give away and does not use."""
-        return self.room - _least(self.room, self.used)
+        return self.resources - _least(self.resources, self.used)
 
 
 class DesiredOffer(msgspec.Struct, frozen=True):
@@ -95,12 +95,12 @@ def desired_offers(
         share = round_to_parts(_share(supply.machine, settings.sell_percent), partition)
         if share.cpu == 0:
             continue  # less than the least part, or than a core, which is what has a price
-        free = supply.free if supply.takes_work else NO_RESOURCES
+        free = supply.free if supply.is_schedulable else NO_RESOURCES
         flavor = Offer(
             id=offer_id_for(supply.node),
             provider=provider,
             kind=KIND,
-            room=share,
+            resources=share,
             price=replace(rate, amount=pricing.EXACT.multiply(rate.amount, share.cpu // _CORE)),
             created_at=now,
             architecture=supply.architecture,
@@ -116,7 +116,7 @@ def desired_offers(
 def shortage(offered: Iterable[OfferRecord], flavor: Offer, nodes: Sequence[Resources]) -> str:
     """Why `flavor` cannot be delivered by nodes that have so much, besides what else is offered of no node;
     empty if it can."""
-    piece = flavor.room if flavor.partition is None else flavor.partition.least
+    piece = flavor.resources if flavor.partition is None else flavor.partition.least
     if not any(node.fits(piece) for node in nodes):
         return f"no node has {in_words(piece)}, so nothing of this can be delivered; add a node, or sell less"
     asked = add_amounts(account.size for account in offered if not account.flavor.worker)
@@ -129,13 +129,13 @@ def shortage(offered: Iterable[OfferRecord], flavor: Offer, nodes: Sequence[Reso
     )
 
 
-def check_placement(supplies: Sequence[NodeSupply], room: Resources, others: UnplacedDemand) -> None:
+def check_placement(supplies: Sequence[NodeSupply], resources: Resources, others: UnplacedDemand) -> None:
     """Raise unless one of these nodes can take so much besides the `others`: `Unavailable` while all that
     could are silent, or else `ResourcesExhausted`."""
-    if can_place(supplies, room, others):
+    if can_place(supplies, resources, others):
         return
-    lack = f"no node of this provider has {in_words(room)} free now"
-    if any(supply.takes_work for supply in supplies):
+    lack = f"no node of this provider has {in_words(resources)} free now"
+    if any(supply.is_schedulable for supply in supplies):
         raise errors.ResourcesExhausted(
             f"{lack}, though it offers that; ask for less, or choose another offer"
         )
@@ -147,13 +147,15 @@ def check_placement(supplies: Sequence[NodeSupply], room: Resources, others: Unp
     raise errors.ResourcesExhausted(f"{lack}, as {why}; choose another offer, or try again later")
 
 
-def can_place(supplies: Iterable[NodeSupply], room: Resources, others: UnplacedDemand = NO_DEMAND) -> bool:
+def can_place(
+    supplies: Iterable[NodeSupply], resources: Resources, others: UnplacedDemand = NO_DEMAND
+) -> bool:
     """True if a node that takes work has so much free, when the `others` that wait for a node have got one
     too; the largest are given out first. With very many others only their sum is looked at."""
-    free = [supply.free for supply in supplies if supply.takes_work]
-    if not any(node.fits(room) for node in free):
+    free = [supply.free for supply in supplies if supply.is_schedulable]
+    if not any(node.fits(resources) for node in free):
         return False
-    wanted = [room, *others.parts]
+    wanted = [resources, *others.parts]
     there, asked = add_amounts(free), add_amounts(wanted, others.more)
     if not _covers(there, asked):
         return False
@@ -236,17 +238,18 @@ def _is_as_wanted(account: OfferRecord, offer: DesiredOffer) -> bool:
     return account.size == offer.capacity and account.flavor == take_over(offer.flavor, account.flavor)
 
 
-def _share(room: Resources, percent: int) -> Resources:
+def _share(resources: Resources, percent: int) -> Resources:
     return Resources(
-        Millicores(room.cpu * percent // 100),
-        Megabytes(room.memory * percent // 100),
-        Gigabytes(room.disk * percent // 100),
+        Millicores(resources.cpu * percent // 100),
+        Megabytes(resources.memory * percent // 100),
+        Gigabytes(resources.disk * percent // 100),
     )
 
 
-def round_to_parts(room: Resources, partition: Partition) -> Resources:
-    """As much of `room` as can be sold: whole cores, and of each resource the least part and whole steps."""
-    return partition.largest(replace(room, cpu=Millicores(room.cpu // _CORE * _CORE)))
+def round_to_parts(resources: Resources, partition: Partition) -> Resources:
+    """As much of `resources` as can be sold: whole cores, and of each resource the least part and whole
+    steps."""
+    return partition.largest(replace(resources, cpu=Millicores(resources.cpu // _CORE * _CORE)))
 
 
 def _least(one: Resources, other: Resources) -> Resources:

@@ -55,7 +55,7 @@ class _Offer(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     architecture: str
     location: str
     worker: str
-    room: _Amounts
+    resources: _Amounts = msgspec.field(name="room")
     stock: int
     gpus: int
     persistent_gb: int
@@ -75,7 +75,7 @@ class _Document(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     seller: str
     buyer: str
     flavor: _Offer
-    room: _Amounts
+    resources: _Amounts = msgspec.field(name="room")
     count: Annotated[int, msgspec.Meta(ge=1)]
     price: _Rate
     total: str
@@ -102,7 +102,7 @@ def write(contract: Contract) -> bytes:
             architecture=flavor.architecture,
             location=flavor.location,
             worker=flavor.worker,
-            room=_amounts(flavor.room),
+            resources=_amounts(flavor.resources),
             stock=flavor.stock,
             gpus=flavor.gpus,
             persistent_gb=flavor.persistent,
@@ -112,7 +112,7 @@ def write(contract: Contract) -> bytes:
             created=iso(flavor.created_at),
             expires=None if flavor.expires_at is None else iso(flavor.expires_at),
         ),
-        room=_amounts(contract.room),
+        resources=_amounts(contract.resources),
         count=contract.count,
         price=_rate(contract.price),
         total=f"{contract.total:f}",
@@ -139,7 +139,7 @@ def read(data: bytes) -> Contract:
         flavor=_flavor(found.flavor),
         buyer=CloudId(found.buyer),
         seller=CloudId(found.seller),
-        room=_room(found.room),
+        resources=_decode_resources(found.resources),
         count=found.count,
         price=_price(found.price),
         total=_decimal(found.total, "total"),
@@ -160,11 +160,11 @@ def as_plain(contract: Contract) -> dict[str, Any]:
     return plain
 
 
-def _amounts(room: Resources) -> _Amounts:
-    return _Amounts(room.cpu, room.memory, room.disk)
+def _amounts(resources: Resources) -> _Amounts:
+    return _Amounts(resources.cpu, resources.memory, resources.disk)
 
 
-def _room(amounts: _Amounts) -> Resources:
+def _decode_resources(amounts: _Amounts) -> Resources:
     return Resources(
         Millicores(amounts.cpu_millicores), Megabytes(amounts.memory_mb), Gigabytes(amounts.disk_gb)
     )
@@ -183,7 +183,7 @@ def _parts(partition: Partition | None) -> _Parts | None:
 
 
 def _partition(parts: _Parts | None) -> Partition | None:
-    return None if parts is None else Partition(_room(parts.least), _room(parts.step))
+    return None if parts is None else Partition(_decode_resources(parts.least), _decode_resources(parts.step))
 
 
 def _counts(aggregation: Aggregation | None) -> _Counts | None:
@@ -199,7 +199,7 @@ def _flavor(offer: _Offer) -> Offer:
         id=OfferId(offer.id),
         provider=CloudId(offer.provider),
         kind=offer.kind,
-        room=_room(offer.room),
+        resources=_decode_resources(offer.resources),
         price=_price(offer.price),
         created_at=_moment(offer.created, "created"),
         architecture=offer.architecture,

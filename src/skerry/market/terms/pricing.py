@@ -42,9 +42,9 @@ def in_years(limit_s: float) -> float:
 def prorate(flavor: Offer, part: Resources, count: int = 1) -> Price:
     """The price of `count` times `part` of a flavor, for each period."""
     price = flavor.price
-    if part == flavor.room and count == 1:
+    if part == flavor.resources and count == 1:
         return price
-    taken, whole = share(flavor.room, part)
+    taken, whole = share(flavor.resources, part)
     amount, one = price.amount.as_integer_ratio()
     digits = _digits(price)
     return Price(_decimal(amount * taken * count, one * whole, digits), price.currency, price.period)

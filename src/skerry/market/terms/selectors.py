@@ -34,12 +34,12 @@ class OfferSnapshot(msgspec.Struct, frozen=True, gc=False):
     @property
     def shown(self) -> Resources:
         """What can be had of it in one piece: all that is free if it is sold in parts, else one whole."""
-        return self.flavor.room if self.flavor.partition is None else self.free
+        return self.flavor.resources if self.flavor.partition is None else self.free
 
     @property
     def count(self) -> int:
         """How many such pieces there are."""
-        free, each = self.free, self.flavor.room
+        free, each = self.free, self.flavor.resources
         if self.flavor.partition is not None:
             return int(free != NO_RESOURCES)
         pairs = ((free.cpu, each.cpu), (free.memory, each.memory), (free.disk, each.disk))
@@ -49,7 +49,7 @@ class OfferSnapshot(msgspec.Struct, frozen=True, gc=False):
     def is_available(self) -> bool:
         """True if something of it may be taken."""
         flavor, free = self.flavor, self.free
-        piece = flavor.room if flavor.partition is None else flavor.partition.least
+        piece = flavor.resources if flavor.partition is None else flavor.partition.least
         together = 1 if flavor.aggregation is None else flavor.aggregation.least
         return (
             piece.cpu * together <= free.cpu
@@ -161,7 +161,7 @@ def cost(offer: OfferSnapshot, part: Resources | None) -> float:
 
 def unit_costs(flavor: Offer) -> tuple[float, float, float]:
     """What one milli-core, one MB and one GB of it cost a second; each resource is one share."""
-    amounts = (flavor.room.cpu, flavor.room.memory, flavor.room.disk)
+    amounts = (flavor.resources.cpu, flavor.resources.memory, flavor.resources.disk)
     kinds = sum(1 for amount in amounts if amount)
     whole = price_per_second(flavor.price)
     cpu, memory, disk = (whole / (kinds * amount) if amount else 0.0 for amount in amounts)

@@ -53,10 +53,10 @@ def introduce(
     """`hello` with what this machine has now for instances, with `data` as its data folder; `kept_mb` of its
     memory are for something else. Without `lends_disk` it has none to give, since it can hold nobody to a
     part of it."""
-    room = host.usable_resources(data, held_bytes=instances.disk_bytes, kept_mb=kept_mb)
+    resources = host.usable_resources(data, held_bytes=instances.disk_bytes, kept_mb=kept_mb)
     return replace(
         hello,
-        room=room if lends_disk else replace(room, disk=Gigabytes(0)),
+        resources=resources if lends_disk else replace(resources, disk=Gigabytes(0)),
         occupied=hello.occupied[:MAX_OCCUPIED],
         former=hello.former[:MAX_OCCUPIED],
         makes_claims=True,

@@ -232,7 +232,7 @@ class ContainerStartup:
 
         # Under a small quota the runtime's own work takes seconds. So it is done before the quota is on, and
         # the program begins after; without a quota, one call of the runtime does both.
-        has_quota = bool(record.spec.room.cpu)
+        has_quota = bool(record.spec.resources.cpu)
         prepares = deps.runtime.create_arguments if has_quota else deps.runtime.run_arguments
         place.pid_file.unlink(missing_ok=True)
         executable = Executable(MAIN, container.cell, command_text(command(record.spec, record.config)))

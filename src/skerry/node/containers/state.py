@@ -87,7 +87,7 @@ class ContainerEntry:
     @property
     def disk_limit(self) -> int | None:
         """In bytes; None if it has none of its own."""
-        return self.record.spec.room.disk * _GIGABYTE or None
+        return self.record.spec.resources.disk * _GIGABYTE or None
 
     @property
     def ids(self) -> int:
@@ -168,7 +168,7 @@ def check_disk(deps: ContainerDeps, spec: ContainerSpec) -> None:
         raise errors.ResourcesExhausted(f"container {spec.name!r} cannot run on this node now: {shortage}")
     if spec.is_apart:
         check_guests(deps)
-    elif spec.room.disk and not takes_disk_limits(deps):
+    elif spec.resources.disk and not takes_disk_limits(deps):
         raise errors.FailedPrecondition(
             f"this node cannot hold a container to a disk limit, since {deps.disks.why_measured}; run it on "
             "another node, without a limit, or have limits measured (node.measured_disk_limits)"
@@ -206,8 +206,8 @@ def cell_for(deps: ContainerDeps, spec: ContainerSpec) -> Cell:
     return Cell(
         name=cell_name(deps.cells, spec),
         limits=CellLimits(
-            cpu_quota=spec.room.cpu or None,
-            memory=spec.room.memory or None,
+            cpu_quota=spec.resources.cpu or None,
+            memory=spec.resources.memory or None,
             pids=spec.pids or deps.settings.container_pids,
         ),
         isolates_processes=False,

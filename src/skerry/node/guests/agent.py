@@ -42,10 +42,10 @@ class GuestAgent:
     """One that is up; `open` makes it."""
 
     def __init__(
-        self, cell: str, room: Resources, instances: NodeInstances, tunnels: TunnelHandler, clock: Clock
+        self, cell: str, resources: Resources, instances: NodeInstances, tunnels: TunnelHandler, clock: Clock
     ) -> None:
         self.cell = cell
-        self.room = room
+        self.resources = resources
         self._instances = instances
         self._tunnels = tunnels
         self._clock = clock
@@ -60,7 +60,7 @@ class GuestAgent:
         cls,
         folder: Path,
         cell: str,
-        room: Resources,
+        resources: Resources,
         containers: Containers,
         images: ImagePuller,
         clock: Clock,
@@ -68,9 +68,9 @@ class GuestAgent:
         most: int,
     ) -> GuestAgent:
         """Go on with what is in `folder`, inside of `cell`; at most `most` instances."""
-        held_to = InstancePolicy(policy.translation(cell, room), most, _STARTS_AT_ONCE)
+        held_to = InstancePolicy(policy.translation(cell, resources), most, _STARTS_AT_ONCE)
         instances = await NodeInstances(folder, InstanceBackends(containers, images), clock, held_to).open()
-        guest = cls(cell, room, instances, TunnelHandler(instances, containers), clock)
+        guest = cls(cell, resources, instances, TunnelHandler(instances, containers), clock)
         await guest._loops.__aenter__()
         guest._loops.forever("usage", instances.run)
         return guest
@@ -96,7 +96,7 @@ class GuestAgent:
         talking.result()
 
     async def _attend(self, connection: ControlConnection, instance: InstanceId) -> None:
-        hello = NodeHello(instance, agent.facts(), self.room)
+        hello = NodeHello(instance, agent.facts(), self.resources)
         attendance = AgentSession(
             connection, self._instances, AgentHooks(lambda: hello), self._clock, pace_s=_PACE_S
         )

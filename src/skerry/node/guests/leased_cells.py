@@ -150,7 +150,10 @@ class LeasedCells:
                 view = self._cells.get(cell.name)
             await self._let_in(lent, view)
         log.info(
-            "lent.started", cell=name, cpu=lent.record.spec.room.cpu, memory=lent.record.spec.room.memory
+            "lent.started",
+            cell=name,
+            cpu=lent.record.spec.resources.cpu,
+            memory=lent.record.spec.resources.memory,
         )
         return self._view(lent)
 
@@ -162,7 +165,7 @@ class LeasedCells:
             lent.guest = await GuestAgent.open(
                 self._records.guests_folder(lent.name),
                 lent.name,
-                lent.record.spec.room,
+                lent.record.spec.resources,
                 self._containers,
                 self._images,
                 self._clock,
@@ -242,11 +245,11 @@ class LeasedCells:
     async def stats(self, name: str) -> ContainerStats:
         """The same, with all that its guest has written. Raises NotFound."""
         lent = self._find(name)
-        room = lent.record.spec.room
+        resources = lent.record.spec.resources
         return ContainerStats(
             usage=self.usage(name),
             disk_bytes=await asyncio.to_thread(self._containers.used_together, lent.name),
-            disk_limit_bytes=room.disk * _GIGABYTE,
+            disk_limit_bytes=resources.disk * _GIGABYTE,
             disk_limit_kind=DiskLimitKind.FILE_SYSTEM.value,
         )
 

@@ -28,17 +28,17 @@ _LONGEST_S = 86_400.0
 
 def parent_cell(spec: ContainerSpec, *, pids: int) -> Cell:
     """The cell that is lent: exactly the room that was bought, and `pids` processes. Raises Invalid."""
-    if not (spec.room.cpu and spec.room.memory):
+    if not (spec.resources.cpu and spec.resources.memory):
         raise errors.Invalid(
             "a cell that is lent must have some cpu and some memory, or nothing would hold it", field="room"
         )
-    limits = CellLimits(cpu_quota=spec.room.cpu, memory=spec.room.memory, pids=pids)
+    limits = CellLimits(cpu_quota=spec.resources.cpu, memory=spec.resources.memory, pids=pids)
     return Cell(own_name(spec.name), limits, isolates_processes=False, owner=CellOwner.CONTRACT)
 
 
-def translation(cell: str, room: Resources) -> SpecTranslation:
-    """What the instances of the guest in the lent `cell` become, which bought `room`."""
-    return SpecTranslation(partial(guest_name, cell), partial(guest_spec, cell, room))
+def translation(cell: str, resources: Resources) -> SpecTranslation:
+    """What the instances of the guest in the lent `cell` become, which bought `resources`."""
+    return SpecTranslation(partial(guest_name, cell), partial(guest_spec, cell, resources))
 
 
 def guest_name(cell: str, instance: InstanceId) -> str:
@@ -47,7 +47,7 @@ def guest_name(cell: str, instance: InstanceId) -> str:
     return f"{GUEST_PREFIX}{digest[:_HASH_DIGITS]}"
 
 
-def guest_spec(cell: str, room: Resources, instance: InstanceId, spec: InstanceSpec) -> ContainerSpec:
+def guest_spec(cell: str, resources: Resources, instance: InstanceId, spec: InstanceSpec) -> ContainerSpec:
     """Raises Invalid if a guest may not have that."""
     if spec.kind is WorkloadKind.CELL:
         raise errors.Invalid("what is borrowed cannot be lent on", field="kind")
@@ -59,7 +59,7 @@ def guest_spec(cell: str, room: Resources, instance: InstanceId, spec: InstanceS
         raise errors.Invalid(
             "what runs in a borrowed cell has a user namespace of its own; leave userns out", field="userns"
         )
-    if shortfall := room.shortfall(spec.room):
+    if shortfall := resources.shortfall(spec.resources):
         raise errors.Invalid(f"the borrowed cell is smaller than that: it {shortfall}", field="room")
     plain = container_spec(instance, spec)
     return replace(
@@ -68,9 +68,9 @@ def guest_spec(cell: str, room: Resources, instance: InstanceId, spec: InstanceS
         inside=cell,
         is_apart=True,
         # The kernel holds all of them together to the cell's cpu, memory and disk.
-        room=replace(plain.room, disk=plain.room.disk or room.disk),
-        shared_disk=room.disk,
-        read_only=room.disk == 0,
+        resources=replace(plain.resources, disk=plain.resources.disk or resources.disk),
+        shared_disk=resources.disk,
+        read_only=resources.disk == 0,
     )
 
 

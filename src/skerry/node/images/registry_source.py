@@ -138,7 +138,7 @@ class RegistrySource:
         self, answer: aiohttp.ClientResponse, blob: LayerBlob, start: int, got: int
     ) -> AsyncGenerator[bytes, None]:
         skip = got - start  # a server that does not know parts sends all of it again
-        room = blob.size - got
+        left = blob.size - got
         async for piece in answer.content.iter_any():
             if skip:
                 skipped = min(skip, len(piece))
@@ -146,8 +146,8 @@ class RegistrySource:
                 piece = piece[skipped:]
                 if not piece:
                     continue
-            room -= len(piece)
-            if room < 0:
+            left -= len(piece)
+            if left < 0:
                 raise _too_long(self._of(blob), blob.size)
             yield piece
 

@@ -34,12 +34,12 @@ class AddressAllocator:
 
     def take(self) -> IPv4Address:
         """The next free one after the last that was taken."""
-        if len(self._taken) >= self._subnet.room:
+        if len(self._taken) >= self._subnet.size:
             raise errors.ResourcesExhausted(
-                f"all {self._subnet.room} addresses of {self._subnet} are in use; remove a container, or "
+                f"all {self._subnet.size} addresses of {self._subnet} are in use; remove a container, or "
                 "choose a wider network with the setting network.subnet"
             )
-        while (number := self._next % self._subnet.room) in self._taken:
+        while (number := self._next % self._subnet.size) in self._taken:
             self._next = number + 1
         self._next = number + 1
         self._taken.add(number)
@@ -57,4 +57,4 @@ class AddressAllocator:
     @property
     def free(self) -> int:
         """How many can be taken now."""
-        return self._subnet.room - len(self._taken)
+        return self._subnet.size - len(self._taken)

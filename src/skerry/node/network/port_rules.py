@@ -206,8 +206,8 @@ def _elements(names: KernelNames, contents: NftTableContents) -> dict[_Set, dict
     return {
         **{
             ("ip", _map_name(kind)): {
-                str(port): f"{port} : {room[0]} . {room[1]}"
-                for (port, each), room in host_ports
+                str(port): f"{port} : {target[0]} . {target[1]}"
+                for (port, each), target in host_ports
                 if each is kind
             }
             for kind in Protocol

@@ -50,14 +50,14 @@ class NodeSubnet:
         self.network: IPv4Network = network
         self.prefix = network.prefixlen
         self.gateway = first + 1
-        self.room = network.num_addresses - 3  # without the network's own, the gateway's and the broadcast's
+        self.size = network.num_addresses - 3  # without the network's own, the gateway's and the broadcast's
 
     def __str__(self) -> str:
         return str(self.network)
 
     def has(self, address: IPv4Address) -> bool:
         """True if a container may have `address`."""
-        return address in self.network and 0 <= self.number(address) < self.room
+        return address in self.network and 0 <= self.number(address) < self.size
 
     def number(self, address: IPv4Address) -> int:
         """Which of the containers' addresses it is, from 0 on."""

@@ -216,7 +216,7 @@ class ContainerWorkers:
             image=function.image,
             environment=function.environment,
             stop_grace_s=0.0,  # its room is wanted, and no call is in it
-            room=Resources(function.cpu or Millicores(0), function.memory, Gigabytes(disk)),
+            resources=Resources(function.cpu or Millicores(0), function.memory, Gigabytes(disk)),
             network=function.network,
             inside=self._inside,
             ingress=Ingress.NODE,

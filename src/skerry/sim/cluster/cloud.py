@@ -96,12 +96,14 @@ class SimulatedCloud:
 
     # Nodes
 
-    def add_node(self, name: str, room: Resources, labels: dict[str, str] | None = None) -> SimulatedNode:
+    def add_node(
+        self, name: str, resources: Resources, labels: dict[str, str] | None = None
+    ) -> SimulatedNode:
         """A new node, which connects by itself."""
         terms = self._settings
         machine = SimulatedNode(
             NodeId(name),
-            NodeHello(name, NodeFacts("amd64", "simulated", "0", "0"), room, labels or {}),
+            NodeHello(name, NodeFacts("amd64", "simulated", "0", "0"), resources, labels or {}),
             self._plans,
             SessionConfig(
                 NodeId(name),
@@ -126,7 +128,7 @@ class SimulatedCloud:
         if any(link.connection is None for link in self.links):
             return False
         conditions = list(server.nodes.conditions())
-        return len(conditions) == len(self.links) and all(one.view.takes_work for one in conditions)
+        return len(conditions) == len(self.links) and all(one.view.is_schedulable for one in conditions)
 
     # Wishes
 
@@ -145,7 +147,7 @@ class SimulatedCloud:
         if is_new:
             self.witness.acknowledged(known, DesiredStatus.RUNNING)
 
-    async def wish(self, id: InstanceId, desired: DesiredStatus) -> None:
+    async def set_desired(self, id: InstanceId, desired: DesiredStatus) -> None:
         """Wish otherwise. Raises what the control plane has against it."""
         verb = {
             DesiredStatus.RUNNING: "start",
@@ -198,7 +200,7 @@ class SimulatedCloud:
     def _is_heard(self, link: SimulatedAgent, leader: SimulatedServer) -> bool:
         if link.connection is None or link.machine.id not in self.witness.nodes:
             return False
-        alive = leader.nodes.alive(link.machine.id)
+        alive = leader.nodes.heartbeat(link.machine.id)
         return alive is not None and alive.server == link.connection.server.name
 
     async def come_to_rest(self, within_s: float) -> list[str]:
@@ -233,9 +235,9 @@ async def running(
     settings: FleetSettings | None = None,
     events: EventSettings | None = None,
     servers: int = 1,
-    rooms: Sequence[Resources] = (),
+    node_resources: Sequence[Resources] = (),
 ) -> AsyncIterator[SimulatedCloud]:
-    """A cloud of so many servers, with a node for each of `rooms`; it ends with the context."""
+    """A cloud of so many servers, with a node for each of `node_resources`; it ends with the context."""
     cloud = SimulatedCloud(
         store,
         clock,
@@ -248,8 +250,8 @@ async def running(
     try:
         for _ in range(servers):
             await cloud.add_server()
-        for number, room in enumerate(rooms):
-            cloud.add_node(f"n{number:05}", room)
+        for number, resources in enumerate(node_resources):
+            cloud.add_node(f"n{number:05}", resources)
         await cloud.all_nodes_heard()
         yield cloud
         for loop in loops:

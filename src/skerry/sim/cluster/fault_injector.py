@@ -135,13 +135,15 @@ class FaultInjector:
             self._made += 1
             await self._cloud.create(f"late-{self._made}", self._a_spec())
         if id is not None:
-            await self._cloud.wish(id, desired)
+            await self._cloud.set_desired(id, desired)
 
     async def change_a_spec(self) -> None:
         id = self._an_instance()
         if id is not None:
-            cpu = self._a_spec().room
-            await self._cloud.respecify(id, lambda spec: replace(spec, room=cpu, uri=f"{spec.uri[:40]}1"))
+            cpu = self._a_spec().resources
+            await self._cloud.respecify(
+                id, lambda spec: replace(spec, resources=cpu, uri=f"{spec.uri[:40]}1")
+            )
 
     async def _operate(
         self, do: Callable[[Any, NodeId], Coroutine[Any, Any, Any]], again_after_s: float

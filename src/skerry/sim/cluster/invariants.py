@@ -141,7 +141,7 @@ class InvariantChecker:
         else:
             self.instances[id] = after
             self.counts[after.observed.status] += 1
-            self._check_room(after)
+            self._check_resources(after)
         if before is not None:
             self._check_step(before, after)
         self.binds += after is not None and after.node is not None and (not before or before.node is None)
@@ -151,7 +151,7 @@ class InvariantChecker:
         wishes = self._doubtful.get(instance.id, set())
         return DesiredStatus.DESTROYED in wishes or instance.observed.status in TERMINAL
 
-    def _check_room(self, instance: Instance) -> None:
+    def _check_resources(self, instance: Instance) -> None:
         node = instance.node
         if node is None or instance.observed.status in TERMINAL:
             return
@@ -161,10 +161,10 @@ class InvariantChecker:
         known = self.nodes.get(node)
         if known is None:
             return
-        room = Resources(*(amount * self._share // 100 for _, _, amount in known.room.parts()))  # type: ignore[arg-type] # parts are in order
-        needed = total(spec.room for spec in bound.values())
-        if not room.fits(needed):
-            self._object(f"node {node} {room.shortfall(needed)} for what is bound to it")
+        resources = Resources(*(amount * self._share // 100 for _, _, amount in known.resources.parts()))  # type: ignore[arg-type] # parts are in order
+        needed = total(spec.resources for spec in bound.values())
+        if not resources.fits(needed):
+            self._object(f"node {node} {resources.shortfall(needed)} for what is bound to it")
         doors = Counter((port.source, port.protocol) for spec in bound.values() for port in spec.ports)
         if twice := [door for door, count in doors.items() if count > 1]:
             self._object(f"port {twice[0][0]}/{twice[0][1]} of node {node} is given out twice")

@@ -158,7 +158,7 @@ class InstanceDocument(msgspec.Struct, frozen=True, kw_only=True):
 def workload_document(workload: Workload) -> WorkloadDocument:
     return WorkloadDocument(
         id=workload.id,
-        resources=resource_document(workload.spec.room),
+        resources=resource_document(workload.spec.resources),
         namespace=workload.namespace,
         version=workload.version,
         rollout=workload.rollout,
@@ -169,7 +169,7 @@ def workload_document(workload: Workload) -> WorkloadDocument:
 
 def instance_document(instance: Instance, usage: Resources) -> InstanceDocument:
     seen = instance.observed
-    limit = resource_document(instance.spec.room)
+    limit = resource_document(instance.spec.resources)
     return InstanceDocument(
         id=instance.id,
         status=seen.status,

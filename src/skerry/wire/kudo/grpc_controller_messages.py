@@ -23,7 +23,7 @@ def reported_node(told: pb.NodeStatus) -> ReportedNode:
         id=ids.check_id(told.id),
         status=of_node(CONTROLLER.read(told.status)),
         description=single_line(told.description),
-        room=decode_resources(told.resource.max) if has("max") else None,
+        resources=decode_resources(told.resource.max) if has("max") else None,
         usage=decode_resources(told.resource.usage) if has("usage") else None,
         instances=decode_inventory(
             reported(one, CONTROLLER.read(one.status), decode_resources(one.resource.max))

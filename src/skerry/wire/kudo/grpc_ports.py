@@ -65,7 +65,7 @@ class NodeReportPort(Protocol):
         status: NodeStatus,
         *,
         reason: str = "",
-        room: Resources | None = None,
+        resources: Resources | None = None,
         usage: Resources | None = None,
         instances: Sequence[ReportedInstance] | None = None,
     ) -> Node: ...

@@ -29,7 +29,7 @@ class ReportedNode(msgspec.Struct, frozen=True):
     id: str
     status: NodeStatus
     description: str = ""
-    room: Resources | None = None  # None: nothing is said of it, and it stays
+    resources: Resources | None = None  # None: nothing is said of it, and it stays
     usage: Resources | None = None  # likewise
     instances: tuple[ReportedInstance, ...] | None = None  # all that it has; None: nothing is said of it
 

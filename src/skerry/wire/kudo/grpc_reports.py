@@ -39,7 +39,7 @@ class ReportHandler:
             said.id,
             said.status,
             reason=said.description,
-            room=said.room,
+            resources=said.resources,
             usage=said.usage,
             instances=said.instances,
         )
@@ -62,7 +62,10 @@ class ReportHandler:
         )
         node = NodeId(caller.node) if caller.role is Role.NODE else None
         [outcome] = await self._instances.reported(node, [report], actor=caller.name)
-        if outcome.weight not in _TAKEN and self._instances.get(said.id).observed.status is not said.status:
+        if (
+            outcome.disposition not in _TAKEN
+            and self._instances.get(said.id).observed.status is not said.status
+        ):
             raise errors.FailedPrecondition(outcome.message)
 
 

@@ -44,7 +44,7 @@ def decode_spec(told: pb.Instance, giver: ImageAccess, seed: str = "") -> Instan
             name=told.name or made_name(told.uri, told.id or seed),
             uri=told.uri,
             environment=tuple(told.environnement),
-            room=decode_resources(told.resource.limit),
+            resources=decode_resources(told.resource.limit),
             ports=tuple(PortMapping(port.source, port.destination) for port in told.ports),
             granted_access=grant_image_access(told.uri, giver),
         )
@@ -56,7 +56,7 @@ def reported_node(told: pb.NodeStatus) -> ReportedNode:
         id=ids.check_id(told.id),
         status=of_node(SCHEDULER.read(told.status)),
         description=single_line(told.statusDescription),
-        room=decode_resources(told.resource.limit) if has("limit") else None,
+        resources=decode_resources(told.resource.limit) if has("limit") else None,
         usage=decode_resources(told.resource.usage) if has("usage") else None,
         instances=decode_inventory(
             reported(one, SCHEDULER.read(one.status), decode_resources(one.resource.limit))
@@ -73,11 +73,13 @@ def encode_status(instance: Instance, usage: Resources) -> pb.InstanceStatus:
         id=instance.id,
         status=SCHEDULER.told(seen.status).value,
         statusDescription=f"{reason}: {seen.reason}" if reason else seen.reason,
-        resource=pb.Resource(limit=_told_room(instance.spec.room), usage=_told_room(usage)),
+        resource=pb.Resource(
+            limit=_encode_resources(instance.spec.resources), usage=_encode_resources(usage)
+        ),
         reason=reason,
         exit_code=seen.exit_code,
     )
 
 
-def _told_room(room: Resources) -> pb.ResourceSummary:
-    return pb.ResourceSummary(cpu=room.cpu, memory=room.memory, disk=room.disk)
+def _encode_resources(resources: Resources) -> pb.ResourceSummary:
+    return pb.ResourceSummary(cpu=resources.cpu, memory=resources.memory, disk=resources.disk)

@@ -116,7 +116,7 @@ class KudoNodeService(kudo_services_grpc.NodeServiceBase):
             id = registered_node(told.certificate, caller_of(stream), self._certificates)
             known = find_node(self._nodes, id)
             # One that comes again has said nothing of these, so they stay as they are.
-            hello = NodeHello(known.name, known.facts, known.room) if known else NodeHello(id)
+            hello = NodeHello(known.name, known.facts, known.resources) if known else NodeHello(id)
             node = await self._nodes.register(id, hello, foreign=True)
         except RegistrationRefused as error:
             reply = _refused(RegistrationCode.BAD_CERTIFICATE, str(error))

@@ -232,7 +232,7 @@ def _document(kudo: KudoContext, node: Node) -> NodeDocument:
         NodeDocument,
         node,
         liveness=kudo.nodes.liveness(node.id),
-        resources=spec_documents.resource_document(node.room),
+        resources=spec_documents.resource_document(node.resources),
         last_report_at=None if report is None else report.at,
         usage=None if usage is None else spec_documents.resource_document(usage),
         instances=UNSET,

@@ -65,7 +65,7 @@ async def follow(own: OwnContext, call: RequestContext, query: EventStreamQuery)
     log = own.plane.events
     if after is not None:
         log.stream(after, kinds)  # refuses what is no id, before the answer has begun
-    frames = _following(log, after, kinds) if query.follow else _kept(log, after or FROM_THE_START, kinds)
+    frames = _following(log, after, kinds) if query.follow else _stored(log, after or FROM_THE_START, kinds)
     held = AsyncExitStack()
     held.enter_context(own.streams.take())
     return StreamResponse(frames, sse.SSE_FORMAT, held, own.plane.settings.events.heartbeat_s)
@@ -88,26 +88,26 @@ async def _following(log: EventLog, after: str | None, kinds: frozenset[str]) ->
     while True:
         try:
             async with log.stream(after, kinds) as events:
-                async for told in events:
-                    after = told.id
-                    yield _frame(told)
+                async for stored in events:
+                    after = stored.id
+                    yield _frame(stored)
         except errors.Compacted as error:
             yield _reset(error)
             after = FROM_THE_START
 
 
-async def _kept(log: EventLog, after: str, kinds: frozenset[str]) -> AsyncGenerator[bytes, None]:
+async def _stored(log: EventLog, after: str, kinds: frozenset[str]) -> AsyncGenerator[bytes, None]:
     try:
-        kept = await log.kept(after, kinds)
+        kept = await log.list_after(after, kinds)
     except errors.Compacted as error:
         yield _reset(error)
-        kept = await log.kept(FROM_THE_START, kinds)
-    for told in kept:
-        yield _frame(told)
+        kept = await log.list_after(FROM_THE_START, kinds)
+    for stored in kept:
+        yield _frame(stored)
 
 
-def _frame(told: StoredEvent) -> bytes:
-    return sse.frame(json_codec.encode(told.event), event=told.event.kind, event_id=told.id)
+def _frame(stored: StoredEvent) -> bytes:
+    return sse.frame(json_codec.encode(stored.event), event=stored.event.kind, event_id=stored.id)
 
 
 def _reset(error: errors.Compacted) -> bytes:

@@ -92,9 +92,9 @@ class RearClient:
             return [client_documents.decode_offer(item, self._cloud) for item in answer.items]
 
     async def reserve(
-        self, flavor: OfferId, room: Resources, count: int, duration_s: float | None, *, key: str
+        self, flavor: OfferId, resources: Resources, count: int, duration_s: float | None, *, key: str
     ) -> RemoteHold:
-        body = client_documents.reservation(flavor, room, count, duration_s)
+        body = client_documents.reservation(flavor, resources, count, duration_s)
         answer = await self._ask(
             "POST", "/api/reserveflavor", client_documents.TransactionReply, body, headers={_ONCE: key}
         )

@@ -113,22 +113,28 @@ class _ErrorReply(msgspec.Struct, frozen=True):
 
 def selectors(wish: CapacityRequest) -> Sequence[Mapping[str, Any]]:
     """What to list: all of it; or what can be had exactly as wished, and what is larger."""
-    room = wish.room
+    resources = wish.resources
     same = {"Architecture": wish.architecture, "Location": wish.where, "Sort": "price"}
-    if room == NO_RESOURCES:
+    if resources == NO_RESOURCES:
         return [{**same, "Limit": MAX_PAGE}]
     part = {
-        "Cpu": -(-room.cpu // CORE),
-        "Memory": room.memory,
-        "EphemeralStorage": room.disk,
+        "Cpu": -(-resources.cpu // CORE),
+        "Memory": resources.memory,
+        "EphemeralStorage": resources.disk,
         "Count": wish.count,
     }
-    larger = {"MoreThanCpu": room.cpu // CORE, "MoreThanMemory": room.memory, "MoreThanEph": room.disk}
+    larger = {
+        "MoreThanCpu": resources.cpu // CORE,
+        "MoreThanMemory": resources.memory,
+        "MoreThanEph": resources.disk,
+    }
     return [{**same, "Partition": part, "Limit": _EXACT}, {**same, **larger, "Limit": MAX_PAGE}]
 
 
-def reservation(flavor: OfferId, room: Resources, count: int, duration_s: float | None) -> Mapping[str, Any]:
-    body: dict[str, Any] = {"FlavorID": flavor, "Partition": PartDocument.of(room, count)}
+def reservation(
+    flavor: OfferId, resources: Resources, count: int, duration_s: float | None
+) -> Mapping[str, Any]:
+    body: dict[str, Any] = {"FlavorID": flavor, "Partition": PartDocument.of(resources, count)}
     if duration_s is not None:
         body["Duration"] = format_duration(duration_s)
     return body
@@ -157,7 +163,7 @@ def decode_offer(item: FlavorReply, provider: CloudId) -> OfferSnapshot:
         id=OfferId(item.flavor_id),
         provider=provider,
         kind=item.flavor_type,
-        room=whole,
+        resources=whole,
         price=price.price(),
         created_at=0.0,
         architecture=has.architecture,

@@ -158,10 +158,10 @@ class PartDocument(msgspec.Struct, frozen=True, rename="pascal"):
     count: Annotated[Count | None, Meta(description="Without it as few as may be taken together")] = None
 
     @classmethod
-    def of(cls, room: Resources, count: int) -> PartDocument:
-        return cls(room.cpu // CORE, room.memory, room.disk, count)
+    def of(cls, resources: Resources, count: int) -> PartDocument:
+        return cls(resources.cpu // CORE, resources.memory, resources.disk, count)
 
-    def room(self) -> Resources | None:
+    def resources(self) -> Resources | None:
         asked = parse_resources(self.cpu, self.memory, self.ephemeral_storage)
         return None if asked == NO_RESOURCES else asked
 
@@ -217,7 +217,7 @@ class SelectorBody(msgspec.Struct, frozen=True, rename="pascal"):
             most_memory=self.less_than_memory or None,
             most_disk=self.less_than_eph or None,
             most_price=None if self.max_price is None else self.max_price.price(),
-            part=None if part is None else part.room(),
+            part=None if part is None else part.resources(),
             count=None if part is None else part.count,
             sort=OfferSort(self.sort.removeprefix("-")),
             is_descending=self.sort.startswith("-"),
@@ -353,7 +353,7 @@ class FlavorBody(msgspec.Struct, frozen=True):
             id=OfferId(self.flavor_id) if self.flavor_id else new_id,
             provider=provider,
             kind=self.flavor_type,
-            room=parse_resources(has.cpu, has.memory, has.ephemeral_storage),
+            resources=parse_resources(has.cpu, has.memory, has.ephemeral_storage),
             price=self.price.price(),
             created_at=now,
             architecture=has.architecture,
@@ -418,8 +418,10 @@ def flavor_document(
 
 
 def _whole(flavor: Offer) -> WholeDocument:
-    room = flavor.room
-    return WholeDocument(room.cpu // CORE, room.memory, room.disk, PriceDocument.of(flavor.price))
+    resources = flavor.resources
+    return WholeDocument(
+        resources.cpu // CORE, resources.memory, resources.disk, PriceDocument.of(flavor.price)
+    )
 
 
 def _policy(flavor: Offer) -> PolicyDocument:
@@ -452,7 +454,7 @@ def transaction_document(hold: Hold, now: float, domain: str = "", ip: str = "")
         IdentityDocument(domain, hold.buyer, ip),
         iso(hold.created_at),
         iso(hold.expires_at),
-        PartDocument.of(hold.room, hold.count),
+        PartDocument.of(hold.resources, hold.count),
         PriceDocument.of(hold.price),
         f"{hold.total:f}",
         hold.state(now),
@@ -470,7 +472,7 @@ def contract_document(
         terms.buyer,
         terms.seller,
         terms.hold,
-        PartDocument.of(terms.room, terms.count),
+        PartDocument.of(terms.resources, terms.count),
         PriceDocument.of(terms.price),
         f"{terms.total:f}",
         iso(terms.starts_at),

@@ -247,16 +247,16 @@ class PartitionV1(msgspec.Struct, frozen=True, rename="camel"):
     architecture: Text = ""
 
     @classmethod
-    def of(cls, room: Resources, flavor: Offer) -> PartitionV1:
+    def of(cls, resources: Resources, flavor: Offer) -> PartitionV1:
         return cls(
-            quantities.cores(room.cpu),
-            quantities.megabytes(room.memory),
+            quantities.cores(resources.cpu),
+            quantities.megabytes(resources.memory),
             quantities.plain(PODS),
-            quantities.gigabytes(room.disk),
+            quantities.gigabytes(resources.disk),
             architecture=flavor.architecture,
         )
 
-    def room(self) -> Resources | None:
+    def resources(self) -> Resources | None:
         reject_unsupported(self.gpu, "gpu", NOT_IN_PARTS)
         reject_unsupported(self.storage, "storage", NOT_IN_PARTS)
         asked = quantities.read_resources(self.cpu, self.memory, self.ephemeral_storage, "ephemeralStorage")

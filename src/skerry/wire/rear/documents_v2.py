@@ -230,18 +230,18 @@ class ConfigurationV2(msgspec.Struct, frozen=True):
     type: Text = K8SLICE
 
     @classmethod
-    def of(cls, room: Resources, flavor: Offer) -> ConfigurationV2:
+    def of(cls, resources: Resources, flavor: Offer) -> ConfigurationV2:
         return cls(
             SliceConfigurationV2(
-                quantities.cores(room.cpu),
-                quantities.megabytes(room.memory),
+                quantities.cores(resources.cpu),
+                quantities.megabytes(resources.memory),
                 quantities.plain(PODS),
-                storage=quantities.gigabytes(room.disk),
+                storage=quantities.gigabytes(resources.disk),
             ),
             flavor.kind,
         )
 
-    def room(self) -> Resources:
+    def resources(self) -> Resources:
         if self.type.lower() != K8SLICE:
             raise errors.Unprocessable(f"only a {K8SLICE} can be taken in part, and this says {self.type!r}")
         asked = self.data
@@ -353,8 +353,8 @@ def flavor_v2(offer: OfferSnapshot, owner: documents.IdentityDocument) -> Flavor
 
 def _partitionability(flavor: Offer) -> PartitionabilityV2:
     parts = flavor.partition
-    least = flavor.room if parts is None else parts.least
-    step = flavor.room if parts is None else parts.step
+    least = flavor.resources if parts is None else parts.least
+    step = flavor.resources if parts is None else parts.step
     return PartitionabilityV2(
         quantities.cores(least.cpu),
         quantities.megabytes(least.memory),

@@ -118,7 +118,7 @@ async def reserve(rear: RearContext, call: RequestContext, body: ReservationBody
     asked = rear.ledger.reserve(
         buyer,
         OfferId(body.flavor_id),
-        room=None if part is None else part.room(),
+        resources=None if part is None else part.resources(),
         count=None if part is None else part.count,
         duration_s=body.duration_s(),
         wait_s=body.wait,

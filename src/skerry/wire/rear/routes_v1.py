@@ -98,7 +98,7 @@ async def reserve(
     hold = await rear.ledger.reserve(
         buyer.named(name),
         reservations.resolve_flavor(rear, path.flavour_id),
-        room=None if body.partition is None else body.partition.room(),
+        resources=None if body.partition is None else body.partition.resources(),
         idempotency_key=call.idempotency_key,
         contact=buyer.contact(Contact(body.buyer_id.domain, body.buyer_id.ip, body.cluster_id), name),
     )

@@ -93,7 +93,7 @@ async def reserve(rear: RearContext, call: RequestContext, body: ReserveV2) -> T
     hold = await rear.ledger.reserve(
         buyer.named(name),
         reservations.resolve_flavor(rear, body.flavor_id),
-        room=None if body.configuration is None else body.configuration.room(),
+        resources=None if body.configuration is None else body.configuration.resources(),
         idempotency_key=call.idempotency_key,
         contact=buyer.contact(body.buyer_id.contact(), name),
     )

@@ -30,12 +30,12 @@ from skerry.model.resources import NO_RESOURCES, Gigabytes, Megabytes, Millicore
 PRICE = Price(Decimal("0.10"), "EUR", "PT1H")
 
 
-def room(cpu: int = 0, memory: int = 0, disk: int = 0) -> Resources:
+def resources(cpu: int = 0, memory: int = 0, disk: int = 0) -> Resources:
     return Resources(Millicores(cpu), Megabytes(memory), Gigabytes(disk))
 
 
-PARTS = Partition(room(1000, 512), room(1000, 512))
-WHOLE = room(8000, 16384, 100)
+PARTS = Partition(resources(1000, 512), resources(1000, 512))
+WHOLE = resources(8000, 16384, 100)
 
 
 def offer(id: str = "f-1", free: Resources | None = None, **changes: Any) -> OfferSnapshot:
@@ -44,7 +44,7 @@ def offer(id: str = "f-1", free: Resources | None = None, **changes: Any) -> Off
             "id": OfferId(id),
             "provider": CloudId("north"),
             "kind": "k8slice",
-            "room": WHOLE,
+            "resources": WHOLE,
             "price": PRICE,
             "created_at": 1.0,
             "architecture": "amd64",
@@ -75,22 +75,22 @@ def ids(page: OfferPage) -> list[str]:
         ({"most_memory": 16383}, False),
         ({"least_disk": 100}, True),
         ({"most_disk": 99}, False),
-        ({"part": room(2000, 1024)}, True),
-        ({"part": room(2500, 1024)}, False),  # not a step
-        ({"part": room(500, 1024)}, False),  # too small
-        ({"part": room(9000, 1024)}, False),  # too large
-        ({"part": room(2000, 16384 - 256)}, False),  # what stays is too small
+        ({"part": resources(2000, 1024)}, True),
+        ({"part": resources(2500, 1024)}, False),  # not a step
+        ({"part": resources(500, 1024)}, False),  # too small
+        ({"part": resources(9000, 1024)}, False),  # too large
+        ({"part": resources(2000, 16384 - 256)}, False),  # what stays is too small
         ({"part": WHOLE}, True),
         ({"part": NO_RESOURCES}, False),
-        ({"part": room(2000, 1024), "count": 2}, False),  # one at a time
+        ({"part": resources(2000, 1024), "count": 2}, False),  # one at a time
         ({"count": 1}, True),
         ({"most_price": PRICE}, True),
         ({"most_price": Price(Decimal("2.40"), "EUR", "P1D")}, True),
         ({"most_price": Price(Decimal("0.0999"), "EUR", "PT1H")}, False),
         ({"most_price": Price(Decimal(100), "USD", "PT1H")}, False),
         # Half of the cpu, a quarter of the memory and nothing of the disk are a quarter of it.
-        ({"part": room(4000, 4096), "most_price": Price(Decimal("0.025"), "EUR", "PT1H")}, True),
-        ({"part": room(4000, 4096), "most_price": Price(Decimal("0.0249"), "EUR", "PT1H")}, False),
+        ({"part": resources(4000, 4096), "most_price": Price(Decimal("0.025"), "EUR", "PT1H")}, True),
+        ({"part": resources(4000, 4096), "most_price": Price(Decimal("0.0249"), "EUR", "PT1H")}, False),
     ],
 )
 def test_what_a_selector_means(wanted: dict[str, Any], is_meant: bool) -> None:
@@ -101,20 +101,20 @@ def test_what_a_selector_means(wanted: dict[str, Any], is_meant: bool) -> None:
 
 
 def test_what_is_free_counts_and_not_what_there_was() -> None:
-    left = offer(free=room(2000, 1024))
+    left = offer(free=resources(2000, 1024))
     assert matches(left, OfferSelector(cpu=2000))
     assert not matches(left, OfferSelector(cpu=8000))
-    assert not matches(left, OfferSelector(part=room(3000, 512)))
+    assert not matches(left, OfferSelector(part=resources(3000, 512)))
 
 
 @pytest.mark.parametrize(
     ("some", "is_available"),
     [
         (offer(free=NO_RESOURCES), False),
-        (offer(free=room(500, 16384)), False),  # less than the least part
-        (offer(free=room(1000, 512)), True),
+        (offer(free=resources(500, 16384)), False),  # less than the least part
+        (offer(free=resources(1000, 512)), True),
         (offer(partition=None), True),
-        (offer(partition=None, free=room(7000, 16384, 100)), False),
+        (offer(partition=None, free=resources(7000, 16384, 100)), False),
         (offer(partition=None, stock=3, free=WHOLE), True),
         (offer(partition=None, stock=3, aggregation=Aggregation(2, 3), free=WHOLE), False),
         (offer(partition=None, stock=3, aggregation=Aggregation(2, 3), free=WHOLE * 2), True),
@@ -158,7 +158,7 @@ def test_no_order_is_kept_for_a_currency_that_nobody_sells_in() -> None:
     """Or who asks in many would have every change of an offer noted in as many orders."""
     found = column_index.OfferColumnIndex([offer()])
     for currency in ("EUR", "AAA", "AAB", "AAC"):
-        for part in (None, room(1000, 512)):
+        for part in (None, resources(1000, 512)):
             most = Price(Decimal(1), currency, "PT1H")
             assert bool(found.find(OfferSelector(most_price=most, part=part), 1, None)) is (currency == "EUR")
     assert {group for _, group in found._orders} == {"EUR"}
@@ -166,9 +166,9 @@ def test_no_order_is_kept_for_a_currency_that_nobody_sells_in() -> None:
 
 @pytest.mark.parametrize("many", [0, 100])
 def test_a_part_of_something_large_may_be_cheaper_than_something_small(many: int) -> None:
-    catalogue = OfferIndex([offer("small", room=room(2000, 4096)), offer("large")], many=many)
+    catalogue = OfferIndex([offer("small", resources=resources(2000, 4096)), offer("large")], many=many)
     assert ids(catalogue.find(EVERYTHING)) == ["large", "small"]  # they cost the same
-    assert ids(catalogue.find(OfferSelector(part=room(2000, 4096)))) == ["large", "small"]
+    assert ids(catalogue.find(OfferSelector(part=resources(2000, 4096)))) == ["large", "small"]
     assert ids(catalogue.find(OfferSelector(sort=OfferSort.CPU))) == ["small", "large"]
 
 
@@ -193,7 +193,7 @@ def test_pages_go_on_behind_an_offer_that_is_gone(many: int) -> None:
 
 
 ROOMS = st.builds(
-    room,
+    resources,
     st.integers(0, 4).map(lambda n: n * 500),
     st.integers(0, 4).map(lambda n: n * 256),
     st.integers(0, 3),
@@ -216,7 +216,7 @@ def offers(draw: st.DrawFn) -> OfferSnapshot:
         id=OfferId(f"f-{draw(st.integers(0, 30)):02}"),
         provider=CloudId("north"),
         kind=draw(st.sampled_from(["k8slice", "vm"])),
-        room=of_one,
+        resources=of_one,
         price=draw(PRICES),
         created_at=1.0,
         architecture=draw(st.sampled_from(["", "amd64", "arm64"])),
@@ -237,9 +237,9 @@ def offers(draw: st.DrawFn) -> OfferSnapshot:
 PLAIN = st.builds(
     lambda id, cpu, memory, disk, amount, currency: offer(
         id,
-        room=room(500 * cpu, 256 * memory, disk),
+        resources=resources(500 * cpu, 256 * memory, disk),
         price=Price(Decimal(amount) / 8, currency, "PT1H"),
-        partition=Partition(room(500, 256), room(500, 256)),
+        partition=Partition(resources(500, 256), resources(500, 256)),
     ),
     st.integers(0, 99).map(lambda number: f"f-{number:02}"),
     st.integers(1, 9),
@@ -270,7 +270,14 @@ SELECTORS = st.builds(
 BROAD = st.builds(
     OfferSelector,
     part=st.sampled_from(
-        [None, room(500, 256), room(500, 256), room(1000, 256), room(500, 512, 1), room(500)]
+        [
+            None,
+            resources(500, 256),
+            resources(500, 256),
+            resources(1000, 256),
+            resources(500, 512, 1),
+            resources(500),
+        ]
     ),
     sort=st.sampled_from([OfferSort.PRICE, OfferSort.PRICE, OfferSort.CPU]),
     is_descending=st.sampled_from([False, False, True]),
@@ -353,7 +360,7 @@ def test_the_first_of_thousands_are_found_without_sorting_them_all(
     some = [
         offer(
             f"f-{number * 7919 % 3001:04}",
-            room=room(1000 * (1 + number * 31 % 17), 512 * (1 + number * 17 % 23), number % 5),
+            resources=resources(1000 * (1 + number * 31 % 17), 512 * (1 + number * 17 % 23), number % 5),
             price=Price(Decimal(1 + number * 13 % 11) / 100, "EUR", "PT1H"),
         )
         for number in range(3000)
@@ -361,7 +368,7 @@ def test_the_first_of_thousands_are_found_without_sorting_them_all(
     small, large = OfferIndex(some, many=10_000), OfferIndex(some, many=0)
     for selector in (
         OfferSelector(sort=sort, is_descending=is_descending),
-        OfferSelector(sort=sort, is_descending=is_descending, part=room(1000, 1024)),
+        OfferSelector(sort=sort, is_descending=is_descending, part=resources(1000, 1024)),
         OfferSelector(sort=sort, is_descending=is_descending, least_cpu=16000, most_memory=4000),
     ):
         first = small.find(selector, limit=5)

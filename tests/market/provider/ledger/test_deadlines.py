@@ -13,7 +13,7 @@ from skerry.model.ids import OfferId
 from skerry.model.market import EndReason
 from skerry.store.local.memory import MemoryStore
 from skerry.store.protocol import Delete
-from tests.market.markets import ANN, BOB, F, market, outcome, room
+from tests.market.markets import ANN, BOB, F, market, outcome, resources
 from tests.support.waiting import eventually
 
 
@@ -107,7 +107,7 @@ async def test_deadlines_are_kept_by_themselves() -> None:
         await m.reserve()
         waiter = asyncio.create_task(m.reserve(BOB, cpu=8, wait_s=10))
         sale = await m.ledger.purchase((await waiter).id, BOB)
-        assert sale.contract.taken == room(8, 8000)
+        assert sale.contract.taken == resources(8, 8000)
 
         async def is_withdrawn() -> bool:
             return "flavor.withdrawn" in await m.kinds()

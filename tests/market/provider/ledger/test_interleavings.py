@@ -89,7 +89,7 @@ async def run_deals(asked: list[tuple[int, bool, int, int]], turns: list[int]) -
             )
         )
         sales = [one for one in found if isinstance(one, ContractRecord)]
-        sold = sum(sale.contract.room.cpu for sale in sales) // 1000
+        sold = sum(sale.contract.resources.cpu for sale in sales) // 1000
         assert sold <= SIZE
         assert len({sale.contract.id for sale in sales}) == len(sales)
         refused = [one for one in found if isinstance(one, type)]

@@ -12,7 +12,7 @@ from msgspec.structs import replace
 from skerry.model import errors
 from skerry.model.ids import CloudId, ContractId, HoldId, OfferId
 from skerry.model.market import Aggregation, EndReason, Price
-from tests.market.markets import ANN, BOB, F, document, flavor, market, outcome, room
+from tests.market.markets import ANN, BOB, F, document, flavor, market, outcome, resources
 from tests.support.waiting import eventually
 
 
@@ -27,7 +27,11 @@ async def test_a_hold_takes_room_and_a_purchase_makes_it_a_contract_at_the_price
         sale = await m.ledger.purchase(hold.id, ANN)
         assert m.split() == (5, 0, 3)
         contract = sale.contract
-        assert (contract.price, contract.total, contract.taken) == (hold.price, hold.total, room(3, 3000))
+        assert (contract.price, contract.total, contract.taken) == (
+            hold.price,
+            hold.total,
+            resources(3, 3000),
+        )
         assert contract.flavor == hold.flavor
         assert contract.ends_at - contract.starts_at == 7200.0
         assert sale.document == document(contract)
@@ -239,7 +243,7 @@ async def test_contracts_of_a_reclaimed_flavor_end_after_their_notice_and_not_be
 
 async def test_more_contracts_are_taken_back_than_one_transaction_holds() -> None:
     async with market(max_holds=1000) as m:
-        await m.publish(room=room(200, 200_000))
+        await m.publish(resources=resources(200, 200_000))
         for _ in range(150):
             await m.buy()
         await m.ledger.withdraw(F, actor="ed", reclaim=True)
@@ -321,13 +325,13 @@ async def test_a_flavor_may_be_published_again_and_what_was_sold_of_it_stays_sol
         first = await m.publish()
         assert await m.publish() == first
         with pytest.raises(errors.AlreadyExists, match="withdraw it first"):
-            await m.publish(room=room(4, 4000))
+            await m.publish(resources=resources(4, 4000))
         sale = await m.buy(cpu=2)
         withdrawn = await m.ledger.withdraw(F, actor="ed")
-        again = await m.publish(room=room(1, 1000))
+        again = await m.publish(resources=resources(1, 1000))
         assert again.flavor.version == withdrawn.flavor.version + 1
         assert m.split() == (0, 0, 2)
-        assert await m.publish(room=room(1, 1000)) == again
+        assert await m.publish(resources=resources(1, 1000)) == again
         await m.ledger.release(sale.contract.id, ANN)
         assert m.split() == (1, 0, 0)  # as much as is offered now
 
@@ -344,14 +348,14 @@ async def test_a_flavor_never_shrinks_below_what_is_held_and_sold() -> None:
         await m.publish()
         await m.reserve(cpu=2)
         await m.buy(cpu=3)
-        await m.ledger.update(F, lambda f: f, actor="ed", capacity=room(1, 7000))
+        await m.ledger.update(F, lambda f: f, actor="ed", capacity=resources(1, 7000))
         account = m.ledger.flavor(F)
-        assert (account.capacity, account.free) == (room(5, 7000), room(0, 2000))
+        assert (account.capacity, account.free) == (resources(5, 7000), resources(0, 2000))
         assert m.ledger.audit() == {}
         with pytest.raises(errors.Invalid, match="keeps its id"):
             await m.ledger.update(F, lambda f: replace(f, kind="vm"), actor="ed")
         with pytest.raises(errors.Invalid, match="some room"):
-            await m.ledger.update(F, lambda f: replace(f, room=room(0, 0)), actor="ed")
+            await m.ledger.update(F, lambda f: replace(f, resources=resources(0, 0)), actor="ed")
 
 
 async def test_a_flavor_whose_time_is_over_is_offered_no_longer() -> None:
@@ -383,12 +387,12 @@ async def test_versions_go_up_by_one_with_every_change_that_buyers_see() -> None
 @pytest.mark.parametrize(
     ("changes", "asks"),
     [
-        ({}, {"room": room(1, 1500)}),
-        ({}, {"room": room(8, 7500)}),
-        ({}, {"room": room(1, 1000), "count": 2}),
-        ({"aggregation": Aggregation(2, 3)}, {"room": room(1, 1000), "count": 1}),
-        ({"aggregation": Aggregation(2, 3)}, {"room": room(1, 1000), "count": 4}),
-        ({"partition": None}, {"room": room(1, 1000)}),
+        ({}, {"resources": resources(1, 1500)}),
+        ({}, {"resources": resources(8, 7500)}),
+        ({}, {"resources": resources(1, 1000), "count": 2}),
+        ({"aggregation": Aggregation(2, 3)}, {"resources": resources(1, 1000), "count": 1}),
+        ({"aggregation": Aggregation(2, 3)}, {"resources": resources(1, 1000), "count": 4}),
+        ({"partition": None}, {"resources": resources(1, 1000)}),
     ],
 )
 async def test_what_is_against_the_policy_of_a_flavor_is_refused_and_changes_nothing(
@@ -408,13 +412,13 @@ async def test_what_is_against_the_policy_of_a_flavor_is_refused_and_changes_not
         {"count": 0},
         {"count": -1},
         {"count": 1.5},
-        {"count": 2**31, "room": room(1, 1000)},
+        {"count": 2**31, "resources": resources(1, 1000)},
         {"duration_s": 0.0},
         {"duration_s": float("nan")},
         {"duration_s": 1e12},
         {"wait_s": -1.0},
         {"wait_s": float("nan")},
-        {"room": room(0, 0)},
+        {"resources": resources(0, 0)},
         {"idempotency_key": ""},
         {"idempotency_key": "x" * 256},
     ],
@@ -431,7 +435,7 @@ async def test_several_equal_parts_are_taken_together() -> None:
     async with market() as m:
         await m.publish(aggregation=Aggregation(1, 4))
         hold = await m.reserve(cpu=2, count=3)
-        assert (hold.taken, hold.price.amount) == (room(6, 6000), Decimal("0.6"))
+        assert (hold.taken, hold.price.amount) == (resources(6, 6000), Decimal("0.6"))
         with pytest.raises(errors.ResourcesExhausted):
             await m.reserve(cpu=1, count=3)
         assert m.split() == (2, 6, 0)
@@ -441,8 +445,12 @@ async def test_whole_ones_are_taken_while_there_are_enough() -> None:
     async with market() as m:
         await m.publish(partition=None, stock=5, aggregation=Aggregation(1, 3))
         hold = await m.ledger.reserve(ANN, F, count=3)
-        assert (hold.room, hold.taken, hold.price.amount) == (room(8, 8000), room(24, 24_000), Decimal("2.4"))
-        assert m.ledger.flavor(F).free == room(16, 16_000)
+        assert (hold.resources, hold.taken, hold.price.amount) == (
+            resources(8, 8000),
+            resources(24, 24_000),
+            Decimal("2.4"),
+        )
+        assert m.ledger.flavor(F).free == resources(16, 16_000)
         with pytest.raises(errors.ResourcesExhausted):
             await m.ledger.reserve(BOB, F, count=3)
 
@@ -452,7 +460,7 @@ async def test_who_names_no_part_takes_all_that_is_free() -> None:
         await m.publish()
         await m.reserve(ANN, cpu=3)
         hold = await m.ledger.reserve(BOB, F)
-        assert (hold.room, hold.price.amount) == (room(5, 5000), Decimal("0.5"))
+        assert (hold.resources, hold.price.amount) == (resources(5, 5000), Decimal("0.5"))
         with pytest.raises(errors.ResourcesExhausted):
             await m.ledger.reserve(BOB, F)
 
@@ -460,15 +468,15 @@ async def test_who_names_no_part_takes_all_that_is_free() -> None:
 async def test_who_names_no_part_of_what_is_too_little_to_sell_is_told_that_there_is_no_room() -> None:
     """There is less of it than there was, and memory is left without the cores that it is sold with."""
     async with market() as m:
-        await m.publish(room=room(8, 8000, 100))
+        await m.publish(resources=resources(8, 8000, 100))
         held = await m.reserve(ANN, cpu=7)
-        await m.ledger.update(F, lambda flavor: flavor, actor="ed", capacity=room(7, 8000, 100))
+        await m.ledger.update(F, lambda flavor: flavor, actor="ed", capacity=resources(7, 8000, 100))
         with pytest.raises(errors.ResourcesExhausted, match="lacks 8 cores of cpu"):
             await m.ledger.reserve(BOB, F)
         waiter = asyncio.create_task(m.ledger.reserve(BOB, F, wait_s=10))
         await asyncio.sleep(0)
         await m.ledger.cancel(held.id, ANN)
-        assert (await waiter).room == room(7, 8000, 100)
+        assert (await waiter).resources == resources(7, 8000, 100)
 
 
 async def test_a_request_with_a_key_is_done_once() -> None:
@@ -558,7 +566,7 @@ async def test_only_offers_of_this_provider_are_published_and_not_more_than_allo
         with pytest.raises(errors.Invalid, match="nothing of others"):
             await m.publish(provider=CloudId("south"))
         with pytest.raises(errors.Invalid, match="some room"):
-            await m.publish(room=room(0, 0))
+            await m.publish(resources=resources(0, 0))
         first = await m.publish()
         assert await m.publish() == first
         with pytest.raises(errors.TooLarge):

@@ -33,7 +33,7 @@ from skerry.model.ids import CloudId, ContractId, HoldId, OfferId
 from skerry.model.market import Hold, Partition, Price
 from skerry.model.market_settings import MarketSettings
 from skerry.store.local.memory import MemoryStore
-from tests.market.markets import Market, flavor, outcome, room
+from tests.market.markets import Market, flavor, outcome, resources
 from tests.support.waiting import PATIENCE_S
 
 T = TypeVar("T")
@@ -210,7 +210,7 @@ class Machine(RuleBasedStateMachine):
         offer = flavor(
             id=id,
             price=Price(Decimal(amount), "EUR", "PT1H"),
-            partition=Partition(room(LEAST, LEAST * 1000), room(1, 1000)),
+            partition=Partition(resources(LEAST, LEAST * 1000), resources(1, 1000)),
         )
         found = self.run(outcome(self.markets[server].ledger.publish(offer, actor="ed")))
         if id in self.model.size and id not in self.model.withdrawn:
@@ -225,7 +225,9 @@ class Machine(RuleBasedStateMachine):
     @rule(server=servers, id=st.sampled_from(FLAVORS), cpu=st.integers(1, SIZE))
     def resize(self, server: int, id: OfferId, cpu: int) -> None:
         """Less of it, or more again, as the node has it."""
-        work = self.markets[server].ledger.update(id, lambda f: f, actor="ed", capacity=room(cpu, cpu * 1000))
+        work = self.markets[server].ledger.update(
+            id, lambda f: f, actor="ed", capacity=resources(cpu, cpu * 1000)
+        )
         found = self.run(outcome(work))
         if id not in self.model.size:
             assert found is errors.NotFound
@@ -325,7 +327,7 @@ class Machine(RuleBasedStateMachine):
             if self.model.withdrawn.get(deal.flavor):
                 deal.until = self.now + SETTINGS.notice_s
             assert found.contract.price.amount == deal.price
-            assert found.contract.taken == room(deal.cpu, deal.cpu * 1000)
+            assert found.contract.taken == resources(deal.cpu, deal.cpu * 1000)
             return hold, found.contract.id
         return none
 

@@ -10,7 +10,7 @@ import pytest
 from skerry.model import errors
 from skerry.model.ids import CloudId
 from skerry.model.market import Hold
-from tests.market.markets import ANN, BOB, F, Market, market, outcome, room
+from tests.market.markets import ANN, BOB, F, Market, market, outcome, resources
 
 CAT = CloudId("cat")
 
@@ -203,9 +203,9 @@ async def test_what_the_policy_forbids_is_refused_at_once_though_there_is_no_roo
         await m.publish()
         await m.reserve(ANN, cpu=8)
         for _ in range(2):  # with nobody in line, and behind somebody
-            for ask, count in ((room(1, 1500), 1), (room(1, 500), 1), (room(1, 1000), 2)):
+            for ask, count in ((resources(1, 1500), 1), (resources(1, 500), 1), (resources(1, 1000), 2)):
                 with pytest.raises(errors.Unprocessable):
-                    await m.ledger.reserve(BOB, F, room=ask, count=count, wait_s=10)
+                    await m.ledger.reserve(BOB, F, resources=ask, count=count, wait_s=10)
             waiter = waiting(m, CAT, 8)
             await settle()
         waiter.cancel()
@@ -242,4 +242,4 @@ async def test_who_names_no_part_waits_for_whatever_comes() -> None:
         waiter = asyncio.create_task(m.ledger.reserve(BOB, F, wait_s=10))
         await settle()
         await m.ledger.cancel(held.id, ANN)
-        assert (await waiter).room == room(5, 5000)
+        assert (await waiter).resources == resources(5, 5000)

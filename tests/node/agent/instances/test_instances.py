@@ -47,13 +47,13 @@ class TestOrders:
             "name": "My_web.1",
             "environment": ("A=1",),
             "arguments": ("serve", "all"),
-            "room": Resources(500, 64),
+            "resources": Resources(500, 64),
         }
         await run(ground, **asked)
         view = ground.view()
         assert view is not None
         assert (view.spec.host_name, view.spec.environment) == ("My-web-1", ("A=1",))
-        assert (view.spec.arguments, view.spec.room) == (("serve", "all"), Resources(500, 64))
+        assert (view.spec.arguments, view.spec.resources) == (("serve", "all"), Resources(500, 64))
         assert ground.statuses() == ["STARTING", "RUNNING"]
         assert ground.reports()[-1].ip == view.address == "10.0.0.2"
 

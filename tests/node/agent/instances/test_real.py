@@ -122,7 +122,7 @@ async def test_work_that_is_done_stays_done_and_its_output_can_be_read(here: Her
 
 async def test_too_much_memory_is_told_as_that(here: Here) -> None:
     greedy = "x=aaaaaaaaaaaaaaaa; while true; do x=$x$x; done"
-    await here.order("sh", "-c", greedy, restart="never", room=Resources(memory=Megabytes(16)))
+    await here.order("sh", "-c", greedy, restart="never", resources=Resources(memory=Megabytes(16)))
     await reach(here.instances, "FAILED", 1)
     assert "memory" in here.reports()[-1].reason
 

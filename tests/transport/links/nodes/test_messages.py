@@ -59,11 +59,11 @@ ports = st.lists(
     unique_by=lambda mapping: (mapping.source, mapping.protocol),
 )
 specs = st.builds(
-    lambda name, keys, room, ports, when, budget, arguments, architecture, constraints: InstanceSpec(
+    lambda name, keys, resources, ports, when, budget, arguments, architecture, constraints: InstanceSpec(
         name=name,
         uri=f"example.org/{name}:1",
         environment=tuple(f"{key}=ü" for key in keys),
-        room=room,
+        resources=resources,
         ports=tuple(ports),
         restart=RestartPolicy(when, budget),
         arguments=tuple(arguments),

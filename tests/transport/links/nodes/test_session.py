@@ -59,7 +59,7 @@ async def test_what_a_node_says_of_itself_arrives_and_may_change(served):
     node = await served.connect("n1")
     await node.hello(NodeHello("edge", FACTS, ROOM, {"zone": "a"}, "10.70.0.0/24"))
     known = served.fleet.nodes.get("n1")
-    assert (known.name, known.facts, known.room) == ("edge", FACTS, ROOM)
+    assert (known.name, known.facts, known.resources) == ("edge", FACTS, ROOM)
     assert (known.labels, known.subnet) == ({"zone": "a"}, "10.70.0.0/24")
     await node.send(NodeHello("core", FACTS, ROOM))
     await eventually(lambda: served.fleet.nodes.get("n1").name == "core")
@@ -68,14 +68,16 @@ async def test_what_a_node_says_of_itself_arrives_and_may_change(served):
 async def test_a_heartbeat_is_a_sign_of_life(served):
     node = await served.connect("n1")
     await node.hello(HELLO)
-    await eventually(lambda: served.fleet.nodes.alive(NodeId("n1")))
-    beats = served.fleet.nodes.pulse._beats
+    await eventually(lambda: served.fleet.nodes.heartbeat(NodeId("n1")))
+    beats = served.fleet.nodes.heartbeats._beats
     for _ in range(5):
         advance(4.0, served.fleet)
         await node.send(SessionHeartbeat())
-        await eventually(lambda: beats[NodeId("n1")].heard_at == served.fleet.nodes.attention.monotonic())
-        await served.fleet.nodes.pulse.beat()
-    assert served.fleet.nodes.alive(NodeId("n1"))
+        await eventually(
+            lambda: beats[NodeId("n1")].heard_at == served.fleet.nodes.heartbeat_clock.monotonic()
+        )
+        await served.fleet.nodes.heartbeats.beat()
+    assert served.fleet.nodes.heartbeat(NodeId("n1"))
 
 
 async def test_a_large_set_of_orders_comes_whole(served):
@@ -201,7 +203,7 @@ async def test_a_node_whose_word_is_worked_on_is_not_taken_for_silent(served, mo
         case "hello":
             await node.send(HELLO)
     await eventually(lambda: begun)
-    busy_with = served.sessions._nodes.pulse._busy_with
+    busy_with = served.sessions._nodes.heartbeats._busy_with
     assert list(busy_with) == begun
     is_done.set()
     await eventually(lambda: not busy_with)

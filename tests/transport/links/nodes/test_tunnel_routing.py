@@ -140,7 +140,7 @@ async def test_a_server_does_not_pass_on_what_another_passed_on(served, authorit
     async with fleet_on(served.fleet.store, served.fleet.clock, server="http://three:8080") as three:
         third = NodeSessions(three.nodes, FakeInstances(three.instance_table), FleetSettings())
         async with third.connect("n1", NodeHello("edge", FACTS, ROOM)):
-            await eventually(lambda: served.fleet.nodes.alive(N1))
+            await eventually(lambda: served.fleet.nodes.heartbeat(N1))
             stub = ServerServiceStub(served.channel("local-admin", "admin"))
             wanted = pb.Reach(node="n1", tunnel=pb.OpenTunnel(instance="i1", logs=pb.LogsAsk()))
             with pytest.raises(GRPCError, match="http://three:8080; ask there"):

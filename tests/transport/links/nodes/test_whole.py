@@ -119,4 +119,4 @@ async def test_many_nodes_are_connected_at_once(control, listening):
     nodes = await asyncio.gather(*(listening.connect(f"n{number}") for number in range(20)))
     welcomes = await asyncio.gather(*(node.hello(HELLO) for node in nodes))
     assert len({welcome.subnet for welcome in welcomes}) == 20
-    await eventually(lambda: all(condition.view.takes_work for condition in control.nodes.conditions()))
+    await eventually(lambda: all(condition.view.is_schedulable for condition in control.nodes.conditions()))

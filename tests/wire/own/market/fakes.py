@@ -23,12 +23,12 @@ from skerry.market.provider.allowlist import AllowedBuyer
 from skerry.model import errors
 from skerry.model.ids import CloudId, ContractId, NodeId, OfferId
 from skerry.model.market import Price, check_cloud
-from tests.support.deals import FLAVOR, SELLER, room
+from tests.support.deals import FLAVOR, SELLER, resources
 
 START = 1_700_000_000.0
 NORTH = MarketPeer("north", "https://north.example:1323", SELLER.cloud)
 FOUND = OfferQuote(
-    "north", FLAVOR, room(6, 12288, 100), room(4, 8192), 1, Price(Decimal("0.40"), "EUR", "PT1H")
+    "north", FLAVOR, resources(6, 12288, 100), resources(4, 8192), 1, Price(Decimal("0.40"), "EUR", "PT1H")
 )
 BORROWED = BorrowedContract(
     id=ContractId("01c0ntract"),
@@ -36,7 +36,7 @@ BORROWED = BorrowedContract(
     cloud=SELLER.cloud,
     node=NodeId("borrowed-01c0ntract"),
     flavor=OfferId("edge-1"),
-    room=room(4, 8192),
+    resources=resources(4, 8192),
     count=1,
     price=Price(Decimal("0.40"), "EUR", "PT1H"),
     total=Decimal("0.80"),

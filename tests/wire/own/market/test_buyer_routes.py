@@ -15,7 +15,7 @@ from skerry.market.buyer.peers import MAX_CA, MAX_URL
 from skerry.market.buyer.quotes import BorrowedContractState, BuyProgress, CapacityRequest, PeerStatus
 from skerry.model import errors
 from skerry.wire.own.market.context import MAX_PURCHASES
-from tests.support.deals import room
+from tests.support.deals import resources
 from tests.support.waiting import eventually
 from tests.transport.http.talking import post
 from tests.wire.own.market.conftest import Shop
@@ -77,7 +77,7 @@ async def test_offers_of_an_amount_are_asked_for_with_all_that_was_wished(shop: 
     asked = "cpu=4&memory=8192&disk=20&count=2&duration_s=60&max_price=0.50&currency=EUR"
     found = await shop.get(f"/market/offers?{asked}&where=Torino&architecture=arm64&peer=north")
     assert shop.trader.wishes == [
-        CapacityRequest(room(4, 8192, 20), 2, 60.0, Decimal("0.50"), "EUR", "Torino", "arm64", "north")
+        CapacityRequest(resources(4, 8192, 20), 2, 60.0, Decimal("0.50"), "EUR", "Torino", "arm64", "north")
     ]
     [offer] = found["offers"]
     assert (offer["peer"], offer["flavor"]["id"], offer["count"]) == ("north", "edge-1", 1)
@@ -141,7 +141,7 @@ async def test_a_purchase_is_told_step_by_step_and_ends_with_the_contract(shop: 
     assert (bought["total"], bought["state"], bought["ends_at"]) == ("0.80", "open", START + 7200)
     assert "document" not in bought
     assert shop.trader.wishes == [
-        CapacityRequest(room(4, 8192), duration_s=7200.0, max_price=Decimal("0.50"))
+        CapacityRequest(resources(4, 8192), duration_s=7200.0, max_price=Decimal("0.50"))
     ]
     assert shop.trader.undone == 0
 

@@ -16,7 +16,7 @@ from skerry.market.terms import signatures
 from skerry.market.terms.keys import SigningKey
 from skerry.model.ids import CloudId, OfferId
 from skerry.model.market import Aggregation, Partition
-from tests.support.deals import BUYER, OPEN, room
+from tests.support.deals import BUYER, OPEN, resources
 from tests.transport.http.conftest import serving
 from tests.wire.own.market.conftest import Shop, desk_of
 from tests.wire.own.market.fakes import BORROWED, NORTH, FakeTrader
@@ -40,14 +40,14 @@ async def test_a_flavor_is_sold_whole_if_nothing_says_in_which_parts(shop: Shop)
     assert made["parts"] is None
     assert made["price"] == {"amount": "0.10", "currency": "EUR", "period": "PT1H"}
     flavor = shop.ledger.flavor(OfferId("small")).flavor
-    assert (flavor.room, flavor.stock, flavor.partition) == (room(8, 16384, 100), 3, None)
+    assert (flavor.resources, flavor.stock, flavor.partition) == (resources(8, 16384, 100), 3, None)
     assert (flavor.provider, flavor.location, flavor.architecture) == (shop.desk.provider, "Torino", "arm64")
 
 
 async def test_minima_and_steps_say_in_which_parts_and_a_count_how_many(shop: Shop) -> None:
     await sell(shop, {**PARTS, "max_count": 4})
     flavor = shop.ledger.flavor(OfferId("small")).flavor
-    assert flavor.partition == Partition(room(1, 512), room(1, 512))
+    assert flavor.partition == Partition(resources(1, 512), resources(1, 512))
     assert flavor.aggregation == Aggregation(1, 4)
 
 
@@ -106,8 +106,8 @@ async def test_a_minimum_above_all_of_it_is_refused_in_the_seller_s_own_words(sh
 async def test_the_ledger_shows_where_capacity_is_and_that_it_adds_up(shop: Shop) -> None:
     await sell(shop, PARTS)
     buyer = BUYER.cloud
-    await shop.ledger.reserve(buyer, OfferId("small"), room=room(2, 1024))
-    hold = await shop.ledger.reserve(buyer, OfferId("small"), room=room(1, 512), count=1)
+    await shop.ledger.reserve(buyer, OfferId("small"), resources=resources(2, 1024))
+    hold = await shop.ledger.reserve(buyer, OfferId("small"), resources=resources(1, 512), count=1)
     await shop.ledger.purchase(hold.id, buyer)
     book = await shop.get("/market/ledger")
     [account] = book["flavors"]
@@ -127,7 +127,7 @@ async def test_a_ledger_that_does_not_add_up_says_why(shop: Shop, monkeypatch: p
 async def test_a_withdrawn_flavor_is_shown_while_something_of_it_is_sold(shop: Shop) -> None:
     await sell(shop, PARTS)
     await sell(shop, {**WHOLE, "id": "unsold"})
-    hold = await shop.ledger.reserve(BUYER.cloud, OfferId("small"), room=room(1, 512))
+    hold = await shop.ledger.reserve(BUYER.cloud, OfferId("small"), resources=resources(1, 512))
     sale = await shop.ledger.purchase(hold.id, BUYER.cloud)
     for id in ("small", "unsold"):
         gone = await shop.ask("DELETE", f"/market/flavors/{id}?reason=needed+at+home")
@@ -141,7 +141,7 @@ async def test_a_withdrawn_flavor_is_shown_while_something_of_it_is_sold(shop: S
 
 async def test_contracts_of_a_withdrawn_flavor_are_taken_back_only_if_that_is_said(shop: Shop) -> None:
     await sell(shop, PARTS)
-    hold = await shop.ledger.reserve(BUYER.cloud, OfferId("small"), room=room(1, 512))
+    hold = await shop.ledger.reserve(BUYER.cloud, OfferId("small"), resources=resources(1, 512))
     await shop.ledger.purchase(hold.id, BUYER.cloud)
     await shop.ask("DELETE", "/market/flavors/small")
     assert (await shop.get("/market/contracts"))["contracts"][0]["state"] == "live"
@@ -151,9 +151,9 @@ async def test_contracts_of_a_withdrawn_flavor_are_taken_back_only_if_that_is_sa
 
 async def test_holds_are_listed_with_the_live_ones_first(shop: Shop) -> None:
     await sell(shop, PARTS)
-    kept = await shop.ledger.reserve(BUYER.cloud, OfferId("small"), room=room(2, 1024), count=1)
+    kept = await shop.ledger.reserve(BUYER.cloud, OfferId("small"), resources=resources(2, 1024), count=1)
     shop.clock.advance(1)
-    dropped = await shop.ledger.reserve(CloudId("carol"), OfferId("small"), room=room(1, 512))
+    dropped = await shop.ledger.reserve(CloudId("carol"), OfferId("small"), resources=resources(1, 512))
     await shop.ledger.cancel(dropped.id, CloudId("carol"))
     listed = await shop.get("/market/holds")
     assert [(one["id"], one["state"]) for one in listed["holds"]] == [
@@ -169,7 +169,7 @@ async def test_holds_are_listed_with_the_live_ones_first(shop: Shop) -> None:
 
 async def test_a_contract_is_taken_back_after_its_notice_and_its_buyer_is_told_why(shop: Shop) -> None:
     await sell(shop, PARTS)
-    hold = await shop.ledger.reserve(BUYER.cloud, OfferId("small"), room=room(1, 512))
+    hold = await shop.ledger.reserve(BUYER.cloud, OfferId("small"), resources=resources(1, 512))
     sale = await shop.ledger.purchase(hold.id, BUYER.cloud)
     path = f"/market/contracts/{sale.contract.id}/reclaim"
     taken = await shop.post(path, {"reason": "needed at home"})
@@ -189,7 +189,7 @@ async def test_a_contract_is_taken_back_after_its_notice_and_its_buyer_is_told_w
 
 async def test_a_seller_has_the_document_that_both_have_signed(shop: Shop) -> None:
     await sell(shop, PARTS)
-    hold = await shop.ledger.reserve(BUYER.cloud, OfferId("small"), room=room(1, 512))
+    hold = await shop.ledger.reserve(BUYER.cloud, OfferId("small"), resources=resources(1, 512))
     sale = await shop.ledger.purchase(hold.id, BUYER.cloud)
     path = f"/market/contracts/{sale.contract.id}"
     assert (await shop.get(path))["document"] == sale.document.decode()
@@ -203,9 +203,9 @@ async def test_a_seller_has_the_document_that_both_have_signed(shop: Shop) -> No
 
 async def test_the_market_tells_the_id_of_this_cloud_and_counts_what_is_live(shop: Shop) -> None:
     await sell(shop, PARTS)
-    hold = await shop.ledger.reserve(BUYER.cloud, OfferId("small"), room=room(1, 512))
+    hold = await shop.ledger.reserve(BUYER.cloud, OfferId("small"), resources=resources(1, 512))
     await shop.ledger.purchase(hold.id, BUYER.cloud)
-    await shop.ledger.reserve(BUYER.cloud, OfferId("small"), room=room(1, 512))
+    await shop.ledger.reserve(BUYER.cloud, OfferId("small"), resources=resources(1, 512))
     shop.trader.contracts[BORROWED.id] = BORROWED
     await shop.trader.set_peer(NORTH, actor="test")
     assert await shop.get("/market") == {
@@ -220,9 +220,9 @@ async def test_the_market_tells_the_id_of_this_cloud_and_counts_what_is_live(sho
 
 async def test_setting_the_machines_clock_ends_nothing(shop: Shop) -> None:
     await sell(shop, PARTS)
-    hold = await shop.ledger.reserve(BUYER.cloud, OfferId("small"), room=room(1, 512))
+    hold = await shop.ledger.reserve(BUYER.cloud, OfferId("small"), resources=resources(1, 512))
     await shop.ledger.purchase(hold.id, BUYER.cloud)
-    await shop.ledger.reserve(BUYER.cloud, OfferId("small"), room=room(1, 512))
+    await shop.ledger.reserve(BUYER.cloud, OfferId("small"), resources=resources(1, 512))
     for ahead_s in (86400.0, -2 * 86400.0):
         shop.clock._now += ahead_s
         about = await shop.get("/market")
@@ -259,7 +259,7 @@ async def test_a_price_is_changed_in_place_and_what_is_left_out_stays(shop: Shop
 
 async def test_a_hold_keeps_its_price_when_that_of_the_flavor_changes(shop: Shop) -> None:
     await sell(shop, PARTS)
-    hold = await shop.ledger.reserve(BUYER.cloud, OfferId("small"), room=room(1, 512))
+    hold = await shop.ledger.reserve(BUYER.cloud, OfferId("small"), resources=resources(1, 512))
     assert (await shop.ask("PATCH", "/market/flavors/small", {"price": "9"})).status == 200
     sale = await shop.ledger.purchase(hold.id, BUYER.cloud)
     assert sale.contract.price == hold.price
@@ -276,7 +276,7 @@ async def test_the_price_of_what_follows_a_node_is_that_of_the_settings(shop: Sh
 
 async def test_who_sells_what_the_nodes_cannot_deliver_is_warned(cloud: pki.CertificateAuthority) -> None:
     clock, key = ManualClock(), SigningKey.generate()
-    nodes = [room(8, 16384), room(8, 16384)]
+    nodes = [resources(8, 16384), resources(8, 16384)]
     async with market_of(key, clock, OPEN) as (ledger, _):
         desk = dataclasses.replace(
             desk_of(ledger, key.cloud),

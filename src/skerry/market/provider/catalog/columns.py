@@ -94,11 +94,11 @@ class OfferColumns:
         self._offers: list[OfferSnapshot] = []
         self._row_of: dict[OfferId, int] = {}
         self._empty: list[int] = []
-        room = max(_LEAST_ROWS, 2 * len(ordered))
-        self._flags = np.zeros((_FLAGS, room), np.bool_)
-        self._codes: CodeColumn = np.zeros((_CODES, room), np.uint16)
-        self._amounts = np.zeros((_AMOUNTS, room), np.int32)
-        self._costs = np.zeros((_COSTS, room), np.float64)
+        resources = max(_LEAST_ROWS, 2 * len(ordered))
+        self._flags = np.zeros((_FLAGS, resources), np.bool_)
+        self._codes: CodeColumn = np.zeros((_CODES, resources), np.uint16)
+        self._amounts = np.zeros((_AMOUNTS, resources), np.int32)
+        self._costs = np.zeros((_COSTS, resources), np.float64)
         for row, offer in enumerate(ordered):
             self._offers.append(offer)
             self._row_of[offer.flavor.id] = row
@@ -408,5 +408,5 @@ class ColumnView:
         return self._cost
 
 
-def _amounts(room: Resources) -> tuple[int, int, int]:
-    return room.cpu, room.memory, room.disk
+def _amounts(resources: Resources) -> tuple[int, int, int]:
+    return resources.cpu, resources.memory, resources.disk

@@ -298,8 +298,8 @@ def no_such_contract() -> errors.NotFound:
     return errors.NotFound("there is no such contract; purchase a reservation to get one")
 
 
-def describe_resources(room: Resources) -> str:
-    return f"{room.cpu}m cpu, {room.memory} MB memory, {room.disk} GB disk"
+def describe_resources(resources: Resources) -> str:
+    return f"{resources.cpu}m cpu, {resources.memory} MB memory, {resources.disk} GB disk"
 
 
 def _shown(account: OfferRecord) -> tuple[object, ...]:

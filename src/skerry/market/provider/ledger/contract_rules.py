@@ -48,7 +48,7 @@ def renew(draft: LedgerChange, request: RenewContract) -> ContractRecord:
     if not draft.deps.is_known(request.buyer):
         unknown_buyer_rules.check_access(draft.deps.settings, request.buyer, is_read=False)
         unknown_buyer_rules.check_length(draft, request.buyer, request.until - contract.starts_at)
-    price = pricing.prorate(flavor, contract.room, contract.count)
+    price = pricing.prorate(flavor, contract.resources, contract.count)
     added = pricing.total_for(price, request.until - contract.ends_at)
     renewed = replace(
         contract,

@@ -23,19 +23,19 @@ def reserve(draft: LedgerChange, request: CreateHold) -> Hold:
     account = check_buyer(draft, request.buyer)
     flavor, is_unknown = account.flavor, not draft.deps.is_known(request.buyer)
     count = _count(flavor, request)
-    room = request.room if request.room is not None else _all_of(account, count)
-    _check_share(draft, account, request.buyer, room * count)
-    flavor.check_part(room, account.free, count)
-    draft.deps.check_placement(flavor, room * count, draft.unplaced)
+    resources = request.resources if request.resources is not None else _all_of(account, count)
+    _check_share(draft, account, request.buyer, resources * count)
+    flavor.check_part(resources, account.free, count)
+    draft.deps.check_placement(flavor, resources * count, draft.unplaced)
     if is_unknown:
-        unknown_buyer_rules.check_hold(draft, request.buyer, room * count, request.duration_s)
-    price = pricing.prorate(flavor, room, count)
+        unknown_buyer_rules.check_hold(draft, request.buyer, resources * count, request.duration_s)
+    price = pricing.prorate(flavor, resources, count)
     settings = draft.deps.settings
     hold = Hold(
         id=draft.deps.new_hold(),
         flavor=flavor,
         buyer=request.buyer,
-        room=room,
+        resources=resources,
         price=price,
         created_at=draft.now,
         expires_at=draft.now + settings.hold_s,
@@ -90,13 +90,13 @@ def check_buyer(draft: LedgerChange, buyer: CloudId) -> OfferRecord:
 
 def refusal(draft: LedgerChange, request: CreateHold) -> errors.SkerryError | None:
     """Why such a part is not sold, however much is free of the offer."""
-    part = request.room
+    part = request.resources
     try:
         flavor = draft.known().flavor
         count = _count(flavor, request)
         if part is not None:
             flavor.check_part(part, part * count, count)
-        least = flavor.room if flavor.partition is None else flavor.partition.least
+        least = flavor.resources if flavor.partition is None else flavor.partition.least
         draft.deps.check_placement(flavor, (part or least) * count, draft.unplaced_sold)
     except errors.SkerryError as error:
         return error
@@ -108,7 +108,7 @@ def can_become_free(draft: LedgerChange, request: CreateHold) -> bool:
     account = draft.account
     if account is None or account.held == NO_RESOURCES:
         return False
-    part = request.room
+    part = request.resources
     ask = NO_RESOURCES if part is None else part * _count(account.flavor, request)
     return account.moved(held=NO_RESOURCES, sold=account.sold).free.fits(ask)
 
@@ -126,7 +126,7 @@ def purchase(draft: LedgerChange, request: ConvertHold) -> ContractRecord:
         flavor=hold.flavor,
         buyer=hold.buyer,
         seller=draft.deps.seller,
-        room=hold.room,
+        resources=hold.resources,
         price=hold.price,
         starts_at=draft.now,
         ends_at=draft.now + hold.duration_s,
@@ -183,7 +183,7 @@ def _all_of(account: OfferRecord, count: int) -> Resources:
     """
     flavor, free = account.flavor, account.free
     if flavor.partition is None or free == NO_RESOURCES or not free.fits(flavor.partition.least * count):
-        return flavor.room
+        return flavor.resources
     return flavor.partition.largest(free // count)
 
 

@@ -100,9 +100,11 @@ class Ledger:
             new_contract=lambda now: ContractId(ulid.new_id(now)),
             new_version=lambda: self._cache.revision + 1,
             make_contract=signer.sign,
-            check_placement=lambda flavor, room, unplaced: self._check_placement(flavor, room, unplaced),
+            check_placement=lambda flavor, resources, unplaced: self._check_placement(
+                flavor, resources, unplaced
+            ),
         )
-        self._check_placement: PlacementCheck = lambda flavor, room, unplaced: None
+        self._check_placement: PlacementCheck = lambda flavor, resources, unplaced: None
         self.changes = OfferChangeLog(settings.history, self.flavors)
         self._service = LedgerService(
             store, events, self.changes, self._time, self._deps, has_leader=has_leader
@@ -229,14 +231,14 @@ class Ledger:
         buyer: CloudId,
         flavor: OfferId,
         *,
-        room: Resources | None = None,
+        resources: Resources | None = None,
         count: int | None = None,
         duration_s: float | None = None,
         wait_s: float = 0.0,
         idempotency_key: str | None = None,
         contact: Contact = NO_CONTACT,
     ) -> Hold:
-        """Hold `count` times `room`, or all that is free, until the hold's deadline.
+        """Hold `count` times `resources`, or all that is free, until the hold's deadline.
 
         Without a `count` it is as few as may be taken together.
 
@@ -251,8 +253,8 @@ class Ledger:
         self.check_access(buyer, is_read=False)
         if count is not None and (type(count) is not int or count < 1):
             raise errors.Invalid("count is a whole number above 0", field="count")
-        if room is not None and count is not None:
-            room * count  # raises what no offer could hold, before anybody waits for it
+        if resources is not None and count is not None:
+            resources * count  # raises what no offer could hold, before anybody waits for it
         if duration_s is None:
             is_known = self._deps.is_known(buyer)
             of_unknown = unknown_buyer_rules.limits_of(settings, buyer).contract_s
@@ -266,9 +268,9 @@ class Ledger:
             )
         if not wait_s >= 0:
             raise errors.Invalid("the time to wait is 0 or more seconds", field="wait")
-        once, digest = idempotency_key_for(idempotency_key, buyer, flavor, room, count or 1, duration_s)
+        once, digest = idempotency_key_for(idempotency_key, buyer, flavor, resources, count or 1, duration_s)
         wait_until = self._time.now() + min(wait_s, settings.max_wait_s) if wait_s else None
-        request = CreateHold(flavor, buyer, room, count, duration_s, wait_until, once, digest, contact)
+        request = CreateHold(flavor, buyer, resources, count, duration_s, wait_until, once, digest, contact)
         if not once:
             return _hold(await self._service.ask(await self._find_flavor(flavor), request))
         if once in self._under_way:

@@ -76,11 +76,11 @@ def withdraw(draft: LedgerChange, request: WithdrawOffer) -> OfferRecord:
 def _check(flavor: Offer) -> None:
     """Raise unless all of it could be sold to one buyer, for money that there is."""
     check_currency(flavor.price.currency)
-    if flavor.room == NO_RESOURCES:
+    if flavor.resources == NO_RESOURCES:
         raise errors.Invalid("an offer has some room; name cpu, memory or disk", field="room")
     if flavor.partition is not None:
         try:
-            flavor.partition.check(flavor.room, flavor.room)
+            flavor.partition.check(flavor.resources, flavor.resources)
         except errors.Unprocessable as error:
             raise errors.Invalid(
                 f"all of it would be no part that may be taken: {error.message}", field="partition"

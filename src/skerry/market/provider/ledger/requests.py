@@ -43,13 +43,13 @@ class WithdrawOffer(msgspec.Struct, frozen=True):
 
 
 class CreateHold(msgspec.Struct, frozen=True):
-    """Hold `count` times `room`, or all that is free; `wait_until` if it is to wait for that. Without a
+    """Hold `count` times `resources`, or all that is free; `wait_until` if it is to wait for that. Without a
     `count`, as few as may be taken together.
     """
 
     flavor: OfferId
     buyer: CloudId
-    room: Resources | None
+    resources: Resources | None = msgspec.field(name="room")
     count: int | None
     duration_s: float
     wait_until: float | None = None

@@ -31,7 +31,7 @@ class Limits(NamedTuple):
 
     kind: str  # which buyers, and what these may do about it, in the words of a refusal
     remedy: str
-    room: Resources  # that each may hold and have bought
+    resources: Resources  # that each may hold and have bought
     percent: int  # of a flavor, that all may
     contract_s: float
     holds: int  # that each may make in an hour
@@ -44,7 +44,7 @@ def limits_of(settings: MarketSettings, buyer: CloudId) -> Limits:
         return Limits(
             "without credentials",
             "buy with a key",
-            _room(settings.plain_cpu, settings.plain_memory, settings.plain_disk),
+            _resources(settings.plain_cpu, settings.plain_memory, settings.plain_disk),
             settings.plain_percent,
             settings.plain_contract_s,
             settings.plain_holds,
@@ -53,7 +53,7 @@ def limits_of(settings: MarketSettings, buyer: CloudId) -> Limits:
     return Limits(
         "not on the list",
         _ask_for(buyer),
-        _room(settings.unknown_cpu, settings.unknown_memory, settings.unknown_disk),
+        _resources(settings.unknown_cpu, settings.unknown_memory, settings.unknown_disk),
         settings.unknown_percent,
         settings.unknown_contract_s,
         settings.unknown_holds,
@@ -76,9 +76,9 @@ def check_hold(draft: LedgerChange, buyer: CloudId, ask: Resources, duration_s: 
     """Raise unless an unknown buyer may hold `ask` of this flavor, for a contract of that length."""
     limits = limits_of(draft.deps.settings, buyer)
     check_length(draft, buyer, duration_s)
-    if not limits.room.fits(draft.unknown_of_buyer(buyer) + ask):
+    if not limits.resources.fits(draft.unknown_of_buyer(buyer) + ask):
         raise errors.Unprocessable(
-            f"a buyer {limits.kind} may have {in_words(limits.room)} at once; ask for less, or "
+            f"a buyer {limits.kind} may have {in_words(limits.resources)} at once; ask for less, or "
             f"{limits.remedy}"
         )
     share = _share(draft.known().capacity, limits.percent)
@@ -125,7 +125,7 @@ def _are_alike(one: CloudId, other: CloudId) -> bool:
     return plain.is_plain(one) == plain.is_plain(other)
 
 
-def _room(cores: int, megabytes: int, gigabytes: int) -> Resources:
+def _resources(cores: int, megabytes: int, gigabytes: int) -> Resources:
     return Resources(Millicores(cores * 1000), Megabytes(megabytes), Gigabytes(gigabytes))
 
 

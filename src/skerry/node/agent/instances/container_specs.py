@@ -35,7 +35,7 @@ def container_spec(instance: InstanceId, spec: InstanceSpec) -> ContainerSpec:
         arguments=spec.arguments,
         environment=spec.environment,
         host_name=_host_name(spec.name),
-        room=spec.room,
+        resources=spec.resources,
         ports=spec.ports,
         userns=spec.userns,
     )

@@ -33,7 +33,7 @@ class _Look:
     cpu_ns: int
     disk_at: float
     disk_bytes: int
-    room: Resources = NO_RESOURCES
+    resources: Resources = NO_RESOURCES
 
 
 class UsageSampler:
@@ -51,7 +51,7 @@ class UsageSampler:
 
     def of(self, instance: InstanceId) -> Resources:
         look = self._looks.get(instance)
-        return NO_RESOURCES if look is None else look.room
+        return NO_RESOURCES if look is None else look.resources
 
     async def look(self, running: Mapping[InstanceId, tuple[InstanceBackend, str]]) -> set[InstanceId]:
         """Measure those that run, by where they do and under which name; those that use something else
@@ -62,11 +62,11 @@ class UsageSampler:
         changed = set()
         for instance, (backend, name) in running.items():
             try:
-                room = await self._measure(instance, backend, name)
+                resources = await self._measure(instance, backend, name)
             except (errors.SkerryError, OSError):
                 continue  # it has just ended
-            if _differs(self._told.get(instance, NO_RESOURCES), room):
-                self._told[instance] = room
+            if _differs(self._told.get(instance, NO_RESOURCES), resources):
+                self._told[instance] = resources
                 changed.add(instance)
         return changed
 
@@ -81,14 +81,14 @@ class UsageSampler:
         cpu = 0
         if last is not None and last.run == run and now > last.at:
             cpu = round((used.cpu_ns - last.cpu_ns) / (now - last.at) / 1e6)
-        room = Resources(
+        resources = Resources(
             Millicores(min(max(cpu, 0), MAX_AMOUNT)),
             Megabytes(round(used.memory_bytes / _MEGABYTE)),
             Gigabytes(round(disk_bytes / _GIGABYTE)),
         )
-        self._looks[instance] = _Look(run, now, used.cpu_ns, disk_at, disk_bytes, room)
+        self._looks[instance] = _Look(run, now, used.cpu_ns, disk_at, disk_bytes, resources)
         await asyncio.sleep(0)  # there may be many, and others want to go on
-        return room
+        return resources
 
 
 def _differs(before: Resources, now: Resources) -> bool:

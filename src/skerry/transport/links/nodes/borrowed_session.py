@@ -14,6 +14,7 @@ from skerry.kit.tasks import cancel_and_wait
 from skerry.market.buyer.borrowed_node_session import BorrowedNodeHooks, BorrowedNodeIdentity
 from skerry.model.streams import TunnelStream
 from skerry.transport.links.nodes import tunnel_connection
+from skerry.transport.links.nodes.messages import encode_resources
 from skerry.transport.links.nodes.session_handler import handle_session
 from skerry.transport.proto import nodes_pb2 as pb
 from skerry.transport.tunnels import tunnel_codec
@@ -78,8 +79,9 @@ class _FilteredNodeStream:
 
     def _presented(self, hello: pb.Hello) -> pb.Hello:
         own = self._identity
-        room = pb.Room(cpu_milli=own.room.cpu, memory_mb=own.room.memory, disk_gb=own.room.disk)
-        return pb.Hello(name=own.name, facts=hello.facts, room=room, labels=own.labels)
+        return pb.Hello(
+            name=own.name, facts=hello.facts, room=encode_resources(own.resources), labels=own.labels
+        )
 
 
 def _always() -> None:

@@ -96,7 +96,7 @@ def encode_hello(hello: NodeHello) -> pb.Hello:
         pb.Hello,
         hello,
         facts=copy_fields(pb.Facts, hello.facts),
-        room=_told_room(hello.room),
+        room=encode_resources(hello.resources),
         member=None if hello.member is None else member_messages.encode_member(hello.member),
         protocol=protocol.CURRENT,
     )
@@ -112,7 +112,7 @@ def decode_hello(message: pb.Hello) -> NodeHello:
         message,
         name=ids.check_display_text(message.name, "name"),
         facts=copy_fields(NodeFacts, facts, warnings=tuple(facts.warnings)),
-        room=_room_of(message.room),
+        resources=_decode_resources(message.room),
         labels=dict(message.labels),
         subnet=ids.check_display_text(message.subnet, "subnet"),
         member=member_messages.decode_member(message.member) if message.HasField("member") else None,
@@ -163,7 +163,7 @@ def _told_report(report: InstanceReport) -> pb.Report:
         exit_code=report.exit_code,
         restarts=report.restarts,
         ip=report.ip,
-        usage=_told_room(report.usage),
+        usage=encode_resources(report.usage),
         retry_at=report.retry_at,
     )
 
@@ -182,7 +182,7 @@ def _report_of(message: pb.Report) -> InstanceReport:
         exit_code=message.exit_code if message.HasField("exit_code") else None,
         restarts=message.restarts,
         ip=ids.check_display_text(message.ip, "ip"),
-        usage=_room_of(message.usage),
+        usage=_decode_resources(message.usage),
         retry_at=message.retry_at if message.HasField("retry_at") else None,
     )
 
@@ -319,7 +319,7 @@ def _told_order(order: InstanceOrder) -> pb.Order:
         spec=copy_fields(
             pb.Spec,
             spec,
-            room=_told_room(spec.room),
+            room=encode_resources(spec.resources),
             ports=[str(mapping) for mapping in spec.ports],
             restart=spec.restart.when,
             # Nodes of before `restart_unlimited` restart as often as they can be told to.
@@ -343,7 +343,7 @@ def _order_of(message: pb.Order) -> InstanceOrder:
             uri=spec.uri,
             kind=decode_enum(WorkloadKind, spec.kind, "kind"),
             environment=tuple(spec.environment),
-            room=_room_of(spec.room),
+            resources=_decode_resources(spec.room),
             ports=tuple(ports.parse(text) for text in spec.ports),
             restart=RestartPolicy(
                 decode_enum(RestartMode, spec.restart, "restart"),
@@ -367,11 +367,11 @@ def _granted(spec: pb.Spec) -> ImageAccess | None:
 # Parts of both
 
 
-def _told_room(room: Resources) -> pb.Room:
-    return pb.Room(cpu_milli=room.cpu, memory_mb=room.memory, disk_gb=room.disk)
+def encode_resources(resources: Resources) -> pb.Room:
+    return pb.Room(cpu_milli=resources.cpu, memory_mb=resources.memory, disk_gb=resources.disk)
 
 
-def _room_of(message: pb.Room) -> Resources:
+def _decode_resources(message: pb.Room) -> Resources:
     return Resources(Millicores(message.cpu_milli), Megabytes(message.memory_mb), Gigabytes(message.disk_gb))
 
 

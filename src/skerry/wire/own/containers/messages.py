@@ -52,7 +52,7 @@ def decode_spec(told: pb.ContainerSpec) -> ContainerSpec:
             host_name=told.host_name,
             stop_signal=told.stop_signal,
             stop_grace_s=told.stop_grace_s if told.HasField("stop_grace_s") else None,
-            room=Resources(
+            resources=Resources(
                 cpu=Millicores(told.cpu_milli),
                 memory=Megabytes(told.memory_mb),
                 disk=Gigabytes(told.disk_gb),
@@ -69,9 +69,9 @@ def encode_spec(spec: ContainerSpec) -> pb.ContainerSpec:
     return copy_fields(
         pb.ContainerSpec,
         spec,
-        cpu_milli=spec.room.cpu,
-        memory_mb=spec.room.memory,
-        disk_gb=spec.room.disk,
+        cpu_milli=spec.resources.cpu,
+        memory_mb=spec.resources.memory,
+        disk_gb=spec.resources.disk,
         network=_TOLD_NETWORK[spec.network],
         ports=map(str, spec.ports),
         userns=_TOLD_USERNS[spec.userns],

@@ -37,7 +37,7 @@ class BorrowedContractInfo(msgspec.Struct, frozen=True):
     seller: str
     node: str
     flavor: str
-    room: Annotated[ResourcesInfo, Meta(description="Of one")]
+    resources: Annotated[ResourcesInfo, Meta(description="Of one")] = msgspec.field(name="room")
     count: int
     price: Annotated[PriceInfo, Meta(description="Of all of it, for each period")]
     total: Annotated[str, Meta(description="Of all of it, from start to end")]

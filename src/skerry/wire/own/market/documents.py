@@ -30,9 +30,9 @@ class ResourcesInfo(msgspec.Struct, frozen=True):
     disk: Annotated[int, Meta(description="GB")]
 
     @classmethod
-    def of(cls, room: Resources) -> ResourcesInfo:
-        cores, rest = divmod(room.cpu, CORE)
-        return cls(room.cpu / CORE if rest else cores, room.memory, room.disk)
+    def of(cls, resources: Resources) -> ResourcesInfo:
+        cores, rest = divmod(resources.cpu, CORE)
+        return cls(resources.cpu / CORE if rest else cores, resources.memory, resources.disk)
 
 
 class PriceInfo(msgspec.Struct, frozen=True):
@@ -59,7 +59,7 @@ class OfferInfo(msgspec.Struct, frozen=True, kw_only=True):
 
     id: str
     provider: str
-    room: Annotated[ResourcesInfo, Meta(description="Of one")]
+    resources: Annotated[ResourcesInfo, Meta(description="Of one")] = msgspec.field(name="room")
     stock: Annotated[int, Meta(description="How many of it there are")]
     price: PriceInfo
     parts: PartitionInfo | None
@@ -77,7 +77,7 @@ def offer_facts(flavor: Offer) -> dict[str, Any]:
     return {
         "id": flavor.id,
         "provider": flavor.provider,
-        "room": ResourcesInfo.of(flavor.room),
+        "resources": ResourcesInfo.of(flavor.resources),
         "stock": flavor.stock,
         "price": PriceInfo.of(flavor.price),
         "parts": None
@@ -95,7 +95,7 @@ def offer_facts(flavor: Offer) -> dict[str, Any]:
 def deal_facts(deal: Hold | Contract | BorrowedContract) -> dict[str, Any]:
     """How much was reserved or bought, and what it costs."""
     return {
-        "room": ResourcesInfo.of(deal.room),
+        "resources": ResourcesInfo.of(deal.resources),
         "price": PriceInfo.of(deal.price),
         "total": f"{deal.total:f}",
     }

@@ -70,7 +70,7 @@ class OfferRequest(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
             id=OfferId(self.id) if self.id else new_id,
             provider=provider,
             kind=KIND,
-            room=parse_resources(self.cpu, self.memory, self.disk),
+            resources=parse_resources(self.cpu, self.memory, self.disk),
             price=Price(parse_money(self.price, "price"), self.currency, self.period),
             created_at=now,
             architecture=self.architecture,

@@ -50,7 +50,7 @@ class BuyRequest(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
         return copy_fields(
             CapacityRequest,
             self,
-            room=parse_resources(self.cpu, self.memory, self.disk),
+            resources=parse_resources(self.cpu, self.memory, self.disk),
             max_price=parse_money(self.max_price, "max_price") if self.max_price else None,
         )
 
@@ -67,7 +67,9 @@ class QuoteInfo(msgspec.Struct, frozen=True):
     peer: Annotated[str, Meta(description="Who offers it; empty: this cloud")]
     flavor: OfferInfo
     free: ResourcesInfo
-    room: Annotated[ResourcesInfo, Meta(description="What was asked for, or all that is on offer")]
+    resources: Annotated[ResourcesInfo, Meta(description="What was asked for, or all that is on offer")] = (
+        msgspec.field(name="room")
+    )
     count: int
     price: Annotated[PriceInfo, Meta(description="Of `room` times `count`, for each period")]
 
@@ -78,7 +80,7 @@ class QuoteInfo(msgspec.Struct, frozen=True):
             found,
             flavor=OfferInfo(**offer_facts(found.flavor)),
             free=ResourcesInfo.of(found.free),
-            room=ResourcesInfo.of(found.room),
+            resources=ResourcesInfo.of(found.resources),
             price=PriceInfo.of(found.price),
         )
 

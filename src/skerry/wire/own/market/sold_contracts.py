@@ -28,7 +28,7 @@ class HoldInfo(msgspec.Struct, frozen=True):
     id: str
     flavor: str
     buyer: str
-    room: Annotated[ResourcesInfo, Meta(description="Of one")]
+    resources: Annotated[ResourcesInfo, Meta(description="Of one")] = msgspec.field(name="room")
     count: int
     price: Annotated[PriceInfo, Meta(description="Of all of it, for each period")]
     total: Annotated[str, Meta(description="For the whole of the contract that it would be")]
@@ -48,7 +48,7 @@ class SoldContractInfo(msgspec.Struct, frozen=True):
     id: str
     flavor: str
     buyer: str
-    room: Annotated[ResourcesInfo, Meta(description="Of one")]
+    resources: Annotated[ResourcesInfo, Meta(description="Of one")] = msgspec.field(name="room")
     count: int
     price: Annotated[PriceInfo, Meta(description="Of all of it, for each period")]
     total: Annotated[str, Meta(description="Of all of it, from start to end")]
