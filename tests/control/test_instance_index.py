@@ -35,7 +35,7 @@ def test_an_instance_that_changes_or_goes_is_found_as_it_is() -> None:
     index = InstanceIndex([first, second])
 
     changed = Record(replace(first.value, restarts=1), 2)
-    index.move(first, changed)
-    index.move(second, None)
+    index.update(first, changed)
+    index.update(second, None)
 
     assert index.of_owner(OwnerKind.JOB, "01JOB") == [changed]
