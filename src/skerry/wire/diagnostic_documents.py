@@ -32,7 +32,7 @@ class NodeVerdict(msgspec.Struct, frozen=True):
     fits: bool
     text: str
     free: ResourceDocument
-    refusals: tuple[Rejection, ...]
+    rejections: tuple[Rejection, ...] = msgspec.field(name="refusals")
 
 
 def event_document(stored: StoredEvent) -> EventDocument:
@@ -48,5 +48,5 @@ def node_verdict(verdict: NodeFeasibility) -> NodeVerdict:
         verdict.fits,
         explanations.describe_feasibility(verdict),
         resource_document(verdict.free),
-        verdict.refusals,
+        verdict.rejections,
     )

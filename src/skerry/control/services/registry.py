@@ -21,7 +21,7 @@ from skerry.control.services import requests
 from skerry.control.services.copies import NodeAvailability, ServiceCopies, owner_of
 from skerry.control.services.requests import ServiceChange, ServiceSpec
 from skerry.control.services.tables import ServiceRecord, ServiceTables, revision_key, service_key
-from skerry.control.workloads.registry import check_match, check_may_make, check_size, check_space
+from skerry.control.workloads.registry import check_match, check_may_create, check_size, check_space
 from skerry.kit import json_codec, logs, ulid
 from skerry.kit.clock import Clock
 from skerry.model import errors
@@ -78,7 +78,7 @@ class ServiceRegistry:
         raises `AlreadyExists`.
         """
         check_space()
-        check_may_make(namespace, actor)
+        check_may_create(namespace, actor)
         check_size(spec.template)
         check_granted(spec.template)
         request = (
@@ -112,7 +112,7 @@ class ServiceRegistry:
                 raise errors.AlreadyExists(
                     f"service {name} exists with another spec; change it instead (`skerry service update`)"
                 )
-            puts, expect = await self._memos.note(request, service.id)
+            puts, expect = await self._memos.put(request, service.id)
             ops: Sequence[Op] = [*self._ops(ServiceChange(service, "created"), actor), *puts]
             try:
                 await table.commit(

@@ -194,9 +194,9 @@ def _check(spec: ServiceSpec) -> None:
             raise errors.Invalid(
                 "scaling by a metric of the copies needs `metric`: its name, port and path", field="metric"
             )
-        case ScalingMetric.CPU if not spec.template.room.cpu:
+        case ScalingMetric.CPU if not spec.template.resources.cpu:
             raise _no_limit("cpu")
-        case ScalingMetric.MEMORY if not spec.template.room.memory:
+        case ScalingMetric.MEMORY if not spec.template.resources.memory:
             raise _no_limit("memory")
 
 
