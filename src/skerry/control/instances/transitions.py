@@ -123,6 +123,12 @@ def change_spec(
     )
 
 
+def retire(instance: Instance, *, at: float) -> InstanceTransition:
+    """Out of service from now on, to be destroyed soon; its node does not notice."""
+    after = replace(instance, retiring_at=at)
+    return InstanceTransition(after, "skerry", (TransitionEvent("retiring", "", {}),))
+
+
 def evict(instance: Instance, *, reason: str) -> InstanceTransition | None:
     """Its node is to give this copy up, after which it is placed anew; None if it is leaving already."""
     if instance.leaving is not None:

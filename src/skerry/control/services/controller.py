@@ -1,0 +1,192 @@
+"""The leader's loop over services: what `decisions` says is written, under the fence.
+
+A service is looked at when its record, one of its copies or a node of theirs has changed, and when a time
+comes that a plan named; nothing is polled. The record, the copies and the events of one plan are one
+transaction, which expects the record and every copy to be as they were: if somebody was quicker, nothing is
+written and it is decided anew. Several transactions are on their way at once, of one service never two.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable
+
+import structlog
+
+from skerry.control.events.log import EventLog
+from skerry.control.instance_index import InstanceRecord, InstanceTable
+from skerry.control.leadership.election import LeaderElection
+from skerry.control.nodes.conditions import NodeConditions
+from skerry.control.services.copies import NodeAvailability
+from skerry.control.services.decisions import decide
+from skerry.control.services.plan_writer import ServicePlanWriter, ServiceTransaction
+from skerry.control.services.tables import ServiceRecord, ServiceTables
+from skerry.control.work_queue import WorkQueue
+from skerry.kit import metrics
+from skerry.kit.backoff import Backoff
+from skerry.kit.clock import Clock
+from skerry.model import errors
+from skerry.model.ids import NodeId, ServiceId
+from skerry.model.nodes import Liveness
+from skerry.model.workloads import OwnerKind
+from skerry.store import fencing
+from skerry.store.fencing import LeadershipLost
+from skerry.store.protocol import Expect, Store
+
+log = structlog.get_logger(__name__)
+
+_UNDER_WAY = 32  # transactions at once: enough that the store always has the next group at hand
+_LOOKS_PER_TURN = 50  # before others have theirs
+
+ROLLOUTS = metrics.counter("skerry_service_rollouts_total", "Updates of services that ended", ["outcome"])
+_OUTCOMES = {"updated": "good", "failed": "failed", "reverted": "reverted"}
+
+
+async def _at_once() -> None:
+    """For a store that needs no time to settle."""
+
+
+class ServiceController:
+    """Keeps the copies of services as their records want them."""
+
+    def __init__(
+        self,
+        store: Store,
+        events: EventLog,
+        clock: Clock,
+        *,
+        tables: ServiceTables,
+        instance_table: InstanceTable,
+        conditions: NodeConditions,
+        settled: Callable[[], Awaitable[None]] = _at_once,
+    ) -> None:
+        """Nothing is decided before `settled` returns, which is asked before every turn."""
+        self._store = store
+        self._clock = clock
+        self._tables = tables
+        self._instances = instance_table
+        self._conditions = conditions
+        self._settled = settled
+        self._writer = ServicePlanWriter(events, tables, instance_table)
+        self._queue: WorkQueue[ServiceId] = WorkQueue()
+        self._changed = asyncio.Event()
+        self._slots = asyncio.Semaphore(_UNDER_WAY)
+        self._backoff = Backoff(cap_s=5.0)
+        self._unreachable: set[NodeId] = set()
+        self._draining: set[NodeId] = set()
+        self._nodes = NodeAvailability()
+        tables.services.listen(self._service_changed)
+        instance_table.listen(self._instance_changed)
+        conditions.listen(self._node_changed)
+
+    async def run(self, leader: LeaderElection) -> None:
+        """For ever, while this server leads. The tables must be running."""
+        await self._instances.ready()
+        await self._tables.ready()
+        await self._conditions.ready()
+        for condition in self._conditions.conditions():
+            self._node_changed(condition.view.id)
+        await leader.run_while_leading("services", self._lead)
+
+    async def _lead(self, fence: Expect) -> None:
+        # What was decided by who led before is in the store now, or never will be.
+        await self._instances.sync()
+        await self._tables.services.sync()
+        self._slots = asyncio.Semaphore(_UNDER_WAY)
+        self._queue.clear()
+        self._queue.add_all(record.value.id for _, record in self._tables.services.items())
+        try:
+            async with asyncio.TaskGroup() as group:
+                while True:
+                    await self._settled()
+                    self._changed.clear()
+                    if await self._turn(group, fence):
+                        await asyncio.sleep(0)  # there is more to do, but not before others had their turn
+                    else:
+                        await self._rest()
+        except* LeadershipLost as lost:
+            raise LeadershipLost(str(lost.exceptions[0])) from None
+
+    async def _turn(self, group: asyncio.TaskGroup, fence: Expect) -> bool:
+        """Look at some services; False if there are no more to look at."""
+        now = self._clock.now()
+        for _ in range(_LOOKS_PER_TURN):
+            id = self._queue.take(now)
+            if id is None:
+                return False
+            record = self._tables.by_id(id)
+            if record is None:
+                self._queue.done(id)
+                continue
+            copies = self._instances.index.of_owner(OwnerKind.SERVICE, id)
+            plan = decide(record.value, [known.value for known in copies], self._nodes, now)
+            transaction = self._writer.transaction(record, copies, plan, now)
+            if transaction.ops:
+                await self._slots.acquire()
+                group.create_task(self._carry_out(transaction, fence))
+            else:
+                self._queue.done(id)
+                self._queue.add_at(id, plan.wake_at)
+        return True
+
+    async def _rest(self) -> None:
+        at = self._queue.next_at()
+        try:
+            async with asyncio.timeout(None if at is None else max(0.0, at - self._clock.now())):
+                await self._changed.wait()
+        except TimeoutError:
+            pass
+
+    async def _carry_out(self, transaction: ServiceTransaction, fence: Expect) -> None:
+        id = transaction.service
+        try:
+            revision = await fencing.commit(self._store, transaction.ops, transaction.expect, fence)
+            if transaction.changes_copies:
+                await self._instances.wait_for_change(revision)
+            if transaction.changes_service:
+                await self._tables.services.wait_for_change(revision)
+            for event in transaction.events:
+                if outcome := _OUTCOMES.get(event.kind):
+                    ROLLOUTS.labels(outcome).inc()
+        except errors.Conflict:  # decided anew on what it is now
+            await self._instances.sync()
+            await self._tables.services.sync()
+        except errors.Unavailable as error:
+            log.warning("services.interrupted", error=error.message)
+            await asyncio.sleep(self._backoff.delay(0))
+        finally:
+            self._slots.release()
+            self._queue.done(id)
+            self._queue.add(id)
+            self._changed.set()
+
+    def _service_changed(self, before: ServiceRecord | None, after: ServiceRecord | None) -> None:
+        if after is not None:
+            self._queue.add(after.value.id)
+        elif before is not None:
+            self._queue.discard(before.value.id)
+        self._changed.set()
+
+    def _instance_changed(self, before: InstanceRecord | None, after: InstanceRecord | None) -> None:
+        for known in (before, after):
+            owner = None if known is None else known.value.owner
+            if owner is not None and owner.kind is OwnerKind.SERVICE:
+                self._queue.add(ServiceId(owner.id))
+                self._changed.set()
+
+    def _node_changed(self, node: NodeId) -> None:
+        condition = self._conditions.condition(node)
+        is_heard = condition is not None and condition.liveness is Liveness.LIVE
+        is_draining = condition is not None and condition.drain_by is not None
+        if _put(self._unreachable, node, not is_heard) | _put(self._draining, node, is_draining):
+            self._nodes = NodeAvailability(frozenset(self._unreachable), frozenset(self._draining))
+            for known in self._instances.index.on_node(node):
+                self._instance_changed(None, known)
+
+
+def _put(nodes: set[NodeId], node: NodeId, is_in: bool) -> bool:
+    """Put it in or take it out; True if that changes something."""
+    if (node in nodes) is is_in:
+        return False
+    (nodes.add if is_in else nodes.discard)(node)
+    return True

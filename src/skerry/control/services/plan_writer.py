@@ -1,0 +1,134 @@
+"""Plans of services as operations of the store: the record, its revisions, its copies and the events in one.
+
+Called by `skerry.control.services.controller`, which commits. A plan that does not fit in one transaction is
+cut: what is left comes with the next plan.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field
+
+from msgspec.structs import replace
+
+from skerry.control.events.log import EventLog
+from skerry.control.instance_index import InstanceRecord, InstanceTable
+from skerry.control.instances import transitions
+from skerry.control.instances.transitions import InstanceTransition
+from skerry.control.instances.writer import TransitionWriter
+from skerry.control.services.decisions import NewCopy, ServicePlan
+from skerry.control.services.rollouts import ServiceEvent
+from skerry.control.services.tables import ServiceRecord, ServiceTables, revision_key, service_key
+from skerry.kit import ulid
+from skerry.model.ids import InstanceId, ServiceId
+from skerry.model.services import Service
+from skerry.model.statuses import DesiredStatus, InstanceStatus
+from skerry.model.workloads import Instance, InstanceOwner, ObservedState, OwnerKind
+from skerry.store.protocol import MAX_OPS, MAX_TRANSACTION, Delete, Expect, Op, Put
+
+# Of one transaction; the fence and the expectation of the service must fit beside.
+_BYTES = MAX_TRANSACTION - 64 * 1024
+_OPS = MAX_OPS - 8
+
+
+@dataclass(slots=True)
+class ServiceTransaction:
+    """What is to be written for one plan, or the first part of it."""
+
+    service: ServiceId
+    events: Sequence[ServiceEvent]
+    ops: list[Op] = field(default_factory=list)
+    expect: list[Expect] = field(default_factory=list)
+    changes_service: bool = False
+    changes_copies: bool = False
+    size: int = 0
+
+    def add(self, ops: Sequence[Op], expect: Sequence[Expect] = ()) -> bool:
+        """Add these, if they fit."""
+        size = sum(len(op.key) + (0 if isinstance(op, Delete) else len(op.value)) for op in ops)
+        if self.ops and (len(self.ops) + len(ops) > _OPS or self.size + size > _BYTES):
+            return False
+        self.ops += ops
+        self.expect += expect
+        self.size += size
+        return True
+
+
+class ServicePlanWriter:
+    """Turns plans into transactions."""
+
+    def __init__(self, events: EventLog, tables: ServiceTables, instance_table: InstanceTable) -> None:
+        self._events = events
+        self._tables = tables
+        self._instances = instance_table
+        self._writer = TransitionWriter(events, instance_table)
+
+    def transaction(
+        self, record: ServiceRecord, copies: Sequence[InstanceRecord], plan: ServicePlan, now: float
+    ) -> ServiceTransaction:
+        """What `plan` says about the service of `record` and its `copies`; no operations if nothing."""
+        service = record.value
+        made = ServiceTransaction(service.id, plan.events)
+        made.changes_service = plan.is_removed or plan.service != service
+        made.add(self._record_ops(service, plan))
+        known = {copy.value.id: copy for copy in copies}
+        for step in _transitions(plan, now):
+            id = step.after.id
+            if not made.add(self._writer.ops(step), [self._instances.expect(id, known.get(id))]):
+                break
+            made.changes_copies = True
+        if made.ops:
+            key = service_key(service.namespace, service.name)
+            made.expect.append(self._tables.services.expect(key, record))
+        return made
+
+    def _record_ops(self, before: Service, plan: ServicePlan) -> list[Op]:
+        """The service itself, its revisions and its events."""
+        services, revisions = self._tables.services, self._tables.revisions
+        key = service_key(before.namespace, before.name)
+        if plan.is_removed:
+            numbers = [one.number for one in self._tables.revisions_of(before.id)]
+            gone = [revisions.delete(revision_key(before.id, number)) for number in numbers]
+            return [*gone, services.delete(key), self._event(before, ServiceEvent("removed", "", {}))]
+        ops: list[Op] = [] if plan.service == before else [services.put(key, plan.service)]
+        for number, outcome in plan.outcomes.items():
+            assert number == before.target.number, "only what is being rolled out has an outcome"
+            revision = replace(before.target, outcome=outcome)
+            ops.append(revisions.put(revision_key(before.id, number), revision))
+        return ops + [self._event(before, event) for event in plan.events]
+
+    def _event(self, service: Service, event: ServiceEvent) -> Put:
+        return self._events.put(
+            f"service.{event.kind}",
+            self._tables.services.key(service_key(service.namespace, service.name)),
+            actor="skerry",
+            reason=event.reason,
+            request_id=service.request_id,
+            **event.data,
+        )
+
+
+def _transitions(plan: ServicePlan, now: float) -> Iterator[InstanceTransition]:
+    for copy in plan.destroys:
+        step = transitions.set_desired(copy, DesiredStatus.DESTROYED, at=now, actor="skerry")
+        if step is not None:
+            yield step.because_of(plan.service.request_id)
+    for copy in plan.retires:
+        yield transitions.retire(copy, at=now)
+    for new in plan.creates:
+        yield transitions.create(_instance(plan.service, new, now), actor="skerry")
+
+
+def _instance(service: Service, new: NewCopy, now: float) -> Instance:
+    """A new copy, which waits for a node."""
+    spec = replace(new.revision.template, name=f"{service.name}-{new.index}")
+    number = new.revision.number
+    return Instance(
+        InstanceId(ulid.new_id(now)),
+        spec,
+        now,
+        ObservedState(InstanceStatus.SCHEDULING, now, has_passed=not spec.decides_readiness),
+        namespace=service.namespace,
+        request_id=service.request_id,
+        owner=InstanceOwner(OwnerKind.SERVICE, service.id, service.name, number, new.index, new.attempt),
+    )
