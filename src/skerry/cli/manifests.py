@@ -50,6 +50,10 @@ _FIELDS: Final = (
     "architecture",
     "constraints",
     "userns",
+    "checks",
+    "spread",
+    "max_per_node",
+    "metric",
 )
 _MAX_COUNT: Final = 10_000
 

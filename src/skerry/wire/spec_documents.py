@@ -32,6 +32,7 @@ from skerry.model.workloads import (
 )
 from skerry.node.images import references
 from skerry.transport.access.spec_rules import check_userns
+from skerry.wire.check_documents import CheckInput, MetricInput, check_documents, checks_of, metric_of
 
 T = TypeVar("T")
 
@@ -100,6 +101,19 @@ class SpecInput(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only
             Meta(description="`private`: ids of its own; `host`: its root is the node's, for admins"),
         ]
     ] = UNSET
+    checks: OptionalField[
+        Annotated[
+            list[str | CheckInput],
+            Meta(description="Health checks: objects, or texts such as `http:80/health` for readiness"),
+        ]
+    ] = UNSET
+    spread: OptionalField[
+        Annotated[list[str], Meta(description="Labels of nodes over whose values copies are spread")]
+    ] = UNSET
+    max_per_node: OptionalField[
+        Annotated[int, Meta(description="Copies of one revision on one node; 0: any number")]
+    ] = UNSET
+    metric: OptionalField[Annotated[MetricInput, Meta(description="For autoscaling")]] = UNSET
 
     @property
     def says_something(self) -> bool:
@@ -141,10 +155,12 @@ class SpecInput(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only
             constraints=tuple(_laid(self.constraints, old.constraints, ())),
             userns=_laid(self.userns, old.userns, UserNamespaceMode.PRIVATE),
             granted_access=old.granted_access if self.uri is UNSET else grant_image_access(uri, giver, base),
-            checks=old.checks,
-            spread=old.spread,
-            max_per_node=old.max_per_node,
-            metric=old.metric,
+            checks=old.checks if self.checks is UNSET else checks_of(self.checks or ()),
+            spread=tuple(_laid(self.spread, old.spread, ())),
+            max_per_node=_laid(self.max_per_node, old.max_per_node, 0),
+            metric=metric_of(self.metric)
+            if isinstance(self.metric, MetricInput)
+            else _laid(self.metric, old.metric, None),
         )
 
     def named(self, seed: str) -> Self:
@@ -225,6 +241,10 @@ def spec_fields(spec: InstanceSpec) -> dict[str, Any]:
         "architecture": spec.architecture,
         "constraints": spec.constraints,
         "userns": spec.userns,
+        "checks": check_documents(spec.checks),
+        "spread": spec.spread,
+        "max_per_node": spec.max_per_node,
+        "metric": spec.metric,
     }
 
 

@@ -9,6 +9,7 @@ import msgspec
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from msgspec.structs import replace
 
 from skerry.kit import json_codec
 from skerry.model import errors
@@ -200,6 +201,10 @@ def test_a_document_has_what_kudos_document_says_and_both_names_where_two_are_in
         "architecture": "",
         "constraints": [],
         "userns": "private",
+        "checks": [],
+        "spread": [],
+        "max_per_node": 0,
+        "metric": None,
         "namespace": "default",
         "desired": "RUNNING",
         "since": 2.5,
@@ -353,3 +358,32 @@ def test_only_instances_have_a_status_and_a_workload() -> None:
     read({"id": "i"}, WorkloadInput)
     with pytest.raises(json_codec.InvalidJson):
         read({"status": "RUNNING"}, WorkloadInput)
+
+
+def test_checks_come_as_texts_or_objects_and_go_out_whole() -> None:
+    given = msgspec.convert(
+        {
+            "name": "web",
+            "uri": "example.org/web:1",
+            "checks": [
+                "http:80/health,interval=2s",
+                {"role": "liveness", "method": "exec", "command": ["ok"]},
+            ],
+            "spread": ["zone"],
+            "max_per_node": 2,
+            "metric": {"name": "in_flight", "port": 9000},
+        },
+        SpecInput,
+    )
+    spec = given.onto()
+    assert [(check.role, check.target) for check in spec.checks] == [
+        ("readiness", "http:80/health"),
+        ("liveness", "exec:a"),
+    ]
+    shown = msgspec.to_builtins(spec_documents.spec_fields(spec))
+    assert shown["checks"][0]["interval_s"] == 2.0
+    again = {field: shown[field] for field in ("checks", "spread", "max_per_node", "metric")}
+    assert msgspec.convert(again, SpecInput).onto(replace(spec, checks=(), spread=(), metric=None)) == spec
+    assert msgspec.convert({"checks": None, "metric": None}, SpecInput).onto(spec).checks == ()
+    with pytest.raises(errors.Invalid, match="no check"):
+        msgspec.convert({"checks": ["ftp:21"]}, SpecInput).onto(spec)

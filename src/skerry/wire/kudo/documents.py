@@ -18,12 +18,14 @@ from skerry.model.resources import Resources
 from skerry.model.statuses import DesiredStatus, InstanceStatus
 from skerry.model.workloads import (
     Instance,
+    MetricSource,
     RestartMode,
     RolloutStrategy,
     UserNamespaceMode,
     Workload,
     WorkloadKind,
 )
+from skerry.wire.check_documents import CheckDocument
 from skerry.wire.spec_documents import (
     OptionalField,
     PortDocument,
@@ -106,6 +108,10 @@ class WorkloadDocument(msgspec.Struct, frozen=True, kw_only=True):
     architecture: str
     constraints: tuple[str, ...]
     userns: UserNamespaceMode
+    checks: tuple[CheckDocument, ...]
+    spread: tuple[str, ...]
+    max_per_node: int
+    metric: MetricSource | None
     namespace: Annotated[str, Meta(description="In which its name is its own")]
     version: Annotated[int, Meta(description="Goes up with every change")]
     rollout: Annotated[
@@ -133,6 +139,10 @@ class InstanceDocument(msgspec.Struct, frozen=True, kw_only=True):
     architecture: str
     constraints: tuple[str, ...]
     userns: UserNamespaceMode
+    checks: tuple[CheckDocument, ...]
+    spread: tuple[str, ...]
+    max_per_node: int
+    metric: MetricSource | None
     namespace: Annotated[str, Meta(description="Its workload's, if it has one")]
     desired: Annotated[DesiredStatus, Meta(description="What is wished of it")]
     since: Annotated[float, Meta(description="When `status` began, seconds since the epoch")]
