@@ -367,7 +367,7 @@ def test_checks_come_as_texts_or_objects_and_go_out_whole() -> None:
             "uri": "example.org/web:1",
             "checks": [
                 "http:80/health,interval=2s",
-                {"role": "liveness", "method": "exec", "command": ["ok"]},
+                {"role": "liveness", "method": "exec", "command": ["a"]},
             ],
             "spread": ["zone"],
             "max_per_node": 2,
