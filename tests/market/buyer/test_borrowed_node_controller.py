@@ -59,6 +59,7 @@ NODE = NodeId("borrowed-c1")
 BACK = NodeId("behind the door")
 MEMBER = ContinuumMember(NODE, "boaster", "everywhere", address="198.51.100.7:1326", memory=10**6, cpus=10**6)
 QUICK = Backoff(first_s=0.001, cap_s=0.01)
+SOON_S = 15.0  # before the borrower would look without being woken
 
 
 class FakeLandlord:
@@ -471,6 +472,85 @@ async def test_it_runs_by_itself() -> None:
         made.landlord.tell(ended="withdrawn", reason="repairs")
         await eventually(lambda: made.loan.is_done and not made.is_registered)
         await cancel_and_wait([running])
+
+
+@asynccontextmanager
+async def left_alone() -> AsyncIterator[World]:
+    """A world whose borrower runs, with its contract open: it is called by what changes, and by no test."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr("skerry.market.buyer.borrowed_node_controller._PAUSE_S", 0.0)
+        async with running_world() as made:
+            yield made
+
+
+@asynccontextmanager
+async def running_world() -> AsyncIterator[World]:
+    async with world() as made:
+        running = asyncio.ensure_future(made.borrower.run(await lead(made.fleet.store)))
+        try:
+            await eventually(lambda: made.loan.borrowed.state is BorrowedContractState.OPEN)
+            await come_to_rest()
+            yield made
+        finally:
+            await cancel_and_wait([running])
+
+
+async def come_to_rest() -> None:
+    """Everything is in this loop: once all have had their turns, the borrower waits to be woken."""
+    for _ in range(500):
+        await asyncio.sleep(0)
+
+
+async def test_a_node_that_becomes_empty_is_noticed() -> None:
+    async with left_alone() as made:
+        await made.fleet.bind(instance_on(NODE, "one"))
+        made.landlord.tell(reclaim_at=made.clock.now() + 120, reason="repairs")
+        await eventually(lambda: made.fleet.nodes.get(NODE).status is NodeStatus.DRAINING, within=SOON_S)
+        await come_to_rest()
+        await remove(made.fleet, "one")
+        await eventually(lambda: made.loan.is_done and not made.is_registered, within=SOON_S)
+
+
+async def test_a_node_that_somebody_lets_take_work_again_is_drained_again() -> None:
+    async with left_alone() as made:
+        await made.fleet.bind(instance_on(NODE, "one"))
+        made.landlord.tell(reclaim_at=made.clock.now() + 120, reason="repairs")
+        await eventually(lambda: made.fleet.nodes.get(NODE).status is NodeStatus.DRAINING, within=SOON_S)
+        await come_to_rest()
+        uncordoned = await made.fleet.nodes.uncordon(NODE, actor="ann")
+        assert uncordoned.status is NodeStatus.READY
+        await eventually(lambda: made.fleet.nodes.get(NODE).status is NodeStatus.DRAINING, within=SOON_S)
+
+
+async def test_the_time_to_drain_is_noticed() -> None:
+    async with left_alone() as made:
+        await made.fleet.bind(instance_on(NODE, "one"))
+        begun = LOAN.borrowed.starts_at
+        # A short contract is drained for half of its time, which begins when the clock is advanced.
+        end = begun + 2 * (made.clock.now() - begun + 0.2)
+        made.landlord.tell(ends_at=end)
+        await eventually(lambda: made.loan.borrowed.ends_at == end)
+        await come_to_rest()
+        made.clock.advance(0.3)
+        await eventually(lambda: made.fleet.nodes.get(NODE).status is NodeStatus.DRAINING, within=SOON_S)
+
+
+async def test_a_release_that_cannot_be_written_down_is_tried_again(monkeypatch: pytest.MonkeyPatch) -> None:
+    async with left_alone() as made:
+        change, refused = made.loans.change, 0
+
+        async def refuse_what_was_told(id: ContractId, decide: Any, **more: Any) -> BorrowedContractRecord:
+            nonlocal refused
+            if decide(made.loan).is_told and refused < 2:
+                refused += 1
+                raise errors.Unavailable("the store is away")
+            return await change(id, decide, **more)
+
+        monkeypatch.setattr(made.loans, "change", refuse_what_was_told)
+        by = made.clock.now() + 60
+        await change(ContractId("c1"), lambda loan: node_decisions.request_release(loan, by), actor="ann")
+        await eventually(lambda: made.loan.is_done, within=SOON_S)
+        assert refused == 2
 
 
 async def test_a_provider_that_has_news_without_end_is_listened_to_now_and_then(

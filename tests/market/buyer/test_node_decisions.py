@@ -231,3 +231,21 @@ def test_every_contract_ends_by_its_end_and_is_done_with(
     plan = decide(loan, seen, now)
     last = decide(plan.loan, seen, max(now, plan.loan.signed_until) + later)
     assert last.loan.is_done
+
+
+@given(loan=loans, seen=sights, now=moments, share=st.floats(0, 1, exclude_max=True))
+def test_nothing_else_is_decided_before_the_next_time_that_is_due(
+    loan: BorrowedContractRecord, seen: ObservedBorrowedNode, now: float, share: float
+) -> None:
+    done = decide(loan, seen, now).loan
+    plan = decide(done, seen, now)
+    due = min(node_decisions.next_due(done, SETTINGS, now), END + 8000)
+    between = now + (due - now) * share
+    if between < due:  # and not rounded up to it
+        assert decide(done, seen, between) == plan
+
+
+def test_a_contract_that_is_done_with_is_never_due() -> None:
+    over = replace(in_state(BorrowedContractState.ENDED, ended_at=NOW), is_told=True)
+    assert node_decisions.next_due(over, SETTINGS, NOW) == float("inf")
+    assert node_decisions.next_due(replace(over, is_told=False), SETTINGS, NOW) == END

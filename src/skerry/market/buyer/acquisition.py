@@ -49,10 +49,10 @@ T = TypeVar("T")
 
 # A deal is bounded by its own timer; only after that and a while is it anybody else's to undo.
 _GRACE_S: Final = 5.0
-_SWEEP_S: Final = 2.0
 _PAUSE_S: Final = 0.05
+_AT_MOST_S: Final = 60.0  # times are those of the wall clock, which may be set while we wait
 # How long a peer that is gone is left alone: of each try the log tells.
-_BACKOFF: Final = Backoff(first_s=_SWEEP_S, cap_s=300.0)
+_BACKOFF: Final = Backoff(first_s=2.0, cap_s=300.0)
 # A contract that could not be given back for this long beyond its end needs no giving back.
 _FORGET_S: Final = 3600.0
 # Answers that mean that nothing is held for us.
@@ -299,8 +299,7 @@ class ContractBuyer:
     def _until_due(self) -> float | None:
         """Seconds until a deal that is on record is to be undone; None if there is none."""
         waits = (self._wait_s(deal) for deal in self._loans.deals())
-        # The clock may be set: then what seemed far may be near.
-        return min((min(max(wait_s, _PAUSE_S), _SWEEP_S) for wait_s in waits), default=None)
+        return min((min(max(wait_s, _PAUSE_S), _AT_MOST_S) for wait_s in waits), default=None)
 
     def _wait_s(self, deal: PendingContract) -> float:
         failed = self._failed.get(deal.id)

@@ -1,8 +1,9 @@
 """Borrowed contracts kept alive: on the server that leads, each has its door open and does what is decided.
 
 What is to be done is `skerry.market.buyer.node_decisions`, on the record and on what was seen; here it is
-seen and done. Everything is looked at again every moment, so nothing hangs on a message that was missed, and
-a server that takes over begins where the last one was. One that no longer leads lets go of every door.
+seen and done. Everything is looked at again when a record, a node or a session has changed, and when the next
+time comes that a decision depends on; a server that takes over begins where the last one was. One that no
+longer leads lets go of every door.
 """
 
 from __future__ import annotations
@@ -41,7 +42,8 @@ from skerry.store.protocol import Expect
 log = structlog.get_logger(__name__)
 
 ACTOR: Final = "market"
-_LOOK_S: Final = 1.0
+_RETRY_S: Final = 1.0
+_AT_MOST_S: Final = 60.0  # times are those of the wall clock, which may be set while we wait
 _PAUSE_S: Final = 0.05  # between two looks: providers are strangers, and may have news without end
 # Answers to a release that mean that there is nothing to give back any more.
 _OVER: Final = (errors.NotFound, errors.Expired, errors.Conflict)
@@ -73,28 +75,51 @@ class BorrowedNodeController:
         self.backoff = Backoff(first_s=0.5, cap_s=15.0)
         self._open_sessions: dict[ContractId, tuple[BorrowedNodeSession, asyncio.Future[None]]] = {}
         self._telling: dict[ContractId, asyncio.Future[None]] = {}
+        self._watched: set[NodeId] = set()
         self._wake = asyncio.Event()
 
     async def run(self, fence: Expect) -> None:
-        """Look, and look again when something has moved or a moment has passed."""
+        """Look, and look again when something has changed or a time has come."""
+        stop = self._nodes.listen(self._node_changed)
         try:
             while True:
                 self._wake.clear()
-                moved = self._loans.moved
-                await self.tend(fence)
+                moved, since = self._loans.moved, self._clock.now()
+                is_done = await self.tend(fence)
                 await asyncio.sleep(_PAUSE_S)
-                await race(self._wake.wait(), moved.wait(), asyncio.sleep(_LOOK_S))
+                wait_s = self._wait_s(since) if is_done else _RETRY_S
+                await race(self._wake.wait(), moved.wait(), asyncio.sleep(wait_s))
         finally:
+            stop()
             await self.let_go()
 
-    async def tend(self, fence: Expect | None = None) -> None:
-        """One look at every contract. Happens by itself; a test with its own clock calls it."""
-        for loan in self._loans.all():
+    async def tend(self, fence: Expect | None = None) -> bool:
+        """One look at every contract; False if not all could be done. Happens by itself; a test with its own
+        clock calls it."""
+        is_done, loans = True, self._loans.all()
+        self._watched = {loan.borrowed.node for loan in loans}
+        for loan in loans:
             try:
                 await self._tend(loan, fence)
             except errors.SkerryError as error:
                 log.warning("contract.not-tended", contract=loan.borrowed.id, error=error.message)
+                is_done = False
         await self._loans.trim(self._settings.keep_ended, fence=fence)
+        return is_done
+
+    def _node_changed(self, node: NodeId) -> None:
+        if node in self._watched:
+            self._wake.set()
+
+    def _wait_s(self, since: float) -> float:
+        """How long nothing has to be looked at that was looked at at `since`, unless something changes."""
+        now = self._clock.now()
+        dues = (node_decisions.next_due(loan, self._settings, since) - now for loan in self._loans.all())
+        # A provider that is heard may fall silent at any moment: that is early enough to look again.
+        silences = (
+            self._settings.peer_silence_s - session.silent_s for session, _ in self._open_sessions.values()
+        )
+        return min((_AT_MOST_S, *dues, *silences))
 
     async def _tend(self, loan: BorrowedContractRecord, fence: Expect | None) -> None:
         id, node = loan.borrowed.id, self._node(loan)
@@ -163,7 +188,9 @@ class BorrowedNodeController:
                 changed=self._wake.set,
                 backoff=self.backoff,
             )
-            self._open_sessions[id] = (session, asyncio.ensure_future(session.run()))
+            running = asyncio.ensure_future(session.run())
+            running.add_done_callback(lambda _: self._wake.set())
+            self._open_sessions[id] = (session, running)
         elif (task := self._open_sessions[id][1]).done():
             del self._open_sessions[id]
             task.result()  # a fault of ours, for whoever keeps us going to tell
@@ -192,18 +219,22 @@ class BorrowedNodeController:
     async def _release(self, loan: BorrowedContractRecord, fence: Expect | None) -> None:
         """Tell the provider, until it knows; whoever calls gives it up at the contract's end."""
         failures = 0
-        while True:
-            try:
-                await self._provider(loan).release(loan.borrowed.id)
-            except _OVER:
-                break
-            except errors.SkerryError as error:
-                log.info("contract.not-released", contract=loan.borrowed.id, error=error.message)
-                await asyncio.sleep(self.backoff.delay(failures))
-                failures += 1
-            else:
-                break
-        with suppress(errors.SkerryError, LeadershipLost):  # else it is told again
+        while not await self._try_to_release(loan, fence):
+            await asyncio.sleep(self.backoff.delay(failures))
+            failures += 1
+
+    async def _try_to_release(self, loan: BorrowedContractRecord, fence: Expect | None) -> bool:
+        """True if the provider knows, and it is on record that it does."""
+        id = loan.borrowed.id
+        try:
+            with suppress(*_OVER):
+                await self._provider(loan).release(id)
             await self._loans.change(
-                loan.borrowed.id, lambda current: replace(current, is_told=True), actor=ACTOR, fence=fence
+                id, lambda current: replace(current, is_told=True), actor=ACTOR, fence=fence
             )
+        except (errors.NotFound, LeadershipLost):
+            return True  # it is no longer ours to tell
+        except errors.SkerryError as error:
+            log.info("contract.not-released", contract=id, error=error.message)
+            return False
+        return True

@@ -166,6 +166,7 @@ class BorrowedNodeSession:
                 self._is_open = False
                 # That nobody was there any more came out late, unless somebody said so.
                 self._heard_at = max(self._heard_at, self._clock.monotonic() - PEER_LOSS_S)
+                self._changed()
 
     async def _attend(self, provider: BorrowedContractClient, credential: str, frames: TunnelStream) -> None:
         borrowed = self._borrowed

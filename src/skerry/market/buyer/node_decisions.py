@@ -8,12 +8,14 @@ changes nothing, so a server that takes over goes on wherever the last one was. 
 
 from __future__ import annotations
 
+import math
+
 import msgspec
 from msgspec.structs import replace
 
 from skerry.market.buyer.contract_table import BorrowedContractRecord
 from skerry.market.buyer.provider_client import RemoteContractStatus
-from skerry.market.buyer.quotes import BorrowedContractState
+from skerry.market.buyer.quotes import BorrowedContract, BorrowedContractState
 from skerry.model.market_settings import MarketSettings
 
 _MAX_REASON = 256
@@ -64,6 +66,20 @@ def decide(
     return BorrowedNodePlan(loan, unregisters=seen.is_registered, releases=not loan.is_told)
 
 
+def next_due(loan: BorrowedContractRecord, settings: MarketSettings, since: float) -> float:
+    """The next time after `since` at which `decide` may say something else, though it sees the same;
+    infinite if there is none. `silent_s` is something that is seen, and not in it."""
+    if loan.is_over:
+        return math.inf if loan.is_told else loan.signed_until
+    borrowed = loan.borrowed
+    times = [borrowed.due_at, _drain_from(borrowed, settings)]
+    if borrowed.state is BorrowedContractState.OPENING:
+        times.append(loan.open_by)
+    if loan.leave_by is not None:
+        times.append(loan.leave_by)
+    return min((at for at in times if at > since), default=math.inf)
+
+
 def request_release(loan: BorrowedContractRecord, by: float) -> BorrowedContractRecord:
     """It is given back by our own wish, with its work gone by then; the first wish counts."""
     if loan.is_over or loan.leave_by is not None:
@@ -98,9 +114,13 @@ def _drain_by(loan: BorrowedContractRecord, settings: MarketSettings, now: float
         return min(loan.leave_by, borrowed.due_at)
     if borrowed.reclaim_at is not None:
         return borrowed.due_at
+    return borrowed.ends_at if now >= _drain_from(borrowed, settings) else None
+
+
+def _drain_from(borrowed: BorrowedContract, settings: MarketSettings) -> float:
+    """When its node begins to drain, if it is neither given back nor taken back before."""
     # A contract that is shorter than the time to leave it is used for half of it.
-    ahead_s = min(settings.drain_s, (borrowed.ends_at - borrowed.starts_at) / 2)
-    return borrowed.ends_at if now >= borrowed.ends_at - ahead_s else None
+    return borrowed.ends_at - min(settings.drain_s, (borrowed.ends_at - borrowed.starts_at) / 2)
 
 
 def _why_over(

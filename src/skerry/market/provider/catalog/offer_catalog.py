@@ -18,7 +18,7 @@ from skerry.market.terms.selectors import PAGE, OfferPage, OfferSelector, OfferS
 from skerry.model.ids import OfferId
 from skerry.model.market import Offer
 
-_CATCH_UP_S: Final = 0.2
+_PAUSE_S: Final = 0.2  # changes come in crowds, and are taken in together
 
 
 class OfferCatalog:
@@ -49,7 +49,8 @@ class OfferCatalog:
         """Take in what changes, for ever, so that there is never much to take in before an answer."""
         while True:
             self.catch_up()
-            await asyncio.sleep(_CATCH_UP_S)
+            await asyncio.sleep(_PAUSE_S)
+            await self._follower.wait()
 
     def catch_up(self) -> None:
         """Take in what has changed."""
