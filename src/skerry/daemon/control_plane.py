@@ -21,6 +21,9 @@ from skerry.control.nodes.registry import NodeRegistry
 from skerry.control.placement.reconciler import Reconciler
 from skerry.control.recovery import order_receipts
 from skerry.control.recovery.claims import ClaimProcessor
+from skerry.control.services.controller import ServiceController
+from skerry.control.services.registry import ServiceRegistry
+from skerry.control.services.tables import ServiceTables
 from skerry.control.sessions.node_session import NodeSessions, SessionFeeds
 from skerry.control.workloads.registry import WorkloadRegistry
 from skerry.daemon.server_base import ServerBase
@@ -44,6 +47,7 @@ class ControlPlaneParts:
     nodes: NodeRegistry
     instances: InstanceRegistry
     reconciler: Reconciler
+    service_registry: ServiceRegistry
     tunnels: TunnelRouter
     kudo: KudoContext
     services: list[IServable]
@@ -84,6 +88,16 @@ def start(base: ServerBase, functions: FunctionRegistry) -> ControlPlaneParts:
         explain=reconciler.explain,
         egress=NamespaceEgress.parse(settings.egress),
     )
+    tables = ServiceTables(store)
+    controller = ServiceController(
+        store,
+        events,
+        clock,
+        tables=tables,
+        instance_table=instance_table,
+        conditions=nodes,
+        settled=history.settled,
+    )
     servers = ServerDirectory(
         store,
         name=server,
@@ -119,6 +133,7 @@ def start(base: ServerBase, functions: FunctionRegistry) -> ControlPlaneParts:
     loops.forever("instances", instance_table.run, critical=True)
     loops.forever("workloads", workloads.run, critical=True)
     loops.forever("nodes", nodes.run, critical=True)
+    loops.forever("services", tables.run, critical=True)
     loops.forever("servers", servers.run)
     loops.forever("members", members.run)
     loops.forever("sessions", sessions.run)
@@ -129,9 +144,10 @@ def start(base: ServerBase, functions: FunctionRegistry) -> ControlPlaneParts:
     def place() -> None:
         loops.forever("leader", leader.run)
         loops.forever("placing", lambda: reconciler.run(leader))
+        loops.forever("services.controller", lambda: controller.run(leader))
 
     async def ready() -> None:
-        for part in (instance_table, workloads, nodes, members):
+        for part in (instance_table, workloads, nodes, members, tables):
             await part.ready()
 
     tunnels = TunnelRouter(sessions, servers, base.certificates.client_context)
@@ -140,6 +156,9 @@ def start(base: ServerBase, functions: FunctionRegistry) -> ControlPlaneParts:
         nodes=nodes,
         instances=instances,
         reconciler=reconciler,
+        service_registry=ServiceRegistry(
+            store, events, clock, tables=tables, instances=instance_table, conditions=nodes
+        ),
         tunnels=tunnels,
         kudo=KudoContext(workloads, instances, nodes, tunnels, clock),
         services=[
