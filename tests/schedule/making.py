@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from skerry.model import ports
-from skerry.model.ids import InstanceId, NodeId, WorkloadId
+from skerry.model.ids import InstanceId, NodeId
 from skerry.model.resources import Gigabytes, Megabytes, Millicores, Resources
 from skerry.schedule.requests import ADDRESSES_PER_NODE, NodeView, PlacementPolicy, PlacementRequest
 from skerry.schedule.results import Placement
@@ -40,7 +40,9 @@ def request(
     *constraints: str,
     published: str = "",
     architecture: str = "",
-    workload: str | None = None,
+    group: str | None = None,
+    spread: tuple[str, ...] = (),
+    max_per_node: int = 0,
 ) -> PlacementRequest:
     """An ask that publishes the ports in `published`, separated by blanks."""
     mappings = tuple(ports.parse(text) for text in published.split())
@@ -50,7 +52,9 @@ def request(
         mappings,
         architecture,
         constraints,
-        workload=None if workload is None else WorkloadId(workload),
+        group=group,
+        spread=spread,
+        max_per_node=max_per_node,
     )
 
 

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, rule, run_state_machine_as_test
 
 from skerry.model import ports
-from skerry.model.ids import InstanceId, NodeId, WorkloadId
+from skerry.model.ids import InstanceId, NodeId
 from skerry.model.resources import NO_RESOURCES, Resources
 from skerry.model.workloads import Constraint
 from skerry.schedule.requests import HostPort, NodeView, PlacementPolicy, PlacementRequest
@@ -61,7 +61,9 @@ requests = st.builds(
     architecture=st.sampled_from(["", "", "", "amd64"]),
     constraints=st.sampled_from([(), (), (), ("zone=a",), ("zone!=a", "rack=b")]),
     is_leased=st.sampled_from([False, False, False, True]),
-    workload=st.sampled_from([None, WorkloadId("shop"), WorkloadId("shop"), WorkloadId("desk")]),
+    group=st.sampled_from([None, "shop", "shop", "desk"]),
+    spread=st.sampled_from([(), (), ("zone",), ("zone", "rack")]),
+    max_per_node=st.sampled_from([0, 0, 0, 1, 2]),
 )
 policies = st.sampled_from(PlacementPolicy)
 
@@ -100,6 +102,7 @@ class Model:
             and request.architecture in ("", view.architecture)
             and all(Constraint.parse(text).holds(view.labels) for text in request.constraints)
             and not (view.is_borrowed and (request.ports or request.is_leased))
+            and not (request.max_per_node and self.replicas([node], request) >= request.max_per_node)
         )
 
     def emptiness(self, node: NodeId, request: PlacementRequest) -> int:
@@ -120,16 +123,25 @@ class Model:
         fitting = [node for node in self.nodes if self.fits(node, request)]
         return min(
             fitting,
-            key=lambda node: (self.replicas(node, request), sign * self.emptiness(node, request), node),
+            key=lambda node: (self.crowding(node, request), sign * self.emptiness(node, request), node),
             default=None,
         )
 
-    def replicas(self, node: NodeId, request: PlacementRequest) -> int:
-        """How many others of its workload are on a node."""
-        return sum(
-            request.workload is not None and other.workload == request.workload
-            for other in self.on(node, request)
-        )
+    def crowding(self, node: NodeId, request: PlacementRequest) -> tuple[int, ...]:
+        """How many others of its group are on nodes with the same labels, and on the node itself."""
+        alike = [
+            [other for other in NODES if self.label(other, label) == self.label(node, label)]
+            for label in request.spread
+        ]
+        return tuple(self.replicas(nodes, request) for nodes in [*alike, [node]])
+
+    def label(self, node: NodeId, label: str) -> str:
+        return self.nodes[node].labels.get(label, "") if node in self.nodes else ""
+
+    def replicas(self, nodes: list[NodeId], request: PlacementRequest) -> int:
+        """How many others of its group are on these nodes."""
+        others = [other for node in nodes for other in self.on(node, request)]
+        return sum(request.group is not None and other.group == request.group for other in others)
 
 
 class Searches(RuleBasedStateMachine):

@@ -7,6 +7,7 @@ from collections import Counter
 import pytest
 
 from skerry.model.ids import InstanceId, NodeId
+from skerry.schedule.explanations import describe_failure
 from skerry.schedule.requests import NodeView, PlacementPolicy
 from skerry.schedule.results import Placement, PlacementFailure
 from skerry.schedule.scheduler import Scheduler
@@ -76,44 +77,64 @@ def test_instances_that_ask_for_nothing_are_spread(columns: bool, policy: Placem
     assert taken == {"a": 4, "b": 4, "c": 4}
 
 
+def test_replicas_are_spread_over_the_values_of_a_label_before_nodes(columns: bool) -> None:
+    zones = {"a": "east", "b": "east", "c": "east", "d": "west"}
+    fleet = fleet_of(*(node(name, zone=zone) for name, zone in zones.items()), searched_by_columns=columns)
+    where = [put(fleet, request(f"i{n}", 100, group="shop", spread=("zone",))) for n in range(6)]
+    assert [zones[name] for name in where] == ["east", "west", "east", "west", "east", "west"]
+    assert where[::2] == ["a", "b", "c"]
+
+
+def test_no_node_gets_more_replicas_of_a_group_than_it_may_have_and_says_so(columns: bool) -> None:
+    fleet = fleet_of(node("a", 9000), node("b", 9000), searched_by_columns=columns)
+    for number in range(4):
+        put(fleet, request(f"i{number}", 100, group="shop", max_per_node=2))
+    failure = fleet.place(request("fifth", 100, group="shop", max_per_node=2), BINPACK)
+    assert isinstance(failure, PlacementFailure)
+    assert describe_failure(failure) == "2 nodes: has 2 of its replicas, and no node may have more"
+    assert put(fleet, request("other", 100, group="desk", max_per_node=2)) == "a"
+    fleet.unbind(InstanceId("i0"))
+    assert put(fleet, request("fifth", 100, group="shop", max_per_node=2)) == "a"
+
+
 @pytest.mark.parametrize("policy", PlacementPolicy)
 def test_copies_of_a_workload_go_to_nodes_with_the_fewest_of_them_first(
     columns: bool, policy: PlacementPolicy
 ) -> None:
     fleet = fleet_of(node("a", 4000), node("b", 8000), node("c", 1000), searched_by_columns=columns)
-    where = [put(fleet, request(f"copy{n}", 300, workload="shop"), policy) for n in range(9)]
+    where = [put(fleet, request(f"copy{n}", 300, group="shop"), policy) for n in range(9)]
     assert [sorted(where[at : at + 3]) for at in (0, 3, 6)] == [["a", "b", "c"]] * 3
     # `c` is full: among the others there are no fewer copies than three, so the policy decides.
-    assert put(fleet, request("tenth", 300, workload="shop"), policy) == (
+    assert put(fleet, request("tenth", 300, group="shop"), policy) == (
         "a" if policy is PlacementPolicy.BINPACK else "b"
     )
 
 
 def test_copies_of_another_workload_or_of_none_do_not_count(columns: bool) -> None:
     fleet = fleet_of(node("a"), node("b"), searched_by_columns=columns)
-    assert put(fleet, request("one", 100, workload="shop")) == "a"
-    assert put(fleet, request("two", 100, workload="desk")) == "a"
+    assert put(fleet, request("one", 100, group="shop")) == "a"
+    assert put(fleet, request("two", 100, group="desk")) == "a"
     assert put(fleet, request("three", 100)) == "a"
-    assert put(fleet, request("four", 100, workload="shop")) == "b"
+    assert put(fleet, request("four", 100, group="shop")) == "b"
 
 
 def test_a_copy_that_left_counts_no_more(columns: bool) -> None:
     fleet = fleet_of(node("a"), node("b"), searched_by_columns=columns)
     for name in ("one", "two"):
-        put(fleet, request(name, 100, workload="shop"))
+        put(fleet, request(name, 100, group="shop"))
     fleet.unbind(InstanceId("one"))
-    assert put(fleet, request("three", 100, workload="shop")) == "a"
+    assert put(fleet, request("three", 100, group="shop")) == "a"
     fleet.remove_node(NodeId("a"))
-    assert put(fleet, request("four", 100, workload="shop")) == "b"
+    assert put(fleet, request("four", 100, group="shop")) == "b"
     fleet.set_node(node("a"))
-    assert put(fleet, request("five", 100, workload="shop")) == "a"
+    assert put(fleet, request("five", 100, group="shop")) == "a"
 
 
 def test_a_port_that_is_taken_sends_a_copy_to_a_node_with_more_of_them(columns: bool) -> None:
     fleet = fleet_of(node("a"), node("b"), searched_by_columns=columns)
     fleet.bind(NodeId("b"), request("web", published="80"))
-    fleet.bind(NodeId("a"), request("first", workload="shop"))
-    assert put(fleet, request("second", 100, published="80", workload="shop")) == "a"
+    fleet.bind(NodeId("a"), request("first", group="shop"))
+    assert put(fleet, request("second", 100, published="80", group="shop")) == "a"
 
 
 def test_a_node_takes_no_more_instances_than_it_has_addresses(columns: bool) -> None:

@@ -30,6 +30,7 @@ class NodeAllocation:
         "host_ports",
         "memory",
         "node",
+        "replicas",
         "requests",
         "view",
         "volume",
@@ -40,6 +41,7 @@ class NodeAllocation:
         self.view: NodeView | None = None
         self.requests: dict[InstanceId, PlacementRequest] = {}
         self.host_ports: dict[HostPort, set[InstanceId]] = {}
+        self.replicas: dict[str, int] = {}  # by group
         self._cpu = self._memory = self._disk = 0  # requested by what is bound here
         self.cpu = UNSCHEDULABLE  # free; `UNSCHEDULABLE` if the node takes nothing
         self.memory = self.disk = 0
@@ -55,6 +57,8 @@ class NodeAllocation:
         self.requests[request.instance] = request
         for host_port in request.host_ports:
             self.host_ports.setdefault(host_port, set()).add(request.instance)
+        if request.group is not None:
+            self.replicas[request.group] = self.replicas.get(request.group, 0) + 1
         resources = request.resources
         self._cpu += resources.cpu
         self._memory += resources.memory
@@ -69,6 +73,10 @@ class NodeAllocation:
             holders.discard(instance)
             if not holders:
                 del self.host_ports[host_port]
+        if request.group is not None:
+            self.replicas[request.group] -= 1
+            if not self.replicas[request.group]:
+                del self.replicas[request.group]
         resources = request.resources
         self._cpu -= resources.cpu
         self._memory -= resources.memory

@@ -23,7 +23,7 @@ from skerry.schedule.linear_search import ReplicaCounts
 from skerry.schedule.mask_cache import MAX_MASKS, MaskCache
 from skerry.schedule.rejections import RejectionTally
 from skerry.schedule.requests import HostPort, PlacementRequest
-from skerry.schedule.results import PlacementFailure, PortConflict, Rejection
+from skerry.schedule.results import PlacementFailure, PortConflict, Rejection, ReplicaLimit
 
 RequirementKey = tuple[str, tuple[str, ...], bool]  # architecture, constraints, needs_own_node
 
@@ -91,6 +91,8 @@ class ColumnarSearch:
         if kind != _ANY:
             fits &= self._kinds.get(kind)
         costs = np.where(fits, volume if fullest else emptiness, _NEVER)
+        if request.max_per_node:
+            costs[self._full_rows(request)] = _NEVER
         if not replicas:
             return self._cheapest(costs, host_ports)
         levels = (self._cheapest(level, host_ports) for level in self._levels(costs, replicas))
@@ -144,7 +146,17 @@ class ColumnarSearch:
             if nodes := int(np.count_nonzero(is_left & ~is_free)):
                 tally.add(PortConflict(*host_port, None), nodes)
             is_left &= is_free
+        if nodes := int(np.count_nonzero(is_left)):
+            tally.add(ReplicaLimit(request.max_per_node), nodes)
         return tally.failure()
+
+    def _full_rows(self, request: PlacementRequest) -> list[int]:
+        """The nodes with as many replicas of the request's group as one node may have."""
+        return [
+            row
+            for row, allocation in enumerate(self._allocations)
+            if filters.has_most_replicas(allocation, request)
+        ]
 
     def _rejections_of_kind(self, kind: RequirementKey) -> Counter[Rejection]:
         """First rejections of the nodes that do not meet a requirement, counted; cached until a node

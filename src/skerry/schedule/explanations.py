@@ -18,6 +18,7 @@ from skerry.schedule.results import (
     PortConflict,
     Rejection,
     RejectionCount,
+    ReplicaLimit,
     Unschedulable,
 )
 
@@ -42,6 +43,8 @@ def describe_rejection(rejection: Rejection) -> str:
             return f"lacks {describe_resources(lack)} (free: {describe_resources(free)})"
         case PortConflict(port, protocol, by):
             return f"port {port}/{protocol} is taken" + (f" by instance {by}" if by else "")
+        case ReplicaLimit(limit):
+            return f"has {limit} of its replicas, and no node may have more"
 
 
 def describe_feasibility(feasibility: NodeFeasibility) -> str:

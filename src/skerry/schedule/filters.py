@@ -23,6 +23,7 @@ from skerry.schedule.results import (
     OwnNodeRequired,
     PortConflict,
     Rejection,
+    ReplicaLimit,
     Unschedulable,
 )
 
@@ -78,11 +79,19 @@ def rejections(allocation: NodeAllocation, request: PlacementRequest) -> Iterato
     for host_port in request.host_ports:
         if holders := allocation.host_ports.get(host_port):
             yield PortConflict(*host_port, min(holders))
+    if has_most_replicas(allocation, request):
+        yield ReplicaLimit(request.max_per_node)
 
 
 def check_feasibility(allocation: NodeAllocation, request: PlacementRequest) -> NodeFeasibility:
     """Whether a request fits on a node, with every rejection."""
     return NodeFeasibility(allocation.node, allocation.free(), tuple(rejections(allocation, request)))
+
+
+def has_most_replicas(allocation: NodeAllocation, request: PlacementRequest) -> bool:
+    """True if the node has as many replicas of the request's group as one node may have."""
+    limit = request.max_per_node
+    return bool(limit) and allocation.replicas.get(request.group or "", 0) >= limit
 
 
 def are_ports_free(allocation: NodeAllocation, host_ports: tuple[HostPort, ...]) -> bool:

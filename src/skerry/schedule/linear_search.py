@@ -14,9 +14,9 @@ from skerry.schedule import filters
 from skerry.schedule.allocations import NodeAllocation
 from skerry.schedule.rejections import RejectionTally
 from skerry.schedule.requests import HostPort, PlacementRequest
-from skerry.schedule.results import PlacementFailure, PortConflict
+from skerry.schedule.results import PlacementFailure, PortConflict, ReplicaLimit
 
-ReplicaCounts = Mapping[NodeAllocation, int]  # replicas of one workload by node; no entry: none
+ReplicaCounts = Mapping[NodeAllocation, int]  # how crowded a node is with replicas; no entry: not at all
 
 
 class NodeSearch(Protocol):
@@ -34,8 +34,8 @@ class NodeSearch(Protocol):
     def best(
         self, request: PlacementRequest, replicas: ReplicaCounts, *, fullest: bool
     ) -> NodeAllocation | None:
-        """Of the nodes that can take `request` those with the fewest `replicas`; of these the fullest, or the
-        emptiest; of equals the first by id."""
+        """Of the nodes that can take `request` those that are the least crowded by `replicas`; of these the
+        fullest, or the emptiest; of equals the first by id."""
 
     def count_rejections(self, request: PlacementRequest) -> PlacementFailure:
         """The first rejection of each node, counted, given that none can take `request`."""
@@ -77,6 +77,8 @@ class LinearSearch:
             found = [allocation for allocation in found if wanted.holds(allocation.current_view)]
         if host_ports := request.host_ports:
             found = [allocation for allocation in found if filters.are_ports_free(allocation, host_ports)]
+        if request.max_per_node:
+            found = [allocation for allocation in found if not filters.has_most_replicas(allocation, request)]
         if not found:
             return None
         if replicas:
@@ -99,7 +101,8 @@ class LinearSearch:
                 tally.add(next(filters.rejections(allocation, request)))
             elif not allocation.fits(request.resources):
                 tally.add_lack(allocation.cpu, allocation.memory, allocation.disk)
+            elif taken := [port for port in host_ports if port in allocation.host_ports]:
+                tally.add(PortConflict(*taken[0], None))
             else:
-                host_port = next(host_port for host_port in host_ports if host_port in allocation.host_ports)
-                tally.add(PortConflict(*host_port, None))
+                tally.add(ReplicaLimit(request.max_per_node))
         return tally.failure()

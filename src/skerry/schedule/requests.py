@@ -12,7 +12,7 @@ from typing import Any
 
 import msgspec
 
-from skerry.model.ids import InstanceId, NodeId, WorkloadId
+from skerry.model.ids import InstanceId, NodeId
 from skerry.model.ports import PortMapping, Protocol
 from skerry.model.resources import NO_RESOURCES, Resources
 from skerry.model.workloads import InstanceSpec, WorkloadKind
@@ -52,17 +52,24 @@ class PlacementRequest(msgspec.Struct, frozen=True):
     architecture: str = ""  # empty: any
     constraints: tuple[str, ...] = ()  # as `skerry.model.workloads.Constraint` reads them
     is_leased: bool = False  # a cell of a contract, for another cloud
-    workload: WorkloadId | None = None  # whose replicas are spread over nodes; None: it has no replicas
+    group: str | None = None  # whose replicas are spread over nodes; None: it has no replicas
+    spread: tuple[str, ...] = ()  # labels over whose values they are spread before that, the first first
+    max_per_node: int = 0  # replicas of the group on one node; 0: any number
 
     @classmethod
-    def of(
-        cls, instance: InstanceId, spec: InstanceSpec, workload: WorkloadId | None = None
-    ) -> PlacementRequest:
-        """The request of `instance` with `spec`; with `workload`, nodes with few of its replicas are
+    def of(cls, instance: InstanceId, spec: InstanceSpec, group: str | None = None) -> PlacementRequest:
+        """The request of `instance` with `spec`; with `group`, nodes with few of its replicas are
         preferred."""
-        is_leased = spec.kind is WorkloadKind.CELL
         return cls(
-            instance, spec.resources, spec.ports, spec.architecture, spec.constraints, is_leased, workload
+            instance,
+            spec.resources,
+            spec.ports,
+            spec.architecture,
+            spec.constraints,
+            is_leased=spec.kind is WorkloadKind.CELL,
+            group=group,
+            spread=spec.spread if group is not None else (),
+            max_per_node=spec.max_per_node if group is not None else 0,
         )
 
     @property
@@ -78,5 +85,6 @@ class PlacementRequest(msgspec.Struct, frozen=True):
     @property
     def shape(self) -> tuple[Any, ...]:
         """All but the instance: if one request of a shape fits nowhere, no other does. The spread of replicas
-        is a preference and rejects no node."""
-        return (self.resources, self.ports, self.architecture, self.constraints, self.is_leased)
+        is a preference and rejects no node; a limit of replicas does."""
+        limit = (self.max_per_node, self.group) if self.max_per_node else None
+        return (self.resources, self.ports, self.architecture, self.constraints, self.is_leased, limit)

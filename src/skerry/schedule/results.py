@@ -61,6 +61,12 @@ class PortConflict(msgspec.Struct, frozen=True, tag_field="filter", tag="port"):
     by: InstanceId | None
 
 
+class ReplicaLimit(msgspec.Struct, frozen=True, tag_field="filter", tag="replicas"):
+    """It has as many replicas of the service as one node may have."""
+
+    limit: int
+
+
 Rejection = (
     ArchitectureMismatch
     | ConstraintMismatch
@@ -69,6 +75,7 @@ Rejection = (
     | AddressesExhausted
     | InsufficientResources
     | PortConflict
+    | ReplicaLimit
 )
 
 FILTERS = (
@@ -79,6 +86,7 @@ FILTERS = (
     AddressesExhausted,
     InsufficientResources,
     PortConflict,
+    ReplicaLimit,
 )
 
 

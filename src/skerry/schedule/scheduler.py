@@ -11,11 +11,11 @@ from collections.abc import Callable, Iterator
 from typing import TypeVar
 
 from skerry.model import errors
-from skerry.model.ids import InstanceId, NodeId, WorkloadId
+from skerry.model.ids import InstanceId, NodeId
 from skerry.model.resources import NO_RESOURCES, Resources
 from skerry.schedule import filters
 from skerry.schedule.allocations import ALL_FREE, NodeAllocation
-from skerry.schedule.linear_search import LinearSearch, NodeSearch
+from skerry.schedule.linear_search import LinearSearch, NodeSearch, ReplicaCounts
 from skerry.schedule.requests import NodeView, PlacementPolicy, PlacementRequest
 from skerry.schedule.results import NodeFeasibility, Placement, PlacementFailure
 
@@ -35,7 +35,7 @@ class Scheduler:
         self._columnar_from, self._linear_below = columnar_from, linear_below
         self._allocations: dict[NodeId, NodeAllocation] = {}
         self._bound: dict[InstanceId, NodeAllocation] = {}
-        self._replicas: dict[WorkloadId, dict[NodeAllocation, int]] = {}  # by node, for each workload
+        self._replicas: dict[str, dict[NodeAllocation, int]] = {}  # by node, for each group
         self._size = 0  # registered nodes
         self._search: NodeSearch = LinearSearch(())
         self._has_columns = False
@@ -76,8 +76,8 @@ class Scheduler:
         allocation = self._allocation(node)
         allocation.add(request)
         self._bound[request.instance] = allocation
-        if request.workload is not None:
-            replicas = self._replicas.setdefault(request.workload, {})
+        if request.group is not None:
+            replicas = self._replicas.setdefault(request.group, {})
             replicas[allocation] = replicas.get(allocation, 0) + 1
         if allocation.view is not None:
             self._search.touch(allocation, request.host_ports)
@@ -88,8 +88,8 @@ class Scheduler:
         if allocation is None:
             return
         request = allocation.remove(instance)
-        if request.workload is not None:
-            self._count_removed(request.workload, allocation)
+        if request.group is not None:
+            self._count_removed(request.group, allocation)
         if allocation.view is not None:
             self._search.touch(allocation, request.host_ports)
         else:
@@ -115,15 +115,15 @@ class Scheduler:
     def place(self, request: PlacementRequest, policy: PlacementPolicy) -> Placement | PlacementFailure:
         """The node for `request`, or why none fits; it depends on the present nodes and bindings alone.
 
-        Nodes with fewer replicas of its workload come first, whatever the policy. The present binding of the
+        Nodes with fewer replicas of its group come first, whatever the policy; before that, values of the
+        labels of its spread with fewer of them. The present binding of the
         instance is ignored. An instance without a resource request may use anything, so it goes where most is
         free, also with binpack.
         """
         if request.instance in self._bound:
             return self._without(request.instance, lambda: self.place(request, policy))
         fullest = policy == PlacementPolicy.BINPACK and request.resources != NO_RESOURCES
-        replicas = self._replicas.get(request.workload, {}) if request.workload is not None else {}
-        allocation = self._search.best(request, replicas, fullest=fullest)
+        allocation = self._search.best(request, self._crowding(request), fullest=fullest)
         if allocation is None:
             return self._search.count_rejections(request)
         free = allocation.volume / ALL_FREE
@@ -158,13 +158,35 @@ class Scheduler:
         finally:
             self.bind(allocation.node, request)
 
-    def _count_removed(self, workload: WorkloadId, allocation: NodeAllocation) -> None:
-        replicas = self._replicas[workload]
+    def _crowding(self, request: PlacementRequest) -> ReplicaCounts:
+        """How crowded nodes are with replicas of the request's group: by the labels of its spread, the first
+        counting most, and then by themselves."""
+        replicas = self._replicas.get(request.group, {}) if request.group is not None else {}
+        if not (request.spread and replicas):
+            return replicas
+        base = sum(replicas.values()) + 1
+        by_value: list[dict[str, int]] = []
+        for label in request.spread:
+            counts: dict[str, int] = {}
+            for allocation, count in replicas.items():
+                value = _label(allocation, label)
+                counts[value] = counts.get(value, 0) + count
+            by_value.append(counts)
+        crowding = {}
+        for allocation in self._present():
+            level = 0
+            for label, counts in zip(request.spread, by_value, strict=True):
+                level = level * base + counts.get(_label(allocation, label), 0)
+            crowding[allocation] = level * base + replicas.get(allocation, 0)
+        return crowding
+
+    def _count_removed(self, group: str, allocation: NodeAllocation) -> None:
+        replicas = self._replicas[group]
         replicas[allocation] -= 1
         if not replicas[allocation]:
             del replicas[allocation]
             if not replicas:
-                del self._replicas[workload]
+                del self._replicas[group]
 
     def _allocation(self, node: NodeId) -> NodeAllocation:
         allocation = self._allocations.get(node)
@@ -187,3 +209,7 @@ class Scheduler:
 
     def _present(self) -> Iterator[NodeAllocation]:
         return (allocation for allocation in self._allocations.values() if allocation.view is not None)
+
+
+def _label(allocation: NodeAllocation, label: str) -> str:
+    return allocation.view.labels.get(label, "") if allocation.view is not None else ""

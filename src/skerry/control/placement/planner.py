@@ -31,7 +31,7 @@ from skerry.model.ids import InstanceId, NodeId
 from skerry.model.nodes import Liveness
 from skerry.model.resources import Resources
 from skerry.model.statuses import TERMINAL, DesiredStatus, InstanceStatus
-from skerry.model.workloads import Instance, InstanceSpec
+from skerry.model.workloads import Instance, InstanceSpec, OwnerKind
 from skerry.schedule import explanations
 from skerry.schedule.requests import PlacementPolicy, PlacementRequest
 from skerry.schedule.results import NodeFeasibility, Placement, PlacementFailure
@@ -256,6 +256,8 @@ class PlacementPlanner:
         elif condition is not None and condition.drain_by is not None:
             if instance.leaving is not None or instance.desired is DesiredStatus.DESTROYED:
                 return  # it goes when the node says that it is gone
+            if instance.owner is not None and instance.owner.kind is OwnerKind.SERVICE:
+                return  # its service replaces it first, within its budget
             if condition.drain_by > now:
                 self._draining[id] = self._retries[id] = None
             else:
@@ -409,8 +411,10 @@ class PlacementPlanner:
 
     def _request(self, instance: Instance, leaving: InstanceSpec | None = None) -> PlacementRequest:
         """What it asks for; or what its copy does that is leaving."""
-        workload = instance.workload if self._spread_copies else None
-        return PlacementRequest.of(instance.id, leaving or instance.spec, workload)
+        group: str | None = instance.workload if self._spread_copies else None
+        if instance.owner is not None:
+            group = instance.owner.group
+        return PlacementRequest.of(instance.id, leaving or instance.spec, group)
 
     def _update_reservation(self, id: InstanceId) -> None:
         has_place = self._scheduler.node_of(id) is not None or id in self._successors

@@ -36,7 +36,7 @@ class ServiceCopies:
         self.over: dict[int, list[Instance]] = {}  # by index, the latest last
         self.existing = 0
         self.serving: dict[int, list[Instance]] = {}  # by index
-        self.retiring: list[Instance] = []
+        self.leaving: list[Instance] = []  # retired by us, or stopped by somebody
         for copy in self.all:
             index = owner_of(copy).index
             if copy.observed.status in TERMINAL:
@@ -45,8 +45,8 @@ class ServiceCopies:
             self.existing += 1
             if copy.desired is DesiredStatus.DESTROYED:
                 continue
-            if copy.retiring_at is not None:
-                self.retiring.append(copy)
+            if copy.retiring_at is not None or copy.desired is DesiredStatus.STOPPED:
+                self.leaving.append(copy)
             else:
                 self.serving.setdefault(index, []).append(copy)
         for ended in self.over.values():

@@ -95,7 +95,7 @@ class _Decision:
         self._drain_floor = self._service.replicas - budget
 
     def run(self) -> None:
-        self._finish_retired()
+        self._finish_leaving()
         for group in list(self._copies.serving.values()):
             self._remove_superfluous(group)
         self._scale_down()
@@ -108,11 +108,10 @@ class _Decision:
             if at is not None and at > self._now:
                 self._plan.wake(at)
 
-    def _finish_retired(self) -> None:
+    def _finish_leaving(self) -> None:
         """Destroy what has been out of service for long enough, or does not run anyway."""
-        for copy in self._copies.retiring:
-            assert copy.retiring_at is not None
-            until = copy.retiring_at + self._service.update.drain_s
+        for copy in self._copies.leaving:
+            until = (copy.retiring_at or 0.0) + self._service.update.drain_s
             if until <= self._now or not _may_serve(copy):
                 self._plan.destroys.append(copy)
             else:
@@ -223,7 +222,7 @@ class _Decision:
 
 def _may_serve(copy: Instance) -> bool:
     """True if somebody may still be using it."""
-    return copy.node is not None and copy.observed.has_passed
+    return copy.desired is DesiredStatus.RUNNING and copy.node is not None and copy.observed.has_passed
 
 
 def _next_attempt(ended: Iterable[Instance], revision: ServiceRevision) -> tuple[int, float]:
