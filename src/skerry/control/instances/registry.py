@@ -251,6 +251,10 @@ class InstanceRegistry:
         """What it used when its node last reported to this server; nothing if it did not."""
         return self._reporter.usage(InstanceId(id))
 
+    def load(self, id: InstanceId) -> tuple[Resources | None, float | None]:
+        """What it used, and the metric that it showed, as far as its node reported that to this server."""
+        return self._reporter.load(id)
+
     def list(
         self,
         wanted: InstanceFilter = ANY,

@@ -34,11 +34,16 @@ class ReportProcessor:
         self._table = table
         self._clock = clock
         self._usage: dict[InstanceId, Resources] = {}
+        self._metrics: dict[InstanceId, float] = {}
         table.listen(self._forget)
 
     def usage(self, id: InstanceId) -> Resources:
         """What the instance used when it was last reported to this server."""
         return self._usage.get(id, NO_RESOURCES)
+
+    def load(self, id: InstanceId) -> tuple[Resources | None, float | None]:
+        """What the instance used, and the metric that it showed, when it was last reported to this server."""
+        return self._usage.get(id), self._metrics.get(id)
 
     async def take(
         self, node: NodeId | None, reports: Sequence[InstanceReport], *, actor: str = ""
@@ -80,6 +85,8 @@ class ReportProcessor:
                     and not is_by_others
                 ):
                     self._usage[report.instance] = report.usage
+                    if report.metric is not None:
+                        self._metrics[report.instance] = report.metric
                 if outcome.disposition is ReportDisposition.REFUSED and not actor:
                     log.warning(
                         "report.refused",
@@ -95,3 +102,4 @@ class ReportProcessor:
             after is None or after.value.observed.status is not InstanceStatus.RUNNING
         ):
             self._usage.pop(before.value.id, None)
+            self._metrics.pop(before.value.id, None)
