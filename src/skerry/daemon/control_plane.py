@@ -21,6 +21,7 @@ from skerry.control.nodes.registry import NodeRegistry
 from skerry.control.placement.reconciler import Reconciler
 from skerry.control.recovery import order_receipts
 from skerry.control.recovery.claims import ClaimProcessor
+from skerry.control.services.autoscaler import ServiceAutoscaler
 from skerry.control.services.controller import ServiceController
 from skerry.control.services.registry import ServiceRegistry
 from skerry.control.services.tables import ServiceTables
@@ -98,6 +99,15 @@ def start(base: ServerBase, functions: FunctionRegistry) -> ControlPlaneParts:
         conditions=nodes,
         settled=history.settled,
     )
+    autoscaler = ServiceAutoscaler(
+        store,
+        events,
+        clock,
+        tables=tables,
+        instance_table=instance_table,
+        load=instances.load,
+        server=server,
+    )
     servers = ServerDirectory(
         store,
         name=server,
@@ -145,6 +155,7 @@ def start(base: ServerBase, functions: FunctionRegistry) -> ControlPlaneParts:
         loops.forever("leader", leader.run)
         loops.forever("placing", lambda: reconciler.run(leader))
         loops.forever("services.controller", lambda: controller.run(leader))
+        loops.forever("services.autoscaler", lambda: autoscaler.run(leader))
 
     async def ready() -> None:
         for part in (instance_table, workloads, nodes, members, tables):

@@ -33,6 +33,7 @@ log = structlog.get_logger(__name__)
 
 PREFIX = "service-load/"
 PERIOD_S = 5.0  # between two looks at the load
+_LEASE_S = 30  # of what a server publishes
 
 InstanceLoad = Callable[[InstanceId], tuple[Resources | None, float | None]]
 
@@ -63,7 +64,7 @@ class ServiceAutoscaler:
         self._index = instance_table.index
         self._load = load
         self._server = server
-        self._keeper = LeaseKeeper(store, ttl_s=round(6 * PERIOD_S))
+        self._keeper = LeaseKeeper(store, _LEASE_S)
         self._loads: Table[_ServerLoads] = Table(store, PREFIX, json_of(_ServerLoads))
         self._published: _ServerLoads | None = None
         self._history: dict[ServiceId, ScalingHistory] = {}
