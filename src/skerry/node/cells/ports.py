@@ -19,7 +19,7 @@ from skerry.model.cells import (
     Sandbox,
 )
 from skerry.model.ids import CellName, ExecutableName
-from skerry.node.logs.merge import LogStream
+from skerry.node.logs.readers import RingReader
 
 
 class CellDescription(Protocol):
@@ -61,6 +61,6 @@ class CellRuntime(Protocol):
 
     def by_pid(self, pid: int) -> ExecutableState: ...
 
-    def logs(self, cell: CellName, name: ExecutableName, stream: OutputChannel) -> LogStream: ...
+    def logs(self, cell: CellName, name: ExecutableName, stream: OutputChannel) -> RingReader: ...
 
     def usage(self, name: CellName) -> CellUsage: ...

@@ -12,7 +12,7 @@ from typing import Protocol
 from skerry.model.cells import ExitStatus, OutputChannel
 from skerry.model.containers import ContainerSpec, ContainerStats, ContainerView
 from skerry.model.images import Image, ImageAccess, PullProgress
-from skerry.node.logs.merge import LogStream
+from skerry.node.logs.readers import RingReader
 
 OnPullProgress = Callable[[PullProgress], None]
 
@@ -74,6 +74,6 @@ class ContainerRuntime(Protocol):
 
     async def wait(self, name: str) -> ExitStatus: ...
 
-    def logs(self, name: str, stream: OutputChannel) -> LogStream: ...
+    def logs(self, name: str, stream: OutputChannel) -> RingReader: ...
 
     async def stats(self, name: str) -> ContainerStats: ...

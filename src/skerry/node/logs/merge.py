@@ -10,28 +10,20 @@ import asyncio
 import heapq
 from collections.abc import AsyncGenerator, Iterator, Sequence
 from contextlib import AsyncExitStack, aclosing
-from typing import NamedTuple, Protocol
+from typing import NamedTuple
 
 from skerry.kit.sequence_gap import SequenceGap
 from skerry.kit.tasks import cancel_and_wait
 from skerry.model.cells import OutputChannel
 from skerry.node.logs import tail
-from skerry.node.logs.readers import RingItem
-
-
-class LogStream(Protocol):
-    """What one stream of an executable has written."""
-
-    def read(self, after: int = 0) -> Iterator[RingItem]: ...
-
-    def follow(self, after: int = 0) -> AsyncGenerator[RingItem, None]: ...
+from skerry.node.logs.readers import RingItem, RingReader
 
 
 class LogSource(NamedTuple):
     """A stream of an executable, to be read from a position on."""
 
     stream: OutputChannel
-    output: LogStream
+    output: RingReader
     after: int = 0
 
 

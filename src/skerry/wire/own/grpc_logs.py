@@ -15,8 +15,8 @@ from skerry.kit.sequence_gap import SequenceGap
 from skerry.model import errors
 from skerry.model.cells import OutputChannel
 from skerry.node.logs.lines import LineAssembler, LogLine
-from skerry.node.logs.merge import LogSource, LogStream, pieces, skip_to_tail
-from skerry.node.logs.readers import RingItem
+from skerry.node.logs.merge import LogSource, pieces, skip_to_tail
+from skerry.node.logs.readers import RingItem, RingReader
 from skerry.transport.proto import containers_pb2
 from skerry.transport.proto.cells_pb2 import (
     CHANNEL_STDERR,
@@ -33,7 +33,7 @@ LogsRequestMessage = LogsRequest | containers_pb2.LogsRequest
 _CHANNEL: Final = {OutputChannel.STDOUT: CHANNEL_STDOUT, OutputChannel.STDERR: CHANNEL_STDERR}
 
 
-def log_sources(request: LogsRequestMessage, logs: Callable[[OutputChannel], LogStream]) -> list[LogSource]:
+def log_sources(request: LogsRequestMessage, logs: Callable[[OutputChannel], RingReader]) -> list[LogSource]:
     """What is to be read of `logs` for `request`; raises if a number in it means nothing."""
     if request.channel not in (CHANNEL_UNSPECIFIED, *_CHANNEL.values()):
         raise errors.Invalid(f"channel {request.channel} is neither stdout nor stderr", field="channel")

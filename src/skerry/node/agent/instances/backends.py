@@ -14,9 +14,9 @@ from typing import Protocol
 from skerry.model import errors
 from skerry.model.cells import CellUsage
 from skerry.model.containers import ContainerSpec, ContainerStats, ContainerView
-from skerry.model.images import Image, ImageAccess, ImageId, PullProgress
-from skerry.model.network import Egress
+from skerry.model.images import Image, ImageAccess, PullProgress
 from skerry.model.workloads import WorkloadKind
+from skerry.node.containers.containers import Containers
 
 
 class InstanceBackend(Protocol):
@@ -52,20 +52,6 @@ class InstanceBackend(Protocol):
     async def stats(self, name: str) -> ContainerStats: ...
 
 
-class ContainerBackend(InstanceBackend, Protocol):
-    """One whose instances are made of images."""
-
-    async def create(
-        self, spec: ContainerSpec, *, image: ImageId | None = None, egress: Egress = Egress.ALL
-    ) -> object:
-        """As above, of `image`, which is here."""
-        ...
-
-    async def restrict(self, name: str, egress: Egress) -> None:
-        """What it may reach from now on. Raises Unavailable."""
-        ...
-
-
 class ImagePuller(Protocol):
     """Brings images here, and keeps them while somebody needs them."""
 
@@ -85,7 +71,7 @@ class ImagePuller(Protocol):
 class InstanceBackends:
     """All that there are on this node."""
 
-    containers: ContainerBackend
+    containers: Containers
     images: ImagePuller  # for containers
     cells: InstanceBackend | None = None  # None: cells cannot be had here
 
