@@ -16,7 +16,7 @@ from skerry.node.containers import disk_images, loop_devices
 from skerry.node.containers.disk_images import SMALLEST, DiskImages
 from skerry.node.containers.overlays import Overlays, mount_points
 from skerry.node.containers.writable_layers import DiskLimitKind, SharedDisk, WritableLayers
-from skerry.node.kernel import thread_syscalls
+from skerry.node.kernel import mount_flags, thread_syscalls
 from tests.node.containers.real import needs_root, stuck_loops
 
 pytestmark = [needs_root, pytest.mark.root]
@@ -147,7 +147,7 @@ class TestFileSystems:
         (host / "others").unlink()
         (host / "file").write_bytes(bytes(8 * MB))
         # Another namespace may have a copy of the inner mount, which has a file of this one open.
-        thread_syscalls.unmount(str(host), thread_syscalls.MNT_DETACH)
+        thread_syscalls.unmount(str(host), mount_flags.MNT_DETACH)
 
     def test_that_cannot_be_made_say_why(self, systems: DiskImages, monkeypatch: pytest.MonkeyPatch) -> None:
         monkeypatch.setattr(disk_images, "_PROGRAM", "no-such-program")
@@ -296,7 +296,7 @@ class TestDisks:
         subprocess.run(["mount", "-o", "remount,ro", str(layer)], check=True)
         mounted = os.open(layer, os.O_RDONLY)  # so it stays as it is
         for point in overlays.mounted():
-            thread_syscalls.unmount(str(point), thread_syscalls.MNT_DETACH)
+            thread_syscalls.unmount(str(point), mount_flags.MNT_DETACH)
         disks.leave(layer, shared)
         assert disks.used_together("lent") == 0
         os.close(mounted)

@@ -11,6 +11,8 @@ import glob
 import resource
 from typing import Any, Final
 
+from skerry.node.kernel.host_paths import MASKED_PATHS, READ_ONLY_PATHS
+
 # Docker's fourteen without three. NET_RAW lets one container pretend to be another on the bridge (ping does
 # without it here), MKNOD makes device nodes that could not be opened anyway, and AUDIT_WRITE writes to the
 # log of the node. Only root in a container has them: no_new_privs keeps every other user from getting any.
@@ -28,35 +30,14 @@ CAPABILITIES: Final = (
     "CAP_SYS_CHROOT",
 )
 
-# Of the node and not of the container; some tell of others by the load on processors, power or interrupts.
-_MASKED: Final = (
-    "/proc/acpi",
-    "/proc/asound",
-    "/proc/interrupts",
-    "/proc/kcore",
-    "/proc/keys",
-    "/proc/kmsg",
-    "/proc/latency_stats",
-    "/proc/sched_debug",
-    "/proc/scsi",
-    "/proc/timer_list",
-    "/proc/timer_stats",
-    "/proc/vmcore",
-    "/sys/devices/virtual/powercap",
-    "/sys/firmware",
-)
+# Beside what is masked for cells: these tell of others by the load on processors, power or
+# interrupts.
+_MASKED: Final = (*MASKED_PATHS, "/proc/asound", "/proc/interrupts", "/sys/devices/virtual/powercap")
 _MASKED_PER_CPU: Final = "/sys/devices/system/cpu/cpu[0-9]*/thermal_throttle"
 
 # Root in a container owns these files, and without capabilities may still write to some of them.
 # The last is a folder of folders on machines with version 1 of cgroups, and runtimes leave it writable.
-READ_ONLY: Final = (
-    "/proc/bus",
-    "/proc/fs",
-    "/proc/irq",
-    "/proc/sys",
-    "/proc/sysrq-trigger",
-    "/sys/fs/cgroup",
-)
+READ_ONLY: Final = (*READ_ONLY_PATHS, "/sys/fs/cgroup")
 
 # No device but those that every runtime allows: null, zero, full, random, urandom, tty and terminals.
 DEVICES: Final[list[dict[str, Any]]] = [{"allow": False, "access": "rwm"}]

@@ -27,7 +27,7 @@ import structlog
 
 from skerry.model import errors
 from skerry.node.containers import loop_devices, runtime_commands, tree_size
-from skerry.node.kernel import thread_syscalls
+from skerry.node.kernel import mount_flags, thread_syscalls
 
 log = structlog.get_logger(__name__)
 
@@ -75,7 +75,7 @@ class DiskImages:
     def close(self) -> None:
         """Templates go; what was made of them stays."""
         with contextlib.suppress(OSError):  # only an agent that was killed leaves it mounted
-            thread_syscalls.unmount(str(self._own / _TRIAL), thread_syscalls.MNT_DETACH)
+            thread_syscalls.unmount(str(self._own / _TRIAL), mount_flags.MNT_DETACH)
         tree_size.remove(self._own)
         self._templates.clear()
         with contextlib.suppress(OSError):  # somebody's files are in it, or it is not there
@@ -88,7 +88,7 @@ class DiskImages:
         try:
             self.ensure(image, SMALLEST)
             self.mount(image, place)
-            thread_syscalls.unmount(str(place), thread_syscalls.MNT_DETACH)
+            thread_syscalls.unmount(str(place), mount_flags.MNT_DETACH)
         except (OSError, errors.SkerryError) as error:
             return str(error)
         finally:
@@ -131,10 +131,10 @@ class DiskImages:
                 thread_syscalls.set_option(file_system, "source", device)
                 for key, value in options.items():
                     thread_syscalls.set_option(file_system, key, value)
-                mounted = thread_syscalls.make_file_system(file_system, thread_syscalls.MOUNT_ATTR_NODEV)
+                mounted = thread_syscalls.make_file_system(file_system, mount_flags.MOUNT_ATTR_NODEV)
                 opened.callback(os.close, mounted)
                 thread_syscalls.attach(mounted, str(target))
-                thread_syscalls.change_mount(str(target), thread_syscalls.MS_PRIVATE)
+                thread_syscalls.change_mount(str(target), mount_flags.MS_PRIVATE)
         except BlockingIOError as error:
             raise errors.Unavailable(
                 "the file that holds what a container wrote is in use by somebody; start it again later",

@@ -39,7 +39,7 @@ import structlog
 
 from skerry.model import errors
 from skerry.node.containers import tree_size
-from skerry.node.kernel import thread_syscalls
+from skerry.node.kernel import mount_flags, thread_syscalls
 from skerry.node.user_namespaces import UserNamespace
 
 log = structlog.get_logger(__name__)
@@ -109,7 +109,7 @@ class Overlays:
         thrown_away = layer is not None and self._prepare(layer, stack[0])
         try:
             self._mount(target, stack, layer, users)
-            thread_syscalls.change_mount(str(target), thread_syscalls.MS_PRIVATE)
+            thread_syscalls.change_mount(str(target), mount_flags.MS_PRIVATE)
         except OSError as error:
             raise errors.Internal(
                 f"the kernel cannot put the container's layers together: {error.strerror}; its log says why",
@@ -135,7 +135,7 @@ class Overlays:
             yield rootfs
         finally:
             thread_syscalls.unmount(
-                users.root, thread_syscalls.MNT_DETACH
+                users.root, mount_flags.MNT_DETACH
             )  # and with it what `mount` needed there
 
     def unmount(self, target: Path) -> None:
@@ -156,7 +156,7 @@ class Overlays:
                 else:
                     # It goes from sight at once, and from the kernel with its last user, whoever that is.
                     log.warning("overlay.busy", target=str(target))
-                    flags = thread_syscalls.MNT_DETACH
+                    flags = mount_flags.MNT_DETACH
 
     def mounted(self) -> list[Path]:
         """Every mount below the folder, the latest first; for what a killed agent left."""
@@ -263,7 +263,7 @@ def _mount_in_memory(target: str) -> None:
     file_system = thread_syscalls.open_file_system("tmpfs")
     try:
         thread_syscalls.set_option(file_system, "mode", "755")
-        mounted = thread_syscalls.make_file_system(file_system, thread_syscalls.MOUNT_ATTR_NODEV)
+        mounted = thread_syscalls.make_file_system(file_system, mount_flags.MOUNT_ATTR_NODEV)
     finally:
         os.close(file_system)
     try:
@@ -295,9 +295,7 @@ def _mount_by_parts(
         thread_syscalls.set_option(file_system, "workdir", name(layer / WORK))
     for key, value in options.items():
         thread_syscalls.set_option(file_system, key, value)
-    attributes = thread_syscalls.MOUNT_ATTR_NODEV | (
-        thread_syscalls.MOUNT_ATTR_RDONLY if layer is None else 0
-    )
+    attributes = mount_flags.MOUNT_ATTR_NODEV | (mount_flags.MOUNT_ATTR_RDONLY if layer is None else 0)
     mounted = thread_syscalls.make_file_system(file_system, attributes)
     opened.callback(os.close, mounted)
     thread_syscalls.attach(mounted, str(target))
@@ -324,7 +322,7 @@ def _mount_at_once(
             f"this kernel cannot mount {len(stack) - 1} layers at once; build the image with fewer, or use "
             "Linux 6.7 or later"
         )
-    flags = thread_syscalls.MS_NODEV | (thread_syscalls.MS_RDONLY if layer is None else 0)
+    flags = mount_flags.MS_NODEV | (mount_flags.MS_RDONLY if layer is None else 0)
     thread_syscalls.mount("overlay", str(target), "overlay", flags, text)
 
 

@@ -24,7 +24,7 @@ from skerry.kit import json_codec
 from skerry.model import errors
 from skerry.node import record_files
 from skerry.node.containers import runtime_commands, runtime_probe
-from skerry.node.kernel import thread_syscalls
+from skerry.node.kernel import mount_flags, thread_syscalls
 from skerry.node.user_namespaces import UserNamespaces
 
 log = structlog.get_logger(__name__)
@@ -98,7 +98,7 @@ class OciRuntime(msgspec.Struct, frozen=True):
         and it would be in the way."""
         for copy in Path(self.folder, container).glob("runc.*"):
             with contextlib.suppress(OSError):  # it is not mounted; else deleting fails, and says so
-                thread_syscalls.unmount(str(copy), thread_syscalls.MNT_DETACH)
+                thread_syscalls.unmount(str(copy), mount_flags.MNT_DETACH)
 
     def _logging(self, log: Path) -> tuple[str, ...]:
         return (self.path, "--root", self.folder, "--log", str(log), "--log-format", "json")

@@ -28,7 +28,7 @@ from skerry.model import errors
 from skerry.node.containers import disk_images, overlays, tree_size
 from skerry.node.containers.disk_images import BYTES_PER_INODE, DiskImages
 from skerry.node.containers.quotas import ProjectQuotas
-from skerry.node.kernel import thread_syscalls
+from skerry.node.kernel import mount_flags, thread_syscalls
 
 log = structlog.get_logger(__name__)
 
@@ -190,7 +190,7 @@ class WritableLayers:
             self._systems.ensure(inner, part)
             self._systems.mount(inner, layer, gives_back=True)
         else:
-            thread_syscalls.mount(str(layer / name), str(layer), "", thread_syscalls.MS_BIND, "")
+            thread_syscalls.mount(str(layer / name), str(layer), "", mount_flags.MS_BIND, "")
         return is_new
 
     def limit(self, layer: Path, limit_bytes: int | None) -> DiskLimitKind:
@@ -268,7 +268,7 @@ class WritableLayers:
                 if not set(os.listdir(layer)) - {disk_images.LOST_AND_FOUND, name}:
                     disk_images.remove(image)
         finally:
-            thread_syscalls.unmount(str(layer), thread_syscalls.MNT_DETACH)
+            thread_syscalls.unmount(str(layer), mount_flags.MNT_DETACH)
 
     def keep_only(self, names: Set[str]) -> None:
         """Remove shared file systems but those of these names, and those of earlier boots. For what a killed

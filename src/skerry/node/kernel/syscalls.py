@@ -14,15 +14,24 @@ import struct
 from collections.abc import Callable
 from typing import Final, NoReturn
 
+from skerry.node.kernel.mount_flags import (
+    AT_EMPTY_PATH,
+    AT_FDCWD,
+    AT_RECURSIVE,
+    MOUNT_SETATTR,
+    MOVE_MOUNT,
+    MOVE_MOUNT_F_EMPTY_PATH,
+    MS_PRIVATE,
+    OPEN_TREE,
+    OPEN_TREE_CLONE,
+)
+
 MACHINE: Final = os.uname().machine
 
 # Linux gave these one number on every machine.
 _CLONE3: Final = 435
 _CLOSE_RANGE: Final = 436
 _PIDFD_GETFD: Final = 438
-_OPEN_TREE: Final = 428
-_MOVE_MOUNT: Final = 429
-_MOUNT_SETATTR: Final = 442
 
 CLONE_PIDFD: Final = 0x00001000
 CLONE_NEWNS: Final = 0x00020000
@@ -34,25 +43,7 @@ CLONE_NEWPID: Final = 0x20000000
 CLONE_NEWNET: Final = 0x40000000
 CLONE_INTO_CGROUP: Final = 0x200000000
 
-MS_RDONLY: Final = 0x1
-MS_NOSUID: Final = 0x2
-MS_NODEV: Final = 0x4
-MS_NOEXEC: Final = 0x8
-MS_REMOUNT: Final = 0x20
-MS_BIND: Final = 0x1000
-MS_RECURSIVE: Final = 0x4000
-MS_PRIVATE: Final = 1 << 18
-MNT_DETACH: Final = 0x2
 
-MOUNT_ATTR_RDONLY: Final = 0x1
-MOUNT_ATTR_NOSUID: Final = 0x2
-MOUNT_ATTR_NODEV: Final = 0x4
-
-_AT_FDCWD: Final = -100
-_AT_RECURSIVE: Final = 0x8000
-_AT_EMPTY_PATH: Final = 0x1000
-_OPEN_TREE_CLONE: Final = 1
-_MOVE_MOUNT_F_EMPTY_PATH: Final = 0x4
 ALL: Final = 0xFFFFFFFF
 
 _PIVOT_ROOT: Final = {"x86_64": 155, "aarch64": 41}
@@ -179,14 +170,14 @@ def mount(source: str, target: str, kind: str, flags: int = 0, options: str = ""
 
 def set_mount(target: str, attributes: int, *, recursive: bool, private: bool = False) -> None:
     """Add `attributes` to the mount at `target`, or to all below it too; `private` cuts propagation."""
-    flags = _AT_RECURSIVE if recursive else 0
-    _set_mount(target, _AT_FDCWD, os.fsencode(target), flags, attributes, private=private)
+    flags = AT_RECURSIVE if recursive else 0
+    _set_mount(target, AT_FDCWD, os.fsencode(target), flags, attributes, private=private)
 
 
 def _set_mount(name: str, at: int, path: bytes, flags: int, attributes: int, *, private: bool) -> None:
     wanted = _MountAttributes(set=attributes, propagation=MS_PRIVATE if private else 0)
     if _syscall(
-        _long(_MOUNT_SETATTR),
+        _long(MOUNT_SETATTR),
         _long(at),
         ctypes.c_char_p(path),
         _long(flags),
@@ -200,15 +191,15 @@ def detached_mount(path: str, attributes: int) -> int:
     """A mount of the folder or file `path` with `attributes`, as a descriptor: it is nowhere yet, and gone
     with the descriptor unless `move_mount` puts it somewhere."""
     detached: int = _syscall(
-        _long(_OPEN_TREE),
-        _long(_AT_FDCWD),
+        _long(OPEN_TREE),
+        _long(AT_FDCWD),
         ctypes.c_char_p(os.fsencode(path)),
-        _long(_OPEN_TREE_CLONE | os.O_CLOEXEC),
+        _long(OPEN_TREE_CLONE | os.O_CLOEXEC),
     )
     if detached < 0:
         _fail(f"mount {path}")
     try:
-        _set_mount(path, detached, b"", _AT_EMPTY_PATH, attributes, private=True)
+        _set_mount(path, detached, b"", AT_EMPTY_PATH, attributes, private=True)
     except BaseException:
         os.close(detached)
         raise
@@ -218,12 +209,12 @@ def detached_mount(path: str, attributes: int) -> int:
 def move_mount(detached: int, target: str) -> None:
     """Put a mount that is nowhere yet at `target`."""
     if _syscall(
-        _long(_MOVE_MOUNT),
+        _long(MOVE_MOUNT),
         _long(detached),
         ctypes.c_char_p(b""),
-        _long(_AT_FDCWD),
+        _long(AT_FDCWD),
         ctypes.c_char_p(os.fsencode(target)),
-        _long(_MOVE_MOUNT_F_EMPTY_PATH),
+        _long(MOVE_MOUNT_F_EMPTY_PATH),
     ):
         _fail(f"mount {target}")
 

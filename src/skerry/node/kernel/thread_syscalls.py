@@ -14,14 +14,23 @@ import struct
 from collections.abc import Iterator
 from typing import Final
 
+from skerry.node.kernel.mount_flags import (
+    AT_EMPTY_PATH,
+    AT_FDCWD,
+    MOUNT_ATTR_IDMAP,
+    MOUNT_SETATTR,
+    MOVE_MOUNT,
+    MOVE_MOUNT_F_EMPTY_PATH,
+    OPEN_TREE,
+    OPEN_TREE_CLONE,
+    UMOUNT_NOFOLLOW,
+)
+
 # Linux gave these one number on every machine.
-_OPEN_TREE: Final = 428
-_MOVE_MOUNT: Final = 429
 _FSOPEN: Final = 430
 _FSCONFIG: Final = 431
 _FSMOUNT: Final = 432
 _OPENAT2: Final = 437
-_MOUNT_SETATTR: Final = 442
 _QUOTACTL_FD: Final = 443
 
 RESOLVE_NO_XDEV: Final = 0x01
@@ -30,25 +39,12 @@ RESOLVE_NO_SYMLINKS: Final = 0x04
 RESOLVE_BENEATH: Final = 0x08
 RESOLVE_IN_ROOT: Final = 0x10
 
-MS_RDONLY: Final = 0x1
-MS_NODEV: Final = 0x4
-MS_BIND: Final = 1 << 12
-MS_PRIVATE: Final = 1 << 18
-MNT_DETACH: Final = 0x2
-UMOUNT_NOFOLLOW: Final = 0x8
 
 _FSOPEN_CLOEXEC: Final = 0x1
 _FSMOUNT_CLOEXEC: Final = 0x1
 _FSCONFIG_SET_FLAG: Final = 0
 _FSCONFIG_SET_STRING: Final = 1
 _FSCONFIG_CMD_CREATE: Final = 6
-_MOVE_MOUNT_F_EMPTY_PATH: Final = 0x4
-_OPEN_TREE_CLONE: Final = 0x1
-_AT_EMPTY_PATH: Final = 0x1000
-_AT_FDCWD: Final = -100
-MOUNT_ATTR_RDONLY: Final = 0x1
-MOUNT_ATTR_NODEV: Final = 0x4
-_MOUNT_ATTR_IDMAP: Final = 0x100000
 
 _libc = ctypes.CDLL(None, use_errno=True)
 _long = ctypes.c_long
@@ -130,12 +126,12 @@ def make_file_system(file_system: int, attributes: int) -> int:
 def attach(mounted: int, target: str) -> None:
     """Put what `make_file_system` gave at `target`."""
     if _libc.syscall(
-        _long(_MOVE_MOUNT),
+        _long(MOVE_MOUNT),
         _long(mounted),
         _text(b""),
-        _long(_AT_FDCWD),
+        _long(AT_FDCWD),
         _text(os.fsencode(target)),
-        _long(_MOVE_MOUNT_F_EMPTY_PATH),
+        _long(MOVE_MOUNT_F_EMPTY_PATH),
     ):
         raise _failed(target)
 
@@ -144,10 +140,10 @@ def clone_mount(path: str) -> int:
     """What is mounted at `path`, from there on and without what is mounted below, as a descriptor of a mount
     that is not yet anywhere."""
     descriptor: int = _libc.syscall(
-        _long(_OPEN_TREE),
-        _long(_AT_FDCWD),
+        _long(OPEN_TREE),
+        _long(AT_FDCWD),
         _text(os.fsencode(path)),
-        _long(_OPEN_TREE_CLONE | os.O_CLOEXEC),
+        _long(OPEN_TREE_CLONE | os.O_CLOEXEC),
     )
     if descriptor < 0:
         raise _failed(path)
@@ -157,12 +153,12 @@ def clone_mount(path: str) -> int:
 def map_owners(mounted: int, namespace: int) -> None:
     """Show who is 0 on the file system as who is 0 in the open user `namespace`, and so on, from now on, by
     this mount. It is not yet anywhere."""
-    attributes = _MOUNT_ATTRIBUTES.pack(_MOUNT_ATTR_IDMAP, 0, 0, namespace)
+    attributes = _MOUNT_ATTRIBUTES.pack(MOUNT_ATTR_IDMAP, 0, 0, namespace)
     if _libc.syscall(
-        _long(_MOUNT_SETATTR),
+        _long(MOUNT_SETATTR),
         _long(mounted),
         _text(b""),
-        _long(_AT_EMPTY_PATH),
+        _long(AT_EMPTY_PATH),
         attributes,
         _long(len(attributes)),
     ):

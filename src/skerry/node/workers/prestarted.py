@@ -29,7 +29,7 @@ from skerry.model.ids import CellName, ExecutableName
 from skerry.model.network import NetworkPolicy
 from skerry.node.cells.cells import Cells
 from skerry.node.cells.executables import WorkerOptions
-from skerry.node.kernel import syscalls
+from skerry.node.kernel import mount_flags, syscalls
 from skerry.node.launcher.client import LauncherClient
 from skerry.node.network.network import Network
 from skerry.node.workers.function_logs import FunctionLogs
@@ -48,7 +48,7 @@ _NODE_PROGRAM: Final = "worker.js"
 _FORK: Final = "python"  # what the process of a Python worker is called where a command is wanted
 _SOCKET: Final = 3  # the number that a worker knows its socket by
 _AGAIN_S: Final = 5.0
-_SEALED: Final = syscalls.MOUNT_ATTR_RDONLY | syscalls.MOUNT_ATTR_NOSUID | syscalls.MOUNT_ATTR_NODEV
+_SEALED: Final = mount_flags.MOUNT_ATTR_RDONLY | mount_flags.MOUNT_ATTR_NOSUID | mount_flags.MOUNT_ATTR_NODEV
 
 
 @dataclass(slots=True, eq=False)

@@ -79,8 +79,26 @@ def _write(descriptor: int, data: bytes) -> None:
         pass  # the function has closed it: there is nowhere to complain, and the call goes on
 
 
-class CapturedStream(io.TextIOBase):
-    """Stands for `sys.stdout` or `sys.stderr`. Cannot be closed: the next call prints to it as well."""
+class _OfCall(io.IOBase):
+    """Goes by way of the call that prints. Cannot be closed: the next call prints to it as well."""
+
+    _descriptor: int
+
+    def flush(self) -> None:
+        current.get().flush()
+
+    def close(self) -> None:
+        self.flush()
+
+    def fileno(self) -> int:
+        return self._descriptor
+
+    def writable(self) -> bool:
+        return True
+
+
+class CapturedStream(_OfCall, io.TextIOBase):
+    """Stands for `sys.stdout` or `sys.stderr`."""
 
     encoding: str = "utf-8"
     errors: str = "backslashreplace"
@@ -101,23 +119,11 @@ class CapturedStream(io.TextIOBase):
             current.get().add(self._descriptor, text.encode("utf-8", "backslashreplace"))
         return len(text)
 
-    def flush(self) -> None:
-        current.get().flush()
-
-    def close(self) -> None:
-        self.flush()
-
-    def fileno(self) -> int:
-        return self._descriptor
-
-    def writable(self) -> bool:
-        return True
-
     def reconfigure(self, **_: Any) -> None:
         """Taken and ignored, since it is always lines of UTF-8."""
 
 
-class _Bytes(io.BufferedIOBase):
+class _Bytes(_OfCall, io.BufferedIOBase):
     """The `buffer` of a `CapturedStream`."""
 
     def __init__(self, descriptor: int) -> None:
@@ -131,18 +137,6 @@ class _Bytes(io.BufferedIOBase):
     def writelines(self, lines: Iterable[Any], /) -> None:
         for line in lines:
             self.write(line)
-
-    def flush(self) -> None:
-        current.get().flush()
-
-    def close(self) -> None:
-        self.flush()
-
-    def fileno(self) -> int:
-        return self._descriptor
-
-    def writable(self) -> bool:
-        return True
 
 
 def install() -> None:

@@ -13,7 +13,7 @@ import pytest
 
 from skerry.model import errors
 from skerry.model.cells import Sandbox
-from skerry.node.kernel import syscalls
+from skerry.node.kernel import mount_flags, syscalls
 from skerry.node.launcher.child.cell_root import HostView
 from skerry.node.launcher.client import InitSpec, LauncherClient, StartSpec, ZygoteSpec
 from skerry.node.workers import interpreters, worker_frames
@@ -86,7 +86,7 @@ async def test_a_fork_has_what_was_imported_and_its_output_and_its_end_are_kept(
     )
     room = ground.room()
     init = await room.open(launcher, HOME)
-    detached = syscalls.detached_mount(str(code), syscalls.MOUNT_ATTR_RDONLY)
+    detached = syscalls.detached_mount(str(code), mount_flags.MOUNT_ATTR_RDONLY)
     await init.mount(detached, "/home/function")
     os.close(detached)
     ours, theirs = ends
@@ -134,12 +134,12 @@ async def test_a_mount_with_no_place_for_it_is_refused(
 ) -> None:
     room = ground.room()
     init = await room.open(plain, HOME)
-    detached = syscalls.detached_mount(str(tmp_path), syscalls.MOUNT_ATTR_RDONLY)
+    detached = syscalls.detached_mount(str(tmp_path), mount_flags.MOUNT_ATTR_RDONLY)
     with pytest.raises(errors.Internal, match="mount /nowhere"):
         await init.mount(detached, "/nowhere")
     os.close(detached)
     with pytest.raises(syscalls.StepFailed):
-        syscalls.detached_mount(str(tmp_path / "nothing"), syscalls.MOUNT_ATTR_RDONLY)
+        syscalls.detached_mount(str(tmp_path / "nothing"), mount_flags.MOUNT_ATTR_RDONLY)
 
 
 async def test_a_zygote_without_its_entry_does_not_start() -> None:

@@ -11,27 +11,12 @@ import stat
 from typing import Final
 
 from skerry.node.kernel import syscalls
-from skerry.node.kernel.syscalls import MS_BIND, MS_NODEV, MS_NOEXEC, MS_NOSUID, MS_RDONLY, MS_REMOUNT
+from skerry.node.kernel.host_paths import MASKED_PATHS, READ_ONLY_PATHS
+from skerry.node.kernel.mount_flags import MS_BIND, MS_NODEV, MS_NOEXEC, MS_NOSUID, MS_RDONLY, MS_REMOUNT
 from skerry.node.launcher.child import cell_root
 
 _WRITABLE: Final = ("/tmp", "/var/tmp", "/dev/shm")  # noqa: S108 - of the cell's own
-# Root without a single capability may still write to these, as the owner of the files.
-_READ_ONLY: Final = ("/proc/sys", "/proc/sysrq-trigger", "/proc/irq", "/proc/bus", "/proc/fs")
-# Of the host and not of the cell, and nobody's business there.
-_MASKED: Final = (
-    "/proc/acpi",
-    "/proc/kcore",
-    "/proc/keys",
-    "/proc/kmsg",
-    "/proc/latency_stats",
-    "/proc/sched_debug",
-    "/proc/scsi",
-    "/proc/timer_list",
-    "/proc/timer_stats",
-    "/proc/vmcore",
-    "/sys/firmware",
-    "/sys/fs/cgroup",
-)
+_MASKED: Final = (*MASKED_PATHS, "/sys/fs/cgroup")
 
 
 def set_up(tmp_mb: int) -> None:
@@ -43,7 +28,7 @@ def set_up(tmp_mb: int) -> None:
     )
     syscalls.mount("proc", "/proc", "proc", MS_NOSUID | MS_NODEV | MS_NOEXEC)
     syscalls.mount("sysfs", "/sys", "sysfs", MS_RDONLY | MS_NOSUID | MS_NODEV | MS_NOEXEC)
-    for path in _READ_ONLY:
+    for path in READ_ONLY_PATHS:
         if os.path.exists(path):
             syscalls.mount(path, path, "", MS_BIND)
             syscalls.mount("", path, "", MS_REMOUNT | MS_BIND | MS_RDONLY | MS_NOSUID | MS_NODEV | MS_NOEXEC)

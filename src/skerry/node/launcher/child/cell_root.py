@@ -18,8 +18,8 @@ import stat
 from collections.abc import Iterable
 from typing import Final, NamedTuple
 
-from skerry.node.kernel import syscalls
-from skerry.node.kernel.syscalls import MS_BIND, MS_NODEV, MS_NOEXEC, MS_NOSUID, MS_RECURSIVE
+from skerry.node.kernel import mount_flags, syscalls
+from skerry.node.kernel.mount_flags import MS_BIND, MS_NODEV, MS_NOEXEC, MS_NOSUID, MS_RECURSIVE
 
 EMPTY: Final = "/var/empty"  # to cover others with
 _PROGRAMS: Final = re.compile(r"bin|sbin|lib(\d+|x32)?")  # folders or links at the top, beside /usr
@@ -79,7 +79,7 @@ _DEVICE_LINKS: Final = {
     "stderr": "/proc/self/fd/2",
     "ptmx": "pts/ptmx",
 }
-_SEALED: Final = syscalls.MOUNT_ATTR_RDONLY | syscalls.MOUNT_ATTR_NOSUID | syscalls.MOUNT_ATTR_NODEV
+_SEALED: Final = mount_flags.MOUNT_ATTR_RDONLY | mount_flags.MOUNT_ATTR_NOSUID | mount_flags.MOUNT_ATTR_NODEV
 _ESCAPE: Final = re.compile(rb"\\([0-7]{3})")  # how mountinfo writes spaces and the like
 # Somebody removed the mount point meanwhile, and with it the kernel took the mount out of every namespace.
 _GONE: Final = (errno.ENOENT, errno.EINVAL)
@@ -165,7 +165,7 @@ def _make(view: HostView) -> int:
     syscalls.set_mount(".", _SEALED, recursive=True, private=True)
     _make_devices()
     syscalls.pivot_root(".", ".")  # the old one is on top of the new one then
-    syscalls.unmount(".", syscalls.MNT_DETACH)
+    syscalls.unmount(".", mount_flags.MNT_DETACH)
     os.chdir("/")
     return files
 
@@ -230,7 +230,7 @@ def _let_go(folders: list[str]) -> None:
     for point in reversed(points):
         if any(point.startswith(os.fsencode(folder) + b"/") for folder in folders):
             try:
-                syscalls.unmount(os.fsdecode(point), syscalls.MNT_DETACH)
+                syscalls.unmount(os.fsdecode(point), mount_flags.MNT_DETACH)
             except syscalls.StepFailed as failed:
                 if failed.errno not in _GONE:
                     raise
@@ -249,7 +249,7 @@ def _make_devices() -> None:
         os.symlink(target, f"dev/{name}")
     os.mkdir("dev/pts", 0o755)
     os.mkdir("dev/shm", 0o755)
-    syscalls.set_mount("dev", syscalls.MOUNT_ATTR_RDONLY, recursive=False)
+    syscalls.set_mount("dev", mount_flags.MOUNT_ATTR_RDONLY, recursive=False)
 
 
 def _own_namespace() -> int:
