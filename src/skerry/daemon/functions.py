@@ -125,7 +125,7 @@ async def open_registry(
     """What is registered in this cloud, with the code that is here. Read once `start` has returned."""
     settings = context.settings.functions
     classes = parse_classes(settings.classes)
-    return await FunctionRegistry.open(
+    return await FunctionRegistry(
         store,
         context.folder / FOLDER / "code",
         context.clock,
@@ -133,7 +133,7 @@ async def open_registry(
         events,
         most=most,
         check_policy=lambda name: load_policy(name, classes),
-    )
+    ).open()
 
 
 async def start(

@@ -54,7 +54,7 @@ class Ground:
     async def registry(
         self, reached: Callable[[str], None] = lambda step: None, **settings: int
     ) -> AsyncIterator[FunctionRegistry]:
-        functions = await FunctionRegistry.open(
+        functions = await FunctionRegistry(
             self.store,
             self.folder,
             self.clock,
@@ -63,7 +63,7 @@ class Ground:
             most=lambda: self.most,
             check_policy=lambda name: load_policy(name, DEFAULT_CLASSES),
             reached=reached,
-        )
+        ).open()
         running = asyncio.create_task(functions.run(lambda: self.in_use))
         await functions.ready()
         try:

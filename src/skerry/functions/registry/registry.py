@@ -74,23 +74,29 @@ RegistryCallback = Callable[[FunctionName, Function | None], None]
 
 
 class FunctionRegistry:
-    """`await FunctionRegistry.open(...)`, then `run` for ever; `ready` waits until there is something to
+    """`open` it, then `run` it for ever; `ready` waits until there is something to
     read."""
 
     def __init__(
         self,
         store: Store,
-        code: CodeStore,
+        folder: Path,
         clock: Clock,
         settings: FunctionSettings,
         events: FunctionEventWriter,
         *,
         most: Callable[[], Resources],
         check_policy: Callable[[str], object],
-        reached: Callable[[str], None],
+        reached: Callable[[str], None] = lambda step: None,
     ) -> None:
+        """The registry with its code in `folder`.
+
+        `most` is what the workers of one node may have together, of the largest that there is now: a function
+        that asks for more is refused. `check_policy` raises `Invalid` for a name that no policy has.
+        `reached` is told each step that is done, so that tests can end the process there.
+        """
         self._store = store
-        self.code = code
+        self.code = CodeStore(folder, settings, reached)
         self._clock = clock
         self._settings = settings
         self._events = events
@@ -102,41 +108,14 @@ class FunctionRegistry:
         self._arriving = 0
         self._listeners: CallbackList[[FunctionName, Function | None]] = CallbackList()
 
-    @classmethod
-    async def open(
-        cls,
-        store: Store,
-        folder: Path,
-        clock: Clock,
-        settings: FunctionSettings,
-        events: FunctionEventWriter,
-        *,
-        most: Callable[[], Resources],
-        check_policy: Callable[[str], object],
-        reached: Callable[[str], None] = lambda step: None,
-    ) -> FunctionRegistry:
-        """The registry with its code in `folder`; what a crash left there is removed.
-
-        `most` is what the workers of one node may have together, of the largest that there is now: a function
-        that asks for more is refused. `check_policy` raises `Invalid` for a name that no policy has.
-        `reached` is told each step that is done, so that tests can end the process there.
-        """
-        page = await store.range(PREFIX)
+    async def open(self) -> FunctionRegistry:
+        """Remove what a crash left in the folder; before anything else."""
+        page = await self._store.range(PREFIX)
         for entry in page.entries:
-            await _move_to_own_key(store, entry)
+            await _move_to_own_key(self._store, entry)
         named = {function.code for function in map(_decode, page.entries) if function.code is not None}
-        code = CodeStore(folder, settings, reached)
-        await tasks.run_to_completion(asyncio.to_thread(code.load, named))
-        return cls(
-            store,
-            code,
-            clock,
-            settings,
-            events,
-            most=most,
-            check_policy=check_policy,
-            reached=reached,
-        )
+        await tasks.run_to_completion(asyncio.to_thread(self.code.load, named))
+        return self
 
     async def run(self, in_use: Callable[[], Collection[Digest]]) -> None:
         """Follow the store and remove code that is neither registered nor `in_use`, for ever.
