@@ -66,6 +66,21 @@ def test_every_folder_of_tests_is_called_as_the_room_that_it_tests() -> None:
     assert {str(folder) for folder in folders if not (HOME / folder).is_dir()} == {"compat"}
 
 
+def test_no_function_takes_more_than_eight_parameters() -> None:
+    crowded = [
+        f"{path.relative_to(HOME)} {node.name}"
+        for path in modules()
+        for node in ast.walk(ast.parse(path.read_text()))
+        if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef) and len(_parameters(node)) > 8
+    ]
+    assert crowded == []
+
+
+def _parameters(node: ast.FunctionDef | ast.AsyncFunctionDef) -> list[str]:
+    given = [*node.args.posonlyargs, *node.args.args, *node.args.kwonlyargs]
+    return [each.arg for each in given if each.arg not in ("self", "cls")]
+
+
 def test_no_public_class_name_stands_in_three_modules() -> None:
     places: defaultdict[str, set[str]] = defaultdict(set)
     for path in modules():

@@ -15,6 +15,7 @@ from skerry.kit.tasks import (
     failure_of,
     race,
     run_to_completion,
+    run_together,
 )
 from tests.support.waiting import PATIENCE_S, eventually
 
@@ -232,3 +233,27 @@ async def test_what_goes_on_beside_ends_a_race_only_by_failing() -> None:
     assert await running == "main"
     with pytest.raises(ValueError, match="no"):
         await race(asyncio.Event().wait(), failure_of(work(ValueError("no"))))
+
+
+async def test_what_runs_together_runs_to_its_end_and_one_failure_ends_all() -> None:
+    done: list[str] = []
+
+    async def finish(name: str) -> None:
+        await asyncio.sleep(0)
+        done.append(name)
+
+    async def wait_for_ever() -> None:
+        try:
+            await asyncio.Event().wait()
+        finally:
+            await asyncio.sleep(0)  # it takes a moment to end
+            done.append("ended")
+
+    async def fail() -> None:
+        raise RuntimeError("tripped")
+
+    await run_together(finish("one"), finish("two"))
+    assert done == ["one", "two"]
+    with pytest.raises(RuntimeError, match="tripped"):
+        await run_together(wait_for_ever(), fail())
+    assert done == ["one", "two", "ended"]

@@ -143,6 +143,15 @@ async def race(*work: Awaitable[Any]) -> Any:
         await cancel_and_wait(tasks)
 
 
+async def run_together(*work: Awaitable[object]) -> None:
+    """All of `work` to its end. If one fails the others are cancelled, and have ended when it is raised."""
+    tasks = [asyncio.ensure_future(each) for each in work]
+    try:
+        await asyncio.gather(*tasks)
+    finally:
+        await cancel_and_wait(tasks)
+
+
 async def failure_of(work: Awaitable[object]) -> NoReturn:
     """Raises what `work` raises, and never ends if that ends well: for what goes on beside the others of a
     race."""

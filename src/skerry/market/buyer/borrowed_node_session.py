@@ -21,7 +21,7 @@ import structlog
 from skerry.control.sessions.node_session import NodeSessions
 from skerry.kit.backoff import Backoff
 from skerry.kit.clock import Clock
-from skerry.kit.tasks import cancel_and_wait
+from skerry.kit.tasks import run_together
 from skerry.market.buyer.contract_table import BorrowedContractRecord
 from skerry.market.buyer.provider_client import RemoteContract, RemoteContractStatus
 from skerry.model import errors
@@ -205,21 +205,13 @@ class BorrowedNodeSession:
             async with self._sessions.tunnels.dialled(self._borrowed.node, asked.id) as near:
                 try:
                     async with provider.tunnel(self._borrowed.id, credential, asked) as far:
-                        await _pass_on(near, far)
+                        await run_together(_carry(near, far), _carry(far, near))
                 except errors.SkerryError as error:
                     await near.fail(error)
 
 
-async def _pass_on(near: TunnelStream, far: TunnelStream) -> None:
-    """What comes from either side goes to the other, until both have no more or one is gone."""
-    ways = [asyncio.ensure_future(_carry(near, far)), asyncio.ensure_future(_carry(far, near))]
-    try:
-        await asyncio.gather(*ways)
-    finally:
-        await cancel_and_wait(ways)
-
-
 async def _carry(source: TunnelStream, target: TunnelStream) -> None:
+    """What comes from one side goes to the other, until it has no more or one is gone."""
     try:
         while (frame := await source.receive()) is not None:
             await target.send(frame)

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable
+from contextlib import suppress
 from typing import Final, TypeVar
 
 import structlog
@@ -18,7 +19,7 @@ from grpclib.server import Stream
 from skerry.control.sessions import node_session
 from skerry.control.sessions.tunnels import TunnelEndpoint
 from skerry.kit.clock import Clock
-from skerry.kit.tasks import cancel_and_wait
+from skerry.kit.tasks import run_together
 from skerry.model import errors, ids
 from skerry.model.callers import AuthMethod, Caller
 from skerry.model.ids import InstanceId, NodeId
@@ -95,14 +96,9 @@ class ServerTunnelService(ServerServiceBase):
 
 async def _pass_on(stream: Stream[pb.Frame, pb.Frame], end: TunnelEndpoint) -> None:
     """What comes from either side goes to the other, until both have no more or one is gone."""
-    ways = [asyncio.ensure_future(_from_far(stream, end)), asyncio.ensure_future(_to_far(stream, end))]
-    try:
-        await asyncio.gather(*ways)
+    await run_together(_from_far(stream, end), _to_far(stream, end))
+    with suppress(TimeoutError):
         await asyncio.wait_for(stream.recv_message(), CLOSE_GRACE_S)  # until it hangs up
-    except TimeoutError:
-        pass
-    finally:
-        await cancel_and_wait(ways)
 
 
 async def _from_far(stream: Stream[pb.Frame, pb.Frame], end: TunnelEndpoint) -> None:
