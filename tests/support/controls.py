@@ -15,6 +15,9 @@ from skerry.control.instances.writer import TransitionWriter
 from skerry.control.leadership.election import LeaderElection
 from skerry.control.nodes.registry import NodeRegistry
 from skerry.control.placement.reconciler import Reconciler
+from skerry.control.services.controller import ServiceController
+from skerry.control.services.registry import ServiceRegistry
+from skerry.control.services.tables import ServiceTables
 from skerry.control.sessions.node_session import NodeSessions
 from skerry.control.workloads.registry import WorkloadRegistry
 from skerry.kit.clock import Clock
@@ -45,6 +48,7 @@ class Control:
     nodes: NodeRegistry
     instances: InstanceRegistry
     sessions: NodeSessions
+    services: ServiceRegistry
 
     async def join(self, id: str, **labels: str) -> Node:
         """A node that is heard here."""
@@ -96,15 +100,28 @@ async def control_on(
         egress=NamespaceEgress.parse(settings.egress),
     )
     sessions = NodeSessions(nodes, instances, settings)
+    tables = ServiceTables(store)
+    services = ServiceRegistry(
+        store,
+        events,
+        clock,
+        tables=tables,
+        instance_table=instance_table,
+        conditions=nodes,
+        placement=reconciler,
+    )
+    controller = ServiceController(
+        store, events, clock, tables=tables, instance_table=instance_table, conditions=nodes
+    )
     leader = LeaderElection(store, events, clock, name="here", lease_s=settings.leader_lease_s)
-    works = [instance_table.run(), workloads.run(), nodes.run()]
+    works = [instance_table.run(), workloads.run(), nodes.run(), tables.run()]
     if leads:
-        works += [leader.run(), reconciler.run(leader)]
+        works += [leader.run(), reconciler.run(leader), controller.run(leader)]
     loops = [asyncio.ensure_future(work) for work in works]
     try:
-        for part in (instance_table, workloads, nodes):
+        for part in (instance_table, workloads, nodes, tables):
             await part.ready()
-        yield Control(store, events, clock, instance_table, workloads, nodes, instances, sessions)
+        yield Control(store, events, clock, instance_table, workloads, nodes, instances, sessions, services)
     finally:
         sessions.close()
         await cancel_and_wait(loops)

@@ -38,6 +38,7 @@ from skerry.transport.links.nodes.service import NodeSessionService, ServerTunne
 from skerry.transport.links.nodes.tunnel_router import TunnelRouter
 from skerry.wire.kudo import grpc_services
 from skerry.wire.kudo.context import KudoContext
+from skerry.wire.own.services.context import ServiceContext
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,9 +49,9 @@ class ControlPlaneParts:
     nodes: NodeRegistry
     instances: InstanceRegistry
     reconciler: Reconciler
-    service_registry: ServiceRegistry
     tunnels: TunnelRouter
     kudo: KudoContext
+    service_context: ServiceContext
     services: list[IServable]
     sessions: NodeSessions
     servers: ServerDirectory
@@ -167,11 +168,19 @@ def start(base: ServerBase, functions: FunctionRegistry) -> ControlPlaneParts:
         nodes=nodes,
         instances=instances,
         reconciler=reconciler,
-        service_registry=ServiceRegistry(
-            store, events, clock, tables=tables, instances=instance_table, conditions=nodes
-        ),
         tunnels=tunnels,
         kudo=KudoContext(workloads, instances, nodes, tunnels, clock),
+        service_context=ServiceContext(
+            ServiceRegistry(
+                store,
+                events,
+                clock,
+                tables=tables,
+                instance_table=instance_table,
+                conditions=nodes,
+                placement=reconciler,
+            )
+        ),
         services=[
             NodeSessionService(sessions, clock, is_revoked=identity.is_revoked),
             ServerTunnelService(sessions),

@@ -23,6 +23,8 @@ from skerry.wire.own import routes as own_routes
 from skerry.wire.own.context import OwnContext
 from skerry.wire.own.market import routes as market_routes
 from skerry.wire.own.market.context import MarketContext
+from skerry.wire.own.services import routes as service_routes
+from skerry.wire.own.services.context import ServiceContext
 from skerry.wire.rear import routes as rear_routes
 from skerry.wire.rear.context import RearContext
 from skerry.wire.serverledge import routes as serverledge_routes
@@ -37,6 +39,7 @@ def build_app(
     rear: RearContext | None = None,
     market: MarketContext | None = None,
     *,
+    services: ServiceContext,
     own_names: Callable[[], frozenset[str]] = frozenset,
 ) -> HttpDispatcher:
     """The app that `HttpServer` serves; `own_names` is asked when somebody calls this server by a name.
@@ -46,7 +49,11 @@ def build_app(
     """
     plane = own.plane
     settings = plane.settings.http
-    rooms: list[tuple[Iterable[Endpoint], Any]] = [(own_routes.ENDPOINTS, own), (kudo_routes.ENDPOINTS, kudo)]
+    rooms: list[tuple[Iterable[Endpoint], Any]] = [
+        (own_routes.ENDPOINTS, own),
+        (kudo_routes.ENDPOINTS, kudo),
+        (service_routes.ENDPOINTS, services),
+    ]
     routes = [
         build_route(declared, OWN, context, settings)
         for endpoints, context in rooms

@@ -23,6 +23,7 @@ from skerry.transport.http.responses import Problem
 from skerry.wire.kudo import routes as kudo_routes
 from skerry.wire.own import routes as own_routes
 from skerry.wire.own.market import routes as market_routes
+from skerry.wire.own.services import routes as service_routes
 from skerry.wire.rear import routes as rear_routes
 from skerry.wire.serverledge import routes as serverledge_routes
 
@@ -63,6 +64,7 @@ _GROUPS: Final = {
     "skerry.wire.own.market.borrowed_contracts": "borrowed",
     "skerry.wire.own.market.offers": "selling",
     "skerry.wire.own.market.sold_contracts": "sold",
+    "skerry.wire.own.services.endpoints": "services",
 }
 _SECURED: list[dict[str, list[str]]] = [{"token": []}, {"certificate": []}]
 _SIGNED: dict[str, list[str]] = {"proof": []}
@@ -74,6 +76,7 @@ def openapi_document() -> dict[str, Any]:
         [
             *own_routes.ENDPOINTS,
             *kudo_routes.ENDPOINTS,
+            *service_routes.ENDPOINTS,
             *serverledge_routes.ENDPOINTS,
             *rear_routes.ENDPOINTS,
             *market_routes.ENDPOINTS,

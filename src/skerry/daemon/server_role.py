@@ -183,6 +183,7 @@ async def _serve(
         taking.served.routes,
         cloud.trade.rear,
         cloud.trade.context,
+        services=fleet.service_context,
         own_names=lambda: certificates.names,
     )
     http = [HttpServer(app, settings.http, trusted_uids=base.gate.trusted_uids)]

@@ -35,6 +35,7 @@ from skerry.transport.links.nodes.tunnel_router import TunnelDialer
 from skerry.wire.kudo.context import KudoContext
 from skerry.wire.own.context import OwnContext
 from skerry.wire.own.market.context import MarketContext
+from skerry.wire.own.services.context import ServiceContext
 from skerry.wire.rear.context import RearContext
 from skerry.wire.serverledge.context import ServerledgeContext
 from tests.support.clouds import following
@@ -158,6 +159,7 @@ async def serving(
             serverledge,
             rear,
             desk,
+            services=ServiceContext(control.services),
             own_names=lambda: frozenset({"hub.example"}),
         )
         server = HttpServer(built, settings.http)

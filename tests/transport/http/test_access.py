@@ -19,6 +19,7 @@ from skerry.transport.http.dispatcher import HttpDispatcher
 from skerry.wire.kudo import routes as kudo_table
 from skerry.wire.own import routes as own_table
 from skerry.wire.own.market import routes as market_table
+from skerry.wire.own.services import routes as service_table
 from skerry.wire.rear import routes as rear_table
 from skerry.wire.serverledge import routes as serverledge_table
 from tests.support.deals import OPEN
@@ -52,7 +53,7 @@ async def test_every_route_has_a_row_and_every_row_a_route(serve: Serve) -> None
     assert isinstance(app, HttpDispatcher)
     served = [f"{target.method} {target.template}" for target in app.targets()]
     assert sorted(served) == sorted(rules.HTTP_RULES)
-    rooms = (own_table, kudo_table, serverledge_table, rear_table, market_table)
+    rooms = (own_table, kudo_table, service_table, serverledge_table, rear_table, market_table)
     assert sorted(served) == sorted(endpoint.name for room in rooms for endpoint in room.ENDPOINTS)
     assert all(
         target.row is rules.HTTP_RULES[f"{target.method} {target.template}"] for target in app.targets()

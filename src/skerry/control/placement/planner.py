@@ -24,6 +24,8 @@ from skerry.control.instance_index import InstanceIndex, InstanceRecord
 from skerry.control.instances import transitions
 from skerry.control.instances.transitions import InstanceTransition
 from skerry.control.nodes.conditions import NodeCondition
+from skerry.control.placement import preview as placement_preview
+from skerry.control.placement.preview import PreviewStep
 from skerry.control.placement.queue import PlacementQueue
 from skerry.control.placement.reservations import ReservedCapacity
 from skerry.kit.rate_limit import TokenBucket
@@ -186,6 +188,11 @@ class PlacementPlanner:
         """What every node says to it."""
         request = self._request(instance)
         return self._reservations.without(instance.id, lambda: self._scheduler.explain(request))
+
+    def preview(self, steps: Sequence[PreviewStep]) -> Sequence[Placement | PlacementFailure]:
+        """Where these would be placed, one after the other."""
+        requests = [(self._request(step.instance), step) for step in steps]
+        return placement_preview.preview(self._scheduler, self._policy, requests)
 
     def plan(self, now: float, limit: int) -> PlacementPlan:
         """At most about `limit` decisions."""

@@ -19,6 +19,7 @@ from skerry.control.instances.writer import TransitionWriter
 from skerry.control.leadership.election import LeaderElection
 from skerry.control.nodes.conditions import NodeConditions
 from skerry.control.placement.planner import PlacementPlanner, PlannedTransition
+from skerry.control.placement.preview import PreviewStep
 from skerry.control.placement.rollout import RolloutPlanner
 from skerry.control.workloads.registry import WorkloadRecord, WorkloadRegistry
 from skerry.kit import metrics
@@ -31,7 +32,7 @@ from skerry.model.settings import FleetSettings
 from skerry.model.statuses import InstanceStatus
 from skerry.model.workloads import Instance
 from skerry.schedule.requests import PlacementPolicy
-from skerry.schedule.results import NodeFeasibility
+from skerry.schedule.results import NodeFeasibility, Placement, PlacementFailure
 from skerry.store.fencing import LeadershipLost
 from skerry.store.protocol import MAX_OPS, Expect, Store
 
@@ -89,6 +90,10 @@ class Reconciler:
     def explain(self, instance: Instance) -> Sequence[NodeFeasibility]:
         """What every node says to an instance."""
         return self._planner.explain(instance)
+
+    def preview(self, steps: Sequence[PreviewStep]) -> Sequence[Placement | PlacementFailure]:
+        """Where instances that are not there yet would be placed."""
+        return self._planner.preview(steps)
 
     def reserve(self, node: NodeId, reserved: Mapping[InstanceId, Resources]) -> None:
         """So much of `node` is promised, instead of what was before, to instances that may not exist yet."""

@@ -116,10 +116,10 @@ def _transitions(plan: ServicePlan, now: float) -> Iterator[InstanceTransition]:
     for copy in plan.retires:
         yield transitions.retire(copy, at=now)
     for new in plan.creates:
-        yield transitions.create(_instance(plan.service, new, now), actor="skerry")
+        yield transitions.create(new_instance(plan.service, new, now), actor="skerry")
 
 
-def _instance(service: Service, new: NewCopy, now: float) -> Instance:
+def new_instance(service: Service, new: NewCopy, now: float) -> Instance:
     """A new copy, which waits for a node."""
     spec = replace(new.revision.template, name=f"{service.name}-{new.index}")
     number = new.revision.number

@@ -17,8 +17,9 @@ from skerry.control.idempotency import IdempotencyTable, IdempotentRequest
 from skerry.control.instance_index import InstanceTable, age_key_at
 from skerry.control.nodes.conditions import NodeConditions
 from skerry.control.paging import ListPage
-from skerry.control.services import requests
+from skerry.control.services import previews, requests
 from skerry.control.services.copies import NodeAvailability, ServiceCopies, owner_of
+from skerry.control.services.previews import PlacementPreview, ServicePreview
 from skerry.control.services.requests import ServiceChange, ServiceSpec
 from skerry.control.services.tables import ServiceRecord, ServiceTables, revision_key, service_key
 from skerry.control.workloads.registry import check_match, check_may_create, check_size, check_space
@@ -53,15 +54,17 @@ class ServiceRegistry:
         clock: Clock,
         *,
         tables: ServiceTables,
-        instances: InstanceTable,
+        instance_table: InstanceTable,
         conditions: NodeConditions,
+        placement: PlacementPreview,
     ) -> None:
         self.tables = tables
         self._store = store
         self._events = events
         self._clock = clock
-        self._instances = instances.index
+        self._instances = instance_table.index
         self._conditions = conditions
+        self._placement = placement
         self._memos = IdempotencyTable(store, clock)
 
     async def create(
@@ -135,13 +138,9 @@ class ServiceRegistry:
         """Have the spec that `merge` makes of the present one; nothing is written if that is equal."""
         check_space()
 
-        def decide(service: Service) -> ServiceChange | None:
-            spec = merge(ServiceSpec.of(service))
-            check_size(spec.template)
-            check_granted(spec.template, service.target.template)
-            return requests.change(service, spec, now=self._clock.now(), actor=actor)
-
-        return await self._update(name, namespace, decide, actor=actor, if_match=if_match)
+        return await self._update(
+            name, namespace, lambda one: self._change(one, merge, actor), actor=actor, if_match=if_match
+        )
 
     async def scale(
         self, name: str, replicas: int, *, actor: str, namespace: Namespace | None = None
@@ -185,16 +184,40 @@ class ServiceRegistry:
             return record.value
         return await self._update(name, namespace, requests.delete, actor=actor)
 
+    async def plan(
+        self,
+        name: str,
+        make: Callable[[ServiceSpec | None], ServiceSpec],
+        *,
+        actor: str,
+        namespace: Namespace | None = None,
+    ) -> ServicePreview:
+        """What would become of a service by the spec that `make` makes of the present one; None: there is
+        none yet. Raises as `create` and `change` do, and writes nothing."""
+        now = self._clock.now()
+        namespace = namespace or DEFAULT_NAMESPACE
+        record = await self._read(name, namespace)
+        if record is None:
+            check_may_create(namespace, actor)
+            spec = make(None)
+            check_size(spec.template)
+            check_granted(spec.template)
+            id = ServiceId(ulid.new_id(now))
+            after = requests.create(id, spec, namespace=namespace, now=now, actor=actor)
+            return previews.preview(None, after, (), self._placement, now)
+        before = record.value
+        _check_not_deleting(before)
+        change = self._change(before, make, actor)
+        after = before if change is None else change.service
+        return previews.preview(before, after, self.state(record).copies, self._placement, now)
+
     # Reading
 
     async def find(self, name: str, namespace: Namespace | None = None) -> ServiceRecord:
         """The service of that name or id; without a namespace, a name is of the default one."""
-        table = self.tables.services
-        key = service_key(namespace or DEFAULT_NAMESPACE, name)
-        record = table.get(key) or self.tables.by_id(ServiceId(name))
-        # Perhaps another server has just made it. A name with a slash would be a key of another namespace.
-        if record is None and "/" not in name:
-            record = await table.read(key)
+        record = self.tables.by_id(ServiceId(name))
+        if record is None:
+            record = await self._read(name, namespace or DEFAULT_NAMESPACE)
         if record is None or namespace not in (None, record.value.namespace):
             raise unknown_service(name, namespace)
         return record
@@ -243,6 +266,21 @@ class ServiceRegistry:
         events = await self._events.of(self._subject(service))
         # One of that name may have been deleted before.
         return [one for one in events if one.event.at >= service.created_at]
+
+    async def _read(self, name: str, namespace: Namespace) -> ServiceRecord | None:
+        if "/" in name:
+            return None  # it would be a key of another namespace
+        key = service_key(namespace, name)
+        # If it is not known here, perhaps another server has just made it.
+        return self.tables.services.get(key) or await self.tables.services.read(key)
+
+    def _change(
+        self, service: Service, merge: Callable[[ServiceSpec], ServiceSpec], actor: str
+    ) -> ServiceChange | None:
+        spec = merge(ServiceSpec.of(service))
+        check_size(spec.template)
+        check_granted(spec.template, service.target.template)
+        return requests.change(service, spec, now=self._clock.now(), actor=actor)
 
     async def _update(
         self,

@@ -94,6 +94,19 @@ HTTP_RULES: dict[str, AccessRule] = {
     "POST /workload/": _DEPLOYERS,
     "PATCH /workload/{id}": _DEPLOYERS,
     "DELETE /workload/{id}": _DEPLOYERS,
+    "GET /service/": _READERS,
+    "GET /service/{name}": _READERS,
+    "PUT /service/": _DEPLOYERS,
+    "PATCH /service/{name}": _DEPLOYERS,
+    "DELETE /service/{name}": _DEPLOYERS,
+    "POST /service/{name}/plan": _DEPLOYERS,
+    "POST /service/{name}/scale": _DEPLOYERS,
+    "POST /service/{name}/rollback": _DEPLOYERS,
+    "POST /service/{name}/promote": _DEPLOYERS,
+    "POST /service/{name}/pause": _DEPLOYERS,
+    "POST /service/{name}/resume": _DEPLOYERS,
+    "GET /service/{name}/revisions": _READERS,
+    "GET /service/{name}/events": _READERS,
     "GET /node/": _READERS,
     "GET /node/{id}": _READERS,
     "PATCH /node/{id}": _ADMIN,
@@ -180,7 +193,7 @@ PLAIN: dict[str, AccessRule] = {
 HTTP_RULES |= {
     name.replace(" /", " /namespace/{namespace}/"): row
     for name, row in HTTP_RULES.items()
-    if name.partition(" ")[2].startswith(("/instance/", "/workload/"))
+    if name.partition(" ")[2].startswith(("/instance/", "/workload/", "/service/"))
 }
 
 GRPC_RULES: dict[str, AccessRule] = {

@@ -1,0 +1,338 @@
+"""`/service/`: services over HTTP: list, one, create, change, delete, plan, and what becomes of an update.
+
+Only translation: what a request makes of a service is `skerry.control.services`.
+"""
+
+from __future__ import annotations
+
+from functools import partial
+from typing import Annotated
+
+import msgspec
+from msgspec import UNSET, Meta
+from msgspec.structs import replace
+
+from skerry.control.services.requests import ServiceSpec
+from skerry.model import errors
+from skerry.model.services import Service
+from skerry.transport.http.endpoints import RequestContext, Response, endpoint
+from skerry.wire import namespaces, rest_conventions
+from skerry.wire.diagnostic_documents import EventDocument, event_document
+from skerry.wire.namespaces import NamespaceFilter, NamespaceQuery, NamespaceTarget
+from skerry.wire.own.services import documents
+from skerry.wire.own.services.context import ServiceContext
+from skerry.wire.own.services.documents import RevisionDocument, ServiceDocument, ServicePlanDocument
+from skerry.wire.own.services.inputs import RollbackRequest, ScaleRequest, ServiceInput
+from skerry.wire.rest_conventions import Cursor, Limit, Offset
+
+_CHANGE_ERRORS = (
+    errors.Invalid,
+    errors.NotFound,
+    errors.Conflict,
+    errors.FailedPrecondition,
+    errors.Unavailable,
+)
+
+
+class ServicePath(msgspec.Struct, frozen=True):
+    name: Annotated[str, Meta(min_length=1, max_length=128, description="Its name, or its id")]
+
+
+class ServiceQuery(NamespaceFilter, frozen=True, forbid_unknown_fields=True, kw_only=True):
+    """Which services."""
+
+    limit: Limit = 100
+    offset: Offset = 0
+    cursor: Cursor = ""
+
+
+class ServiceEventsQuery(NamespaceQuery, frozen=True, forbid_unknown_fields=True, kw_only=True):
+    """How many, of the newest."""
+
+    limit: Limit = 100
+
+
+class ServiceList(msgspec.Struct, frozen=True):
+    """A page of services, the oldest first; `count` is how many there are in all."""
+
+    count: int
+    services: tuple[ServiceDocument, ...]
+    cursor: str | None
+
+
+class RevisionList(msgspec.Struct, frozen=True):
+    """The revisions that are kept, the oldest first."""
+
+    count: int
+    revisions: tuple[RevisionDocument, ...]
+
+
+class ServiceEvents(msgspec.Struct, frozen=True):
+    """The oldest first; `count` is how many are kept."""
+
+    count: int
+    events: tuple[EventDocument, ...]
+
+
+@endpoint("GET", "/service/", summary="List services", raises=(errors.Invalid, errors.Unprocessable))
+async def list_services(
+    context: ServiceContext, call: RequestContext, query: ServiceQuery
+) -> ServiceList | Response:
+    """In the order of their creation, those that are being deleted included."""
+    page = context.services.list(
+        limit=rest_conventions.page_size(query.limit),
+        offset=query.offset,
+        cursor=query.cursor or None,
+        namespace=namespaces.listed_namespace(query),
+    )
+    return ServiceList(page.total, tuple(map(documents.service_document, page.items)), page.cursor)
+
+
+@endpoint("GET", "/service/{name}", summary="Show a service", raises=(errors.Invalid, errors.NotFound))
+async def show(
+    context: ServiceContext, call: RequestContext, path: ServicePath, query: NamespaceQuery
+) -> ServiceDocument | Response:
+    """With its copies. `ETag` changes with what is desired of it, and with the progress of an update."""
+    return await _answer(context, path.name, query)
+
+
+@endpoint(
+    "PUT",
+    "/service/",
+    summary="Create a service",
+    status=201,
+    extra_statuses={200: "It was there already, with the same spec, or of the same Idempotency-Key."},
+    raises=(
+        errors.Invalid,
+        errors.AlreadyExists,
+        errors.Unprocessable,
+        errors.Expired,
+        errors.TooLarge,
+        errors.Unavailable,
+    ),
+    headers=rest_conventions.RETRY_HEADER,
+    max_body_bytes=rest_conventions.MAX_SPEC_BODY,
+)
+async def create(
+    context: ServiceContext, call: RequestContext, query: NamespaceTarget, body: ServiceInput
+) -> ServiceDocument | Response:
+    """Its copies are started at once; `status` is `STARTING` until all are ready.
+
+    Its name is its own: 409 if another spec has it, or while one of that name is being deleted.
+    """
+    service, is_new = await context.services.create(
+        body.given_to(call.caller),
+        actor=call.caller.name,
+        namespace=namespaces.target_namespace(query, body.namespace),
+        idempotency_key=call.idempotency_key,
+    )
+    scope = NamespaceQuery(namespace=service.namespace)
+    place = f"/namespace/{service.namespace}/service/{service.name}"
+    return await _answer(context, service.name, scope, status=201 if is_new else 200, location=place)
+
+
+@endpoint(
+    "PATCH",
+    "/service/{name}",
+    summary="Change a service",
+    raises=(*_CHANGE_ERRORS, errors.Unprocessable, errors.TooLarge),
+    headers=rest_conventions.MATCH_HEADER,
+    max_body_bytes=rest_conventions.MAX_SPEC_BODY,
+)
+async def change(
+    context: ServiceContext,
+    call: RequestContext,
+    path: ServicePath,
+    query: NamespaceQuery,
+    body: ServiceInput,
+) -> ServiceDocument | Response:
+    """A merge patch (RFC 7396): what is not given stays, null goes back to the default.
+
+    If what copies run changes, it is a new revision, and they follow as `update` says.
+    """
+    namespace = namespaces.requested_namespace(query)
+    record = await context.services.find(path.name, namespace)
+    namespaces.check_namespace_unchanged("a service", query, body.namespace, record.value.namespace)
+    service = await context.services.change(
+        path.name,
+        partial(body.given_to, call.caller),
+        actor=call.caller.name,
+        namespace=namespace,
+        if_match=rest_conventions.check_if_match(call, lambda: record.revision),
+    )
+    return await _answer_with(context, service)
+
+
+@endpoint(
+    "DELETE",
+    "/service/{name}",
+    summary="Delete a service and its copies",
+    status=202,
+    raises=(errors.Invalid, errors.NotFound, errors.Unavailable),
+)
+async def delete(
+    context: ServiceContext, call: RequestContext, path: ServicePath, query: NamespaceQuery
+) -> ServiceDocument | Response:
+    """It is shown as `DELETING` until its copies are gone; then its name is free."""
+    service = await context.services.delete(
+        path.name, actor=call.caller.name, namespace=namespaces.requested_namespace(query)
+    )
+    return await _answer_with(context, service)
+
+
+@endpoint(
+    "POST",
+    "/service/{name}/plan",
+    summary="What a change of a service would do",
+    raises=(
+        errors.Invalid,
+        errors.Conflict,
+        errors.FailedPrecondition,
+        errors.Unprocessable,
+        errors.TooLarge,
+    ),
+    max_body_bytes=rest_conventions.MAX_SPEC_BODY,
+    is_read=True,
+)
+async def plan(
+    context: ServiceContext,
+    call: RequestContext,
+    path: ServicePath,
+    query: NamespaceQuery,
+    body: ServiceInput,
+) -> ServicePlanDocument:
+    """The body is that of PATCH, or of PUT if there is no service of that name.
+
+    Answers with what would change, the order in which copies would be replaced, and where each new one would
+    be placed; nothing is written.
+    """
+    if body.name not in (UNSET, path.name):
+        raise errors.Invalid(f"the body names {body.name!r}, and the address {path.name!r}", field="name")
+    named = replace(body, name=path.name)
+
+    def make(base: ServiceSpec | None) -> ServiceSpec:
+        return named.given_to(call.caller, base)
+
+    preview = await context.services.plan(
+        path.name,
+        make,
+        actor=call.caller.name,
+        namespace=namespaces.target_namespace(NamespaceTarget(namespace=query.namespace), body.namespace),
+    )
+    return documents.plan_document(preview)
+
+
+@endpoint("POST", "/service/{name}/scale", summary="Scale a service", raises=_CHANGE_ERRORS)
+async def scale(
+    context: ServiceContext,
+    call: RequestContext,
+    path: ServicePath,
+    query: NamespaceQuery,
+    body: ScaleRequest,
+) -> ServiceDocument | Response:
+    """412 while autoscaling decides on the replicas."""
+    service = await context.services.scale(
+        path.name,
+        body.replicas,
+        actor=call.caller.name,
+        namespace=namespaces.requested_namespace(query),
+    )
+    return await _answer_with(context, service)
+
+
+@endpoint("POST", "/service/{name}/rollback", summary="Roll a service back", raises=_CHANGE_ERRORS)
+async def rollback(
+    context: ServiceContext,
+    call: RequestContext,
+    path: ServicePath,
+    query: NamespaceQuery,
+    body: RollbackRequest | None,
+) -> ServiceDocument | Response:
+    """To a revision that is kept; it keeps its number. A service that is paused goes on by this."""
+    service = await context.services.roll_back(
+        path.name,
+        None if body is None else body.revision,
+        actor=call.caller.name,
+        namespace=namespaces.requested_namespace(query),
+    )
+    return await _answer_with(context, service)
+
+
+@endpoint("POST", "/service/{name}/promote", summary="Promote canaries", raises=_CHANGE_ERRORS)
+async def promote(
+    context: ServiceContext, call: RequestContext, path: ServicePath, query: NamespaceQuery
+) -> ServiceDocument | Response:
+    """All copies follow the canaries from now on."""
+    service = await context.services.promote(
+        path.name, actor=call.caller.name, namespace=namespaces.requested_namespace(query)
+    )
+    return await _answer_with(context, service)
+
+
+@endpoint("POST", "/service/{name}/pause", summary="Pause the updates of a service", raises=_CHANGE_ERRORS)
+async def pause(
+    context: ServiceContext, call: RequestContext, path: ServicePath, query: NamespaceQuery
+) -> ServiceDocument | Response:
+    """Copies stay as they are; those that fail are still replaced."""
+    service = await context.services.pause(
+        path.name, actor=call.caller.name, namespace=namespaces.requested_namespace(query)
+    )
+    return await _answer_with(context, service)
+
+
+@endpoint("POST", "/service/{name}/resume", summary="Resume the updates of a service", raises=_CHANGE_ERRORS)
+async def resume(
+    context: ServiceContext, call: RequestContext, path: ServicePath, query: NamespaceQuery
+) -> ServiceDocument | Response:
+    """Also of one that was halted by a failure. Its deadline begins anew."""
+    service = await context.services.resume(
+        path.name, actor=call.caller.name, namespace=namespaces.requested_namespace(query)
+    )
+    return await _answer_with(context, service)
+
+
+@endpoint(
+    "GET",
+    "/service/{name}/revisions",
+    summary="Revisions of a service",
+    raises=(errors.Invalid, errors.NotFound, errors.Unavailable),
+)
+async def revisions(
+    context: ServiceContext, call: RequestContext, path: ServicePath, query: NamespaceQuery
+) -> RevisionList:
+    """Its present and its last good one, and the ten latest others."""
+    kept = await context.services.revisions(path.name, namespaces.requested_namespace(query))
+    return RevisionList(len(kept), tuple(map(documents.revision_document, kept)))
+
+
+@endpoint(
+    "GET",
+    "/service/{name}/events",
+    summary="What happened to a service",
+    raises=(errors.Invalid, errors.NotFound, errors.Unavailable),
+)
+async def events(
+    context: ServiceContext, call: RequestContext, path: ServicePath, query: ServiceEventsQuery
+) -> ServiceEvents:
+    """Requests and the progress of updates, as far back as events are kept; copies have their own."""
+    kept = await context.services.events(path.name, namespaces.requested_namespace(query))
+    newest = kept[-rest_conventions.page_size(query.limit) :]
+    return ServiceEvents(len(kept), tuple(map(event_document, newest)))
+
+
+async def _answer_with(context: ServiceContext, service: Service) -> Response:
+    return await _answer(context, service.name, NamespaceQuery(namespace=service.namespace))
+
+
+async def _answer(
+    context: ServiceContext,
+    name: str,
+    query: NamespaceQuery,
+    *,
+    status: int | None = None,
+    **headers: str,
+) -> Response:
+    state = await context.services.get(name, namespaces.requested_namespace(query))
+    headers["etag"] = rest_conventions.etag(state.revision)
+    sent = tuple((key.encode(), value.encode()) for key, value in headers.items())
+    return Response(documents.service_document(state), status, sent)

@@ -1,0 +1,148 @@
+"""Services as people write them in JSON: laid over what is there, as a merge patch (RFC 7396) says.
+
+What is not given stays, null goes back to the default; creating is the same over nothing. Pure: what cannot
+be is refused by `skerry.control.services.requests` and the model.
+"""
+
+from __future__ import annotations
+
+from typing import Annotated, Any, Literal, TypeVar
+
+import msgspec
+from msgspec import UNSET, Meta, UnsetType
+from msgspec.structs import replace
+
+from skerry.control.services.requests import ServiceSpec
+from skerry.model import errors
+from skerry.model.callers import Caller
+from skerry.model.services import (
+    MAX_REPLICAS,
+    AutoscalePolicy,
+    CountOrPercent,
+    DisruptionBudget,
+    ScalingMetric,
+    UpdateFailureAction,
+    UpdateOrder,
+    UpdatePolicy,
+    check_service_name,
+)
+from skerry.wire.spec_documents import OptionalField, SpecInput
+
+T = TypeVar("T", bound=msgspec.Struct)
+
+Count = Annotated[CountOrPercent, Meta(description="A number of copies, or `25%` of the replicas")]
+
+
+class UpdateInput(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
+    """How copies follow a new revision; times are seconds."""
+
+    order: OptionalField[UpdateOrder] = UNSET
+    max_surge: OptionalField[Count] = UNSET
+    max_unavailable: OptionalField[Count] = UNSET
+    min_ready_s: OptionalField[float] = UNSET
+    drain_s: OptionalField[float] = UNSET
+    deadline_s: OptionalField[float] = UNSET
+    max_failures: OptionalField[int] = UNSET
+    canary: OptionalField[int] = UNSET
+    promote_after_s: OptionalField[float] = UNSET
+    on_failure: OptionalField[UpdateFailureAction] = UNSET
+
+
+class BudgetInput(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
+    """How many copies may be out of service because nodes are drained."""
+
+    max_unavailable: OptionalField[Count] = UNSET
+
+
+class AutoscaleInput(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
+    """Between which numbers of copies, and by what, a service is scaled; `min` and `max` are needed."""
+
+    min: OptionalField[int] = UNSET
+    max: OptionalField[int] = UNSET
+    metric: OptionalField[ScalingMetric] = UNSET
+    target: OptionalField[float] = UNSET
+    up_after_s: OptionalField[float] = UNSET
+    down_after_s: OptionalField[float] = UNSET
+
+
+class ServiceInput(SpecInput, frozen=True, forbid_unknown_fields=True, kw_only=True):
+    """A service: what to run as of a workload, in how many copies, and how they are kept and replaced."""
+
+    kind: Annotated[Literal["service"], Meta(description="For clients that write it")] | UnsetType = UNSET
+    namespace: (
+        Annotated[str, Meta(description="Where it is made, unless the address says so; for ever")] | UnsetType
+    ) = UNSET
+    image: OptionalField[Annotated[str, Meta(description="The same as `uri`")]] = UNSET
+    replicas: OptionalField[Annotated[int, Meta(description=f"0 to {MAX_REPLICAS}")]] = UNSET
+    update: OptionalField[UpdateInput] = UNSET
+    budget: OptionalField[BudgetInput] = UNSET
+    autoscale: OptionalField[AutoscaleInput] = UNSET
+
+    def given_to(self, caller: Caller, base: ServiceSpec | None = None) -> ServiceSpec:
+        """The spec that this makes of `base` if `caller` sends it."""
+        if isinstance(self.name, str):
+            check_service_name(self.name)
+        given = self._with_uri(base)
+        autoscale = _autoscale(self.autoscale, base.autoscale if base else None)
+        least = 1 if autoscale is None else autoscale.min
+        replicas = (base.replicas if base else least) if self.replicas is UNSET else self.replicas
+        return ServiceSpec(
+            given.given_by(caller, base.template if base else None),
+            least if replicas is None else replicas,
+            _laid(self.update, base.update if base else UpdatePolicy(), UpdatePolicy()),
+            _laid(self.budget, base.budget if base else DisruptionBudget(), DisruptionBudget()),
+            autoscale,
+        )
+
+    def _with_uri(self, base: ServiceSpec | None) -> ServiceInput:
+        """With the image as `uri`."""
+        if self.image is UNSET:
+            return self
+        present = base.template.uri if base else None
+        if self.uri not in (UNSET, self.image, present):
+            raise errors.Invalid(
+                "`uri` and `image` mean the same and differ; give one of them", field="image"
+            )
+        return replace(self, uri=self.image)
+
+
+class ScaleRequest(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """How many copies there are to be."""
+
+    replicas: Annotated[int, Meta(description=f"0 to {MAX_REPLICAS}")]
+
+
+class RollbackRequest(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """Where to go back to."""
+
+    revision: Annotated[
+        int | None, Meta(description="Without it: the last that was good before the present one")
+    ] = None
+
+
+def _autoscale(given: OptionalField[AutoscaleInput], base: AutoscalePolicy | None) -> AutoscalePolicy | None:
+    if not isinstance(given, AutoscaleInput):
+        return base if given is UNSET else None
+    if base is not None:
+        return _laid(given, base, base)
+    fields = _given(given)
+    if fields.get("min") is None or fields.get("max") is None:
+        raise errors.Invalid("autoscaling needs `min` and `max` replicas", field="autoscale.min")
+    return AutoscalePolicy(**{name: value for name, value in fields.items() if value is not None})
+
+
+def _laid(given: msgspec.Struct | UnsetType | None, base: T, default: T) -> T:
+    """`base` with the fields that are given; null is the field's default."""
+    if given is UNSET:
+        return base
+    if given is None:
+        return default
+    defaults = {field.name: field.default for field in msgspec.structs.fields(base)}
+    changed = {name: defaults[name] if value is None else value for name, value in _given(given).items()}
+    if msgspec.NODEFAULT in changed.values():
+        raise errors.Invalid("`min` and `max` of autoscaling cannot be null", field="autoscale.min")
+    return replace(base, **changed)
+
+
+def _given(given: Any) -> dict[str, Any]:
+    return {name: value for name, value in msgspec.structs.asdict(given).items() if value is not UNSET}
