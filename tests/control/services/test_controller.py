@@ -40,8 +40,9 @@ class ServiceServer(Server):
             self.events,
             self.clock,
             tables=self.tables,
-            instances=self.instance_table,
+            instance_table=self.instance_table,
             conditions=conditions,
+            placement=self.reconciler,
         )
         self.controller = ServiceController(
             store,

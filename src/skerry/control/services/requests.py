@@ -124,11 +124,16 @@ def roll_back(
 
     It also resumes a service that is paused: who goes back does not want to wait.
     """
-    to = _last_good(service, revisions) if number is None else _kept(service, revisions, number)
-    if to.number == service.target.number and service.rollout is not None and not service.rollout.is_halted:
+    rollout = service.rollout
+    is_going = rollout is not None and not rollout.is_halted
+    if number is None and rollout is not None and rollout.is_revert and is_going:
         return None
-    if to.number == service.target.number and service.rollout is None:
-        raise errors.FailedPrecondition(f"service {service.name} is at revision {to.number} already")
+    to = _last_good(service, revisions) if number is None else _kept(service, revisions, number)
+    if to.number == service.target.number:
+        if is_going:
+            return None
+        if rollout is None:
+            raise errors.FailedPrecondition(f"service {service.name} is at revision {to.number} already")
     reason = f"from revision {service.target.number} to {to.number}"
     if service.stable is not None and to.number == service.stable.number:
         after = rollouts.revert(service, service.stable, f"rolled back {reason}", now)
