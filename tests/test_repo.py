@@ -66,6 +66,26 @@ def test_every_folder_of_tests_is_called_as_the_room_that_it_tests() -> None:
     assert {str(folder) for folder in folders if not (HOME / folder).is_dir()} == {"compat"}
 
 
+def test_every_log_event_is_named_by_words_joined_with_dots_and_underscores() -> None:
+    events = {name: str(path.relative_to(HOME)) for path in modules() for name in _log_events(path)}
+    assert len(events) > 100, "log events are not found any more"
+    form = re.compile(r"[a-z0-9_]+(\.[a-z0-9_]+)+")
+    assert {name: path for name, path in events.items() if not form.fullmatch(name)} == {}
+
+
+def _log_events(path: Path) -> Iterator[str]:
+    """The first argument of calls such as `log.info("node.lost", ...)`."""
+    for node in ast.walk(ast.parse(path.read_text())):
+        match node:
+            case ast.Call(
+                func=ast.Attribute(
+                    value=ast.Name("log"), attr="debug" | "info" | "warning" | "error" | "exception"
+                ),
+                args=[ast.Constant(str(event)), *_],
+            ):
+                yield event
+
+
 def test_no_function_takes_more_than_eight_parameters() -> None:
     crowded = [
         f"{path.relative_to(HOME)} {node.name}"

@@ -388,7 +388,7 @@ def _read_or_make_key(path: Path) -> bytes:
         return pem
     if path.stat().st_mode & 0o077:
         path.chmod(files.PRIVATE)
-        log.warning("key.was-readable", file=str(path), now="0600", hint="others may have copied it")
+        log.warning("key.was_readable", file=str(path), now="0600", hint="others may have copied it")
     return pem
 
 

@@ -56,5 +56,5 @@ async def renew_when_due(
         except Exception as error:  # noqa: BLE001 - whatever it was, the certificate still needs renewing
             wait = _RETRY.delay(failures)
             failures += 1
-            log.warning("certificate.not-renewed", what=what, error=str(error), retry_in_s=round(wait, 1))
+            log.warning("certificate.not_renewed", what=what, error=str(error), retry_in_s=round(wait, 1))
             await sleep(wait)

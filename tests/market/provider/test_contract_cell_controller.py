@@ -148,7 +148,7 @@ async def test_what_did_not_work_is_tried_again_and_does_not_hold_up_others() ->
         cells.refusals = 1
         with structlog.testing.capture_logs() as logs:
             assert not await lender.turn()
-        assert (len(cells.there), logs[0]["event"]) == (1, "contract.not-lent")
+        assert (len(cells.there), logs[0]["event"]) == (1, "contract.not_lent")
         assert not await lender.turn()
         assert len(cells.there) == 2
         assert await lender.turn()

@@ -394,7 +394,7 @@ async def test_a_node_whose_certificate_expired_meanwhile_says_what_to_do(
     with structlog.testing.capture_logs() as logs, pytest.raises(Enough):
         await membership.run(renew)
     events = [line["event"] for line in logs]
-    assert events[0] == "certificate.not-renewed"
+    assert events[0] == "certificate.not_renewed"
     assert "skerry node --join" in logs[events.index("certificate.expired")]["hint"]
 
 

@@ -229,7 +229,7 @@ class Authenticator:
             try:
                 await self.sweep()
             except errors.SkerryError as error:
-                log.warning("identity.not-swept", error=error.message)
+                log.warning("identity.not_swept", error=error.message)
 
     async def _claim(self) -> None:
         """Write our CA's fingerprint into a new store; refuse one that holds another's."""

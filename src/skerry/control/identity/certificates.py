@@ -133,7 +133,7 @@ class CertificateRegistry:
                 for serial in list(self._unrecorded):
                     await self.record(serial)
             except errors.Unavailable as error:
-                log.warning("certificate.not-recorded", error=error.message)
+                log.warning("certificate.not_recorded", error=error.message)
                 await asyncio.sleep(_RETRY_S)
                 self._is_shown.set()
 

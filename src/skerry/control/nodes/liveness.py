@@ -147,7 +147,7 @@ class HeartbeatPublisher:
         if await self._keeper.renew():
             return
         if before != NO_LEASE:
-            log.warning("pulse.lease-ended", server=self.server)
+            log.warning("pulse.lease_ended", server=self.server)
         for beat in self._beats.values():
             beat.revision = 0  # the keys went with the lease before
 

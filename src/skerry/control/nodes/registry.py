@@ -323,7 +323,7 @@ class NodeRegistry:
                 await self.settle()
                 wait_s = self._until_next_deadline()
             except errors.Unavailable as error:
-                log.warning("nodes.not-settled", error=error.message)
+                log.warning("nodes.not_settled", error=error.message)
                 wait_s = _RETRY_S
             try:
                 async with asyncio.timeout(wait_s):

@@ -140,7 +140,7 @@ class StoreHistory:
         try:
             await self._remember()
         except (errors.SkerryError, OSError) as error:
-            log.warning("history.not-written", error=str(error))
+            log.warning("history.not_written", error=str(error))
 
     async def _remember(self) -> None:
         now = _HistoryFile(self.run_id, await self._store.revision(), self._restored_by)

@@ -326,7 +326,7 @@ class ContractBuyer:
             before = self._failed[deal.id].times if deal.id in self._failed else 0
             again_at = self._clock.monotonic() + _BACKOFF.delay(before)
             self._failed[deal.id] = _RollbackAttempt(before + 1, again_at)
-            log.warning("deal.not-undone", deal=deal.id, peer=deal.peer, error=str(error))
+            log.warning("deal.not_undone", deal=deal.id, peer=deal.peer, error=str(error))
             if self._clock.now() >= deal.made_at + (deal.duration_s or _FORGET_S) + _FORGET_S:
                 await self._loans.drop(deal, fence=fence)
             return

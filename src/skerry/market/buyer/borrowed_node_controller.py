@@ -102,7 +102,7 @@ class BorrowedNodeController:
             try:
                 await self._tend(loan, fence)
             except errors.SkerryError as error:
-                log.warning("contract.not-tended", contract=loan.borrowed.id, error=error.message)
+                log.warning("contract.not_tended", contract=loan.borrowed.id, error=error.message)
                 is_done = False
         await self._loans.trim(self._settings.keep_ended, fence=fence)
         return is_done
@@ -235,6 +235,6 @@ class BorrowedNodeController:
         except (errors.NotFound, LeadershipLost):
             return True  # it is no longer ours to tell
         except errors.SkerryError as error:
-            log.info("contract.not-released", contract=id, error=error.message)
+            log.info("contract.not_released", contract=id, error=error.message)
             return False
         return True

@@ -37,11 +37,11 @@ def load_or_create(folder: Path, derive: Callable[[bytes], bytes]) -> SigningKey
         key = SigningKey.of(derive(_USE))
         files.private_folder(folder)
         files.write_atomically(path, key.pem(), files.PRIVATE)
-        log.info("market.key-created", file=str(path), cloud=key.cloud)
+        log.info("market.key_created", file=str(path), cloud=key.cloud)
         return key
     if path.stat().st_mode & 0o077:
         path.chmod(files.PRIVATE)
-        log.warning("key.was-readable", file=str(path), now="0600", hint="others may have copied it")
+        log.warning("key.was_readable", file=str(path), now="0600", hint="others may have copied it")
     return key
 
 

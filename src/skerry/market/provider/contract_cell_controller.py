@@ -163,7 +163,7 @@ class ContractCellController:
         steps += [self._take_back(id, fence) for id in todo.take_back]
         for failure in await asyncio.gather(*steps, return_exceptions=True):
             if isinstance(failure, errors.SkerryError):
-                log.warning("contract.not-lent", error=failure.message, detail=failure.detail)
+                log.warning("contract.not_lent", error=failure.message, detail=failure.detail)
             elif isinstance(failure, BaseException):
                 raise failure
         return todo.is_nothing
@@ -184,4 +184,4 @@ class ContractCellController:
             if sale.contract.ended_at is None:
                 return
         await self._cells.take_back(id, fence)
-        log.info("contract.taken-back", contract=id)
+        log.info("contract.taken_back", contract=id)

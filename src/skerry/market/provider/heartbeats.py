@@ -68,7 +68,7 @@ class BuyerHeartbeats:
             try:
                 await self.look(fence)
             except errors.SkerryError as error:
-                log.warning("visits.not-seen", error=error.message)
+                log.warning("visits.not_seen", error=error.message)
             await asyncio.sleep(self._look_s)
 
     async def look(self, fence: Expect | None = None) -> None:
@@ -117,4 +117,4 @@ class BuyerHeartbeats:
         try:
             await self._store.commit([Put(PREFIX + id, repr(self._ledger.now()).encode())])
         except errors.SkerryError as error:
-            log.warning("visit.not-noted", contract=id, error=error.message)
+            log.warning("visit.not_noted", contract=id, error=error.message)

@@ -106,7 +106,7 @@ async def apply_plan(ledger: Ledger, offers: Iterable[DesiredOffer], fence: Expe
     is_done = True
     for failure in await asyncio.gather(*steps, return_exceptions=True):
         if isinstance(failure, errors.SkerryError):
-            log.warning("offer.not-followed", error=failure.message, detail=failure.detail)
+            log.warning("offer.not_followed", error=failure.message, detail=failure.detail)
             is_done = False
         elif isinstance(failure, BaseException):
             raise failure

@@ -211,7 +211,7 @@ class NodeIdentity:
         """Ask a server whether it takes the certificate, and where it is dialled now."""
         failures = []
         for server in asked.servers:
-            log.info("node.checking-in", url=server.url)
+            log.info("node.checking_in", url=server.url)
             try:
                 told = agent_join.fetch_server_address(
                     server, self._authority_file, self._certificate_file, self._key_file, self._clock
@@ -269,7 +269,7 @@ class NodeIdentity:
                 authority = agent_join.fetch_authority(server, asked.fingerprint or shown.pin, self._clock)
                 return self._enrol(server, authority, shown, asked.name, previous_pem)
             except (errors.Unavailable, errors.TimedOut, agent_join.AuthorityMismatch) as error:
-                log.warning("node.not-joined", url=server.url, reason=error.message)
+                log.warning("node.not_joined", url=server.url, reason=error.message)
                 failures.append(error)
         raise _none_of(failures)
 

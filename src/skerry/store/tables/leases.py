@@ -95,5 +95,5 @@ class LeasedKey:
         if await self._keeper.renew():
             return
         if before != NO_LEASE:
-            log.warning("presence.lease-ended", key=self._key)
+            log.warning("presence.lease_ended", key=self._key)
         await self._store.commit([Put(self._key, self._value, self._keeper.lease)])

@@ -153,7 +153,7 @@ class KudoNodeService(kudo_services_grpc.NodeServiceBase):
             try:
                 await self._nodes.unregister(told.id, actor=caller.name)
             except errors.SkerryError as error:
-                log.info("node.not-unregistered", node=told.id, error=error.message, detail=error.detail)
+                log.info("node.not_unregistered", node=told.id, error=error.message, detail=error.detail)
                 reply = pb.NodeUnregisterResponse(code=RegistrationCode.FAILED, description=error.message)
         await stream.send_message(reply)
 
@@ -226,5 +226,5 @@ class _Wish(Protocol):
 
 
 def _refused(code: RegistrationCode, why: str) -> pb.NodeRegisterResponse:
-    log.info("node.not-registered", code=code.name, error=why)
+    log.info("node.not_registered", code=code.name, error=why)
     return pb.NodeRegisterResponse(code=code, description=why)

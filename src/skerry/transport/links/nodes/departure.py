@@ -68,7 +68,7 @@ class DepartureService(DepartureServiceBase):
         try:
             await self._nodes.unregister(node, actor=caller.name, force=True)
         except errors.NotFound:
-            log.info("node.left-unregistered", node=node)  # before, or it never connected
+            log.info("node.left_unregistered", node=node)  # before, or it never connected
         # Revoking ends this very connection, so the answer goes first; and who has it may hang up.
         await stream.send_message(pb.LeaveReply(instances=instances))
         await stream.send_trailing_metadata()
@@ -81,7 +81,7 @@ class DepartureService(DepartureServiceBase):
         try:
             await self._identity.revoke_certificate(caller.serial, actor=caller.name)
         except errors.SkerryError as error:
-            log.warning("node.left-not-revoked", node=caller.node, error=error.message)
+            log.warning("node.left_not_revoked", node=caller.node, error=error.message)
 
 
 async def drain(channel: Channel, within_s: float) -> AsyncIterator[int]:
