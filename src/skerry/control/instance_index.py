@@ -77,8 +77,12 @@ class InstanceIndex:
         """Those that a service or job made, in the order in which they came here."""
         return [self._records[each] for each in self._of_owner.get((kind, id), ())]
 
+    def owner_ids(self, kind: OwnerKind) -> list[str]:
+        """Those of that kind that have instances."""
+        return [id for owner_kind, id in self._of_owner if owner_kind is kind]
+
     def count_terminal(self) -> int:
-        """How many have ended for good and are still known."""
+        """How many have ended for good and are still known. Tries are not counted: their job keeps them."""
         return len(self._terminal)
 
     def first_terminal(self, count: int) -> list[InstanceRecord]:
@@ -102,7 +106,7 @@ class InstanceIndex:
         _reindex(self._on_node, one.id, was.node if was else None, now.node if now else None)
         _reindex(self._of_workload, one.id, was.workload if was else None, now.workload if now else None)
         _reindex(self._of_owner, one.id, _owner_key(was), _owner_key(now))
-        if now is not None and now.observed.status in TERMINAL:
+        if now is not None and now.observed.status in TERMINAL and not _is_try(now):
             self._terminal.setdefault(one.id)
         else:
             self._terminal.pop(one.id, None)
@@ -137,6 +141,10 @@ def age_key(instance: Instance) -> str:
 def age_key_at(created_at: float, id: str) -> str:
     """A text that sorts by age and then by id."""
     return f"{int(created_at * 1e6):020d}/{id}"
+
+
+def _is_try(instance: Instance) -> bool:
+    return instance.owner is not None and instance.owner.kind is OwnerKind.JOB
 
 
 def _owner_key(instance: Instance | None) -> tuple[OwnerKind, str] | None:

@@ -10,6 +10,7 @@ import enum
 import math
 
 import msgspec
+from msgspec.structs import replace
 
 from skerry.model import errors, ids
 from skerry.model.ids import DEFAULT_NAMESPACE, JobId, Namespace, ScheduleId
@@ -75,6 +76,7 @@ class Job(msgspec.Struct, frozen=True):
     reason: str = ""
     schedule: ScheduleId | None = None  # whose run it is
     request_id: str = ""  # of the request that last changed it
+    failed: dict[int, int] = msgspec.field(default_factory=dict)  # tries that failed, by index
 
     def __post_init__(self) -> None:
         check_service_name(self.name, "job")
@@ -83,3 +85,7 @@ class Job(msgspec.Struct, frozen=True):
     @property
     def is_over(self) -> bool:
         return self.ended_at is not None
+
+    def end(self, status: JobStatus, reason: str, at: float) -> Job:
+        """This job, over."""
+        return replace(self, status=status, reason=reason, ended_at=at)

@@ -330,6 +330,12 @@ class FleetSettings(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
         float, Meta(gt=0, description="A run that lasts this long begins a new count of restarts")
     ] = 600.0
     drain_s: Annotated[float, Meta(gt=0, description="Time of a drain that names none")] = 300.0
+    job_retry_base_s: Annotated[
+        float, Meta(gt=0, description="Pause before a job tries again what failed; doubles")
+    ] = 10.0
+    job_retry_cap_s: Annotated[float, Meta(gt=0, description="Longest pause before a job tries again")] = (
+        300.0
+    )
 
 
 class FunctionSettings(msgspec.Struct, frozen=True, forbid_unknown_fields=True):

@@ -1,0 +1,1 @@
+"""Jobs: templates that are run to completion."""

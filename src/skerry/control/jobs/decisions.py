@@ -1,0 +1,261 @@
+"""What a job does next: which tries it makes, stops and destroys, and what its record becomes. Pure.
+
+`decide` looks at one job and its tries, which are instances. What a try came to is written into the job's
+record, so that nothing is lost or counted twice when an instance is destroyed. A try that is on a lost
+node is not over: placement brings the same instance to another node. `skerry.control.jobs.controller` writes
+what is decided here.
+"""
+
+from __future__ import annotations
+
+import enum
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import NamedTuple
+
+import msgspec
+from msgspec.structs import replace
+
+from skerry.model.jobs import Job, JobStatus
+from skerry.model.statuses import TERMINAL, DesiredStatus, InstanceStatus
+from skerry.model.workloads import Instance, InstanceOwner, InstanceSpec, RestartMode, RestartPolicy
+
+# Creations, and stops or destructions, that fit into one transaction beside the record and its events.
+MAX_CREATES = 30
+MAX_ENDINGS = 15
+INDEX_VARIABLE = "SKERRY_JOB_INDEX"
+ATTEMPT_VARIABLE = "SKERRY_JOB_ATTEMPT"
+
+
+class RetryPauses(NamedTuple):
+    """How long a job waits before it tries again: `base_s`, doubled with each failure, at most `cap_s`."""
+
+    base_s: float = 10.0
+    cap_s: float = 300.0
+
+    def after(self, failures: int) -> float:
+        # Above 64 doublings of anything the cap counts; a larger power would be no float any more.
+        return min(self.cap_s, self.base_s * 2.0 ** min(max(failures - 1, 0), 64))
+
+
+class NewTry(msgspec.Struct, frozen=True):
+    """A try to be made: of which completion, after how many that failed."""
+
+    index: int
+    attempt: int
+
+
+class JobEvent(NamedTuple):
+    """An event to be written: `kind` without its noun."""
+
+    kind: str
+    reason: str
+    data: dict[str, str]
+
+
+@dataclass(slots=True)
+class JobPlan:
+    """What is to be written at once."""
+
+    job: Job
+    creates: list[NewTry] = field(default_factory=list)
+    stops: list[Instance] = field(default_factory=list)
+    destroys: list[Instance] = field(default_factory=list)
+    events: list[JobEvent] = field(default_factory=list)
+    wake_at: float | None = None
+    is_removed: bool = False
+
+    def wake(self, at: float) -> None:
+        self.wake_at = at if self.wake_at is None else min(self.wake_at, at)
+
+
+class _Outcome(enum.Enum):
+    LIVE = enum.auto()  # it runs, waits to, or is about to be gone
+    SUCCEEDED = enum.auto()
+    FAILED = enum.auto()
+
+
+def decide(
+    job: Job,
+    tries: Sequence[Instance],
+    now: float,
+    pauses: RetryPauses = RetryPauses(),  # noqa: B008 - a tuple
+    *,
+    max_creates: int = MAX_CREATES,
+) -> JobPlan:
+    """What the job does next."""
+    plan = JobPlan(job)
+    if job.status is JobStatus.DELETING:
+        _remove(plan, tries, now)
+    elif job.ended_at is not None:
+        _keep(plan, tries, job.ended_at + job.spec.keep_for_s, now)
+    else:
+        _count(plan, tries)
+        _end(plan, tries, now)
+        if not plan.job.is_over:
+            _start(plan, tries, now, pauses, max_creates)
+    return plan
+
+
+def try_spec(job: Job, index: int, attempt: int) -> InstanceSpec:
+    """The spec of one try: it never restarts by itself, and its program knows which one it is."""
+    template = job.spec.template
+    named = {variable.partition("=")[0] for variable in template.environment}
+    added = {INDEX_VARIABLE: index, ATTEMPT_VARIABLE: attempt}
+    return replace(
+        template,
+        name=f"{job.name}-{index}-{attempt}",
+        restart=RestartPolicy(RestartMode.NEVER),
+        environment=(
+            *template.environment,
+            *(f"{name}={value}" for name, value in added.items() if name not in named),
+        ),
+    )
+
+
+def in_order(tries: Iterable[Instance]) -> list[Instance]:
+    """Tries in the order in which they were made, which is how people count them."""
+    return sorted(tries, key=lambda one: (one.created_at, owner_of(one).index, one.id))
+
+
+def owner_of(instance: Instance) -> InstanceOwner:
+    assert instance.owner is not None, "tries have an owner"
+    return instance.owner
+
+
+def is_live(instance: Instance) -> bool:
+    """True if it takes one of the places that `parallelism` gives."""
+    return _outcome(instance) is _Outcome.LIVE
+
+
+def _outcome(instance: Instance) -> _Outcome:
+    seen = instance.observed
+    if seen.status not in TERMINAL:
+        return _Outcome.LIVE
+    # One that is destroyed before it has ended is gone together with its record, and never seen here.
+    is_done = seen.status is InstanceStatus.TERMINATED and seen.exit_code == 0
+    return _Outcome.SUCCEEDED if is_done else _Outcome.FAILED
+
+
+def _count(plan: JobPlan, tries: Sequence[Instance]) -> None:
+    """Write down what tries came to that was not known yet."""
+    job = plan.job
+    succeeded, failed = set(job.succeeded), dict(job.failed)
+    failures = job.failures
+    for each in tries:
+        owner, outcome = owner_of(each), _outcome(each)
+        if outcome is _Outcome.SUCCEEDED:
+            succeeded.add(owner.index)
+        elif outcome is _Outcome.FAILED and failed.get(owner.index, 0) <= owner.attempt:
+            failed[owner.index] = owner.attempt + 1
+            failures += 1
+            reason = _last_words(each)
+            data = {"instance": each.id, "index": str(owner.index), "attempt": str(owner.attempt)}
+            if len(plan.events) < MAX_CREATES // 2:
+                plan.events.append(JobEvent("try-failed", reason, data))
+    if len(succeeded) != len(job.succeeded) or failures != job.failures:
+        plan.job = replace(job, succeeded=tuple(sorted(succeeded)), failed=failed, failures=failures)
+
+
+def _end(plan: JobPlan, tries: Sequence[Instance], now: float) -> None:
+    """End the job if it is done, if a completion has failed too often, or if it took too long."""
+    job, spec = plan.job, plan.job.spec
+    if len(job.succeeded) >= spec.completions:
+        _finish(plan, JobStatus.SUCCEEDED, "", now)
+        return
+    done = set(job.succeeded)
+    lost = [index for index, count in job.failed.items() if count > spec.retries and index not in done]
+    if lost:
+        _finish(plan, JobStatus.FAILED, _why_failed(job, min(lost), tries), now)
+    elif spec.deadline_s is not None:
+        ends_at = job.created_at + spec.deadline_s
+        if now >= ends_at:
+            _finish(plan, JobStatus.FAILED, f"deadline: it was not done within {spec.deadline_s:g} s", now)
+        else:
+            plan.wake(ends_at)
+
+
+def _finish(plan: JobPlan, status: JobStatus, reason: str, now: float) -> None:
+    plan.job = plan.job.end(status, reason, now)
+    plan.events.append(JobEvent(status.lower(), reason, {"failures": str(plan.job.failures)}))
+
+
+def _why_failed(job: Job, index: int, tries: Sequence[Instance]) -> str:
+    count = job.failed[index]
+    last = [each for each in tries if owner_of(each).index == index and not is_live(each)]
+    words = f": {_last_words(in_order(last)[-1])}" if last else ""
+    often = "once" if count == 1 else f"{count} times"
+    return f"completion {index} failed {often}, and is not tried again{words}"
+
+
+def _last_words(instance: Instance) -> str:
+    seen = instance.observed
+    if seen.exit_code is not None:
+        return f"exit code {seen.exit_code}"
+    return seen.reason or f"it is {seen.status}"
+
+
+def _start(
+    plan: JobPlan, tries: Sequence[Instance], now: float, pauses: RetryPauses, max_creates: int
+) -> None:
+    """Make tries for completions that have none, as many as may run at once."""
+    job = plan.job
+    live = [each for each in tries if is_live(each)]
+    free = job.spec.parallelism - len(live)
+    if free <= 0:
+        return
+    busy = {owner_of(each).index for each in live}
+    busy.update(job.succeeded)
+    ended_at = _failed_at(job.failed, tries)
+    for index in range(job.spec.completions):
+        if index in busy:
+            continue
+        attempt = job.failed.get(index, 0)
+        due_at = ended_at.get(index, 0.0) + pauses.after(attempt) if attempt else 0.0
+        if due_at > now:
+            plan.wake(due_at)
+            continue
+        if len(plan.creates) >= max_creates:
+            plan.wake(now)
+            return
+        plan.creates.append(NewTry(index, attempt))
+        free -= 1
+        if free <= 0:
+            return
+
+
+def _failed_at(failed: Mapping[int, int], tries: Sequence[Instance]) -> dict[int, float]:
+    """When the last try of each completion that failed did."""
+    if not failed:
+        return {}
+    times: dict[int, float] = {}
+    for each in tries:
+        if _outcome(each) is _Outcome.FAILED:
+            index = owner_of(each).index
+            times[index] = max(times.get(index, 0.0), each.observed.since)
+    return times
+
+
+def _keep(plan: JobPlan, tries: Sequence[Instance], until: float, now: float) -> None:
+    """Stop what still runs of a job that is over, and keep all tries for their logs until it is time."""
+    if now >= until:
+        plan.job = replace(plan.job, status=JobStatus.DELETING)
+        plan.events.append(JobEvent("expired", "", {"name": plan.job.name}))
+        return
+    plan.wake(until)
+    running = [each for each in tries if is_live(each) and each.desired is DesiredStatus.RUNNING]
+    for each in running[:MAX_ENDINGS]:
+        # What has no node has no logs, and would wait for one again.
+        (plan.destroys if each.node is None else plan.stops).append(each)
+    if len(running) > MAX_ENDINGS:
+        plan.wake(now)
+
+
+def _remove(plan: JobPlan, tries: Sequence[Instance], now: float) -> None:
+    if not tries:
+        plan.is_removed = True
+        return
+    left = [each for each in tries if each.desired is not DesiredStatus.DESTROYED]
+    plan.destroys += left[:MAX_ENDINGS]
+    if len(left) > MAX_ENDINGS:
+        plan.wake(now)
