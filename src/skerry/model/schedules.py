@@ -7,6 +7,7 @@ leads then; what is missed while no server is there is made up for within a wind
 from __future__ import annotations
 
 import enum
+from typing import Any
 
 import msgspec
 
@@ -16,6 +17,8 @@ from skerry.model.jobs import JobSpec
 from skerry.model.services import check_service_name
 
 MAX_CRON = 200
+MAX_NAME = 39  # the names of its jobs are longer by a number of ten digits
+MAX_PARAMETERS = 256 * 1024
 MAX_RUNS_KEPT = 20
 MAX_QUEUED = 100
 _MAX_SECONDS = 7 * 86_400.0
@@ -33,7 +36,14 @@ class FunctionTarget(msgspec.Struct, frozen=True, tag_field="kind", tag="functio
     """A call of a function."""
 
     function: FunctionName
-    parameters: dict[str, msgspec.Raw] = msgspec.field(default_factory=dict)
+    parameters: dict[str, Any] = msgspec.field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        ids.check_id(self.function, "function")
+        if len(msgspec.json.encode(self.parameters)) > MAX_PARAMETERS:
+            raise errors.TooLarge(
+                f"the parameters of a scheduled call take at most {MAX_PARAMETERS // 1024} KiB"
+            )
 
 
 class JobTarget(msgspec.Struct, frozen=True, tag_field="kind", tag="job"):
@@ -65,6 +75,10 @@ class ScheduledRun(msgspec.Struct, frozen=True, omit_defaults=True):
     reason: str = ""
     is_manual: bool = False  # somebody wanted it now
 
+    @property
+    def is_over(self) -> bool:
+        return self.status not in (RunStatus.RUNNING, RunStatus.QUEUED)
+
 
 class Schedule(msgspec.Struct, frozen=True):
     """A schedule as it is stored; its name is its own in its namespace."""
@@ -85,6 +99,8 @@ class Schedule(msgspec.Struct, frozen=True):
 
     def __post_init__(self) -> None:
         check_service_name(self.name, "schedule")
+        if len(self.name) > MAX_NAME:
+            raise errors.Invalid(f"the name of a schedule has at most {MAX_NAME} characters", field="name")
         ids.check_namespace(self.namespace)
         if not 0 < len(self.cron) <= MAX_CRON or not self.cron.isprintable():
             raise errors.Invalid(
@@ -92,3 +108,13 @@ class Schedule(msgspec.Struct, frozen=True):
             )
         if not 0 <= self.window_s <= _MAX_SECONDS:
             raise errors.Invalid("the window for missed runs is 0 to 7 days", field="window_s")
+        if isinstance(self.target, FunctionTarget) and self.overlap is OverlapPolicy.REPLACE:
+            raise errors.Invalid(
+                "a call of a function cannot be cancelled, and so not be replaced; choose `skip` or `queue`",
+                field="overlap",
+            )
+
+    @property
+    def active(self) -> tuple[ScheduledRun, ...]:
+        """Runs that have begun and are not over."""
+        return tuple(run for run in self.runs if run.status is RunStatus.RUNNING)

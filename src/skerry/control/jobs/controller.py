@@ -11,6 +11,7 @@ from collections.abc import Awaitable, Callable, Sequence
 
 import structlog
 
+from skerry.control.controller_loop import ControllerLoop, settled_at_once
 from skerry.control.events.log import EventLog
 from skerry.control.instance_index import InstanceRecord, InstanceTable
 from skerry.control.instances import transitions
@@ -19,7 +20,6 @@ from skerry.control.jobs import decisions
 from skerry.control.jobs.decisions import JobPlan, NewTry, RetryPauses
 from skerry.control.jobs.table import JobRecord, JobTable, job_key
 from skerry.control.leadership.election import LeaderElection
-from skerry.control.controller_loop import ControllerLoop, settled_at_once
 from skerry.kit import metrics, ulid
 from skerry.kit.clock import Clock
 from skerry.model import errors

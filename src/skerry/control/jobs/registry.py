@@ -17,7 +17,7 @@ from skerry.control.instance_index import InstanceTable, age_key_at
 from skerry.control.jobs import decisions
 from skerry.control.jobs.table import JobRecord, JobTable, job_key
 from skerry.control.paging import ListPage
-from skerry.control.workloads.registry import check_may_make, check_size, check_space
+from skerry.control.workloads.registry import check_may_create, check_size, check_space
 from skerry.kit import logs, ulid
 from skerry.kit.clock import Clock
 from skerry.model import errors
@@ -40,7 +40,7 @@ class JobRegistry:
         self._clock = clock
         self._table = jobs
         self._instances = instances.index
-        self._memos = IdempotencyTable(store, clock)
+        self._idempotency = IdempotencyTable(store, clock)
 
     async def create(
         self,
@@ -56,7 +56,7 @@ class JobRegistry:
         The same name with the same spec, or the same key with the same request, gives the one that is there;
         the same name with another spec raises `AlreadyExists`.
         """
-        check_may_make(namespace, actor)
+        check_may_create(namespace, actor)
         check_space()
         check_spec(name, spec)
         request = (
@@ -66,7 +66,7 @@ class JobRegistry:
         )
         key = job_key(namespace, name)
         while True:
-            if made := await self._memos.recall(request):
+            if made := await self._idempotency.recall(request):
                 again = await self._table.read(key)
                 if again is None or again.value.id != made:
                     raise idempotency.created_then_deleted("job", made)
@@ -76,7 +76,7 @@ class JobRegistry:
             if len(self._table) >= MAX_JOBS:
                 raise errors.TooLarge(f"there are {MAX_JOBS} jobs, and no more are taken; delete some")
             job = new_job(name, spec, self._clock.now(), namespace=namespace, request_id=logs.request_id())
-            puts, expect = await self._memos.note(request, job.id)
+            puts, expect = await self._idempotency.put(request, job.id)
             try:
                 await self._table.commit(
                     [*created_ops(self._table, self._events, job, actor=actor), *puts],

@@ -129,16 +129,21 @@ class AsyncCallRunner:
                 calls._turns.add(waiting.line, waiting)
         return calls
 
-    async def accept(self, ask: CallRequest) -> str:
+    async def accept(self, ask: CallRequest, *, id: str | None = None) -> str:
         """The id of the call, which is durable and can be polled. Raises `Overloaded`.
 
-        Whether there is such a function is for the caller to look: here it fails when it is run.
+        With an `id` of the caller's own nothing happens if there is a call of that id, for as long as that is
+        remembered; two may not ask for the same one at once. Whether there is such a function is for the
+        caller to look: here it fails when it is run.
         """
         if self._is_closing:
             raise errors.Unavailable("this node is stopping; call again in a moment")
         now = self._clock.now()
         body = results.pack_ask(ask)
-        id = self._new_id(ask, now)
+        if id is None:
+            id = self._new_id(ask, now)
+        elif id in self._pending or await self.store.read(id) is not None:
+            return id
         call = _Call(id, results.line_of(ask), now, ROW_BYTES + len(body))
         self._check_room(call)
         self._admit(call)

@@ -1,0 +1,1 @@
+"""Schedules: jobs and calls of functions at the times of cron expressions."""
