@@ -115,7 +115,12 @@ def try_spec(job: Job, index: int, attempt: int) -> InstanceSpec:
 
 def in_order(tries: Iterable[Instance]) -> list[Instance]:
     """Tries in the order in which they were made, which is how people count them."""
-    return sorted(tries, key=lambda one: (one.created_at, owner_of(one).index, one.id))
+
+    def key(instance: Instance) -> tuple[float, int, int, str]:
+        owner = owner_of(instance)
+        return instance.created_at, owner.index, owner.attempt, instance.id
+
+    return sorted(tries, key=key)
 
 
 def owner_of(instance: Instance) -> InstanceOwner:
@@ -141,18 +146,17 @@ def _count(plan: JobPlan, tries: Sequence[Instance]) -> None:
     """Write down what tries came to that was not known yet."""
     job = plan.job
     succeeded, failed = set(job.succeeded), dict(job.failed)
-    failures = job.failures
     for each in tries:
         owner, outcome = owner_of(each), _outcome(each)
         if outcome is _Outcome.SUCCEEDED:
             succeeded.add(owner.index)
         elif outcome is _Outcome.FAILED and failed.get(owner.index, 0) <= owner.attempt:
             failed[owner.index] = owner.attempt + 1
-            failures += 1
             reason = _last_words(each)
             data = {"instance": each.id, "index": str(owner.index), "attempt": str(owner.attempt)}
             if len(plan.events) < MAX_CREATES // 2:
                 plan.events.append(JobEvent("try-failed", reason, data))
+    failures = sum(failed.values())
     if len(succeeded) != len(job.succeeded) or failures != job.failures:
         plan.job = replace(job, succeeded=tuple(sorted(succeeded)), failed=failed, failures=failures)
 
