@@ -27,6 +27,8 @@ from skerry.control.services.registry import ServiceRegistry
 from skerry.control.services.tables import ServiceTables
 from skerry.control.sessions.node_session import NodeSessions, SessionFeeds
 from skerry.control.workloads.registry import WorkloadRegistry
+from skerry.daemon import jobs
+from skerry.daemon.jobs import JobParts
 from skerry.daemon.server_base import ServerBase
 from skerry.functions.registry.registry import FunctionRegistry
 from skerry.model.ids import NodeId
@@ -52,6 +54,7 @@ class ControlPlaneParts:
     tunnels: TunnelRouter
     kudo: KudoContext
     service_context: ServiceContext
+    jobs: JobParts
     services: list[IServable]
     sessions: NodeSessions
     servers: ServerDirectory
@@ -109,6 +112,7 @@ def start(base: ServerBase, functions: FunctionRegistry) -> ControlPlaneParts:
         load=instances.load,
         server=server,
     )
+    job_parts = jobs.start(base, instance_table, functions)
     servers = ServerDirectory(
         store,
         name=server,
@@ -155,11 +159,12 @@ def start(base: ServerBase, functions: FunctionRegistry) -> ControlPlaneParts:
     def place() -> None:
         loops.forever("leader", leader.run)
         loops.forever("placing", lambda: reconciler.run(leader))
+        job_parts.lead(leader)
         loops.forever("services.controller", lambda: controller.run(leader))
         loops.forever("services.autoscaler", lambda: autoscaler.run(leader))
 
     async def ready() -> None:
-        for part in (instance_table, workloads, nodes, members, tables):
+        for part in (instance_table, workloads, nodes, members, tables, job_parts):
             await part.ready()
 
     tunnels = TunnelRouter(sessions, servers, base.certificates.client_context)
@@ -181,6 +186,7 @@ def start(base: ServerBase, functions: FunctionRegistry) -> ControlPlaneParts:
                 placement=reconciler,
             )
         ),
+        jobs=job_parts,
         services=[
             NodeSessionService(sessions, clock, is_revoked=identity.is_revoked),
             ServerTunnelService(sessions),

@@ -86,6 +86,7 @@ class FunctionsParts:
     """Functions as they are served."""
 
     routes: ServerledgeContext
+    asynchronous: AsyncCallRunner
     failed: Callable[[], Awaitable[None]]  # raises when they cannot go on
     unreachable: Callable[[], Mapping[NodeId, str]]  # members that were dialled in vain, and why
 
@@ -192,6 +193,7 @@ class _InvocationParts:
     hosts: NodeWorkers
     invoker: Invoker
     router: CallRouter
+    asynchronous: AsyncCallRunner
     locator: AsyncCallLocator
     links: LinkPool
     fetcher: CodeFetcher
@@ -203,7 +205,7 @@ class _InvocationParts:
         routes = ServerledgeContext(
             functions, self.router, self.locator, self.hosts, settings, clock, url, headers
         )
-        return FunctionsParts(routes, self.loops.failed, self.links.unreachable)
+        return FunctionsParts(routes, self.asynchronous, self.loops.failed, self.links.unreachable)
 
 
 async def _assemble(
@@ -282,7 +284,7 @@ async def _assemble(
         undo.push_async_callback(server.stop, stop_s)
         server.listen(here.listening)
     locator = AsyncCallLocator(asynchronous, links, places)
-    return _InvocationParts(hosts, invoker, router, locator, links, fetcher, loops)
+    return _InvocationParts(hosts, invoker, router, asynchronous, locator, links, fetcher, loops)
 
 
 async def _open_hosts(context: RoleContext, runtime: NodeRuntimeParts | None, memory_mb: int) -> NodeWorkers:

@@ -132,6 +132,7 @@ async def _start_functions(base: ServerBase, cloud: _Cloud, runtime: NodeRuntime
     served = await functions.start(
         base, cloud.registry, here, runtime, url=base.addresses.url, leads=lambda: fleet.leader.is_leading
     )
+    fleet.jobs.make_calls(served.asynchronous)
     if runtime is None or runtime.engine is None:  # else it is a member by its session, like all nodes
         lease_s = math.ceil(settings.functions.result_ttl_s)
         base.loops.forever("member", lambda: fleet.members.register(member, lease_s=lease_s))

@@ -1,0 +1,112 @@
+"""Jobs and schedules of this process, and the calls of functions that schedules make.
+
+Called by `skerry.daemon.control_plane`; the calls begin when functions are there
+(`skerry.daemon.server_role`). Every server serves all of it and makes its own calls; one of them leads.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from dataclasses import dataclass
+
+from skerry.control.instance_index import InstanceTable
+from skerry.control.jobs.controller import JobController
+from skerry.control.jobs.registry import JobRegistry
+from skerry.control.jobs.table import JobTable
+from skerry.control.leadership.election import LeaderElection
+from skerry.control.schedules.calls import CallOutcome, ScheduledCalls
+from skerry.control.schedules.controller import CallNames, ScheduleController
+from skerry.control.schedules.registry import ScheduleRegistry
+from skerry.control.schedules.table import ScheduleTable
+from skerry.daemon.server_base import ServerBase
+from skerry.functions.asynchronous.runner import AsyncCallRunner
+from skerry.functions.continuum.replica_placement import origin_suffix
+from skerry.functions.registry.registry import FunctionRegistry
+from skerry.model.calls import CallRequest, CallState
+from skerry.model.ids import FunctionName
+from skerry.model.settings import FunctionSettings
+from skerry.wire.own.jobs.context import JobContext
+
+_WAIT_S = 600.0  # for the end of a call, before it is asked for again
+
+
+@dataclass(frozen=True, slots=True)
+class JobParts:
+    """Jobs and schedules as they are served."""
+
+    context: JobContext
+    _base: ServerBase
+    _jobs: JobTable
+    _schedules: ScheduleTable
+    _job_controller: JobController
+    _schedule_controller: ScheduleController
+
+    async def ready(self) -> None:
+        """When what is in the store is known."""
+        await self._jobs.ready()
+        await self._schedules.ready()
+
+    def lead(self, leader: LeaderElection) -> None:
+        """Begin to make tries and runs, while this server leads."""
+        loops = self._base.loops
+        loops.forever("jobs.controller", lambda: self._job_controller.run(leader))
+        loops.forever("schedules.controller", lambda: self._schedule_controller.run(leader))
+
+    def make_calls(self, runner: AsyncCallRunner) -> None:
+        """Begin to make the calls of schedules that are this server's."""
+        base = self._base
+        caller = LocalFunctionCaller(origin_suffix(base.node), runner, base.settings.functions)
+        calls = ScheduledCalls(self._schedules, caller, base.events, base.clock)
+        base.loops.forever("schedules.calls", calls.run)
+
+
+class LocalFunctionCaller:
+    """Async calls of this server, as schedules make them."""
+
+    def __init__(self, mark: str, runner: AsyncCallRunner, settings: FunctionSettings) -> None:
+        self.mark = mark
+        self.remembered_s = settings.result_ttl_s
+        self._runner = runner
+
+    async def accept(self, id: str, function: FunctionName, parameters: bytes) -> None:
+        await self._runner.accept(CallRequest(function, parameters), id=id)
+
+    async def outcome(self, id: str) -> CallOutcome | None:
+        polled = await self._runner.poll(id, wait_s=_WAIT_S)
+        while polled is not None and polled.state.is_pending:
+            await asyncio.sleep(0)  # also if a wait ends at once, others go on
+            polled = await self._runner.poll(id, wait_s=_WAIT_S)
+        if polled is None or polled.state is CallState.EXPIRED:
+            return None
+        error = polled.report.answer.error if polled.report is not None else ""
+        last_line = error.strip().rpartition("\n")[2]
+        return CallOutcome(polled.state is CallState.DONE, last_line)
+
+
+def start(base: ServerBase, instances: InstanceTable, functions: FunctionRegistry) -> JobParts:
+    """Begin to read what is in the store."""
+    store, events, clock = base.store, base.events, base.clock
+    settings, settled = base.settings, base.history.settled
+    jobs, schedules = JobTable(store), ScheduleTable(store)
+    calls = CallNames(
+        origin_suffix(base.node),
+        # It may wait for so long, run for so long, and be told late.
+        2 * settings.functions.result_ttl_s + settings.functions.call_timeout_s,
+    )
+    parts = JobParts(
+        JobContext(
+            JobRegistry(store, events, clock, jobs, instances),
+            ScheduleRegistry(store, events, clock, schedules, lambda name: functions.get(name) is not None),
+            clock,
+        ),
+        base,
+        jobs,
+        schedules,
+        JobController(store, events, clock, settings.fleet, jobs=jobs, instances=instances, settled=settled),
+        ScheduleController(
+            store, events, clock, schedules=schedules, jobs=jobs, calls=calls, settled=settled
+        ),
+    )
+    base.loops.forever("jobs", jobs.run, critical=True)
+    base.loops.forever("schedules", schedules.run, critical=True)
+    return parts

@@ -1,0 +1,158 @@
+"""Jobs and schedules as people write them in JSON. Pure: what cannot be is refused by the model.
+
+Of a schedule that is changed, what is not given stays, and null goes back to the default, as a merge patch
+(RFC 7396) says; what it runs is given whole.
+"""
+
+from __future__ import annotations
+
+from typing import Annotated, Any, Literal, TypeVar
+
+import msgspec
+from msgspec import UNSET, Meta, UnsetType
+from msgspec.structs import replace
+
+from skerry.control.schedules.registry import ScheduleSettings
+from skerry.model import errors
+from skerry.model.callers import Caller
+from skerry.model.ids import FunctionName
+from skerry.model.jobs import MAX_COMPLETIONS, MAX_RETRIES, Job, JobSpec
+from skerry.model.schedules import FunctionTarget, JobTarget, OverlapPolicy
+from skerry.model.services import check_service_name
+from skerry.model.workloads import InstanceSpec, RestartMode
+from skerry.wire.spec_documents import OptionalField, SpecInput, made_name
+
+T = TypeVar("T")
+
+_Namespace = (
+    Annotated[str, Meta(description="Where it is made, unless the address says so; for ever")] | UnsetType
+)
+
+
+class JobSpecInput(SpecInput, frozen=True, forbid_unknown_fields=True, kw_only=True):
+    """What a job runs, as of a workload, and how often; what is needed is `image`. Times are seconds."""
+
+    image: OptionalField[Annotated[str, Meta(description="The same as `uri`")]] = UNSET
+    completions: OptionalField[Annotated[int, Meta(description=f"1 to {MAX_COMPLETIONS}; 1")]] = UNSET
+    parallelism: OptionalField[Annotated[int, Meta(description="Tries at once; 1")]] = UNSET
+    retries: OptionalField[Annotated[int, Meta(description=f"Of each completion, 0 to {MAX_RETRIES}; 3")]] = (
+        UNSET
+    )
+    deadline_s: OptionalField[Annotated[float, Meta(description="Of the whole job")]] = UNSET
+    keep_for_s: OptionalField[
+        Annotated[float, Meta(description="After its end, with the logs of every try; a day")]
+    ] = UNSET
+
+    def job_spec(self, caller: Caller, name: str) -> JobSpec:
+        """The spec that this is if `caller` sends it."""
+        if self.restart not in (UNSET, RestartMode.NEVER) or isinstance(self.restart_budget, int):
+            raise errors.Invalid(
+                "a try of a job never restarts by itself; say how often it is tried again with `retries`",
+                field="restart",
+            )
+        given = self
+        if self.image is not UNSET:
+            if self.uri not in (UNSET, self.image):
+                raise errors.Invalid(
+                    "`uri` and `image` mean the same and differ; give one of them", field="image"
+                )
+            given = replace(self, uri=self.image)
+        template = replace(given, name=name).given_by(caller)
+        numbers = {
+            field: value
+            for field in ("completions", "parallelism", "retries", "deadline_s", "keep_for_s")
+            if (value := getattr(self, field)) not in (UNSET, None)
+        }
+        return JobSpec(template, **numbers)
+
+
+class JobInput(JobSpecInput, frozen=True, forbid_unknown_fields=True, kw_only=True):
+    """A job. Without a `name` one is made."""
+
+    kind: Annotated[Literal["job"], Meta(description="For clients that write it")] | UnsetType = UNSET
+    namespace: _Namespace = UNSET
+
+    def job(self, caller: Caller, seed: str) -> tuple[str, JobSpec]:
+        """Its name and spec; `seed` decides the name if none is given."""
+        if isinstance(self.name, str):
+            name = check_service_name(self.name, "job")
+        else:
+            image = self.uri if isinstance(self.uri, str) else self.image
+            name = made_name(image if isinstance(image, str) else "", seed).lower()
+            name = name if name[0].isalpha() else f"j{name}"
+        return name, self.job_spec(caller, name)
+
+
+class FunctionInput(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """A call of a function."""
+
+    name: str
+    parameters: dict[str, Any] = msgspec.field(default_factory=dict)
+
+
+class ScheduleInput(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
+    """A schedule: `cron`, and one of `job`, `from_job` and `function`."""
+
+    name: str | UnsetType = UNSET
+    kind: Annotated[Literal["schedule"], Meta(description="For clients that write it")] | UnsetType = UNSET
+    namespace: _Namespace = UNSET
+    cron: Annotated[str, Meta(description="Minute, hour, day of month, month, day of week")] | UnsetType = (
+        UNSET
+    )
+    timezone: OptionalField[Annotated[str, Meta(description="Such as `Europe/Berlin`; `UTC`")]] = UNSET
+    overlap: OptionalField[
+        Annotated[OverlapPolicy, Meta(description="Of a run that is due while another goes on; `skip`")]
+    ] = UNSET
+    window_s: OptionalField[
+        Annotated[float, Meta(description="A run that is later than this is missed; an hour")]
+    ] = UNSET
+    paused: OptionalField[bool] = UNSET
+    job: Annotated[JobSpecInput, Meta(description="Each run is a job of this")] | UnsetType = UNSET
+    from_job: Annotated[str, Meta(description="The same, as a job of that name has it now")] | UnsetType = (
+        UNSET
+    )
+    function: Annotated[FunctionInput, Meta(description="Each run is a call of this")] | UnsetType = UNSET
+
+    def settings(
+        self, caller: Caller, name: str, job: Job | None, base: ScheduleSettings | None = None
+    ) -> ScheduleSettings:
+        """What this makes of `base` if `caller` sends it; `job` is the one that `from_job` names."""
+        target = self._target(caller, name, job)
+        if base is None:
+            if self.cron is UNSET:
+                raise errors.Invalid("`cron` is needed, such as `30 3 * * *`", field="cron")
+            if target is None:
+                raise errors.Invalid("a schedule needs `job`, `from_job` or `function`", field="job")
+            base = ScheduleSettings(self.cron, target)
+        default = ScheduleSettings(base.cron, base.target)
+        return ScheduleSettings(
+            base.cron if self.cron is UNSET else self.cron,
+            target or base.target,
+            _laid(self.timezone, base.timezone, default.timezone),
+            _laid(self.overlap, base.overlap, default.overlap),
+            _laid(self.window_s, base.window_s, default.window_s),
+            _laid(self.paused, base.is_paused, default.is_paused),
+        )
+
+    def _target(self, caller: Caller, name: str, job: Job | None) -> JobTarget | FunctionTarget | None:
+        given = [field for field in ("job", "from_job", "function") if getattr(self, field) is not UNSET]
+        if len(given) > 1:
+            raise errors.Invalid(f"`{given[0]}` and `{given[1]}` exclude each other", field=given[1])
+        if isinstance(self.function, FunctionInput):
+            return FunctionTarget(FunctionName(self.function.name), self.function.parameters)
+        if isinstance(self.job, JobSpecInput):
+            return JobTarget(self.job.job_spec(caller, name))
+        if job is not None:
+            return JobTarget(replace(job.spec, template=_copied(job.spec.template, caller, name)))
+        return None
+
+
+def _copied(template: InstanceSpec, caller: Caller, name: str) -> InstanceSpec:
+    """Refused if the caller may not have it, also if another made the job."""
+    return SpecInput(name=name).given_by(caller, template)
+
+
+def _laid(given: OptionalField[T], base: T, default: T) -> T:
+    if given is UNSET:
+        return base
+    return default if given is None else given
