@@ -12,9 +12,15 @@ from skerry.control.instance_index import InstanceTable
 from skerry.control.instances import transitions
 from skerry.control.instances.registry import InstanceRegistry
 from skerry.control.instances.writer import TransitionWriter
+from skerry.control.jobs.controller import JobController
+from skerry.control.jobs.registry import JobRegistry
+from skerry.control.jobs.table import JobTable
 from skerry.control.leadership.election import LeaderElection
 from skerry.control.nodes.registry import NodeRegistry
 from skerry.control.placement.reconciler import Reconciler
+from skerry.control.schedules.controller import CallNames, ScheduleController
+from skerry.control.schedules.registry import ScheduleRegistry
+from skerry.control.schedules.table import ScheduleTable
 from skerry.control.services.controller import ServiceController
 from skerry.control.services.registry import ServiceRegistry
 from skerry.control.services.tables import ServiceTables
@@ -49,6 +55,8 @@ class Control:
     instances: InstanceRegistry
     sessions: NodeSessions
     services: ServiceRegistry
+    jobs: JobRegistry
+    schedules: ScheduleRegistry
 
     async def join(self, id: str, **labels: str) -> Node:
         """A node that is heard here."""
@@ -113,15 +121,41 @@ async def control_on(
     controller = ServiceController(
         store, events, clock, tables=tables, instance_table=instance_table, conditions=nodes
     )
+    job_table, schedule_table = JobTable(store), ScheduleTable(store)
+    jobs = JobRegistry(store, events, clock, job_table, instance_table)
+    schedules = ScheduleRegistry(store, events, clock, schedule_table, lambda name: name == "there")
+    job_controller = JobController(store, events, clock, settings, jobs=job_table, instances=instance_table)
+    schedule_controller = ScheduleController(
+        store,
+        events,
+        clock,
+        schedules=schedule_table,
+        jobs=job_table,
+        calls=CallNames("mark", 3600.0),
+    )
     leader = LeaderElection(store, events, clock, name="here", lease_s=settings.leader_lease_s)
     works = [instance_table.run(), workloads.run(), nodes.run(), tables.run()]
+    works += [job_table.run(), schedule_table.run()]
     if leads:
         works += [leader.run(), reconciler.run(leader), controller.run(leader)]
+        works += [job_controller.run(leader), schedule_controller.run(leader)]
     loops = [asyncio.ensure_future(work) for work in works]
     try:
-        for part in (instance_table, workloads, nodes, tables):
+        for part in (instance_table, workloads, nodes, tables, job_table, schedule_table):
             await part.ready()
-        yield Control(store, events, clock, instance_table, workloads, nodes, instances, sessions, services)
+        yield Control(
+            store,
+            events,
+            clock,
+            instance_table,
+            workloads,
+            nodes,
+            instances,
+            sessions,
+            services,
+            jobs,
+            schedules,
+        )
     finally:
         sessions.close()
         await cancel_and_wait(loops)

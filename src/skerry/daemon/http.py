@@ -7,7 +7,7 @@ Called once by the daemon. Which endpoints there are is told by their rooms; wha
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable
-from typing import Any
+from typing import Any, NamedTuple
 
 from skerry.kit.clock import Clock
 from skerry.kit.networks import Network
@@ -21,6 +21,8 @@ from skerry.wire.kudo.context import KudoContext
 from skerry.wire.own import about, health
 from skerry.wire.own import routes as own_routes
 from skerry.wire.own.context import OwnContext
+from skerry.wire.own.jobs import routes as job_routes
+from skerry.wire.own.jobs.context import JobContext
 from skerry.wire.own.market import routes as market_routes
 from skerry.wire.own.market.context import MarketContext
 from skerry.wire.own.services import routes as service_routes
@@ -31,6 +33,13 @@ from skerry.wire.serverledge import routes as serverledge_routes
 from skerry.wire.serverledge.context import ServerledgeContext
 
 
+class OwnerContexts(NamedTuple):
+    """Of what makes instances of its own: services, and jobs with their schedules."""
+
+    services: ServiceContext
+    jobs: JobContext
+
+
 def build_app(
     own: OwnContext,
     gate: AccessGate,
@@ -39,7 +48,7 @@ def build_app(
     rear: RearContext | None = None,
     market: MarketContext | None = None,
     *,
-    services: ServiceContext,
+    owners: OwnerContexts,
     own_names: Callable[[], frozenset[str]] = frozenset,
 ) -> HttpDispatcher:
     """The app that `HttpServer` serves; `own_names` is asked when somebody calls this server by a name.
@@ -52,7 +61,8 @@ def build_app(
     rooms: list[tuple[Iterable[Endpoint], Any]] = [
         (own_routes.ENDPOINTS, own),
         (kudo_routes.ENDPOINTS, kudo),
-        (service_routes.ENDPOINTS, services),
+        (service_routes.ENDPOINTS, owners.services),
+        (job_routes.ENDPOINTS, owners.jobs),
     ]
     routes = [
         build_route(declared, OWN, context, settings)

@@ -22,6 +22,7 @@ from skerry.transport.http.endpoints import Endpoint, RawBody, StreamResponse, W
 from skerry.transport.http.responses import Problem
 from skerry.wire.kudo import routes as kudo_routes
 from skerry.wire.own import routes as own_routes
+from skerry.wire.own.jobs import routes as job_routes
 from skerry.wire.own.market import routes as market_routes
 from skerry.wire.own.services import routes as service_routes
 from skerry.wire.rear import routes as rear_routes
@@ -65,6 +66,8 @@ _GROUPS: Final = {
     "skerry.wire.own.market.offers": "selling",
     "skerry.wire.own.market.sold_contracts": "sold",
     "skerry.wire.own.services.endpoints": "services",
+    "skerry.wire.own.jobs.job_endpoints": "jobs",
+    "skerry.wire.own.jobs.schedule_endpoints": "schedules",
 }
 _SECURED: list[dict[str, list[str]]] = [{"token": []}, {"certificate": []}]
 _SIGNED: dict[str, list[str]] = {"proof": []}
@@ -77,6 +80,7 @@ def openapi_document() -> dict[str, Any]:
             *own_routes.ENDPOINTS,
             *kudo_routes.ENDPOINTS,
             *service_routes.ENDPOINTS,
+            *job_routes.ENDPOINTS,
             *serverledge_routes.ENDPOINTS,
             *rear_routes.ENDPOINTS,
             *market_routes.ENDPOINTS,

@@ -21,7 +21,7 @@ from skerry.control.context import ControlPlane
 from skerry.daemon import control_plane, functions, market, node_agent, node_leave, node_runtime
 from skerry.daemon.control_plane import ControlPlaneParts
 from skerry.daemon.functions import FunctionsParts, LocalMember
-from skerry.daemon.http import build_app, build_plain_app
+from skerry.daemon.http import OwnerContexts, build_app, build_plain_app
 from skerry.daemon.market import MarketParts
 from skerry.daemon.node_agent import ServerLink
 from skerry.daemon.node_runtime import NodeRuntimeParts
@@ -184,7 +184,7 @@ async def _serve(
         taking.served.routes,
         cloud.trade.rear,
         cloud.trade.context,
-        services=fleet.service_context,
+        owners=OwnerContexts(fleet.service_context, fleet.jobs.context),
         own_names=lambda: certificates.names,
     )
     http = [HttpServer(app, settings.http, trusted_uids=base.gate.trusted_uids)]

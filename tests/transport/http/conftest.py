@@ -20,7 +20,7 @@ import uvloop
 from skerry.control.context import ControlPlane
 from skerry.control.events.log import EventLog
 from skerry.control.identity.authenticator import Authenticator
-from skerry.daemon.http import build_app
+from skerry.daemon.http import OwnerContexts, build_app
 from skerry.daemon.openapi import openapi_bytes
 from skerry.kit import pki
 from skerry.kit.clock import SystemClock
@@ -34,6 +34,7 @@ from skerry.transport.http.server import HttpServer
 from skerry.transport.links.nodes.tunnel_router import TunnelDialer
 from skerry.wire.kudo.context import KudoContext
 from skerry.wire.own.context import OwnContext
+from skerry.wire.own.jobs.context import JobContext
 from skerry.wire.own.market.context import MarketContext
 from skerry.wire.own.services.context import ServiceContext
 from skerry.wire.rear.context import RearContext
@@ -159,7 +160,9 @@ async def serving(
             serverledge,
             rear,
             desk,
-            services=ServiceContext(control.services),
+            owners=OwnerContexts(
+                ServiceContext(control.services), JobContext(control.jobs, control.schedules, control.clock)
+            ),
             own_names=lambda: frozenset({"hub.example"}),
         )
         server = HttpServer(built, settings.http)

@@ -28,6 +28,10 @@ OPEN_RULE = AccessRule(anybody=True)
 ON_FULL_DISK = frozenset(
     {
         "POST /certificate/{serial}/revoke",
+        "POST /job/{name}/cancel",
+        "POST /namespace/{namespace}/job/{name}/cancel",
+        "POST /schedule/{name}/pause",
+        "POST /namespace/{namespace}/schedule/{name}/pause",
         "POST /node/{id}/cordon",
         "POST /node/{id}/uncordon",
         "POST /node/{id}/drain",
@@ -107,6 +111,20 @@ HTTP_RULES: dict[str, AccessRule] = {
     "POST /service/{name}/resume": _DEPLOYERS,
     "GET /service/{name}/revisions": _READERS,
     "GET /service/{name}/events": _READERS,
+    "GET /job/": _READERS,
+    "GET /job/{name}": _READERS,
+    "PUT /job/": _DEPLOYERS,
+    "DELETE /job/{name}": _DEPLOYERS,
+    "POST /job/{name}/cancel": _DEPLOYERS,
+    "GET /job/{name}/tries": _READERS,
+    "GET /schedule/": _READERS,
+    "GET /schedule/{name}": _READERS,
+    "PUT /schedule/": _DEPLOYERS,
+    "PATCH /schedule/{name}": _DEPLOYERS,
+    "DELETE /schedule/{name}": _DEPLOYERS,
+    "POST /schedule/{name}/run": _DEPLOYERS,
+    "POST /schedule/{name}/pause": _DEPLOYERS,
+    "POST /schedule/{name}/resume": _DEPLOYERS,
     "GET /node/": _READERS,
     "GET /node/{id}": _READERS,
     "PATCH /node/{id}": _ADMIN,
@@ -193,7 +211,7 @@ PLAIN: dict[str, AccessRule] = {
 HTTP_RULES |= {
     name.replace(" /", " /namespace/{namespace}/"): row
     for name, row in HTTP_RULES.items()
-    if name.partition(" ")[2].startswith(("/instance/", "/workload/", "/service/"))
+    if name.partition(" ")[2].startswith(("/instance/", "/workload/", "/service/", "/job/", "/schedule/"))
 }
 
 GRPC_RULES: dict[str, AccessRule] = {

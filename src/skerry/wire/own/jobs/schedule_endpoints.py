@@ -162,7 +162,7 @@ async def delete(
 async def run(
     context: JobContext, call: RequestContext, path: SchedulePath, query: NamespaceQuery
 ) -> RunDocument:
-    """A run beside those that are due, also while it is paused; 412 if one goes on and `overlap` is `skip`."""
+    """A run beside those that are due, also while paused; 412 if one goes on and `overlap` is `skip`."""
     namespace = namespaces.requested_namespace(query)
     added = await context.schedules.run_now(path.name, actor=call.caller.name, namespace=namespace)
     return documents.run_document(added)
