@@ -13,6 +13,7 @@ from skerry.kit.tasks import (
     TaskSupervisor,
     cancel_and_wait,
     failure_of,
+    in_thread,
     race,
     run_to_completion,
     run_together,
@@ -257,3 +258,23 @@ async def test_what_runs_together_runs_to_its_end_and_one_failure_ends_all() -> 
     with pytest.raises(RuntimeError, match="tripped"):
         await run_together(wait_for_ever(), fail())
     assert done == ["one", "two", "ended"]
+
+
+async def test_steps_that_are_not_to_be_broken_end_before_a_cancel_shows() -> None:
+    begun, end, steps = asyncio.Event(), asyncio.Event(), []
+
+    async def work() -> None:
+        begun.set()
+        await end.wait()
+        steps.append(await in_thread(lambda: "done"))
+
+    task = asyncio.create_task(run_to_completion(work()))
+    await begun.wait()
+    task.cancel()
+    task.cancel()
+    await asyncio.sleep(0)
+    assert not task.done()
+    end.set()
+    with pytest.raises(asyncio.CancelledError):
+        await task
+    assert steps == ["done"]

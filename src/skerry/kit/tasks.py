@@ -10,7 +10,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Awaitable, Callable, Collection, Coroutine
 from types import TracebackType
-from typing import Any, NoReturn, TypeVar, overload
+from typing import Any, NoReturn, ParamSpec, TypeVar, overload
 
 import structlog
 
@@ -20,6 +20,7 @@ from skerry.kit.clock import Clock, SystemClock
 
 log = structlog.get_logger(__name__)
 
+P = ParamSpec("P")
 T = TypeVar("T")
 A = TypeVar("A")
 B = TypeVar("B")
@@ -163,14 +164,31 @@ async def failure_of(work: Awaitable[object]) -> NoReturn:
 async def run_to_completion(work: Coroutine[Any, Any, T]) -> T:
     """The result of `work`, which goes on to its end also if we are cancelled; that is raised then."""
     task = asyncio.ensure_future(work)
+    if await wait_for_end(task):
+        if not task.cancelled() and (error := task.exception()) is not None:
+            log.warning("task.failed", error=repr(error))  # nobody else will hear of it
+        raise asyncio.CancelledError
+    return task.result()
+
+
+async def wait_for_end(task: asyncio.Future[Any]) -> bool:
+    """Wait until `task` is done, however often we are cancelled; True if we were. How it ended is for the
+    caller to look at, or nobody's business."""
     was_cancelled = False
     while not task.done():
         try:
             await asyncio.wait([task])
         except asyncio.CancelledError:
             was_cancelled = True
-    if was_cancelled:
-        if not task.cancelled() and (error := task.exception()) is not None:
-            log.warning("task.failed", error=repr(error))  # nobody else will hear of it
-        raise asyncio.CancelledError
-    return task.result()
+    if not task.cancelled():
+        task.exception()
+    return was_cancelled
+
+
+async def in_thread(function: Callable[P, T], *args: P.args, **kwargs: P.kwargs) -> T:
+    """Call `function`, which waits for a disk, in a thread.
+
+    What it works on may be closed or removed right after, also after a cancel. What it returns is lost then:
+    it must not be something that has to be given back.
+    """
+    return await run_to_completion(asyncio.to_thread(function, *args, **kwargs))

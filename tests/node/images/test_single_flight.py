@@ -11,7 +11,6 @@ from skerry.model import errors
 from skerry.model.ids import Digest
 from skerry.node.images.progress import LayerCounter, PullTracker
 from skerry.node.images.single_flight import SingleFlight
-from skerry.node.images.threads import in_thread, run_uninterrupted
 from tests.node.images.ground import Listener
 from tests.support.waiting import eventually
 
@@ -86,26 +85,6 @@ async def test_closing_ends_all_work_and_tells_who_waits() -> None:
         with pytest.raises(errors.Unavailable, match="stopping"):
             await each
     assert (work.begun, work.cancelled) == (1, 1)
-
-
-async def test_steps_that_are_not_to_be_broken_end_before_a_cancel_shows() -> None:
-    begun, end, steps = asyncio.Event(), asyncio.Event(), []
-
-    async def work() -> None:
-        begun.set()
-        await end.wait()
-        steps.append(await in_thread(lambda: "done"))
-
-    task = asyncio.create_task(run_uninterrupted(work()))
-    await begun.wait()
-    task.cancel()
-    task.cancel()
-    await asyncio.sleep(0)
-    assert not task.done()
-    end.set()
-    with pytest.raises(asyncio.CancelledError):
-        await task
-    assert steps == ["done"]
 
 
 def test_progress_is_told_at_every_new_state_and_else_ten_times_a_second() -> None:

@@ -58,7 +58,7 @@ class FunctionReplica:
     @classmethod
     async def open(cls, folder: Path, settings: FunctionSettings, clock: Clock) -> FunctionReplica:
         """What was known when this node last wrote it down, with the code that it has of it."""
-        return await tasks.run_to_completion(asyncio.to_thread(cls._open, folder, settings, clock))
+        return await tasks.in_thread(cls._open, folder, settings, clock)
 
     @classmethod
     def _open(cls, folder: Path, settings: FunctionSettings, clock: Clock) -> FunctionReplica:
@@ -160,7 +160,7 @@ class FunctionReplica:
         self._is_news.clear()
         book = _Book(tuple(self._by_key.values()))
         try:
-            await tasks.run_to_completion(asyncio.to_thread(_keep, self._file, book))
+            await tasks.in_thread(_keep, self._file, book)
         except OSError as error:
             # What is in memory serves until we end, and the next session tells all anew.
             log.warning("functions.not_written", file=str(self._file), error=repr(error))

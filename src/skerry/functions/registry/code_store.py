@@ -137,7 +137,7 @@ class CodeStore:
             if digest not in self._there or digest not in self._archived:
                 await self._unpack(archive, digest)
             # Also if it was there: who put it there may be at this very point.
-            await tasks.run_to_completion(asyncio.to_thread(self._sync_places))
+            await tasks.in_thread(self._sync_places)
             self._reached("code.kept")
             yield self._place(digest)
         finally:
@@ -177,7 +177,7 @@ class CodeStore:
             return 0
         # Out of the way at once: whoever needs the same code from now on makes it anew.
         places = [place for digest in garbage for place in self._throw_away(digest)]
-        await tasks.run_to_completion(asyncio.to_thread(_remove, places))
+        await tasks.in_thread(_remove, places)
         self._reached("code.removed")
         return len(garbage)
 
@@ -197,7 +197,7 @@ class CodeStore:
         draft = self._draft()
         archive_draft = self._draft()
         try:
-            await tasks.run_to_completion(asyncio.to_thread(self._make, archive, archive_draft, draft))
+            await tasks.in_thread(self._make, archive, archive_draft, draft)
             self._reached("code.synced")
             os.replace(archive_draft, self._archive_place(digest))
             self._archived.add(digest)
@@ -208,7 +208,7 @@ class CodeStore:
                 self._there.add(digest)
             self._reached("code.renamed")
         finally:
-            await tasks.run_to_completion(asyncio.to_thread(_remove, [draft, archive_draft]))
+            await tasks.in_thread(_remove, [draft, archive_draft])
 
     def _make(self, archive: bytes, archive_draft: Path, draft: Path) -> None:
         if files.spare_bytes(self._drafts) < len(archive):

@@ -114,7 +114,7 @@ class FunctionRegistry:
         for entry in page.entries:
             await _move_to_own_key(self._store, entry)
         named = {function.code for function in map(_decode, page.entries) if function.code is not None}
-        await tasks.run_to_completion(asyncio.to_thread(self.code.load, named))
+        await tasks.in_thread(self.code.load, named)
         return self
 
     async def run(self, in_use: Callable[[], Collection[Digest]]) -> None:
@@ -257,7 +257,7 @@ class FunctionRegistry:
             self._check_policy(new.policy)
 
     async def _build(self, new: NewFunction, before: Record[Function] | None) -> Function:
-        digest = await tasks.run_to_completion(asyncio.to_thread(digest_of, new.code)) if new.code else None
+        digest = await tasks.in_thread(digest_of, new.code) if new.code else None
         now = self._clock.now()
         access = (
             grant_access(new.image, new.giver)

@@ -49,6 +49,14 @@ class Hierarchy:
                 "system that may be written to"
             ) from error
 
+    def check_has_no_processes(self) -> None:
+        """Raises Unavailable if somebody's processes sit in the root group itself."""
+        if self.read("", "cgroup.procs").strip():
+            raise errors.Unavailable(
+                f"processes that are not Skerry's sit in the cgroup {self._home}: move them, or set "
+                "node.cgroup_root to another name"
+            )
+
     def make(self, place: str) -> None:
         self.files.mkdir(self.path(place))
 

@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import contextlib
 
-from skerry.model import errors
 from skerry.node.cgroups import killing, waiting
 from skerry.node.cgroups.hierarchies import ENTER_V1, Hierarchy
 
@@ -22,11 +21,7 @@ class V1Freezer:
 
     def prepare(self) -> None:
         self.hierarchy.prepare()
-        if self.hierarchy.read("", "cgroup.procs").strip():
-            raise errors.Unavailable(
-                f"processes that are not Skerry's sit in the cgroup {self.hierarchy.path('')}: move them, or "
-                "set node.cgroup_root to another name"
-            )
+        self.hierarchy.check_has_no_processes()
 
     def make(self, place: str) -> None:
         self.hierarchy.make(place)

@@ -23,11 +23,7 @@ class V2Membership:
     def prepare(self) -> None:
         self.hierarchy.prepare()
         self._check_type("")
-        if self.hierarchy.read("", "cgroup.procs").strip():
-            raise errors.Unavailable(
-                f"processes that are not Skerry's sit in the cgroup {self.hierarchy.path('')}: move them, or "
-                "set node.cgroup_root to another name"
-            )
+        self.hierarchy.check_has_no_processes()
 
     def make(self, place: str) -> None:
         self.hierarchy.make(place)

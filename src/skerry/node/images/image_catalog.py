@@ -21,10 +21,10 @@ import msgspec
 import structlog
 
 from skerry.kit import files, json_codec
+from skerry.kit.tasks import in_thread
 from skerry.model.ids import Digest
 from skerry.model.images import Image, ImageAccess, ImageId, is_path
 from skerry.node import record_files
-from skerry.node.images.threads import in_thread
 
 log = structlog.get_logger(__name__)
 

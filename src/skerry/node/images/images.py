@@ -21,6 +21,7 @@ import structlog
 from skerry.kit import files
 from skerry.kit.backoff import Backoff
 from skerry.kit.clock import Clock
+from skerry.kit.tasks import in_thread, run_to_completion
 from skerry.model import errors
 from skerry.model.ids import Digest
 from skerry.model.images import Image, ImageAccess, ImageId, Platform, check_path_access, is_path
@@ -34,7 +35,6 @@ from skerry.node.images.puller import PullDeps, Puller
 from skerry.node.images.references import ImageReference, is_id
 from skerry.node.images.registry_policy import RegistryPolicy
 from skerry.node.images.single_flight import SingleFlight
-from skerry.node.images.threads import in_thread, run_uninterrupted
 from skerry.node.layers import stacking
 from skerry.node.layers.unpacker_client import LayerUnpacker
 
@@ -172,7 +172,7 @@ class Images:
             if not trial.users:
                 del self._trials[name]
                 if not trial.has_succeeded:
-                    await run_uninterrupted(self._restore(name, trial.before))
+                    await run_to_completion(self._restore(name, trial.before))
                 if self._trials.get(name) is None:
                     self.release(owner)
 
@@ -225,7 +225,7 @@ class Images:
     async def remove(self, reference_or_id: str, *, access: ImageAccess = ImageAccess.REGISTRIES) -> int:
         """Drop a name, and the image with its last one; by id: the image with all its names that may be used
         with `access`. Bytes freed."""
-        return await run_uninterrupted(self._remove(reference_or_id, access))
+        return await run_to_completion(self._remove(reference_or_id, access))
 
     def claim(self, owner: str, image: ImageId) -> None:
         """Keep `image` from being removed or collected until `release(owner)`. Not remembered on disk."""
@@ -252,11 +252,11 @@ class Images:
 
     async def collect_one(self, image: ImageId) -> None:
         """Remove `image` if it has neither a name nor a claim, with layers that no other has."""
-        await run_uninterrupted(self._collect_one(image))
+        await run_to_completion(self._collect_one(image))
 
     async def collect(self) -> int:
         """Remove images without a name and a claim, and layers that no image has. Bytes freed."""
-        return await run_uninterrupted(self._collect())
+        return await run_to_completion(self._collect())
 
     async def close(self) -> None:
         """End pulls that are under way; who waits for one is told."""
@@ -271,11 +271,11 @@ class Images:
             told = error if isinstance(error, errors.SkerryError) else _of_system(reference, error)
             log.info("image.not_pulled", reference=str(reference), error=told.message, detail=told.detail)
             if not (puller.keeps_parts and isinstance(told, _MAY_PASS)):
-                await run_uninterrupted(self._drop_parts(pull))
+                await run_to_completion(self._drop_parts(pull))
             raise told from None
         except asyncio.CancelledError:
             if not puller.keeps_parts:
-                await run_uninterrupted(self._drop_parts(pull))
+                await run_to_completion(self._drop_parts(pull))
             raise
         log.info("image.pulled", reference=str(reference), image=image)
         return image

@@ -22,9 +22,9 @@ import msgspec
 import structlog
 
 from skerry.kit import files, json_codec
+from skerry.kit.tasks import in_thread
 from skerry.model import errors, ids
 from skerry.model.ids import Digest
-from skerry.node.images.threads import in_thread
 from skerry.node.kernel import tree_removal
 from skerry.node.layers.unpacker_client import UnpackedLayer
 

@@ -22,6 +22,7 @@ import structlog
 from skerry.kit import files
 from skerry.kit.backoff import Backoff
 from skerry.kit.clock import Clock
+from skerry.kit.tasks import in_thread, run_to_completion
 from skerry.model import errors
 from skerry.model.ids import Digest
 from skerry.model.images import Image, ImageConfig, ImageId, Platform
@@ -43,7 +44,6 @@ from skerry.node.images.references import (
 from skerry.node.images.single_flight import SingleFlight
 from skerry.node.images.source_files import FolderFiles, TarFiles
 from skerry.node.images.sources import ImageSource, LayerBlob, ResolvedImage, SharedSource
-from skerry.node.images.threads import in_thread, run_uninterrupted
 from skerry.node.layers.unpacker_client import LayerUnpacker, UnpackedLayer, UnpackLimits
 
 log = structlog.get_logger(__name__)
@@ -90,7 +90,7 @@ class Puller:
             known = self._known(reference, version)
             if known is not None:
                 pull.images.add(known)
-                await run_uninterrupted(self._name(reference, known, version))
+                await run_to_completion(self._name(reference, known, version))
                 pull.say(f"{reference} is up to date")
                 return known
             found = await source.find(self._deps.platform)
@@ -98,7 +98,7 @@ class Puller:
             layers = await self._fetch_all(shared, found, reference, pull)
         image = self._describe(found, layers)
         pull.images.add(image.id)
-        await run_uninterrupted(self._record(reference, image, version))
+        await run_to_completion(self._record(reference, image, version))
         pull.say(f"{reference} is here")
         return image.id
 
@@ -153,7 +153,7 @@ class Puller:
             folder=reference.path,
         )
         pull.images.add(image.id)
-        await run_uninterrupted(self._record(reference, image, ""))
+        await run_to_completion(self._record(reference, image, ""))
         pull.say(f"{reference} is here")
         return image.id
 

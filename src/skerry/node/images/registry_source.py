@@ -18,6 +18,7 @@ import msgspec
 from skerry.kit import json_codec
 from skerry.kit.backoff import Backoff
 from skerry.kit.clock import Clock
+from skerry.kit.tasks import in_thread
 from skerry.model import errors
 from skerry.model.ids import Digest
 from skerry.model.images import Platform
@@ -29,7 +30,6 @@ from skerry.node.images.references import RegistryReference
 from skerry.node.images.registry_http import RegistryHttpClient, TransientFailure
 from skerry.node.images.registry_policy import RegistryPolicy
 from skerry.node.images.sources import LayerBlob, ResolvedImage
-from skerry.node.images.threads import in_thread
 
 if TYPE_CHECKING:
     import aiohttp

@@ -11,8 +11,8 @@ from collections.abc import Callable, Coroutine, Hashable
 from functools import partial
 from typing import Any, Generic, TypeVar
 
+from skerry.kit.tasks import wait_for_end
 from skerry.model import errors
-from skerry.node.images.threads import wait_uninterrupted
 
 T = TypeVar("T")
 
@@ -56,7 +56,7 @@ class SingleFlight(Generic[T]):
         for task in tasks:
             task.cancel()
         for task in tasks:
-            await wait_uninterrupted(task)
+            await wait_for_end(task)
 
     async def _wait(self, key: Hashable, flight: _Flight[T]) -> T:
         flight.waiting += 1
@@ -71,7 +71,7 @@ class SingleFlight(Generic[T]):
             if not flight.waiting and not flight.task.done():
                 self._land(key, flight, flight.task)  # who comes now begins anew
                 flight.task.cancel()
-                await wait_uninterrupted(flight.task)
+                await wait_for_end(flight.task)
 
     def _land(self, key: Hashable, flight: _Flight[T], task: asyncio.Task[T]) -> None:
         if self._flights.get(key) is flight:

@@ -18,8 +18,8 @@ from typing import NamedTuple, Protocol
 from skerry.kit.tar import reader as tar_reader
 from skerry.kit.tar.byte_feed import ByteFeed
 from skerry.kit.tar.errors import TarError
+from skerry.kit.tasks import in_thread
 from skerry.model import errors
-from skerry.node.images.threads import in_thread
 
 _CHUNK = 1024 * 1024
 _MAX_MEMBERS = 100_000

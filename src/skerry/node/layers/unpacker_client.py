@@ -6,16 +6,15 @@
 
 from __future__ import annotations
 
-import asyncio
-import contextlib
 import os
-from collections.abc import AsyncIterator, Coroutine
+from collections.abc import AsyncIterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
 import structlog
 
+from skerry.kit.tasks import in_thread, run_to_completion
 from skerry.model import errors
 from skerry.model.ids import Digest, check_digest
 from skerry.node.kernel import tree_removal
@@ -78,7 +77,7 @@ class LayerUnpacker:
         try:
             return await self._unpack(source, target, diff_id, limits)
         except BaseException:
-            await _to_the_end(asyncio.to_thread(_remove, target))
+            await in_thread(_remove, target)
             raise
 
     async def _unpack(
@@ -97,7 +96,7 @@ class LayerUnpacker:
                 try:
                     answer = await child.converse(given)
                 finally:
-                    await _to_the_end(child.end())
+                    await run_to_completion(child.end())
         finally:
             os.close(root)
         return _judge(answer, child, diff_id)
@@ -125,15 +124,3 @@ def _remove(target: Path) -> None:
         tree_removal.remove(os.fsencode(target.name), parent)
     finally:
         os.close(parent)
-
-
-async def _to_the_end(work: Coroutine[None, None, None]) -> None:
-    """Do it whole, even if that is cancelled meanwhile; the cancel counts afterwards."""
-    task = asyncio.ensure_future(work)
-    try:
-        await asyncio.shield(task)
-    except asyncio.CancelledError:
-        while not task.done():
-            with contextlib.suppress(asyncio.CancelledError):
-                await asyncio.wait([task])
-        raise
