@@ -10,6 +10,7 @@ import re
 import subprocess
 import sys
 import tokenize
+import tomllib
 from collections import defaultdict
 from collections.abc import Iterator
 from pathlib import Path
@@ -64,6 +65,20 @@ def test_every_folder_of_tests_is_called_as_the_room_that_it_tests() -> None:
     folders = {path.parent.relative_to(ROOT / "tests") for path in tracked("tests/**/test_*.py")}
     assert folders, "no tests were found"
     assert {str(folder) for folder in folders if not (HOME / folder).is_dir()} == {"compat"}
+
+
+def test_every_module_of_decisions_is_held_to_be_pure() -> None:
+    contracts = tomllib.loads((ROOT / "pyproject.toml").read_text())["tool"]["importlinter"]["contracts"]
+    pure = {name for one in contracts if "pure" in one["name"] for name in one["source_modules"]}
+    rooms = ("control", "functions", "market", "node")
+    deciding = {
+        "skerry." + path.relative_to(HOME).with_suffix("").as_posix().replace("/", ".")
+        for room in rooms
+        for path in (HOME / room).rglob("*.py")
+        if re.search(r"(decisions|transitions|_rules|planner|rollouts?|policy)$", path.stem)
+    }
+    assert len(deciding) > 15, "modules of decisions are not found any more"
+    assert deciding - pure == set()
 
 
 def test_every_log_event_is_named_by_words_joined_with_dots_and_underscores() -> None:
