@@ -33,15 +33,20 @@ SECTIONS = {
     },
     "Workloads": {
         "run": Verb("skerry.cli.commands.instances", "Run an image on a node with enough resources."),
-        "apply": Verb("skerry.cli.commands.apply", "Create and update workloads and instances from a file."),
-        "get": Verb("skerry.cli.commands.objects", "List and watch instances, workloads or nodes."),
-        "describe": Verb("skerry.cli.commands.objects", "Show the details of an instance, workload or node."),
-        "delete": Verb("skerry.cli.commands.objects", "Delete instances or workloads."),
+        "apply": Verb("skerry.cli.commands.apply", "Create and update objects from a file."),
+        "get": Verb("skerry.cli.commands.objects", "List and watch instances, workloads, services or nodes."),
+        "describe": Verb("skerry.cli.commands.objects", "Show the details of an object."),
+        "delete": Verb("skerry.cli.commands.objects", "Delete instances, workloads or services."),
         "start": Verb("skerry.cli.commands.instances", "Start stopped instances."),
         "stop": Verb("skerry.cli.commands.instances", "Stop instances."),
         "logs": Verb("skerry.cli.commands.instances", "Show the output of an instance."),
         "exec": Verb("skerry.cli.commands.instances", "Run a command in an instance."),
         "explain": Verb("skerry.cli.commands.instances", "Show why an instance is not placed."),
+    },
+    "Services": {
+        "service": Verb(
+            "skerry.cli.commands.services", "Run an image in several copies, and update it without a gap."
+        ),
     },
     "Functions": {
         "fn": Verb("skerry.cli.commands.functions", "Deploy functions and call them."),

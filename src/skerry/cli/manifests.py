@@ -1,4 +1,4 @@
-"""The manifest of `skerry apply`: workloads and instances in YAML, validated before anything is sent.
+"""The manifest of `skerry apply`: objects in YAML, validated before anything is sent.
 
     namespace: shop           # of all objects
     workloads:
@@ -10,6 +10,12 @@
       - name: cache           # or a single instance
         image: docker.io/library/redis:7
         ports: ["6379:6379"]
+    services:
+      - name: shop
+        image: example.org/shop:4
+        replicas: 3
+        checks: ["http:80/health"]
+        update: {canary: 1, promote_after_s: 600}
 
 Fields are those of the server, validated by the same code; fields that are left out get their defaults. YAML
 is read by the core schema of version 1.2: `8080:53` and `no` are strings. This module, like the parser, is
@@ -34,9 +40,10 @@ from skerry.model import errors, ids
 from skerry.model.images import ImageAccess
 from skerry.model.workloads import InstanceSpec
 from skerry.node.images import references
+from skerry.wire.own.services.inputs import BudgetInput, ServiceInput, UpdateInput
 from skerry.wire.spec_documents import SpecInput
 
-_LISTS: Final = ("workloads", "instances")
+_LISTS: Final = ("workloads", "instances", "services")
 _PARTS: Final = ("cpu", "memory", "disk")
 _FIELDS: Final = (
     "name",
@@ -55,6 +62,8 @@ _FIELDS: Final = (
     "max_per_node",
     "metric",
 )
+_SERVICE_FIELDS: Final = (*_FIELDS, "replicas", "update", "budget", "autoscale")
+_PARTS_OF: Final = {"update": UpdateInput.__struct_fields__, "budget": BudgetInput.__struct_fields__}
 _MAX_COUNT: Final = 10_000
 
 
@@ -78,6 +87,7 @@ class ApplyManifest(NamedTuple):
 
     workloads: list[ManifestObject]
     instances: list[ManifestObject | ManifestReplicas]
+    services: list[ManifestObject]
     namespace: str | None  # None: not given
 
 
@@ -97,6 +107,17 @@ def read(file: IO[bytes]) -> ApplyManifest:
         raise click.ClickException(f"{file.name}: {error}") from None
 
 
+def where(file: str, manifest: ApplyManifest, namespace: str | None) -> str:
+    """The namespace of all objects of a file."""
+    given = manifest.namespace
+    if given and namespace not in (None, given):
+        raise click.UsageError(
+            f"{file} sets the namespace '{given}', not '{namespace}'; leave out --namespace and unset "
+            "SKERRY_NAMESPACE, or change the file."
+        )
+    return given or namespace or ids.DEFAULT_NAMESPACE
+
+
 def load(data: bytes) -> Any:
     """The plain values of a YAML document."""
     return yaml.load(data, _Loader)  # noqa: S506 - it makes plain values only
@@ -108,7 +129,7 @@ class _Wrong(Exception):
 
 def _manifest(content: Any) -> ApplyManifest:
     if not isinstance(content, dict) or content.keys() <= {"namespace"}:
-        raise _Wrong("it must have a list `workloads:` or `instances:`")
+        raise _Wrong("it must have a list `workloads:`, `instances:` or `services:`")
     _check_keys("the file", content, ("namespace", *_LISTS))
     lists = {}
     for name in _LISTS:
@@ -125,7 +146,9 @@ def _manifest(content: Any) -> ApplyManifest:
     _check_once(
         "list of instances of", (one.workload for one in instances if isinstance(one, ManifestReplicas))
     )
-    return ApplyManifest(workloads, instances, _namespace(content.get("namespace")))
+    services = [_service(f"services[{n}]", one) for n, one in enumerate(lists["services"])]
+    _check_once("service", (one.name for one in services))
+    return ApplyManifest(workloads, instances, services, _namespace(content.get("namespace")))
 
 
 def _namespace(given: Any) -> str | None:
@@ -161,6 +184,23 @@ def _wanted(place: str, one: Mapping[str, Any]) -> ManifestObject:
         "resources": _resources(place, one.get("resources")),
     }
     return ManifestObject(str(name), body, _spec(place, body))
+
+
+def _service(place: str, one: Mapping[str, Any]) -> ManifestObject:
+    """A service; fields of its own that are left out get their defaults, too."""
+    _check_keys(f"{place} ({one.get('name')})", one, _SERVICE_FIELDS)
+    own = {field: one.get(field) for field in _SERVICE_FIELDS if field not in _FIELDS}
+    for field, parts in _PARTS_OF.items():
+        given = own[field]
+        if isinstance(given, dict):
+            own[field] = {**dict.fromkeys(parts), **given}
+    wanted = _wanted(place, {field: value for field, value in one.items() if field in _FIELDS})
+    body = {**wanted.body, **own}
+    try:
+        msgspec.convert(body, ServiceInput)
+    except msgspec.ValidationError as error:
+        raise _Wrong(f"{place} ({wanted.name}): {error}") from None
+    return ManifestObject(wanted.name, body, wanted.spec)
 
 
 def spec_of(document: Mapping[str, Any]) -> InstanceSpec:

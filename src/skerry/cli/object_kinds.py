@@ -1,4 +1,4 @@
-"""Kinds of objects of a server: instances, workloads and nodes.
+"""Kinds of objects of a server: instances, workloads, services and nodes.
 
 For each kind: how all objects are listed, how one is found by id or name, and the columns of its table.
 """
@@ -120,6 +120,21 @@ def _node(one: JsonObject, names: NodeNames) -> TableRow:
     )
 
 
+def _service(one: JsonObject, names: NodeNames) -> TableRow:
+    rollout = one["rollout"]
+    return (
+        one["name"],
+        one["id"],
+        one["status"],
+        f"{one['ready']}/{one['replicas']}",
+        str(one["revision"]),
+        one["image"],
+        " ".join(one["ports"]) or "-",
+        printing.age(one["created_at"]),
+        "" if rollout is None else rollout["reason"],
+    )
+
+
 INSTANCE: Final = ObjectKind(
     "instance", ("name", "id", "status", "node", "ip", "ports", "restarts", "age", "reason"), _instance
 )
@@ -131,11 +146,14 @@ WORKLOAD: Final = ObjectKind(
 NODE: Final = ObjectKind(
     "node", ("name", "id", "status", "cpu", "memory", "disk", "arch", "labels", "age", "reason"), _node
 )
-KINDS: Final = (INSTANCE, WORKLOAD, NODE)
+SERVICE: Final = ObjectKind(
+    "service", ("name", "id", "status", "ready", "revision", "image", "ports", "age", "reason"), _service
+)
+KINDS: Final = (INSTANCE, WORKLOAD, SERVICE, NODE)
 
 
 class ObjectKindParam(click.ParamType[ObjectKind, str]):
-    """`instance`, `workload` or `node`, singular or plural."""
+    """`instance`, `workload`, `service` or `node`, singular or plural."""
 
     name = "kind"
 

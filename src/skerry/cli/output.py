@@ -140,6 +140,9 @@ class Duration(click.ParamType[float, str]):
 
     name = "duration"
 
+    def __init__(self, *, allows_zero: bool = False) -> None:
+        self._allows_zero = allows_zero
+
     def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> float:
         if isinstance(value, int | float):
             return float(value)
@@ -150,6 +153,6 @@ class Duration(click.ParamType[float, str]):
             seconds = float(number) * (unit or 1)
         except ValueError:
             seconds = -1.0
-        if not 0 < seconds < 1e10:
+        if not (0 < seconds < 1e10 or (self._allows_zero and seconds == 0)):
             self.fail(f"'{value}' is not a duration; write 90s, 15m, 2h or 7d", param, ctx)
         return seconds

@@ -12,9 +12,9 @@ from typing import IO, TYPE_CHECKING, Any, Final, NamedTuple
 
 import click
 
-from skerry.cli import object_kinds, options
+from skerry.cli import object_kinds, options, service_plans
 from skerry.cli import output as printing
-from skerry.cli.object_kinds import INSTANCE, WORKLOAD, ObjectKind
+from skerry.cli.object_kinds import INSTANCE, SERVICE, WORKLOAD, ObjectKind
 from skerry.client.api import ApiClient, JsonObject
 from skerry.client.errors import ApiError
 
@@ -67,11 +67,11 @@ def apply(
     namespace: str | None,
     output: str,
 ) -> None:
-    """Create and update workloads and instances from a manifest in YAML.
+    """Create and update workloads, instances and services from a manifest in YAML.
 
     Missing objects are created, different ones are changed; applying the same FILE again changes nothing.
-    Fields that FILE leaves out get their defaults. Workloads and instances that it does not name are not
-    touched.
+    Fields that FILE leaves out get their defaults. Objects that it does not name are not touched. Copies of
+    services follow by themselves; 'skerry service plan -f FILE' shows where they would be placed.
 
     \b
       namespace: shop                       # of all objects; or use -n
@@ -88,6 +88,12 @@ def apply(
         - name: cache                       # or a single instance
           image: docker.io/library/redis:7
           ports: ["6379:6379"]              # node : instance
+      services:
+        - name: shop
+          image: example.org/shop:4
+          replicas: 3
+          checks: ["http:80/health"]
+          update: {max_surge: 2, deadline_s: 300}
 
     \b
       skerry apply -f shop.yaml --dry-run
@@ -97,7 +103,7 @@ def apply(
 
     done = []
     manifest = manifests.read(file)
-    for step in list(plan(server, manifest, _where(file.name, manifest, namespace), rollout)):
+    for step in list(plan(server, manifest, manifests.where(file.name, manifest, namespace), rollout)):
         if not dry_run:
             step.act()
         done.append({"do": step.verb, "kind": step.kind.word, "name": step.name, "why": step.why})
@@ -105,19 +111,6 @@ def apply(
             click.echo(step.shown(is_done=not dry_run))
     if output == "json":
         printing.as_json({"steps": done})
-
-
-def _where(file: str, manifest: ApplyManifest, namespace: str | None) -> str:
-    """The namespace of all objects."""
-    from skerry.model.ids import DEFAULT_NAMESPACE
-
-    said = manifest.namespace
-    if said and namespace not in (None, said):
-        raise click.UsageError(
-            f"{file} sets the namespace '{said}', not '{namespace}'; leave out --namespace and unset "
-            "SKERRY_NAMESPACE, or change the file."
-        )
-    return said or namespace or DEFAULT_NAMESPACE
 
 
 def plan(server: ApiClient, manifest: ApplyManifest, namespace: str, rollout: str) -> Iterator[ApplyStep]:
@@ -134,6 +127,8 @@ def plan(server: ApiClient, manifest: ApplyManifest, namespace: str, rollout: st
             yield from _copy_steps(server, one, namespace, workload)
         else:
             yield from _instance_steps(server, one, namespace)
+    for service in manifest.services:
+        yield _service_step(server, service, namespace)
 
 
 def _workload_step(
@@ -147,6 +142,19 @@ def _workload_step(
         return ApplyStep("keep", WORKLOAD, wanted.name)
     act = partial(server.patch, "workload", there["id"], body=wanted.body, rollout=rollout)
     return ApplyStep("change", WORKLOAD, wanted.name, changed, act)
+
+
+def _service_step(server: ApiClient, wanted: ManifestObject, namespace: str) -> ApplyStep:
+    """What the server says that the manifest would change; copies follow after this command has ended."""
+    plan, body = service_plans.of_object(server, wanted, namespace)
+    match plan["action"]:
+        case "none":
+            return ApplyStep("keep", SERVICE, wanted.name)
+        case "create":
+            act = partial(server.put, "service", body=body, namespace=namespace)
+            return ApplyStep("create", SERVICE, wanted.name, "", act)
+    act = partial(server.patch, "service", wanted.name, body=body, namespace=namespace)
+    return ApplyStep("change", SERVICE, wanted.name, service_plans.why(plan), act)
 
 
 def _instance_steps(server: ApiClient, wanted: ManifestObject, namespace: str) -> Iterator[ApplyStep]:

@@ -18,6 +18,7 @@ from skerry.cli import (
     log_output,
     object_kinds,
     options,
+    service_progress,
     watch,
 )
 from skerry.cli import output as printing
@@ -48,6 +49,12 @@ _DOWN: Final = frozenset({"STOPPED", *object_kinds.TERMINAL})
     metavar="LABEL=VALUE",
     help="Only nodes with this label; LABEL!=VALUE: only nodes without it; repeatable.",
 )
+@click.option(
+    "--replicas",
+    metavar="N",
+    type=click.IntRange(min=1),
+    help="Run N copies, as a service: 'skerry service' manages it.",
+)
 @watch.detach
 @object_kinds.namespace
 @options.server
@@ -70,8 +77,10 @@ def run(
     \b
       skerry run --name web -p 8080:80 docker.io/library/nginx
       skerry run --cpu 500 --memory 256 --constraint zone=edge example.org/sensor:3
+      skerry run --name web --replicas 3 docker.io/library/nginx
       skerry run --restart never docker.io/library/busybox -- sh -c 'echo once'
     """
+    replicas = spec.pop("replicas")
     body = {
         "name": name or container_options.name_for(image),
         "uri": image_references.resolve(image),
@@ -81,6 +90,11 @@ def run(
         "resources": {part: spec.pop(part) or 0 for part in ("cpu", "memory", "disk")},
         **spec,
     }
+    if replicas is not None:
+        made = server.put("service", body={**body, "replicas": replicas}, namespace=namespace)
+        made = made if detach else service_progress.wait(server, made)
+        printing.as_json(made) if output == "json" else click.echo(made["name"])
+        return
     made = server.put("instance", body=body, namespace=namespace)
     if not detach:
         made = _wait_until(server, made, _UP)

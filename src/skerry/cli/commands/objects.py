@@ -7,12 +7,21 @@ from typing import Final
 
 import click
 
-from skerry.cli import object_kinds, options
+from skerry.cli import object_kinds, options, service_progress
 from skerry.cli import output as printing
 from skerry.cli import watch as cli_watch
-from skerry.cli.commands import instances
+from skerry.cli.commands import instances, services
 from skerry.cli.errors import ErrorCollector
-from skerry.cli.object_kinds import INSTANCE, KINDS, NODE, WORKLOAD, NodeNames, ObjectKind, ObjectKindParam
+from skerry.cli.object_kinds import (
+    INSTANCE,
+    KINDS,
+    NODE,
+    SERVICE,
+    WORKLOAD,
+    NodeNames,
+    ObjectKind,
+    ObjectKindParam,
+)
 from skerry.client.api import ApiClient, JsonObject
 
 _EVENTS: Final = "20"  # of an instance, the newest
@@ -44,10 +53,10 @@ def get(
     all_namespaces: bool,
     output: str,
 ) -> None:
-    """List instances, workloads or nodes; with NAME, show one.
+    """List instances, workloads, services or nodes; with NAME, show one.
 
-    KIND is instance, workload or node, and NAME an id or a name. With --watch each change is a line; with
-    --output json each line is an object. Nodes have no namespace.
+    KIND is instance, workload, service or node, and NAME an id or a name. With --watch each change is a
+    line; with --output json each line is an object. Nodes have no namespace.
 
     \b
       skerry get instances
@@ -55,6 +64,7 @@ def get(
       skerry get instances --status SCHEDULING,CRASHED
       skerry get instances -w
       skerry get workloads -n shop
+      skerry get services
       skerry get instances -A
       skerry get nodes
     """
@@ -91,16 +101,19 @@ def get(
 @options.server
 @printing.option
 def describe(server: ApiClient, kind: ObjectKind, name: str, namespace: str | None, output: str) -> None:
-    """Show the details of an instance, a workload or a node.
+    """Show the details of an instance, a workload, a service or a node.
 
     An instance is shown with its events and, while it is SCHEDULING, the feasibility of every node; a
-    workload or a node with its instances.
+    workload, a service or a node with its instances.
 
     \b
       skerry describe instance web
       skerry describe node edge-1
     """
     one = object_kinds.find(server, kind, name, namespace)
+    if kind is SERVICE:
+        services.show_details(server, one, output)
+        return
     names = NodeNames(server)
     known: JsonObject = {kind.word: one}
     if kind is INSTANCE:
@@ -120,7 +133,7 @@ def describe(server: ApiClient, kind: ObjectKind, name: str, namespace: str | No
 
 
 @click.command()
-@click.argument("kind", type=ObjectKindParam(INSTANCE, WORKLOAD))
+@click.argument("kind", type=ObjectKindParam(INSTANCE, WORKLOAD, SERVICE))
 @click.argument("given", metavar="NAME...", nargs=-1, required=True)
 @click.option("--keep-instances", is_flag=True, help="Refuse to delete a workload that has instances.")
 @cli_watch.detach
@@ -134,7 +147,7 @@ def delete(
     namespace: str | None,
     detach: bool,
 ) -> None:
-    """Delete instances, or workloads with all their instances, and wait until they are gone.
+    """Delete instances, or workloads and services with all their instances, and wait until they are gone.
 
     This cannot be undone. To remove a node, see 'skerry node drain' and 'skerry node remove'.
 
@@ -142,7 +155,7 @@ def delete(
       skerry delete instance web
       skerry delete workload shop
     """
-    if keep_instances and kind is INSTANCE:
+    if keep_instances and kind is not WORKLOAD:
         raise click.UsageError("--keep-instances applies to workloads.")
     with ErrorCollector() as failures:
         going = []
@@ -152,6 +165,8 @@ def delete(
                 going += [(one, _delete(server, kind, one, keep_instances))]
         for one, its in going:
             with failures.collect():
+                if kind is SERVICE and not detach:
+                    service_progress.wait_until_gone(server, one)
                 for instance in () if detach else its:
                     cli_watch.wait_until(server, instance, _GONE)
                 click.echo(f"{'deleting' if detach and its else 'deleted'} {kind.word} {one['name']}")
@@ -162,6 +177,9 @@ def _delete(server: ApiClient, kind: ObjectKind, one: JsonObject, keep_instances
     if kind is INSTANCE:
         server.delete("instance", one["id"])
         return [one]
+    if kind is SERVICE:
+        server.delete("service", one["name"], namespace=one["namespace"])
+        return []
     its = object_kinds.everything(server, INSTANCE, workload=one["id"], namespace=one["namespace"])
     server.delete("workload", one["id"], cascade=str(not keep_instances).lower())
     return its
