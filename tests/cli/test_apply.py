@@ -163,9 +163,9 @@ def test_steps_can_be_read_by_a_program(cloud: CloudServer) -> None:
 @pytest.mark.parametrize(
     ("text", "says"),
     [
-        ("", "it must have a list `workloads:` or `instances:`"),
-        ("- web", "it must have a list `workloads:` or `instances:`"),
-        ("namespace: shop", "it must have a list `workloads:` or `instances:`"),
+        ("", "it must have a list `workloads:`, `instances:` or `services:`"),
+        ("- web", "it must have a list `workloads:`, `instances:` or `services:`"),
+        ("namespace: shop", "it must have a list `workloads:`, `instances:` or `services:`"),
         ("namespace: Shop\nworkloads: []", "namespace 'Shop' must be 1 to 63 lower-case letters"),
         ("workload: []", "has no `workload`; did you mean `workloads`?"),
         ("workloads: {name: web}", "`workloads:` must be a list"),
