@@ -34,6 +34,7 @@ class NodeFacts(msgspec.Struct, frozen=True):
     userns: bool = False  # containers have user namespaces of their own
     warnings: tuple[str, ...] = ()  # what makes it less safe than it could be, in plain sentences
     disk_pressure: str = ""  # why its disk takes no writes, in a plain sentence; empty: it does
+    runs_checks: bool = False  # of its instances, and reads their metrics; nodes of before run none
 
     def __post_init__(self) -> None:
         if len(self.warnings) > MAX_WARNINGS:

@@ -133,7 +133,7 @@ class Member(_message.Message):
     def __init__(self, node: _Optional[str] = ..., name: _Optional[str] = ..., area: _Optional[str] = ..., remote_area: _Optional[str] = ..., address: _Optional[str] = ..., memory_mb: _Optional[int] = ..., cpus: _Optional[float] = ..., server: _Optional[bool] = ...) -> None: ...
 
 class Facts(_message.Message):
-    __slots__ = ("architecture", "system", "kernel", "version", "runtime", "userns", "warnings", "disk_pressure")
+    __slots__ = ("architecture", "system", "kernel", "version", "runtime", "userns", "warnings", "disk_pressure", "runs_checks")
     ARCHITECTURE_FIELD_NUMBER: _ClassVar[int]
     SYSTEM_FIELD_NUMBER: _ClassVar[int]
     KERNEL_FIELD_NUMBER: _ClassVar[int]
@@ -142,6 +142,7 @@ class Facts(_message.Message):
     USERNS_FIELD_NUMBER: _ClassVar[int]
     WARNINGS_FIELD_NUMBER: _ClassVar[int]
     DISK_PRESSURE_FIELD_NUMBER: _ClassVar[int]
+    RUNS_CHECKS_FIELD_NUMBER: _ClassVar[int]
     architecture: str
     system: str
     kernel: str
@@ -150,7 +151,8 @@ class Facts(_message.Message):
     userns: bool
     warnings: _containers.RepeatedScalarFieldContainer[str]
     disk_pressure: str
-    def __init__(self, architecture: _Optional[str] = ..., system: _Optional[str] = ..., kernel: _Optional[str] = ..., version: _Optional[str] = ..., runtime: _Optional[str] = ..., userns: _Optional[bool] = ..., warnings: _Optional[_Iterable[str]] = ..., disk_pressure: _Optional[str] = ...) -> None: ...
+    runs_checks: bool
+    def __init__(self, architecture: _Optional[str] = ..., system: _Optional[str] = ..., kernel: _Optional[str] = ..., version: _Optional[str] = ..., runtime: _Optional[str] = ..., userns: _Optional[bool] = ..., warnings: _Optional[_Iterable[str]] = ..., disk_pressure: _Optional[str] = ..., runs_checks: _Optional[bool] = ...) -> None: ...
 
 class Room(_message.Message):
     __slots__ = ("cpu_milli", "memory_mb", "disk_gb")
@@ -235,7 +237,7 @@ class Claim(_message.Message):
     def __init__(self, receipt: _Optional[bytes] = ..., report: _Optional[_Union[Report, _Mapping]] = ...) -> None: ...
 
 class Spec(_message.Message):
-    __slots__ = ("name", "uri", "kind", "environment", "room", "ports", "restart", "restart_budget", "arguments", "architecture", "constraints", "userns", "image_access", "restart_unlimited")
+    __slots__ = ("name", "uri", "kind", "environment", "room", "ports", "restart", "restart_budget", "arguments", "architecture", "constraints", "userns", "image_access", "restart_unlimited", "checks", "spread", "max_per_node", "metric")
     NAME_FIELD_NUMBER: _ClassVar[int]
     URI_FIELD_NUMBER: _ClassVar[int]
     KIND_FIELD_NUMBER: _ClassVar[int]
@@ -250,6 +252,10 @@ class Spec(_message.Message):
     USERNS_FIELD_NUMBER: _ClassVar[int]
     IMAGE_ACCESS_FIELD_NUMBER: _ClassVar[int]
     RESTART_UNLIMITED_FIELD_NUMBER: _ClassVar[int]
+    CHECKS_FIELD_NUMBER: _ClassVar[int]
+    SPREAD_FIELD_NUMBER: _ClassVar[int]
+    MAX_PER_NODE_FIELD_NUMBER: _ClassVar[int]
+    METRIC_FIELD_NUMBER: _ClassVar[int]
     name: str
     uri: str
     kind: str
@@ -264,7 +270,47 @@ class Spec(_message.Message):
     userns: str
     image_access: str
     restart_unlimited: bool
-    def __init__(self, name: _Optional[str] = ..., uri: _Optional[str] = ..., kind: _Optional[str] = ..., environment: _Optional[_Iterable[str]] = ..., room: _Optional[_Union[Room, _Mapping]] = ..., ports: _Optional[_Iterable[str]] = ..., restart: _Optional[str] = ..., restart_budget: _Optional[int] = ..., arguments: _Optional[_Iterable[str]] = ..., architecture: _Optional[str] = ..., constraints: _Optional[_Iterable[str]] = ..., userns: _Optional[str] = ..., image_access: _Optional[str] = ..., restart_unlimited: _Optional[bool] = ...) -> None: ...
+    checks: _containers.RepeatedCompositeFieldContainer[Check]
+    spread: _containers.RepeatedScalarFieldContainer[str]
+    max_per_node: int
+    metric: Metric
+    def __init__(self, name: _Optional[str] = ..., uri: _Optional[str] = ..., kind: _Optional[str] = ..., environment: _Optional[_Iterable[str]] = ..., room: _Optional[_Union[Room, _Mapping]] = ..., ports: _Optional[_Iterable[str]] = ..., restart: _Optional[str] = ..., restart_budget: _Optional[int] = ..., arguments: _Optional[_Iterable[str]] = ..., architecture: _Optional[str] = ..., constraints: _Optional[_Iterable[str]] = ..., userns: _Optional[str] = ..., image_access: _Optional[str] = ..., restart_unlimited: _Optional[bool] = ..., checks: _Optional[_Iterable[_Union[Check, _Mapping]]] = ..., spread: _Optional[_Iterable[str]] = ..., max_per_node: _Optional[int] = ..., metric: _Optional[_Union[Metric, _Mapping]] = ...) -> None: ...
+
+class Check(_message.Message):
+    __slots__ = ("role", "method", "port", "path", "service", "command", "interval_s", "timeout_s", "healthy_after", "unhealthy_after", "grace_s")
+    ROLE_FIELD_NUMBER: _ClassVar[int]
+    METHOD_FIELD_NUMBER: _ClassVar[int]
+    PORT_FIELD_NUMBER: _ClassVar[int]
+    PATH_FIELD_NUMBER: _ClassVar[int]
+    SERVICE_FIELD_NUMBER: _ClassVar[int]
+    COMMAND_FIELD_NUMBER: _ClassVar[int]
+    INTERVAL_S_FIELD_NUMBER: _ClassVar[int]
+    TIMEOUT_S_FIELD_NUMBER: _ClassVar[int]
+    HEALTHY_AFTER_FIELD_NUMBER: _ClassVar[int]
+    UNHEALTHY_AFTER_FIELD_NUMBER: _ClassVar[int]
+    GRACE_S_FIELD_NUMBER: _ClassVar[int]
+    role: str
+    method: str
+    port: int
+    path: str
+    service: str
+    command: _containers.RepeatedScalarFieldContainer[str]
+    interval_s: float
+    timeout_s: float
+    healthy_after: int
+    unhealthy_after: int
+    grace_s: float
+    def __init__(self, role: _Optional[str] = ..., method: _Optional[str] = ..., port: _Optional[int] = ..., path: _Optional[str] = ..., service: _Optional[str] = ..., command: _Optional[_Iterable[str]] = ..., interval_s: _Optional[float] = ..., timeout_s: _Optional[float] = ..., healthy_after: _Optional[int] = ..., unhealthy_after: _Optional[int] = ..., grace_s: _Optional[float] = ...) -> None: ...
+
+class Metric(_message.Message):
+    __slots__ = ("name", "port", "path")
+    NAME_FIELD_NUMBER: _ClassVar[int]
+    PORT_FIELD_NUMBER: _ClassVar[int]
+    PATH_FIELD_NUMBER: _ClassVar[int]
+    name: str
+    port: int
+    path: str
+    def __init__(self, name: _Optional[str] = ..., port: _Optional[int] = ..., path: _Optional[str] = ...) -> None: ...
 
 class Reports(_message.Message):
     __slots__ = ("sequence", "reports")
@@ -275,7 +321,7 @@ class Reports(_message.Message):
     def __init__(self, sequence: _Optional[int] = ..., reports: _Optional[_Iterable[_Union[Report, _Mapping]]] = ...) -> None: ...
 
 class Report(_message.Message):
-    __slots__ = ("instance", "generation", "status", "at", "reason", "exit_code", "restarts", "ip", "usage", "retry_at")
+    __slots__ = ("instance", "generation", "status", "at", "reason", "exit_code", "restarts", "ip", "usage", "retry_at", "has_passed", "checked_at", "check_message", "metric")
     INSTANCE_FIELD_NUMBER: _ClassVar[int]
     GENERATION_FIELD_NUMBER: _ClassVar[int]
     STATUS_FIELD_NUMBER: _ClassVar[int]
@@ -286,6 +332,10 @@ class Report(_message.Message):
     IP_FIELD_NUMBER: _ClassVar[int]
     USAGE_FIELD_NUMBER: _ClassVar[int]
     RETRY_AT_FIELD_NUMBER: _ClassVar[int]
+    HAS_PASSED_FIELD_NUMBER: _ClassVar[int]
+    CHECKED_AT_FIELD_NUMBER: _ClassVar[int]
+    CHECK_MESSAGE_FIELD_NUMBER: _ClassVar[int]
+    METRIC_FIELD_NUMBER: _ClassVar[int]
     instance: str
     generation: int
     status: Status
@@ -296,7 +346,11 @@ class Report(_message.Message):
     ip: str
     usage: Room
     retry_at: float
-    def __init__(self, instance: _Optional[str] = ..., generation: _Optional[int] = ..., status: _Optional[_Union[Status, str]] = ..., at: _Optional[float] = ..., reason: _Optional[str] = ..., exit_code: _Optional[int] = ..., restarts: _Optional[int] = ..., ip: _Optional[str] = ..., usage: _Optional[_Union[Room, _Mapping]] = ..., retry_at: _Optional[float] = ...) -> None: ...
+    has_passed: bool
+    checked_at: float
+    check_message: str
+    metric: float
+    def __init__(self, instance: _Optional[str] = ..., generation: _Optional[int] = ..., status: _Optional[_Union[Status, str]] = ..., at: _Optional[float] = ..., reason: _Optional[str] = ..., exit_code: _Optional[int] = ..., restarts: _Optional[int] = ..., ip: _Optional[str] = ..., usage: _Optional[_Union[Room, _Mapping]] = ..., retry_at: _Optional[float] = ..., has_passed: _Optional[bool] = ..., checked_at: _Optional[float] = ..., check_message: _Optional[str] = ..., metric: _Optional[float] = ...) -> None: ...
 
 class Heartbeat(_message.Message):
     __slots__ = ()

@@ -10,6 +10,7 @@ from skerry.model import errors
 from skerry.model.callers import RevokedCertificate
 from skerry.model.containers import NetworkMode
 from skerry.model.functions import CUSTOM, Function
+from skerry.model.health_checks import CheckMethod, CheckRole, HealthCheck
 from skerry.model.ids import Digest, FunctionName, InstanceId, NodeId
 from skerry.model.images import ImageAccess
 from skerry.model.members import ContinuumMember
@@ -36,7 +37,7 @@ from skerry.model.ports import PortMapping, Protocol
 from skerry.model.resources import MAX_AMOUNT, Gigabytes, Megabytes, Millicores, Resources
 from skerry.model.statuses import DesiredStatus, InstanceStatus
 from skerry.model.streams import ExecStreamRequest, LogStreamRequest
-from skerry.model.workloads import InstanceSpec, RestartMode, RestartPolicy
+from skerry.model.workloads import InstanceSpec, MetricSource, RestartMode, RestartPolicy
 from skerry.transport.links.nodes import member_messages, messages
 from skerry.transport.links.nodes.message_parts import PART_BYTES
 from skerry.transport.proto import nodes_pb2 as pb
@@ -58,7 +59,36 @@ ports = st.lists(
     max_size=4,
     unique_by=lambda mapping: (mapping.source, mapping.protocol),
 )
-specs = st.builds(
+checks = st.builds(
+    HealthCheck,
+    st.sampled_from(CheckRole),
+    st.sampled_from(CheckMethod),
+    st.integers(1, 65535),
+    st.just("/health"),
+    words,
+    st.lists(words, min_size=1, max_size=3).map(tuple),
+    st.floats(0.1, 3600),
+    st.floats(0.05, 300),
+    st.integers(1, 1000),
+    st.integers(1, 1000),
+    st.floats(0, 3600),
+)
+checked_specs = st.builds(
+    lambda name, checks, spread, most, metric: InstanceSpec(
+        name=name,
+        uri="example.org/web:1",
+        checks=tuple(checks),
+        spread=tuple(spread),
+        max_per_node=most,
+        metric=metric,
+    ),
+    words,
+    st.lists(checks, max_size=3),
+    st.lists(words, max_size=3),
+    st.integers(0, 1000),
+    st.none() | st.builds(MetricSource, words, st.integers(1, 65535), st.just("/metrics")),
+)
+specs = checked_specs | st.builds(
     lambda name, keys, resources, ports, when, budget, arguments, architecture, constraints: InstanceSpec(
         name=name,
         uri=f"example.org/{name}:1",
@@ -101,6 +131,10 @@ reports = st.builds(
     st.just("") | st.just("10.64.0.2"),
     rooms,
     st.none() | moments,
+    st.booleans(),
+    moments,
+    lines,
+    st.none() | st.floats(allow_nan=False, allow_infinity=False),
 )
 
 
@@ -163,7 +197,7 @@ def through(message):
     st.builds(
         NodeHello,
         lines,
-        st.builds(NodeFacts, lines, lines, lines, lines),
+        st.builds(NodeFacts, lines, lines, lines, lines, runs_checks=st.booleans()),
         rooms,
         st.dictionaries(words, lines, max_size=5),
         st.just("10.64.0.0/24"),
@@ -193,6 +227,55 @@ def test_claims_come_out_as_they_went_in(some):
     claims = ClaimBatch(tuple(some), (RevokedCertificate("0a" * 16, 1.5, b"proof"),))
     told = messages.encode_claims(claims)
     assert messages.decode_claims(pb.Claims.FromString(told.SerializeToString())) == claims
+
+
+def test_a_report_of_a_node_that_knows_no_checks_says_that_they_have_passed():
+    before = pb.Report(instance="i", generation=1, status=pb.STATUS_RUNNING, at=5.0)
+    [report] = messages.decode_reports(pb.Reports(sequence=1, reports=[before])).reports
+    assert report.has_passed
+    assert report.metric is None
+
+
+def test_a_metric_that_is_no_number_says_nothing_and_the_report_still_counts():
+    odd = pb.Report(instance="i", generation=1, status=pb.STATUS_RUNNING, at=5.0, metric=float("nan"))
+    [report] = messages.decode_reports(pb.Reports(sequence=1, reports=[odd])).reports
+    assert report.metric is None
+    odd.checked_at = float("inf")
+    with pytest.raises(errors.Invalid, match="numbers of seconds"):
+        messages.decode_reports(pb.Reports(sequence=1, reports=[odd]))
+
+
+def test_checks_that_are_impossible_or_too_many_are_refused():
+    def order(*checks):
+        return pb.ToNode(
+            orders=pb.Orders(
+                orders=[
+                    pb.Order(
+                        instance="i",
+                        generation=1,
+                        desired=pb.DESIRED_RUNNING,
+                        spec=pb.Spec(
+                            name="web", uri="web:1", kind="CONTAINER", restart="always", checks=checks
+                        ),
+                    )
+                ]
+            )
+        )
+
+    good = pb.Check(
+        role="liveness",
+        method="tcp",
+        port=80,
+        path="/",
+        interval_s=1,
+        timeout_s=1,
+        healthy_after=1,
+        unhealthy_after=1,
+    )
+    messages.MessageReader().read(order(good))
+    for wrong, why in ((order(*[good] * 17), "at most 16"), (order(pb.Check(role="odd")), "no checks.role")):
+        with pytest.raises(errors.Invalid, match=why):
+            messages.MessageReader().read(wrong)
 
 
 def test_a_hello_names_a_bearable_number_of_networks():

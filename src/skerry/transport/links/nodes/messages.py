@@ -3,7 +3,7 @@
 Total: whatever a message holds becomes a noun or an `Invalid` that names the place. What people only read is
 cut to size instead: a report must not be refused for its wording, because the node would send it again for
 ever. Tunnels are `skerry.transport.tunnels.tunnel_codec`, members and functions
-`skerry.transport.links.nodes.member_messages`.
+`skerry.transport.links.nodes.member_messages`, health checks `skerry.transport.links.nodes.check_messages`.
 """
 
 from __future__ import annotations
@@ -51,7 +51,7 @@ from skerry.model.workloads import (
     WorkloadKind,
 )
 from skerry.transport.enum_values import decode_enum, decode_image_access
-from skerry.transport.links.nodes import member_messages, protocol
+from skerry.transport.links.nodes import check_messages, member_messages, protocol
 from skerry.transport.links.nodes.message_parts import PartAssembler, split_into_parts
 from skerry.transport.proto import nodes_pb2 as pb
 from skerry.transport.tunnels import tunnel_codec
@@ -165,11 +165,15 @@ def _told_report(report: InstanceReport) -> pb.Report:
         ip=report.ip,
         usage=encode_resources(report.usage),
         retry_at=report.retry_at,
+        has_passed=report.has_passed,
+        checked_at=report.checked_at,
+        check_message=_readable(report.check_message),
+        metric=report.metric,
     )
 
 
 def _report_of(message: pb.Report) -> InstanceReport:
-    if not math.isfinite(message.at) or not math.isfinite(message.retry_at):
+    if not all(map(math.isfinite, (message.at, message.retry_at, message.checked_at))):
         raise errors.Invalid("the times of a report must be numbers of seconds", field="at")
     if len(message.ip) > _MAX_ADDRESS:
         raise errors.Invalid("ip must be an address", field="ip")
@@ -184,7 +188,16 @@ def _report_of(message: pb.Report) -> InstanceReport:
         ip=ids.check_display_text(message.ip, "ip"),
         usage=_decode_resources(message.usage),
         retry_at=message.retry_at if message.HasField("retry_at") else None,
+        has_passed=message.has_passed if message.HasField("has_passed") else True,
+        checked_at=message.checked_at,
+        check_message=_readable(message.check_message),
+        metric=_metric_of(message),
     )
+
+
+def _metric_of(message: pb.Report) -> float | None:
+    """What is no number says nothing: the report still counts."""
+    return message.metric if message.HasField("metric") and math.isfinite(message.metric) else None
 
 
 # What a node is told
@@ -325,6 +338,8 @@ def _told_order(order: InstanceOrder) -> pb.Order:
             # Nodes of before `restart_unlimited` restart as often as they can be told to.
             restart_budget=MAX_RESTART_BUDGET if spec.restart.budget is None else spec.restart.budget,
             restart_unlimited=spec.restart.budget is None,
+            checks=check_messages.encode_checks(spec.checks),
+            metric=check_messages.encode_metric(spec.metric),
         ),
     )
 
@@ -354,6 +369,10 @@ def _order_of(message: pb.Order) -> InstanceOrder:
             constraints=tuple(spec.constraints),
             userns=decode_enum(UserNamespaceMode, spec.userns or UserNamespaceMode.PRIVATE, "userns"),
             granted_access=_granted(spec),
+            checks=check_messages.decode_checks(spec.checks),
+            spread=tuple(spec.spread),
+            max_per_node=spec.max_per_node,
+            metric=check_messages.decode_metric(spec),
         ),
     )
 
