@@ -1,0 +1,1 @@
+"""Health checks of instances on this node: what is asked, when, and what the answers mean."""

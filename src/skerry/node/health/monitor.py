@@ -1,0 +1,261 @@
+"""When which check runs: one schedule and one timer for all instances of a node, or of a guest on it.
+
+`skerry.node.agent.instances` watches an instance while it runs. At rest there is no task for a check, only its
+place in the schedule; while checks run there are at most so many at once, and others wait for their turn.
+Results are recorded by `decisions`; what to do about them is not decided here.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import heapq
+import itertools
+import random
+from collections import deque
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import Final, Protocol
+
+import structlog
+
+from skerry.kit.clock import Clock
+from skerry.kit.tasks import cancel_and_wait
+from skerry.model.health_checks import CheckMethod, HealthCheck
+from skerry.model.workloads import MetricSource
+from skerry.node.health.decisions import CheckResult, HealthState
+
+log = structlog.get_logger(__name__)
+
+PROBES_AT_ONCE: Final = 64
+EXECS_AT_ONCE: Final = 4  # each costs the start of a process in a container
+METRIC_S: Final = 10.0
+_FIRST_S: Final = 0.1  # within which a run that begins is checked for the first time
+_LEAST_PAUSE_S: Final = 0.02
+_MESSAGE_S: Final = 5.0  # between two words on why it has not passed yet
+
+
+class Probes(Protocol):
+    """Asks instances, by the names of their containers. Does not raise."""
+
+    async def check(self, name: str, check: HealthCheck) -> CheckResult: ...
+
+    async def read_metric(self, name: str, source: MetricSource) -> float | None: ...
+
+
+@dataclass(slots=True, eq=False)
+class _Entry:
+    """A check, or the metric, of a watched instance."""
+
+    watch: HealthWatch
+    index: int | None  # of the check; None: the metric
+    interval_s: float
+    is_exec: bool = False
+    is_scheduled: bool = False
+    task: asyncio.Task[None] | None = None
+
+
+class HealthWatch:
+    """The checks of one run of an instance; `HealthMonitor.watch` makes it, `close` ends it."""
+
+    def __init__(
+        self, monitor: HealthMonitor, subject: CheckSubject, changed: Callable[[], None], age_s: float
+    ) -> None:
+        self._monitor = monitor
+        self.subject = subject
+        self.state = subject.state
+        self.metric: float | None = None  # the last value of it that is known
+        self.is_open = True
+        self.changed = changed
+        self.born_at = monitor.now() - age_s  # the instance, by the clock of the loop
+        self.reported = self.state  # what `changed` was called for last
+        self.reported_at = monitor.now()
+        self.entries: list[_Entry] = []
+
+    def close(self) -> None:
+        """No more checks: those that run are given up."""
+        if self.is_open:
+            self._monitor.forget(self)
+
+
+@dataclass(frozen=True, slots=True)
+class CheckSubject:
+    """What is to be checked: an instance, by the name of its container."""
+
+    name: str
+    state: HealthState  # from which it goes on
+    metric: MetricSource | None = None
+    started_at: float = 0.0  # when the run began
+
+
+@dataclass(slots=True)
+class _Lane:
+    """Checks of one kind, of which so many may run at once."""
+
+    at_once: int
+    running: int = 0
+    waiting: deque[_Entry] = field(default_factory=deque)
+
+
+class HealthMonitor:
+    """Runs the checks of all instances that are watched."""
+
+    def __init__(
+        self,
+        probes: Probes,
+        clock: Clock,
+        *,
+        probes_at_once: int = PROBES_AT_ONCE,
+        execs_at_once: int = EXECS_AT_ONCE,
+        chance: Callable[[], float] = random.random,
+    ) -> None:
+        self._probes = probes
+        self._clock = clock
+        self._chance = chance
+        self._probe_lane, self._exec_lane = _Lane(probes_at_once), _Lane(execs_at_once)
+        self._schedule: list[tuple[float, int, _Entry]] = []
+        self._numbers = itertools.count()
+        self._stale = 0  # entries of the schedule whose instance is not watched any more
+        self._timer: asyncio.TimerHandle | None = None
+        self._timer_at = 0.0
+        self._tasks: set[asyncio.Task[None]] = set()
+
+    @staticmethod
+    def now() -> float:
+        """By the clock of the loop, which is that of the schedule."""
+        return asyncio.get_running_loop().time()
+
+    def watch(self, subject: CheckSubject, changed: Callable[[], None]) -> HealthWatch:
+        """Check it from now on. `changed` is called whenever its state has, and again while there is another
+        reason why it has not passed; its metric changes without a word."""
+        age_s = max(0.0, self._clock.now() - subject.started_at)
+        watch = HealthWatch(self, subject, changed, age_s)
+        for index, check in enumerate(subject.state.checks):
+            is_exec = check.method is CheckMethod.EXEC
+            watch.entries.append(_Entry(watch, index, check.interval_s, is_exec))
+        if subject.metric is not None:
+            watch.entries.append(_Entry(watch, None, METRIC_S))
+        # Many that were running when this agent began are not all asked at once, nor ever after.
+        is_new = age_s < 1.0
+        for entry in watch.entries:
+            if entry.index is None or subject.state.is_wanted(entry.index):
+                within_s = min(entry.interval_s, _FIRST_S) if is_new else entry.interval_s
+                self._put(entry, self.now() + within_s * self._chance())
+        return watch
+
+    def forget(self, watch: HealthWatch) -> None:
+        """End a watch; `HealthWatch.close` calls this."""
+        watch.is_open = False
+        for entry in watch.entries:
+            self._stale += entry.is_scheduled
+            if entry.task is not None:
+                entry.task.cancel()
+        if self._stale > 64 and self._stale > len(self._schedule) // 2:
+            self._schedule = [item for item in self._schedule if item[2].watch.is_open]
+            heapq.heapify(self._schedule)
+            self._stale = 0
+
+    async def close(self) -> None:
+        """End everything."""
+        for _, _, entry in self._schedule:
+            entry.watch.is_open = False
+        self._schedule.clear()
+        for lane in (self._probe_lane, self._exec_lane):
+            lane.waiting.clear()
+        if self._timer is not None:
+            self._timer.cancel()
+            self._timer = None
+        await cancel_and_wait(list(self._tasks))
+
+    def _put(self, entry: _Entry, due: float) -> None:
+        entry.is_scheduled = True
+        heapq.heappush(self._schedule, (due, next(self._numbers), entry))
+        self._set_timer()
+
+    def _set_timer(self) -> None:
+        if not self._schedule:
+            return
+        due = self._schedule[0][0]
+        if self._timer is not None:
+            if self._timer_at <= due:
+                return
+            self._timer.cancel()
+        self._timer = asyncio.get_running_loop().call_at(due, self._run_due)
+        self._timer_at = due
+
+    def _run_due(self) -> None:
+        self._timer = None
+        now = self.now() + 0.001  # the loop counts in milliseconds
+        while self._schedule and self._schedule[0][0] <= now:
+            _, _, entry = heapq.heappop(self._schedule)
+            entry.is_scheduled = False
+            if entry.watch.is_open:
+                self._begin(entry)
+            else:
+                self._stale -= 1
+        self._set_timer()
+
+    def _begin(self, entry: _Entry) -> None:
+        lane = self._exec_lane if entry.is_exec else self._probe_lane
+        if lane.running >= lane.at_once:
+            lane.waiting.append(entry)
+            return
+        lane.running += 1
+        entry.task = asyncio.get_running_loop().create_task(self._run(entry))
+        self._tasks.add(entry.task)
+        entry.task.add_done_callback(lambda task: self._end(task, entry, lane))
+
+    def _end(self, task: asyncio.Task[None], entry: _Entry, lane: _Lane) -> None:
+        self._tasks.discard(task)
+        entry.task = None
+        lane.running -= 1
+        if not task.cancelled() and (error := task.exception()) is not None:
+            log.error("check.broken", container=entry.watch.subject.name, exc_info=error)
+            if entry.watch.is_open:  # a fault of ours, which must not end the checks
+                self._put(entry, self.now() + entry.interval_s)
+        while lane.waiting and lane.running < lane.at_once:
+            waiting = lane.waiting.popleft()
+            if waiting.watch.is_open:
+                self._begin(waiting)
+
+    async def _run(self, entry: _Entry) -> None:
+        watch, began = entry.watch, self.now()
+        if entry.index is None:
+            assert watch.subject.metric is not None
+            watch.metric = await self._probes.read_metric(watch.subject.name, watch.subject.metric)
+            self._put_again(entry, began + METRIC_S)
+            return
+        index = entry.index
+        result = await self._probes.check(watch.subject.name, watch.state.checks[index])
+        if not watch.is_open:
+            return
+        now = self.now()
+        age_s = now - watch.born_at
+        had_started = watch.state.has_started
+        watch.state = state = watch.state.record(index, result, age_s)
+        if state.is_wanted(index):
+            self._put_again(entry, began + state.pause_s(index, age_s))
+        if state.has_started and not had_started:  # now it is the others' turn
+            for other in watch.entries:
+                if other.index not in (None, index) and not (other.is_scheduled or other.task):
+                    if state.is_wanted(other.index):
+                        self._put(other, now)
+        self._report(watch, now)
+
+    def _put_again(self, entry: _Entry, due: float) -> None:
+        if entry.watch.is_open:
+            self._put(entry, max(due, self.now() + _LEAST_PAUSE_S))
+
+    def _report(self, watch: HealthWatch, now: float) -> None:
+        """Call `changed`, if there is something new; at once, unless only the words are."""
+        state, before = watch.state, watch.reported
+        if state is before or state == before:
+            return
+        verdict = (state.has_passed, state.has_started, bool(state.restart_reason))
+        if verdict == (before.has_passed, before.has_started, bool(before.restart_reason)) and (
+            state.message == before.message or now - watch.reported_at < _MESSAGE_S
+        ):
+            return
+        watch.reported, watch.reported_at = state, now
+        watch.changed()
+
+
