@@ -44,7 +44,7 @@ _JOIN_AGAIN = (
 
 def facts() -> NodeFacts:
     """What kind of machine this is, as far as anybody may know."""
-    return NodeFacts(host.architecture(), host.system(), platform.release(), __version__)
+    return NodeFacts(host.architecture(), host.system(), platform.release(), __version__, runs_checks=True)
 
 
 def introduce(

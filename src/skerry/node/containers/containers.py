@@ -10,7 +10,8 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-from collections.abc import Callable, Coroutine
+import socket
+from collections.abc import Awaitable, Callable, Coroutine
 from typing import Any, TypeVar
 
 import msgspec
@@ -290,6 +291,11 @@ class Containers:
             tty=tty,
             stdio=stdio,
         )
+
+    def open_socket(self, name: str) -> Awaitable[socket.socket]:
+        """A TCP socket in its network namespace, not connected, which does not block. Raises NotFound,
+        FailedPrecondition (it has no network now), OSError."""
+        return self._deps.network.open_socket(self._container(name).name)
 
     def logs(self, name: str, stream: OutputChannel) -> RingReader:
         """What the last run has written to `stream`, and writes; nothing if there was none in this boot.

@@ -28,10 +28,13 @@ from skerry.node.agent.ports import ControlConnection
 from skerry.node.agent.session import AgentHooks, AgentSession
 from skerry.node.containers.containers import Containers
 from skerry.node.guests import policy
+from skerry.node.health.monitor import CheckLimits
 
 log = structlog.get_logger(__name__)
 
-_STARTS_AT_ONCE = 2  # what a start costs is not all the cell's
+# What these cost is not all the cell's.
+_STARTS_AT_ONCE = 2
+_CHECK_LIMITS = CheckLimits(probes_at_once=8, execs_at_once=1, per_second=50.0)
 _MOST_TUNNELS = 16  # for output and programs at once; the node has no more than a few of these for all
 _PACE_S = 0.01  # between two messages of the one who borrows
 _TAKEN_OVER = "another conversation about this cell has taken the place of this one"
@@ -68,7 +71,7 @@ class GuestAgent:
         most: int,
     ) -> GuestAgent:
         """Go on with what is in `folder`, inside of `cell`; at most `most` instances."""
-        held_to = InstancePolicy(policy.translation(cell, resources), most, _STARTS_AT_ONCE)
+        held_to = InstancePolicy(policy.translation(cell, resources), most, _STARTS_AT_ONCE, _CHECK_LIMITS)
         instances = await NodeInstances(folder, InstanceBackends(containers, images), clock, held_to).open()
         guest = cls(cell, resources, instances, TunnelHandler(instances, containers), clock)
         await guest._loops.__aenter__()

@@ -19,7 +19,7 @@ _CHUNK: Final = 64 * 1024
 
 
 class ProbeConnection:
-    """`async with ProbeConnection(socket, address, port) as connection:` closes the socket, connected or not."""
+    """`async with ProbeConnection(opening, address, port) as connection:` closes it, connected or not."""
 
     def __init__(self, opening: Awaitable[socket.socket], address: str, port: int) -> None:
         """`opening` comes to a socket that is not connected and does not block. Without an `address` only the

@@ -1,8 +1,8 @@
 """What the results of an instance's health checks mean: whether it is ready, or has to be restarted. Pure.
 
-`skerry.node.health.monitor` runs checks and records their results here; `skerry.node.agent.instances.steps` acts
-on what follows from them. A check changes its verdict after so many results in a row as its thresholds say;
-failures during its grace period do not count.
+`skerry.node.health.monitor` runs checks and records their results here; `skerry.node.agent.instances.steps`
+acts on what follows from them. A check changes its verdict after so many results in a row as its thresholds
+say; failures during its grace period do not count.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """When which check runs: one schedule and one timer for all instances of a node, or of a guest on it.
 
-`skerry.node.agent.instances` watches an instance while it runs. At rest there is no task for a check, only its
-place in the schedule; while checks run there are at most so many at once, and others wait for their turn.
+`skerry.node.agent.instances` watches an instance while it runs. At rest there is no task for a check, only
+its place in the schedule; while checks run there are at most so many at once, and others wait for their turn.
 Results are recorded by `decisions`; what to do about them is not decided here.
 """
 
@@ -10,6 +10,7 @@ from __future__ import annotations
 import asyncio
 import heapq
 import itertools
+import math
 import random
 from collections import deque
 from collections.abc import Callable
@@ -26,8 +27,6 @@ from skerry.node.health.decisions import CheckResult, HealthState
 
 log = structlog.get_logger(__name__)
 
-PROBES_AT_ONCE: Final = 64
-EXECS_AT_ONCE: Final = 4  # each costs the start of a process in a container
 METRIC_S: Final = 10.0
 _FIRST_S: Final = 0.1  # within which a run that begins is checked for the first time
 _LEAST_PAUSE_S: Final = 0.02
@@ -42,6 +41,15 @@ class Probes(Protocol):
     async def read_metric(self, name: str, source: MetricSource) -> float | None: ...
 
 
+@dataclass(frozen=True, slots=True)
+class CheckLimits:
+    """What all checks together may cost; those that come too soon or are too many wait."""
+
+    probes_at_once: int = 64  # over the network
+    execs_at_once: int = 4  # each costs the start of a process in a container
+    per_second: float = math.inf
+
+
 @dataclass(slots=True, eq=False)
 class _Entry:
     """A check, or the metric, of a watched instance."""
@@ -51,6 +59,7 @@ class _Entry:
     interval_s: float
     is_exec: bool = False
     is_scheduled: bool = False
+    has_turn: bool = False  # the rate of all checks lets it run when it is due
     task: asyncio.Task[None] | None = None
 
 
@@ -103,15 +112,16 @@ class HealthMonitor:
         self,
         probes: Probes,
         clock: Clock,
+        limits: CheckLimits = CheckLimits(),  # noqa: B008 - a constant
         *,
-        probes_at_once: int = PROBES_AT_ONCE,
-        execs_at_once: int = EXECS_AT_ONCE,
         chance: Callable[[], float] = random.random,
     ) -> None:
         self._probes = probes
         self._clock = clock
         self._chance = chance
-        self._probe_lane, self._exec_lane = _Lane(probes_at_once), _Lane(execs_at_once)
+        self._probe_lane, self._exec_lane = _Lane(limits.probes_at_once), _Lane(limits.execs_at_once)
+        self._gap_s = 1 / limits.per_second
+        self._free_at = 0.0  # when the next check may begin
         self._schedule: list[tuple[float, int, _Entry]] = []
         self._numbers = itertools.count()
         self._stale = 0  # entries of the schedule whose instance is not watched any more
@@ -188,11 +198,24 @@ class HealthMonitor:
         while self._schedule and self._schedule[0][0] <= now:
             _, _, entry = heapq.heappop(self._schedule)
             entry.is_scheduled = False
-            if entry.watch.is_open:
-                self._begin(entry)
-            else:
+            if not entry.watch.is_open:
                 self._stale -= 1
+            elif self._is_turn(entry, now):
+                self._begin(entry)
         self._set_timer()
+
+    def _is_turn(self, entry: _Entry, now: float) -> bool:
+        """True if `entry` may begin now; else it has its turn later."""
+        if not self._gap_s or entry.has_turn:
+            entry.has_turn = False
+            return True
+        turn = max(now, self._free_at)
+        self._free_at = turn + self._gap_s
+        if turn <= now:
+            return True
+        entry.has_turn = True
+        self._put(entry, turn)
+        return False
 
     def _begin(self, entry: _Entry) -> None:
         lane = self._exec_lane if entry.is_exec else self._probe_lane
@@ -236,9 +259,9 @@ class HealthMonitor:
             self._put_again(entry, began + state.pause_s(index, age_s))
         if state.has_started and not had_started:  # now it is the others' turn
             for other in watch.entries:
-                if other.index not in (None, index) and not (other.is_scheduled or other.task):
-                    if state.is_wanted(other.index):
-                        self._put(other, now)
+                is_idle = not (other.is_scheduled or other.task)
+                if is_idle and other.index is not None and state.is_wanted(other.index):
+                    self._put(other, now)
         self._report(watch, now)
 
     def _put_again(self, entry: _Entry, due: float) -> None:
@@ -257,5 +280,3 @@ class HealthMonitor:
             return
         watch.reported, watch.reported_at = state, now
         watch.changed()
-
-

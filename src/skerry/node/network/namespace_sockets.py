@@ -1,7 +1,8 @@
 """Sockets in the network namespaces of others, made by a thread of their own.
 
-A socket stays in the namespace that it was made in, so only making it needs the thread, which goes in and comes
-back; the rest of the process never leaves its own. Idle, the thread is at home and keeps no namespace alive.
+A socket stays in the namespace that it was made in, so only making it needs the thread, which goes in and
+comes back; the rest of the process never leaves its own. Idle, the thread is at home and keeps no namespace
+alive.
 """
 
 from __future__ import annotations

@@ -11,6 +11,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import shutil
+import socket
 from collections.abc import Callable, Iterator, Sequence
 from ipaddress import IPv4Address, IPv4Network
 from pathlib import Path
@@ -32,6 +33,7 @@ from skerry.node.network.bridge import Bridge
 from skerry.node.network.firewall import Firewall
 from skerry.node.network.isolation import NetworkIsolation
 from skerry.node.network.namespace_pools import NamespacePools
+from skerry.node.network.namespace_sockets import NamespaceSockets
 from skerry.node.network.port_reservations import PortReservations
 from skerry.node.network.subnets import BridgeSubnets, KernelNames, NodeSubnet
 from skerry.node.user_namespaces import UserNamespaces
@@ -84,6 +86,7 @@ class Network:
         self._coming: dict[str, asyncio.Future[None]] = {}
         self._leaving: dict[str, asyncio.Task[None]] = {}
         self._hindrances: list[str] = []
+        self._sockets = NamespaceSockets()
 
     async def open(self, *, assigned: str = "", waits: bool = False) -> Network:
         """Take over what is in the folder, and make the rest.
@@ -355,6 +358,14 @@ class Network:
             self._records.save(AttachmentRecord(attachment, self._boot, self._clock.now()))
         self._reached("attach.recorded")
 
+    def open_socket(self, owner: str) -> asyncio.Future[socket.socket]:
+        """A TCP socket in the namespace of `owner`, not connected, which does not block. Raises
+        FailedPrecondition (it is not attached), OSError."""
+        attachment = self._attached.get(owner)
+        if attachment is None:
+            raise errors.FailedPrecondition(f"{owner!r} is not attached to the network")
+        return self._sockets.open(attachment.namespace)
+
     async def publish(self, owner: str) -> None:
         """Its ports lead to it when this returns. Raises NotFound, Unavailable."""
         attachment = self._attached.get(owner)
@@ -429,6 +440,7 @@ class Network:
 
     async def close(self) -> None:
         """The agent ends. Who is attached stays so, with ports and all; if nobody is, nothing is left."""
+        self._sockets.close()
         await asyncio.gather(*self._coming.values(), *self._leaving.values(), return_exceptions=True)
         try:
             if self._pools is not None:

@@ -26,7 +26,7 @@ from skerry.model.containers import ContainerSpec, ContainerState, ContainerView
 from skerry.model.ids import InstanceId
 from skerry.model.images import PullProgress
 from skerry.model.node_messages import SessionConfig
-from skerry.model.statuses import TERMINAL, InstanceStatus
+from skerry.model.statuses import TERMINAL, DesiredStatus, InstanceStatus
 from skerry.model.workloads import WorkloadKind
 from skerry.node.agent.instances import steps
 from skerry.node.agent.instances.backends import InstanceBackend, InstanceBackends
@@ -40,6 +40,8 @@ from skerry.node.agent.instances.steps import (
     RunAction,
     WaitUntil,
 )
+from skerry.node.health.decisions import HealthState
+from skerry.node.health.monitor import CheckSubject, HealthMonitor, HealthWatch
 
 log = structlog.get_logger(__name__)
 
@@ -58,6 +60,7 @@ class InstanceDeps:
     clock: Clock
     terms: SessionConfig
     starts: asyncio.Semaphore
+    health: HealthMonitor
     number: Callable[[], int]  # of the next report
     changed: Callable[[LocalInstance], None]  # told of every copy that says something new
     sleep: Callable[[float], Awaitable[None]]
@@ -80,6 +83,9 @@ class InstanceController:
         self.is_durable = is_durable
         self._woken = asyncio.Event()
         self._failures = 0  # in a row, to stop or remove it
+        self._watch: HealthWatch | None = None  # of its checks and its metric, while it runs
+        self._watched: object = None  # which run, and for what
+        self._last_metric: float | None = None
 
     @property
     def instance(self) -> InstanceId:
@@ -90,6 +96,16 @@ class InstanceController:
         """True if its container does, whether or not it is meant to."""
         _, view = self._residence()
         return view is not None and view.state is ContainerState.RUNNING
+
+    @property
+    def metric(self) -> float | None:
+        """What it shows of itself for autoscaling, if that is asked for and known."""
+        return None if self._watch is None else self._watch.metric
+
+    def has_new_metric(self) -> bool:
+        """True if its metric is another than when this was called last."""
+        before, self._last_metric = self._last_metric, self.metric
+        return before != self._last_metric
 
     def take(self, copy: LocalInstance) -> None:
         """Another order. It is acted on when `confirm` is called, since it has to outlive us first."""
@@ -141,6 +157,7 @@ class InstanceController:
         if not self.is_durable:
             await self._pause(None)
             return False
+        self._update_watch()
         match steps.next_step(self._situation()):
             case ReportStatus(history):
                 await self._tell(history)
@@ -165,7 +182,39 @@ class InstanceController:
             now=deps.clock.now(),
             terms=deps.terms,
             chance=deps.chance(),
+            health=None if self._watch is None else self._watch.state,
         )
+
+    def _update_watch(self) -> None:
+        """Check the run that goes on, from its first report to its end or to the order to end it."""
+        order, history = self.copy.order, self.copy.history
+        _, view = self._residence()
+        spec = order.spec
+        wanted = None
+        if (
+            (spec.checks or spec.metric is not None)
+            and spec.kind is WorkloadKind.CONTAINER
+            and order.desired is DesiredStatus.RUNNING
+            and history.status is InstanceStatus.RUNNING
+            and not history.failed_check
+            and view is not None
+            and view.state is ContainerState.RUNNING
+            and view.started_at == history.seen
+        ):
+            wanted = (history.seen, spec.checks, spec.metric)
+        if wanted == self._watched:
+            return
+        self._watched = wanted
+        if self._watch is not None:
+            self._watch.close()
+            self._watch = None
+        if wanted is not None:
+            # A run that was ready when the agent before this one ended stays so until a check says otherwise.
+            state = HealthState.begin(
+                spec.checks, has_started=history.has_started, has_passed=history.has_passed
+            )
+            subject = CheckSubject(self.name, state, spec.metric, history.seen or 0.0)
+            self._watch = self._deps.health.watch(subject, self.wake)
 
     def _residence(self) -> tuple[InstanceBackend, ContainerView] | tuple[None, None]:
         """The container and where it is, if there is one and it is ours: people may have made one of that
@@ -210,6 +259,7 @@ class InstanceController:
             status=history.status,
             reason=history.reason,
             exit_code=history.exit_code,
+            **({} if history.has_passed else {"check": history.check_message}),
         )
         self._deps.changed(self.copy)
 

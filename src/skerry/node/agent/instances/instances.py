@@ -17,6 +17,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import structlog
+from msgspec.structs import replace
 
 from skerry.kit.clock import Clock
 from skerry.kit.tasks import TaskSupervisor
@@ -33,6 +34,8 @@ from skerry.node.agent.instances.controller import InstanceController, InstanceD
 from skerry.node.agent.instances.records import InstanceRecords
 from skerry.node.agent.instances.state import LocalInstance, PendingReport
 from skerry.node.agent.instances.usage import UsageSampler
+from skerry.node.health.monitor import CheckLimits, HealthMonitor
+from skerry.node.health.probes import ContainerProbes
 
 log = structlog.get_logger(__name__)
 
@@ -49,6 +52,7 @@ class InstancePolicy:
     translation: SpecTranslation = DEFAULT_TRANSLATION
     most: int | None = None  # more are not taken
     starts_at_once: int = STARTS_AT_ONCE
+    checks: CheckLimits = CheckLimits()  # noqa: RUF009 - frozen
 
 
 class NodeInstances:
@@ -76,6 +80,9 @@ class NodeInstances:
         self._turn = asyncio.Event()  # the next change of any instance; then there is another one
         self._numbers = itertools.count(1)
         self._reached = reached
+        self._health = HealthMonitor(
+            ContainerProbes(backends.containers), clock, policy.checks, chance=chance
+        )
         self._deps = InstanceDeps(
             records=self._records,
             backends=backends,
@@ -83,6 +90,7 @@ class NodeInstances:
             clock=clock,
             terms=self._records.terms() or _first_terms(),
             starts=asyncio.Semaphore(policy.starts_at_once),
+            health=self._health,
             number=lambda: next(self._numbers),
             changed=self._changed,
             sleep=sleep,
@@ -201,7 +209,19 @@ class NodeInstances:
         """What is to be told and has a number above `after`, in that order: the first `most` of it."""
         pending = (told for id in self._reporting for told in self._drivers[id].copy.pending)
         news = (told for told in itertools.chain(pending, self._turned_away) if told.number > after)
-        return sorted(news, key=lambda told: told.number)[:most]
+        return [self._measured(told) for told in sorted(news, key=lambda told: told.number)[:most]]
+
+    def _measured(self, pending: PendingReport) -> PendingReport:
+        """`pending` with what the instance uses now: a change of its readiness must not hide that."""
+        report = pending.report
+        driver = self._drivers.get(report.instance)
+        if driver is None or report.status is not InstanceStatus.RUNNING:
+            return pending
+        usage = self._usage.of(report.instance)
+        return replace(pending, report=replace(report, usage=usage, metric=driver.metric))
+
+    def _report(self, driver: InstanceController) -> InstanceReport:
+        return driver.copy.report(self._usage.of(driver.instance), driver.metric)
 
     def acknowledge(self, number: int) -> None:
         """The control plane has what was told up to `number`."""
@@ -215,11 +235,10 @@ class NodeInstances:
 
     def inventory(self) -> list[InstanceReport]:
         """What every instance is now, for a control plane that may have missed something."""
-        copies = (driver.copy for driver in self._drivers.values())
         return [
-            copy.report(self._usage.of(copy.instance))
-            for copy in copies
-            if not copy.is_stale and copy.history.status is not InstanceStatus.SCHEDULED
+            self._report(driver)
+            for driver in self._drivers.values()
+            if not driver.copy.is_stale and driver.copy.history.status is not InstanceStatus.SCHEDULED
         ]
 
     def claims(self, ordered: Collection[InstanceId] = ()) -> list[InstanceClaim]:
@@ -234,11 +253,11 @@ class NodeInstances:
     def take_usage(self) -> list[InstanceReport]:
         """What is to be told because an instance uses more or less than was told of it before."""
         used, self._used_otherwise = self._used_otherwise, set()
-        copies = [self._drivers[id].copy for id in used if id in self._drivers]
+        drivers = [self._drivers[id] for id in used if id in self._drivers]
         return [
-            copy.report(self._usage.of(copy.instance))
-            for copy in copies
-            if not copy.is_stale and copy.history.status is InstanceStatus.RUNNING
+            self._report(driver)
+            for driver in drivers
+            if not driver.copy.is_stale and driver.copy.history.status is InstanceStatus.RUNNING
         ]
 
     async def news(self) -> None:
@@ -280,11 +299,14 @@ class NodeInstances:
                 running[driver.instance] = (driver.backend(), driver.name)
                 if driver.copy.history.status is not InstanceStatus.RUNNING:
                     driver.wake()
+            if driver.has_new_metric():
+                self._used_otherwise.add(driver.instance)
         self._used_otherwise |= await self._usage.look(running)
 
     async def close(self) -> None:
         """The agent ends; the instances go on."""
         await self._keeper.stop()
+        await self._health.close()
 
     def _add(self, driver: InstanceController) -> None:
         self._drivers[driver.instance] = driver

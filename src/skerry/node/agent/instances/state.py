@@ -37,6 +37,11 @@ class LocalStatus(msgspec.Struct, frozen=True):
     retry_at: float | None = None  # the next try is not before this; None in CRASHED: there is none
     seen: float | None = None  # when the run began that was told of last
     is_gone: bool = False  # nothing of it is left on this node
+    has_passed: bool = True  # the checks of the run that goes on; without checks always
+    has_started: bool = False  # its startup checks have passed
+    checked_at: float = 0.0  # when `has_passed` last changed; never goes back
+    check_message: str = ""  # why it has not passed
+    failed_check: str = ""  # why the run that goes on is being ended, to be restarted; empty: it is not
 
     def become(
         self,
@@ -60,6 +65,20 @@ class LocalStatus(msgspec.Struct, frozen=True):
             exit_code=exit_code,
             ip="",
             retry_at=retry_at,
+            has_passed=True,
+            has_started=False,
+            check_message="",
+            failed_check="",
+        )
+
+    def check(self, *, has_passed: bool, has_started: bool, at: float, message: str) -> LocalStatus:
+        """This with another result of its checks."""
+        return replace(
+            self,
+            has_passed=has_passed,
+            has_started=has_started,
+            checked_at=self.checked_at if has_passed is self.has_passed else max(self.checked_at, at),
+            check_message=message[:_MAX_REASON],
         )
 
 
@@ -83,7 +102,7 @@ class LocalInstance(msgspec.Struct, frozen=True):
     def instance(self) -> InstanceId:
         return self.order.instance
 
-    def report(self, usage: Resources = NO_RESOURCES) -> InstanceReport:
+    def report(self, usage: Resources = NO_RESOURCES, metric: float | None = None) -> InstanceReport:
         """What there is to say of it now."""
         history = self.history
         return InstanceReport(
@@ -97,6 +116,10 @@ class LocalInstance(msgspec.Struct, frozen=True):
             ip=history.ip,
             usage=usage,
             retry_at=history.retry_at,
+            has_passed=history.has_passed,
+            checked_at=history.checked_at,
+            check_message=history.check_message,
+            metric=metric,
         )
 
     def tell(self, history: LocalStatus, number: int) -> LocalInstance:

@@ -20,8 +20,9 @@ from skerry.model.containers import ContainerState, ContainerView
 from skerry.model.node_messages import SessionConfig
 from skerry.model.statuses import TERMINAL, DesiredStatus, InstanceStatus
 from skerry.model.workloads import RestartMode
-from skerry.node.agent.instances.exits import run_exit
+from skerry.node.agent.instances.exits import RunExit, run_exit
 from skerry.node.agent.instances.state import LocalInstance, LocalStatus
+from skerry.node.health.decisions import HealthState
 
 # The image or the machine would have to change before a try could succeed after these.
 _PERMANENT = (errors.Invalid, errors.Unprocessable, errors.TooLarge)
@@ -69,6 +70,7 @@ class InstanceSituation(msgspec.Struct, frozen=True):
     now: float
     terms: SessionConfig
     chance: float  # 0 to 1: pauses differ by it
+    health: HealthState | None = None  # of the run that goes on; None: it is not checked
 
     @property
     def history(self) -> LocalStatus:
@@ -152,17 +154,49 @@ def _start(situation: InstanceSituation) -> InstanceStep:
         assert view is not None
         assert view.started_at is not None
         running = history.become(InstanceStatus.RUNNING, view.started_at, "")
-        return ReportStatus(replace(running, ip=view.address, seen=view.started_at))
+        return ReportStatus(_unchecked(situation, replace(running, ip=view.address, seen=view.started_at)))
     if situation.is_ahead(history.retry_at):
         return WaitUntil(history.retry_at)
     return RunAction(InstanceAction.CREATE if view is None else InstanceAction.START)
 
 
+def _unchecked(situation: InstanceSituation, history: LocalStatus) -> LocalStatus:
+    """`history` of a run that has just begun: nothing is known of its checks yet."""
+    return _checked(history, HealthState.begin(situation.copy.order.spec.checks), history.at)
+
+
+def _checked(history: LocalStatus, health: HealthState, at: float) -> LocalStatus:
+    checked = history.check(
+        has_passed=health.has_passed, has_started=health.has_started, at=at, message=health.message
+    )
+    return replace(checked, failed_check=health.restart_reason)
+
+
+def _follow_checks(situation: InstanceSituation) -> InstanceStep:
+    """Of an instance that runs: report what its checks say, and end it if they want it restarted."""
+    history, health, spec = situation.history, situation.health, situation.copy.order.spec
+    if history.failed_check:
+        return RunAction(InstanceAction.STOP)
+    if health is None:
+        if spec.decides_readiness or history.has_passed:
+            return WaitUntil()
+        return ReportStatus(_unchecked(situation, history))  # it is not checked any more
+    # That a check has failed is on disk before the run is ended: whatever its exit code is then, it failed.
+    checked = _checked(history, health, situation.now)
+    return WaitUntil() if checked == history else ReportStatus(checked)
+
+
+def _run_exit(situation: InstanceSituation) -> RunExit:
+    """How the last run ended: one that was ended because of a check has failed, whatever its exit code."""
+    ending, reason = run_exit(situation.view), situation.history.failed_check
+    return RunExit(reason, None if ending.is_good else ending.exit_code) if reason else ending
+
+
 def _keep_running(situation: InstanceSituation) -> InstanceStep:
     if situation.runs:
-        return WaitUntil()
+        return _follow_checks(situation)
     copy, history, view = situation.copy, situation.history, situation.view
-    ending = run_exit(view)
+    ending = _run_exit(situation)
     ended_at = view.exit.at if view is not None and view.exit is not None else situation.now
     has_lasted = ended_at - history.at >= situation.terms.restart_reset_s
     history = replace(
