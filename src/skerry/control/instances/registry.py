@@ -21,6 +21,7 @@ from skerry.control.events.log import EventLog, StoredEvent
 from skerry.control.idempotency import IdempotencyTable, IdempotentRequest
 from skerry.control.instance_index import InstanceListener, InstanceRecord, InstanceTable, age_key
 from skerry.control.instances import transitions, writer
+from skerry.control.instances.readiness_metrics import ReadyCount
 from skerry.control.instances.report_rules import ReportOutcome
 from skerry.control.instances.reports import ReportProcessor
 from skerry.control.instances.transitions import InstanceTransition
@@ -109,6 +110,7 @@ class InstanceRegistry:
         self._watches: dict[InstanceId, set[_InstanceWatch]] = {}
         self._removals: dict[InstanceId, set[asyncio.Event]] = {}
         instance_table.listen(self._notify_watches)
+        instance_table.listen(ReadyCount().update)
 
     # What callers want
 

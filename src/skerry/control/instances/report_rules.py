@@ -4,7 +4,8 @@ A report counts if it is of the copy that the instance has now, if its node has 
 if the state machine lets the status follow. What is on a node is reported by the session of that node alone;
 others (`setInstanceStatus`) may repeat the present status there, which changes nothing. A node of ours knows
 what is on it, so where the machine lets it follow only by a way around, that way was gone and not told: a
-node that was set up anew forgets what it had to tell. `skerry.control.instances.reports` writes.
+node that was set up anew forgets what it had to tell. Whether an instance has passed its health checks is its
+node's to say while it runs, and the latest word counts. `skerry.control.instances.reports` writes.
 """
 
 from __future__ import annotations
@@ -97,6 +98,7 @@ def evaluate_report(
     if after == instance:
         return ReportDecision(ReportOutcome(id, ReportDisposition.REPEATED))
     events: tuple[TransitionEvent, ...] = ()
+    readiness = tuple(_readiness_events(instance, after))
     if after.observed.status is not instance.observed.status:
         events = (
             *_missed(path[:-1]),
@@ -105,7 +107,7 @@ def evaluate_report(
     elif report.retry_at not in (None, instance.observed.retry_at):  # another try to start it has failed
         events = (TransitionEvent("backoff", report.reason, _event_data(report)),)
     return ReportDecision(
-        ReportOutcome(id, ReportDisposition.APPLIED), InstanceTransition(after, actor, events)
+        ReportOutcome(id, ReportDisposition.APPLIED), InstanceTransition(after, actor, (*events, *readiness))
     )
 
 
@@ -159,7 +161,33 @@ def _observe(
         exit_code=report.exit_code,
         retry_at=report.retry_at,
     )
-    return replace(after, restarts=report.restarts, ip=report.ip)
+    return replace(_apply_checks(after, report), restarts=report.restarts, ip=report.ip)
+
+
+def _apply_checks(instance: Instance, report: InstanceReport) -> Instance:
+    """`instance` with what its node says of its checks, unless it has said something later."""
+    observed = instance.observed
+    if observed.status is not InstanceStatus.RUNNING or report.checked_at < observed.checked_at:
+        return instance
+    checked = replace(
+        observed,
+        has_passed=report.has_passed,
+        checked_at=report.checked_at,
+        check_message=report.check_message,
+    )
+    return replace(instance, observed=checked)
+
+
+def _readiness_events(before: Instance, after: Instance) -> Iterator[TransitionEvent]:
+    """`ready` and `unready` of an instance that runs. Without checks that decide it, `running` says it all;
+    so does the status that ends a run."""
+    running = InstanceStatus.RUNNING
+    has_passed = after.observed.status is running and after.observed.has_passed
+    had_passed = before.observed.status is running and before.observed.has_passed
+    if has_passed and not had_passed and (after.spec.decides_readiness or before.observed.status is running):
+        yield TransitionEvent("ready", "", {})
+    elif had_passed and not has_passed and after.observed.status is running:
+        yield TransitionEvent("unready", after.observed.check_message, {})
 
 
 def _event_data(report: InstanceReport) -> dict[str, str]:

@@ -87,6 +87,8 @@ class ReportProcessor:
                     self._usage[report.instance] = report.usage
                     if report.metric is not None:
                         self._metrics[report.instance] = report.metric
+                    else:
+                        self._metrics.pop(report.instance, None)
                 if outcome.disposition is ReportDisposition.REFUSED and not actor:
                     log.warning(
                         "report.refused",

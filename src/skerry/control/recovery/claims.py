@@ -69,7 +69,14 @@ def decide_claim(record: Instance | None, receipt: OrderReceipt, *, is_forgotten
 def adopted_instance(receipt: OrderReceipt, report: InstanceReport) -> Instance:
     """The instance as it was ordered, and as its node sees it now."""
     observed = ObservedState(
-        report.status, report.at, report.reason, f"node/{receipt.node}", report.exit_code
+        report.status,
+        report.at,
+        report.reason,
+        f"node/{receipt.node}",
+        report.exit_code,
+        has_passed=report.has_passed,
+        checked_at=report.checked_at,
+        check_message=report.check_message,
     )
     return replace(
         receipt.instance,

@@ -19,6 +19,7 @@ from typing import Final, Protocol
 
 import structlog
 
+from skerry.kit import metrics
 from skerry.kit.clock import Clock
 from skerry.kit.tasks import cancel_and_wait
 from skerry.model.health_checks import CheckMethod, HealthCheck
@@ -27,6 +28,9 @@ from skerry.node.health.decisions import CheckResult, HealthState
 
 log = structlog.get_logger(__name__)
 
+FAILED = metrics.counter(
+    "skerry_checks_failed_total", "Runs of health checks that did not pass", ["role", "method"]
+)
 METRIC_S: Final = 10.0
 _FIRST_S: Final = 0.1  # within which a run that begins is checked for the first time
 _LEAST_PAUSE_S: Final = 0.02
@@ -128,6 +132,7 @@ class HealthMonitor:
         self._timer: asyncio.TimerHandle | None = None
         self._timer_at = 0.0
         self._tasks: set[asyncio.Task[None]] = set()
+        self._watches: set[HealthWatch] = set()
 
     @staticmethod
     def now() -> float:
@@ -139,6 +144,7 @@ class HealthMonitor:
         reason why it has not passed; its metric changes without a word."""
         age_s = max(0.0, self._clock.now() - subject.started_at)
         watch = HealthWatch(self, subject, changed, age_s)
+        self._watches.add(watch)
         for index, check in enumerate(subject.state.checks):
             is_exec = check.method is CheckMethod.EXEC
             watch.entries.append(_Entry(watch, index, check.interval_s, is_exec))
@@ -155,6 +161,7 @@ class HealthMonitor:
     def forget(self, watch: HealthWatch) -> None:
         """End a watch; `HealthWatch.close` calls this."""
         watch.is_open = False
+        self._watches.discard(watch)
         for entry in watch.entries:
             self._stale += entry.is_scheduled
             if entry.task is not None:
@@ -166,8 +173,9 @@ class HealthMonitor:
 
     async def close(self) -> None:
         """End everything."""
-        for _, _, entry in self._schedule:
-            entry.watch.is_open = False
+        for watch in self._watches:
+            watch.is_open = False
+        self._watches.clear()
         self._schedule.clear()
         for lane in (self._probe_lane, self._exec_lane):
             lane.waiting.clear()
@@ -251,6 +259,9 @@ class HealthMonitor:
         result = await self._probes.check(watch.subject.name, watch.state.checks[index])
         if not watch.is_open:
             return
+        if not result.has_passed:
+            check = watch.state.checks[index]
+            FAILED.labels(check.role.value, check.method.value).inc()
         now = self.now()
         age_s = now - watch.born_at
         had_started = watch.state.has_started
