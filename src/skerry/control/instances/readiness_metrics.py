@@ -1,4 +1,4 @@
-"""How many instances are ready, by namespace: counted from the changes of the instance table, for `/metrics`."""
+"""How many instances are ready, by namespace, for `/metrics`; counted from changes of the instance table."""
 
 from __future__ import annotations
 
