@@ -20,7 +20,7 @@ _MAX_RECEIVED: Final = 64 * 1024
 _PREFIX: Final = 5  # of a message: whether it is compressed, and its length
 _STATUS_FIELD: Final = 0x08  # field 1, a varint
 _SERVING: Final = 1
-_SERVING_NAMES: Final = {0: "UNKNOWN", 1: "SERVING", 2: "NOT_SERVING", 3: "SERVICE_UNKNOWN"}
+_SERVING_NAMES: Final = {0: "UNKNOWN", 2: "NOT_SERVING", 3: "SERVICE_UNKNOWN"}
 _NOT_FOUND: Final = "5"
 _UNIMPLEMENTED: Final = "12"
 
@@ -53,7 +53,9 @@ class _Call:
         match self.grpc_status:
             case "0":
                 status = _serving_status(self.data)
-                return CheckResult(status == _SERVING, _SERVING_NAMES.get(status, f"status {status}"))
+                if status == _SERVING:
+                    return CheckResult(True)
+                return CheckResult(False, _SERVING_NAMES.get(status, f"status {status}"))
             case "":
                 return CheckResult(False, "its answer is not gRPC")
             case code if code == _NOT_FOUND:

@@ -9,13 +9,14 @@ import math
 import re
 
 # Possessive, and never beyond a line: no page makes this slow.
-_LABELS = rb'(?:\{(?:[^"}\n]|"(?:[^"\\\n]|\\.)*+")*+\})?+'
+_LABELS = rb'\{(?:[^"}\n]|"(?:[^"\\\n]|\\.)*+")*+\}'
+_BEFORE_VALUE = rb"(?:[ \t]*+" + _LABELS + rb"[ \t]*+|[ \t]++)"
 
 
 def read_metric(page: bytes, name: str) -> float | None:
     """The sum of all series of `name` that are finite numbers; None if there are none."""
     series = re.finditer(
-        rb"^[ \t]*+" + re.escape(name.encode()) + rb"[ \t]*+" + _LABELS + rb"[ \t]++([^\s#]++)",
+        rb"^[ \t]*+" + re.escape(name.encode()) + _BEFORE_VALUE + rb"([^\s#]++)",
         page,
         re.MULTILINE,
     )

@@ -34,7 +34,7 @@ from skerry.node.agent.instances.controller import InstanceController, InstanceD
 from skerry.node.agent.instances.records import InstanceRecords
 from skerry.node.agent.instances.state import LocalInstance, PendingReport
 from skerry.node.agent.instances.usage import UsageSampler
-from skerry.node.health.monitor import CheckLimits, HealthMonitor
+from skerry.node.health.monitor import CheckLimits, HealthMonitor, Probes
 from skerry.node.health.probes import ContainerProbes
 
 log = structlog.get_logger(__name__)
@@ -68,7 +68,9 @@ class NodeInstances:
         sleep: Callable[[float], Awaitable[None]] = asyncio.sleep,
         chance: Callable[[], float] = random.random,
         reached: Callable[[str], None] = lambda step: None,
+        probes: Probes | None = None,
     ) -> None:
+        """`probes` run health checks; without them, those of containers do."""
         self._records = InstanceRecords(folder)
         self._drivers: dict[InstanceId, InstanceController] = {}
         self._reporting: set[InstanceId] = set()  # who has something to report
@@ -81,7 +83,7 @@ class NodeInstances:
         self._numbers = itertools.count(1)
         self._reached = reached
         self._health = HealthMonitor(
-            ContainerProbes(backends.containers), clock, policy.checks, chance=chance
+            probes or ContainerProbes(backends.containers), clock, policy.checks, chance=chance
         )
         self._deps = InstanceDeps(
             records=self._records,
