@@ -9,6 +9,8 @@ import pytest
 
 from skerry.control.instances import transitions
 from skerry.control.instances.report_rules import ReportDisposition, evaluate_report, fold
+from skerry.kit import metrics
+from skerry.model import health_checks
 from skerry.model.ids import InstanceId, NodeId
 from skerry.model.orders import InstanceReport
 from skerry.model.resources import NO_RESOURCES
@@ -261,3 +263,107 @@ async def test_a_report_that_crosses_a_wish_is_judged_again_on_what_is_there() -
         there = server.instances.get(one.id)
         assert (there.desired, there.observed.status) == (DesiredStatus.STOPPED, InstanceStatus.CRASHED)
         assert stopped.desired is DesiredStatus.STOPPED
+
+
+class TestReadiness:
+    """What nodes say of health checks."""
+
+    def checked(self, role: str = "readiness", **more: object) -> Instance:
+        wanted = spec(checks=(health_checks.parse("http:80/health", health_checks.CheckRole(role)),))
+        starting = instance(status=InstanceStatus.STARTING, node="n", what=wanted, **more)
+        return starting.become(InstanceStatus.RUNNING, at=1.0, reason="", actor="node/n")
+
+    def told(self, one: Instance, *reports: InstanceReport) -> tuple[Instance, list[tuple[str, str]]]:
+        """The instance after all of `reports`, and what was told of them: kinds of events and reasons."""
+        events: list[tuple[str, str]] = []
+        for each in reports:
+            _, step = evaluate_report(one, NODE, each, 9.0)
+            if step is not None:
+                one = step.after
+                events += [(event.kind, event.reason) for event in step.events]
+        return one, events
+
+    def running(self, *, has_passed: bool, checked_at: float, message: str = "") -> InstanceReport:
+        return report(
+            InstanceStatus.RUNNING, has_passed=has_passed, checked_at=checked_at, check_message=message
+        )
+
+    def test_it_is_ready_and_unready_as_its_node_says_with_an_event_each(self) -> None:
+        one, events = self.told(
+            self.checked(),
+            self.running(has_passed=False, checked_at=5.0, message="has not passed yet"),
+            self.running(has_passed=True, checked_at=6.0),
+            self.running(has_passed=True, checked_at=6.0),
+            self.running(has_passed=False, checked_at=7.0, message="HTTP 503"),
+        )
+        assert events == [("ready", ""), ("unready", "HTTP 503")]
+        assert not one.is_ready
+        assert (one.observed.check_message, one.observed.checked_at) == ("HTTP 503", 7.0)
+
+    def test_an_older_word_does_not_count(self) -> None:
+        one, events = self.told(
+            self.checked(),
+            self.running(has_passed=True, checked_at=6.0),
+            self.running(has_passed=False, checked_at=5.0, message="late"),
+        )
+        assert one.is_ready
+        assert events == [("ready", "")]
+
+    def test_another_reason_of_the_same_time_counts_and_is_no_event(self) -> None:
+        one, events = self.told(
+            self.checked(),
+            self.running(has_passed=False, checked_at=5.0, message="connection refused"),
+            self.running(has_passed=False, checked_at=5.0, message="HTTP 503"),
+        )
+        assert one.observed.check_message == "HTTP 503"
+        assert events == []
+
+    def test_one_that_is_reported_for_the_first_time_when_it_is_ready_is_told_twice(self) -> None:
+        starting = instance(status=InstanceStatus.STARTING, node="n", what=self.checked().spec)
+        one, events = self.told(starting, self.running(has_passed=True, checked_at=6.0))
+        assert [kind for kind, _ in events] == ["running", "ready"]
+        assert one.is_ready
+        assert one.ready_since == 6.0
+
+    def test_without_checks_running_says_it_all(self) -> None:
+        starting = instance(status=InstanceStatus.STARTING, node="n")
+        one, events = self.told(starting, report(InstanceStatus.RUNNING))
+        assert [kind for kind, _ in events] == ["running"]
+        assert one.is_ready
+
+    def test_a_failed_liveness_check_takes_it_out_of_service_before_it_crashes(self) -> None:
+        reason = "liveness check http:80/health failed: HTTP 503 (3 times)"
+        one, events = self.told(
+            self.checked("liveness"),
+            self.running(has_passed=False, checked_at=6.0, message=reason),
+            report(InstanceStatus.CRASHED, at=7.0, reason=reason),
+            report(InstanceStatus.STARTING, at=8.0, restarts=1),
+            report(InstanceStatus.RUNNING, at=9.0, restarts=1, checked_at=9.0),
+        )
+        assert [kind for kind, _ in events] == ["unready", "crashed", "starting", "running"]
+        assert one.is_ready
+
+    def test_one_that_runs_again_is_not_ready_before_its_node_says_so(self) -> None:
+        one, _ = self.told(
+            self.checked(),
+            self.running(has_passed=True, checked_at=6.0),
+            report(InstanceStatus.CRASHED, at=7.0),
+            report(InstanceStatus.STARTING, at=8.0),
+            report(InstanceStatus.RUNNING, at=9.0, has_passed=False, checked_at=9.0),
+        )
+        assert not one.is_ready
+
+
+async def test_metrics_of_instances_are_known_while_they_run_and_their_ready_ones_are_counted() -> None:
+    async with alone(condition("n")) as (server, _):
+        one, _ = await server.instances.create(spec(), actor="me")
+        await server.becomes(one.id, InstanceStatus.SCHEDULED)
+        await server.say(one.id, InstanceStatus.STARTING, InstanceStatus.RUNNING, metric=42.0)
+        assert server.instances.metric(one.id) == 42.0
+        assert b'skerry_instances_ready{namespace="default"}' in metrics.render()
+        await server.say(one.id, InstanceStatus.RUNNING)
+        assert server.instances.metric(one.id) is None
+        await server.say(one.id, InstanceStatus.RUNNING, metric=1.0)
+        await server.say(one.id, InstanceStatus.CRASHED)
+        assert server.instances.metric(one.id) is None
+        assert b'skerry_instances_ready{namespace="default"}' not in metrics.render()

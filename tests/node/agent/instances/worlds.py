@@ -28,6 +28,7 @@ from skerry.node.agent.instances.steps import (
     RunAction,
     WaitUntil,
 )
+from skerry.node.health.decisions import HealthState
 
 ID = InstanceId("01hx")
 TERMS = SessionConfig(
@@ -67,6 +68,7 @@ class World:
         self.acts: list[InstanceAction] = []
         self.failures: list[errors.SkerryError] = []  # of the next starts
         self.chance = 0.5
+        self.health: HealthState | None = None  # of the run that goes on
         self._numbers = itertools.count(1)
         self._started = itertools.count(1)
 
@@ -86,6 +88,7 @@ class World:
             now=self.now,
             terms=TERMS,
             chance=self.chance,
+            health=self.health,
         )
 
     def order(self, wanted: InstanceOrder) -> None:
@@ -126,6 +129,7 @@ class World:
         self.now += after
         how = ExitStatus(at=self.now, code=None if signal is not None else code, signal=signal, oom=oom)
         self.view = replace(self.view, state=ContainerState.EXITED, exit=how, address="", pid=None)
+        self.health = None
 
     def reboot(self) -> None:
         """The machine goes down and comes up: nobody knows how what ran has ended."""
