@@ -359,11 +359,11 @@ async def test_metrics_of_instances_are_known_while_they_run_and_their_ready_one
         one, _ = await server.instances.create(spec(), actor="me")
         await server.becomes(one.id, InstanceStatus.SCHEDULED)
         await server.say(one.id, InstanceStatus.STARTING, InstanceStatus.RUNNING, metric=42.0)
-        assert server.instances.metric(one.id) == 42.0
+        assert server.instances.load(one.id)[1] == 42.0
         assert b'skerry_instances_ready{namespace="default"}' in metrics.render()
         await server.say(one.id, InstanceStatus.RUNNING)
-        assert server.instances.metric(one.id) is None
+        assert server.instances.load(one.id)[1] is None
         await server.say(one.id, InstanceStatus.RUNNING, metric=1.0)
         await server.say(one.id, InstanceStatus.CRASHED)
-        assert server.instances.metric(one.id) is None
+        assert server.instances.load(one.id)[1] is None
         assert b'skerry_instances_ready{namespace="default"}' not in metrics.render()
