@@ -12,6 +12,7 @@ from skerry.schedule.requests import NodeView, PlacementPolicy, PlacementRequest
 from skerry.schedule.results import (
     AddressesExhausted,
     ArchitectureMismatch,
+    ChecksUnsupported,
     ConstraintMismatch,
     InsufficientResources,
     NodeFeasibility,
@@ -57,6 +58,12 @@ from tests.schedule.making import fleet_of, node, request, resources
             request("web", published="8080:80"),
             OwnNodeRequired(),
             "is borrowed, and takes nothing that publishes ports or is lent on",
+        ),
+        (
+            msgspec.structs.replace(node("a"), runs_checks=False),
+            msgspec.structs.replace(request("web"), needs_checks=True),
+            ChecksUnsupported(),
+            "runs no health checks; upgrade Skerry there",
         ),
         (
             node("a", zone="cloud"),

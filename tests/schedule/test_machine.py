@@ -50,6 +50,7 @@ views = st.builds(
     unschedulable_reason=st.sampled_from(["is cordoned", "is lost"]),
     addresses=st.sampled_from([0, 2, 253, 253]),
     is_borrowed=st.booleans(),
+    runs_checks=st.booleans(),
 )
 requests = st.builds(
     PlacementRequest,
@@ -64,6 +65,7 @@ requests = st.builds(
     group=st.sampled_from([None, "shop", "shop", "desk"]),
     spread=st.sampled_from([(), (), ("zone",), ("zone", "rack")]),
     max_per_node=st.sampled_from([0, 0, 0, 1, 2]),
+    needs_checks=st.booleans(),
 )
 policies = st.sampled_from(PlacementPolicy)
 
@@ -102,6 +104,7 @@ class Model:
             and request.architecture in ("", view.architecture)
             and all(Constraint.parse(text).holds(view.labels) for text in request.constraints)
             and not (view.is_borrowed and (request.ports or request.is_leased))
+            and (view.runs_checks or not request.needs_checks)
             and not (request.max_per_node and self.replicas([node], request) >= request.max_per_node)
         )
 

@@ -60,7 +60,7 @@ class Control:
 
     async def join(self, id: str, **labels: str) -> Node:
         """A node that is heard here."""
-        hello = NodeHello(f"machine-{id}", NodeFacts("amd64", "Debian 12"), ROOM, labels)
+        hello = NodeHello(f"machine-{id}", NodeFacts("amd64", "Debian 12", runs_checks=True), ROOM, labels)
         node = await self.nodes.register(id, hello)
         self.nodes.heartbeats.heard(node.id)
         await self.nodes.heartbeats.beat()

@@ -26,7 +26,7 @@ from skerry.store.local.memory import MemoryStore
 from tests.support.waiting import eventually
 
 FINGERPRINT = "00000000" + "ab" * 28  # subnets are given from the pool's first on
-FACTS = NodeFacts("amd64", "Debian 12", "6.1.0", "0.1")
+FACTS = NodeFacts("amd64", "Debian 12", "6.1.0", "0.1", runs_checks=True)
 ROOM = Resources(Millicores(4000), Megabytes(8000), Gigabytes(100))
 
 

@@ -40,7 +40,7 @@ async def played_node(
     identity = NodeIdentity(folder, SystemClock())
     place = await identity.join(url, token, name)
     dialer = GrpcControlDialer(place.grpc, identity.context)
-    hello = NodeHello(name, NodeFacts("amd64", "Debian 12"), resources)
+    hello = NodeHello(name, NodeFacts("amd64", "Debian 12", runs_checks=True), resources)
     is_heard = asyncio.Event()
     playing = asyncio.ensure_future(_play(dialer, hello, is_heard))
     try:

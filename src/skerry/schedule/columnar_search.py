@@ -22,12 +22,9 @@ from skerry.schedule.allocations import UNSCHEDULABLE, NodeAllocation
 from skerry.schedule.linear_search import ReplicaCounts
 from skerry.schedule.mask_cache import MAX_MASKS, MaskCache
 from skerry.schedule.rejections import RejectionTally
-from skerry.schedule.requests import HostPort, PlacementRequest
+from skerry.schedule.requests import ANY_NODE, HostPort, PlacementRequest, RequirementKey
 from skerry.schedule.results import PlacementFailure, PortConflict, Rejection, ReplicaLimit
 
-RequirementKey = tuple[str, tuple[str, ...], bool]  # architecture, constraints, needs_own_node
-
-_ANY: RequirementKey = ("", (), False)
 _NEVER = np.iinfo(np.int64).max  # no volume, nor its negative, comes near
 
 # The ports of so many nodes are checked one by one, before a column is made for each port.
@@ -80,7 +77,7 @@ class ColumnarSearch:
         cpu, memory, disk, volume, emptiness = self._table
         resources, kind, host_ports = (
             request.resources,
-            (request.architecture, request.constraints, request.needs_own_node),
+            request.requirement_key,
             request.host_ports,
         )
         fits = cpu >= resources.cpu
@@ -88,7 +85,7 @@ class ColumnarSearch:
             fits &= memory >= resources.memory
         if resources.disk:
             fits &= disk >= resources.disk
-        if kind != _ANY:
+        if kind != ANY_NODE:
             fits &= self._kinds.get(kind)
         costs = np.where(fits, volume if fullest else emptiness, _NEVER)
         if request.max_per_node:
@@ -130,9 +127,9 @@ class ColumnarSearch:
     def count_rejections(self, request: PlacementRequest) -> PlacementFailure:
         """Count by columns where there may be many nodes, and unschedulable nodes one by one."""
         tally = RejectionTally(request.resources)
-        kind = (request.architecture, request.constraints, request.needs_own_node)
+        kind = request.requirement_key
         is_left = np.ones(len(self._allocations), np.bool_)
-        if kind != _ANY:
+        if kind != ANY_NODE:
             is_left = self._kinds.get(kind).copy()
             for rejection, nodes in self._rejections_of_kind(kind).items():
                 tally.add(rejection, nodes)
@@ -164,7 +161,7 @@ class ColumnarSearch:
         if kind not in self._rejected:
             if len(self._rejected) >= MAX_MASKS:
                 self._rejected.clear()
-            wanted = filters.requirement(*kind)
+            wanted = filters.requirement(kind)
             rows = np.flatnonzero(~self._kinds.get(kind))
             self._rejected[kind] = Counter(
                 next(wanted.rejections(self._allocations[row].current_view)) for row in rows
@@ -192,7 +189,7 @@ def _row(allocation: NodeAllocation) -> tuple[int, int, int, int, int]:
 
 
 def _is_of_kind(kind: RequirementKey, allocation: NodeAllocation) -> bool:
-    return filters.requirement(*kind).holds(allocation.current_view)
+    return filters.requirement(kind).holds(allocation.current_view)
 
 
 def _is_free(host_port: HostPort, allocation: NodeAllocation) -> bool:

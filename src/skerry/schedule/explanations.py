@@ -10,6 +10,7 @@ from skerry.model.resources import NO_RESOURCES, Resources
 from skerry.schedule.results import (
     AddressesExhausted,
     ArchitectureMismatch,
+    ChecksUnsupported,
     ConstraintMismatch,
     InsufficientResources,
     NodeFeasibility,
@@ -35,6 +36,8 @@ def describe_rejection(rejection: Rejection) -> str:
             return f'{there}, "{wanted}" is wanted' if wanted else f"{there}, none is wanted"
         case OwnNodeRequired():
             return "is borrowed, and takes nothing that publishes ports or is lent on"
+        case ChecksUnsupported():
+            return "runs no health checks; upgrade Skerry there"
         case Unschedulable(why):
             return why or "takes nothing new"
         case AddressesExhausted(addresses):

@@ -1,6 +1,6 @@
 """Filters: why a node cannot take a request, in a fixed order.
 
-Three filters depend only on facts of the node, which seldom change: they are one `NodeRequirement`, whose
+Four filters depend only on facts of the node, which seldom change: they are one `NodeRequirement`, whose
 results are cached per set of constraints. The others depend on its allocation. Every rejection carries its
 numbers.
 """
@@ -13,10 +13,11 @@ from functools import lru_cache
 from skerry.model.resources import NO_RESOURCES
 from skerry.model.workloads import Constraint
 from skerry.schedule.allocations import NodeAllocation
-from skerry.schedule.requests import HostPort, NodeView, PlacementRequest
+from skerry.schedule.requests import HostPort, NodeView, PlacementRequest, RequirementKey
 from skerry.schedule.results import (
     AddressesExhausted,
     ArchitectureMismatch,
+    ChecksUnsupported,
     ConstraintMismatch,
     InsufficientResources,
     NodeFeasibility,
@@ -29,17 +30,22 @@ from skerry.schedule.results import (
 
 
 class NodeRequirement:
-    """Required facts of a node: an architecture, constraints on labels, not borrowed."""
+    """Required facts of a node: an architecture, constraints on labels, not borrowed, runs health checks."""
 
-    def __init__(self, architecture: str, constraints: tuple[str, ...], needs_own_node: bool) -> None:
+    def __init__(
+        self, architecture: str, constraints: tuple[str, ...], needs_own_node: bool, needs_checks: bool
+    ) -> None:
         self._architecture = architecture
         self._needs_own_node = needs_own_node
+        self._needs_checks = needs_checks
         self._constraints = tuple(Constraint.parse(text) for text in constraints)
 
     def holds(self, view: NodeView) -> bool:
         if self._architecture and view.architecture != self._architecture:
             return False
         if self._needs_own_node and view.is_borrowed:
+            return False
+        if self._needs_checks and not view.runs_checks:
             return False
         for wanted in self._constraints:  # noqa: SIM110  (half the time of `all`, once per node and request)
             if not wanted.holds(view.labels):
@@ -55,19 +61,21 @@ class NodeRequirement:
                 yield ConstraintMismatch(wanted.label, has, wanted.value, wanted.is_equal)
         if self._needs_own_node and view.is_borrowed:
             yield OwnNodeRequired()
+        if self._needs_checks and not view.runs_checks:
+            yield ChecksUnsupported()
 
 
 @lru_cache(maxsize=256)
-def requirement(architecture: str, constraints: tuple[str, ...], needs_own_node: bool) -> NodeRequirement:
+def requirement(key: RequirementKey) -> NodeRequirement:
     """The requirement of a request, cached: there are few different ones, and parsing costs more than a
     check."""
-    return NodeRequirement(architecture, constraints, needs_own_node)
+    return NodeRequirement(*key)
 
 
 def rejections(allocation: NodeAllocation, request: PlacementRequest) -> Iterator[Rejection]:
     """Every rejection of a request by a node, in the order of the filters; none if it fits."""
     view = allocation.current_view
-    yield from requirement(request.architecture, request.constraints, request.needs_own_node).rejections(view)
+    yield from requirement(request.requirement_key).rejections(view)
     if not view.is_schedulable:
         yield Unschedulable(view.unschedulable_reason)
     if not allocation.has_address:

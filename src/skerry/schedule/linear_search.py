@@ -13,7 +13,7 @@ from skerry.model.ids import NodeId
 from skerry.schedule import filters
 from skerry.schedule.allocations import NodeAllocation
 from skerry.schedule.rejections import RejectionTally
-from skerry.schedule.requests import HostPort, PlacementRequest
+from skerry.schedule.requests import ANY_NODE, HostPort, PlacementRequest
 from skerry.schedule.results import PlacementFailure, PortConflict, ReplicaLimit
 
 ReplicaCounts = Mapping[NodeAllocation, int]  # how crowded a node is with replicas; no entry: not at all
@@ -72,8 +72,8 @@ class LinearSearch:
             for allocation in self._allocations.values()
             if cpu <= allocation.cpu and memory <= allocation.memory and disk <= allocation.disk
         ]
-        if request.architecture or request.constraints or request.needs_own_node:
-            wanted = filters.requirement(request.architecture, request.constraints, request.needs_own_node)
+        if (key := request.requirement_key) != ANY_NODE:
+            wanted = filters.requirement(key)
             found = [allocation for allocation in found if wanted.holds(allocation.current_view)]
         if host_ports := request.host_ports:
             found = [allocation for allocation in found if filters.are_ports_free(allocation, host_ports)]
@@ -94,7 +94,7 @@ class LinearSearch:
 
     def count_rejections(self, request: PlacementRequest) -> PlacementFailure:
         tally = RejectionTally(request.resources)
-        wanted = filters.requirement(request.architecture, request.constraints, request.needs_own_node)
+        wanted = filters.requirement(request.requirement_key)
         host_ports = request.host_ports
         for allocation in self._allocations.values():
             if allocation.is_unschedulable or not wanted.holds(allocation.current_view):

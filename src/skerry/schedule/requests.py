@@ -21,6 +21,9 @@ from skerry.model.workloads import InstanceSpec, WorkloadKind
 ADDRESSES_PER_NODE = 253
 
 HostPort = tuple[int, Protocol]  # a port of the machine, which others connect to
+# What facts of a node must be: architecture, constraints, needs_own_node, needs_checks.
+RequirementKey = tuple[str, tuple[str, ...], bool, bool]
+ANY_NODE: RequirementKey = ("", (), False, False)
 
 
 class PlacementPolicy(enum.StrEnum):
@@ -41,6 +44,7 @@ class NodeView(msgspec.Struct, frozen=True):
     unschedulable_reason: str = ""  # a predicate such as `is cordoned`
     addresses: int = ADDRESSES_PER_NODE  # most instances at once
     is_borrowed: bool = False  # a contract of another cloud: publishes no ports, and is not leased on
+    runs_checks: bool = True  # health checks of its instances; nodes of earlier versions run none
 
 
 class PlacementRequest(msgspec.Struct, frozen=True):
@@ -55,6 +59,7 @@ class PlacementRequest(msgspec.Struct, frozen=True):
     group: str | None = None  # whose replicas are spread over nodes; None: it has no replicas
     spread: tuple[str, ...] = ()  # labels over whose values they are spread before that, the first first
     max_per_node: int = 0  # replicas of the group on one node; 0: any number
+    needs_checks: bool = False  # it has health checks, or a metric to be read
 
     @classmethod
     def of(cls, instance: InstanceId, spec: InstanceSpec, group: str | None = None) -> PlacementRequest:
@@ -70,12 +75,18 @@ class PlacementRequest(msgspec.Struct, frozen=True):
             group=group,
             spread=spec.spread if group is not None else (),
             max_per_node=spec.max_per_node if group is not None else 0,
+            needs_checks=bool(spec.checks) or spec.metric is not None,
         )
 
     @property
     def needs_own_node(self) -> bool:
         """True if a borrowed node cannot take it."""
         return self.is_leased or bool(self.ports)
+
+    @property
+    def requirement_key(self) -> RequirementKey:
+        """What it requires of the facts of a node, as `filters.requirement` takes it."""
+        return self.architecture, self.constraints, self.needs_own_node, self.needs_checks
 
     @property
     def host_ports(self) -> tuple[HostPort, ...]:
@@ -87,4 +98,12 @@ class PlacementRequest(msgspec.Struct, frozen=True):
         """All but the instance: if one request of a shape fits nowhere, no other does. The spread of replicas
         is a preference and rejects no node; a limit of replicas does."""
         limit = (self.max_per_node, self.group) if self.max_per_node else None
-        return (self.resources, self.ports, self.architecture, self.constraints, self.is_leased, limit)
+        return (
+            self.resources,
+            self.ports,
+            self.architecture,
+            self.constraints,
+            self.is_leased,
+            self.needs_checks,
+            limit,
+        )

@@ -34,6 +34,10 @@ class OwnNodeRequired(msgspec.Struct, frozen=True, tag_field="filter", tag="own"
     """The node is borrowed, and the request publishes ports or is the cell of a contract."""
 
 
+class ChecksUnsupported(msgspec.Struct, frozen=True, tag_field="filter", tag="checks"):
+    """The node runs no health checks, and the request has some."""
+
+
 class Unschedulable(msgspec.Struct, frozen=True, tag_field="filter", tag="takes_work"):
     """The node takes no new instances now: cordoned, draining, silent, foreign."""
 
@@ -71,6 +75,7 @@ Rejection = (
     ArchitectureMismatch
     | ConstraintMismatch
     | OwnNodeRequired
+    | ChecksUnsupported
     | Unschedulable
     | AddressesExhausted
     | InsufficientResources
@@ -82,6 +87,7 @@ FILTERS = (
     ArchitectureMismatch,
     ConstraintMismatch,
     OwnNodeRequired,
+    ChecksUnsupported,
     Unschedulable,
     AddressesExhausted,
     InsufficientResources,

@@ -83,6 +83,7 @@ def condition_of(node: Node, heard: Liveness, *, reserve_percent: int) -> NodeCo
         is_schedulable=not unschedulable_reason,
         unschedulable_reason=unschedulable_reason,
         is_borrowed=node.is_borrowed,
+        runs_checks=node.facts.runs_checks,
     )
     return NodeCondition(view, heard, node.drain_by, node.resources, node.is_foreign)
 

@@ -103,7 +103,9 @@ class SimulatedCloud:
         terms = self._settings
         machine = SimulatedNode(
             NodeId(name),
-            NodeHello(name, NodeFacts("amd64", "simulated", "0", "0"), resources, labels or {}),
+            NodeHello(
+                name, NodeFacts("amd64", "simulated", "0", "0", runs_checks=True), resources, labels or {}
+            ),
             self._plans,
             SessionConfig(
                 NodeId(name),
