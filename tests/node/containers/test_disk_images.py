@@ -80,7 +80,7 @@ class TestFileSystems:
     def test_keep_a_bounded_number_of_templates(self, systems: DiskImages, folder: Path) -> None:
         for number in range(20):
             systems.ensure(folder / f"image{number}", SMALLEST + number * MB)
-        assert len(list((systems.folder / "templates").iterdir())) == 16
+        assert len(list((systems.folder / "templates").glob("*.template"))) == 16
 
     def test_made_of_one_template_are_apart(self, systems: DiskImages, folder: Path, place: Path) -> None:
         for name in ("one", "two"):

@@ -149,21 +149,32 @@ class Containers:
         record = ContainerRecord(spec, image.id, image.config, cell_for(deps, spec), deps.clock.now(), egress)
         container = make_container(deps, record)
         cell: Cell | None = record.cell
+        syncing: asyncio.Task[None] | None = None
+
+        def sync() -> None:
+            nonlocal syncing
+            syncing = asyncio.create_task(asyncio.to_thread(deps.records.sync, name))
+
         try:
             # The record comes before the cell, so that a cell of ours can always be found by its record.
             deps.records.add(record)
             deps.reached("create.recorded")
-            syncing = asyncio.create_task(asyncio.to_thread(deps.records.sync, name))
+            if not starts:
+                sync()
             try:
                 try:
-                    await self._make_layer_and_cell(container)
+                    # Its layer is made by the start, if there is one, of what is ready.
+                    await (self._allocate(container) if starts else self._make_layer_and_cell(container))
                 except errors.AlreadyExists:
                     cell = None  # it is somebody's, and not to be touched
                     raise
                 if starts:
-                    await self._startup.start(container)
+                    # Whoever makes a file while the disk is waited for waits along, so not before the
+                    # runtime works, which makes few.
+                    await self._startup.start(container, when_begun=sync)
             finally:
-                await syncing
+                if syncing is not None:
+                    await syncing
         except BaseException:
             with contextlib.suppress(errors.Unavailable):  # why it failed matters more
                 await self._removal.drop(name, cell, container.shared_disk)
@@ -179,10 +190,13 @@ class Containers:
         arguments = container.place.layer, container.disk_limit, container.shared_disk
         making = asyncio.create_task(asyncio.to_thread(self._deps.disks.make, *arguments))
         try:
-            await self._deps.cells.allocate(container.record.cell)
-            self._deps.reached("create.allocated")
+            await self._allocate(container)
         finally:
             await making
+
+    async def _allocate(self, container: ContainerEntry) -> None:
+        await self._deps.cells.allocate(container.record.cell)
+        self._deps.reached("create.allocated")
 
     def _check_new(self, spec: ContainerSpec) -> None:
         check_disk(self._deps, spec)
@@ -212,6 +226,8 @@ class Containers:
     def _see_to(self, container: ContainerEntry) -> None:
         """It has just been started."""
         self._watch(container)
+        if container.disk_limit_kind is DiskLimitKind.FILE_SYSTEM and container.shared_disk is None:
+            self._maintenance.disk_opened()
         log.info("container.started", container=container.name, pid=container.pid, address=container.address)
 
     async def restrict(self, name: str, egress: Egress) -> None:

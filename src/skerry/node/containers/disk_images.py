@@ -55,6 +55,7 @@ _TRIM_RANGE: Final = struct.Struct("=QQQ")  # from, how many bytes, shortest run
 _TRIM_LEAST: Final = 64 * 1024
 _SLACK: Final = 64 * 1024**2  # so much that is free inside may stay taken outside
 _TEMPLATES: Final = "templates"
+_SPARES: Final = "spares"
 _TRIAL: Final = "trial"
 _BLOCK: Final = 512
 LOST_AND_FOUND: Final = "lost+found"
@@ -67,10 +68,12 @@ class DiskImages:
     def __init__(self, folder: Path) -> None:
         self.folder = folder
         self._own = folder / _TEMPLATES
+        self.spares = self._own / _SPARES  # for those that nobody has yet; they go with the templates
         self._making = threading.Lock()
         self._templates: dict[int, Path] = {}  # the one used last is the last
         self.close()
-        self._own.mkdir(mode=0o700, parents=True)
+        self.spares.mkdir(mode=0o700, parents=True)
+        self._own.chmod(0o700)
 
     def close(self) -> None:
         """Templates go; what was made of them stays."""
@@ -102,10 +105,7 @@ class DiskImages:
         if it cannot be made."""
         if image.exists():
             return
-        if limit_bytes < SMALLEST:
-            raise errors.Invalid(f"a file system must have {SMALLEST} bytes at least", field="disk")
-        disk = os.statvfs(image.parent)
-        size = min(limit_bytes, _LARGEST, max(SMALLEST, disk.f_blocks * disk.f_frsize)) // _STEP * _STEP
+        size = size_of(limit_bytes, image.parent)
         draft = image.with_name(f".{image.name}.new")
         draft.unlink(missing_ok=True)
         try:
@@ -125,21 +125,23 @@ class DiskImages:
         each file. Raises Unavailable if the file is locked, OSError if the kernel refuses."""
         options = _MOUNTED | ({"discard": None} if gives_back else {})
         try:
-            with loop_devices.attached(image) as device, contextlib.ExitStack() as opened:
-                file_system = thread_syscalls.open_file_system("ext4")
-                opened.callback(os.close, file_system)
-                thread_syscalls.set_option(file_system, "source", device)
-                for key, value in options.items():
-                    thread_syscalls.set_option(file_system, key, value)
-                mounted = thread_syscalls.make_file_system(file_system, mount_flags.MOUNT_ATTR_NODEV)
-                opened.callback(os.close, mounted)
-                thread_syscalls.attach(mounted, str(target))
-                thread_syscalls.change_mount(str(target), mount_flags.MS_PRIVATE)
+            mounted = _mount_nowhere(image, options)
         except BlockingIOError as error:
             raise errors.Unavailable(
                 "the file that holds what a container wrote is in use by somebody; start it again later",
                 detail=str(image),
             ) from error
+        try:
+            attach(mounted, target)
+        finally:
+            os.close(mounted)
+
+    def make_spare(self, image: Path, size: int) -> int:
+        """Make the file `image` with an empty file system of `size`, as `size_of` gives it, and mount it
+        nowhere: the descriptor, for `attach`, with which the mount goes. Raises OSError."""
+        with self._making:
+            _copy(self._template(size), image)
+        return _mount_nowhere(image, _MOUNTED)
 
     def _template(self, size: int) -> Path:
         path = self._templates.pop(size, None)
@@ -150,6 +152,20 @@ class DiskImages:
                 self._templates.pop(other).unlink(missing_ok=True)
         self._templates[size] = path
         return path
+
+
+def size_of(limit_bytes: int, folder: Path) -> int:
+    """How large a file system with that limit is, in a file in `folder`. Raises Invalid."""
+    if limit_bytes < SMALLEST:
+        raise errors.Invalid(f"a file system must have {SMALLEST} bytes at least", field="disk")
+    disk = os.statvfs(folder)
+    return min(limit_bytes, _LARGEST, max(SMALLEST, disk.f_blocks * disk.f_frsize)) // _STEP * _STEP
+
+
+def attach(mounted: int, target: Path) -> None:
+    """Put what is mounted nowhere at `target`, in this mount namespace alone."""
+    thread_syscalls.attach(mounted, str(target))
+    thread_syscalls.change_mount(str(target), mount_flags.MS_PRIVATE)
 
 
 def measure(target: Path) -> int:
@@ -182,6 +198,17 @@ def give_back(image: Path, target: Path) -> bool:
     finally:
         os.close(folder)
     return True
+
+
+def _mount_nowhere(image: Path, options: dict[str, str | None]) -> int:
+    """A descriptor of the mount. Raises BlockingIOError if the file is locked."""
+    with loop_devices.attached(image) as device, contextlib.ExitStack() as opened:
+        file_system = thread_syscalls.open_file_system("ext4")
+        opened.callback(os.close, file_system)
+        thread_syscalls.set_option(file_system, "source", device)
+        for key, value in options.items():
+            thread_syscalls.set_option(file_system, key, value)
+        return thread_syscalls.make_file_system(file_system, mount_flags.MOUNT_ATTR_NODEV)
 
 
 def _make(path: Path, size: int) -> None:

@@ -4,6 +4,8 @@
 Where limits are measured, one that has written more than it may is killed, since asking it first would let it
 write on. One that has ended keeps its cell's init for a while, since most are started again soon if
 they are at all; then the init ends too, and the container costs nothing but its place on the disk.
+
+File systems that were taken for containers are made anew here, after the start that took them.
 """
 
 from __future__ import annotations
@@ -23,6 +25,7 @@ log = structlog.get_logger(__name__)
 
 _MEGABYTE = 1024 * 1024
 _REST_AFTER_S = 10.0
+_PATIENCE_S = 0.1  # whoever has just started one may be about to start the next
 
 
 class ContainerMaintenance:
@@ -39,9 +42,26 @@ class ContainerMaintenance:
         self._teardown = teardown
         self._locks = turns
         self._containers = containers
+        self._disk_opened = asyncio.Event()
 
     async def run(self) -> None:
         """For ever."""
+        async with asyncio.TaskGroup() as group:
+            group.create_task(self._look_regularly())
+            group.create_task(self._keep_disks_ready())
+
+    def disk_opened(self) -> None:
+        """A file system was taken for a container, of those that are made ahead."""
+        self._disk_opened.set()
+
+    async def _keep_disks_ready(self) -> None:
+        while True:
+            await self._disk_opened.wait()
+            self._disk_opened.clear()
+            await asyncio.sleep(_PATIENCE_S)
+            await asyncio.to_thread(self._deps.disks.refill)
+
+    async def _look_regularly(self) -> None:
         while True:
             await asyncio.sleep(self._deps.settings.disk_check_s)
             await self.look()

@@ -7,6 +7,7 @@ until then everything it did is undone if it fails, or by the next agent if this
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Callable
 from contextlib import suppress
 from typing import NamedTuple
 
@@ -58,12 +59,15 @@ class ContainerStartup:
         self._deps = deps
         self._teardown = teardown
 
-    async def start(self, container: ContainerEntry) -> None:
+    async def start(
+        self, container: ContainerEntry, *, when_begun: Callable[[], None] = lambda: None
+    ) -> None:
+        """`when_begun` is called as soon as the runtime works: what it does runs beside that."""
         check_disk(self._deps, container.record.spec)
         image = self._image(container)
         await self._clear(container)
         try:
-            state, reason = await self._start(container, image)
+            state, reason = await self._start(container, image, when_begun)
             run = RunRecord(self._deps.boot, state.started_at, reason=reason)
             self._deps.records.set_run(container.name, run)
             self._deps.reached("start.recorded")
@@ -108,7 +112,9 @@ class ContainerStartup:
         container.record = replace(record, cell=replace(record.cell, name=name, owner=CellOwner.CONTAINER))
         deps.records.replace(container.record)
 
-    async def _start(self, container: ContainerEntry, image: Image) -> tuple[ExecutableState, str]:
+    async def _start(
+        self, container: ContainerEntry, image: Image, when_begun: Callable[[], None]
+    ) -> tuple[ExecutableState, str]:
         opening = asyncio.create_task(self._open_layer(container))
         try:
             attachment = await self._attach(container)
@@ -119,7 +125,7 @@ class ContainerStartup:
         root = await self._lay_out(container, image, attachment, opening.result())
         await self._forget_last(container)
         is_begun = asyncio.Event()
-        publishing = asyncio.create_task(self._publish(attachment, is_begun))
+        publishing = asyncio.create_task(self._publish(attachment, is_begun, when_begun))
         try:
             state = await self._run(container, root, attachment, is_begun)
         except BaseException:
@@ -241,9 +247,12 @@ class ContainerStartup:
         deps.reached("start.running")
         return state
 
-    async def _publish(self, attachment: Attachment | None, is_begun: asyncio.Event) -> None:
+    async def _publish(
+        self, attachment: Attachment | None, is_begun: asyncio.Event, when_begun: Callable[[], None]
+    ) -> None:
         """Beside the runtime's work, which takes longer, and not before that has begun."""
         await is_begun.wait()
+        when_begun()
         if attachment is not None and attachment.ports:
             await self._deps.network.publish(attachment.owner)
             self._deps.reached("start.published")

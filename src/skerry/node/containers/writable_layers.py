@@ -26,6 +26,7 @@ import structlog
 
 from skerry.model import errors
 from skerry.node.containers import disk_images, overlays, tree_size
+from skerry.node.containers.disk_image_pool import DiskImagePool
 from skerry.node.containers.disk_images import BYTES_PER_INODE, DiskImages
 from skerry.node.containers.quotas import ProjectQuotas
 from skerry.node.kernel import mount_flags, thread_syscalls
@@ -87,6 +88,7 @@ class WritableLayers:
         """`why_measured` is why there are no file systems, for people."""
         self._quotas = quotas
         self._file_systems = file_systems
+        self._spares = None if file_systems is None else DiskImagePool(file_systems)
         self._boot_id = boot_id
         self.why_measured = why_measured
         # Which number is unused is found out in one step and taken in another.
@@ -166,14 +168,31 @@ class WritableLayers:
                 ) from error
             return OpenLayer(DiskLimitKind.FILE_SYSTEM, is_new)
         if self._is_file_system(layer, limit_bytes):
+            assert limit_bytes is not None
             is_new = not self._image(layer).exists()
-            self.make(layer, limit_bytes)
-            self._systems.mount(self._image(layer), layer)
+            layer.mkdir(mode=0o700, exist_ok=True)
+            if not (is_new and self._take_spare(layer, limit_bytes)):
+                self._systems.ensure(self._image(layer), limit_bytes)
+                self._systems.mount(self._image(layer), layer)
         else:
             self.make(layer, limit_bytes)
             return OpenLayer(self._kind_of(layer, limit_bytes))
         _make_folders(layer)
         return OpenLayer(DiskLimitKind.FILE_SYSTEM, is_new)
+
+    def _take_spare(self, layer: Path, limit_bytes: int) -> bool:
+        """Have a file system that was made ahead at `layer`; False if there is none, or none that works."""
+        assert self._spares is not None
+        try:
+            return self._spares.take(self._image(layer), limit_bytes, layer)
+        except OSError as error:
+            log.warning("disk.spare_unusable", layer=str(layer), error=str(error))
+            return False
+
+    def refill(self) -> None:
+        """Make file systems ahead for layers to come, of the sizes that were wanted last."""
+        if self._spares is not None:
+            self._spares.refill()
 
     def _open_shared(self, layer: Path, limit_bytes: int | None, shared: SharedDisk) -> bool:
         """Mount a folder of its own in the shared file system at `layer`; one that may have less than all of
@@ -292,6 +311,8 @@ class WritableLayers:
 
     def close(self) -> None:
         """Leave nothing but layers."""
+        if self._spares is not None:
+            self._spares.close()
         if self._file_systems is not None:
             self._file_systems.close()
 
