@@ -165,6 +165,23 @@ async def test_on_its_own_host_a_registry_may_have_everything(world: World, grou
         assert await is_pulled(ground, server.address)
 
 
+@pytest.mark.parametrize("kind", ["token", "manifests", "blobs"])
+@pytest.mark.parametrize(
+    "spelling", ["127.1", "2130706433", "0177.0.0.1", "127.000.000.001", "127.0.0.1.", "0", "012.9.9.9"]
+)
+async def test_an_address_in_another_spelling_leads_nowhere(
+    world: World, ground: Ground, kind: str, spelling: str
+) -> None:
+    """The system's own functions take each of these for an address that is further inside."""
+    target = f"{spelling}:{port_of(world.machine)}"
+    ground.set(insecure=(target,))
+    world.public.before = challenging(target) if kind == "token" else redirecting(f"/{kind}/", target)
+    async with ground.images() as images:
+        with pytest.raises(errors.Unavailable, match=rf"sends us to .*{target}.*, which is no address"):
+            await images.pull(f"{world.public.address}/web:1")
+    assert world.machine.requests == []
+
+
 async def test_the_outermost_host_of_a_chain_decides(world: World, ground: Ground) -> None:
     world.machine.before = redirecting("/blobs/", world.public.address)
     world.public.before = redirecting("/blobs/", world.private.address)

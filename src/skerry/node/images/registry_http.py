@@ -20,7 +20,7 @@ import skerry
 from skerry.kit import tls
 from skerry.model import errors
 from skerry.node.images import references
-from skerry.node.images.registry_policy import AddressZone, RegistryPolicy, zones_of
+from skerry.node.images.registry_policy import AddressZone, RegistryPolicy, is_misspelt_address, zones_of
 
 if TYPE_CHECKING:
     import aiohttp
@@ -188,9 +188,11 @@ class RegistryHttpClient:
 
     def _lead(self, source: URL, target: URL, limit: AddressZone | None) -> AddressZone | None:
         """The zone that limits who is spoken to at `target`, where `source` sends us; None: it is the
-        registry itself. Raises FailedPrecondition if it has no TLS and needs it. The rule, for tokens and
-        redirects."""
+        registry itself. Raises FailedPrecondition if it has no TLS and needs it, and Unavailable if it is
+        no address. The rule, for tokens and redirects."""
         host = host_of(target).lower()
+        if is_misspelt_address(target.host or ""):
+            raise errors.Unavailable(f"{host_of(source)} sends us to {host[:120]!r}, which is no address")
         is_registry = host == self._registry
         may_be_plain = (
             host in self._insecure

@@ -77,6 +77,18 @@ class RegistryPolicy:
         return any(pattern.fullmatch(each) for pattern in self._listed for each in spellings)
 
 
+def is_misspelt_address(host: str) -> bool:
+    """True for digits and dots that are no address as everybody writes them, such as `127.1`, `2130706433` or
+    `012.0.0.1`. Some programs take them for one and some for a name, so nobody could say what was judged."""
+    if not host.replace(".", "").isdigit():
+        return False
+    try:
+        ipaddress.ip_address(host)
+    except ValueError:
+        return True
+    return False
+
+
 def zones_of(addresses: Iterable[str]) -> list[AddressZone]:
     """The zone of each; empty for none."""
     own = _own_addresses()
