@@ -2,28 +2,36 @@
 
 from __future__ import annotations
 
+import asyncio
+import contextlib
 import json
 import os
+import ssl
 import subprocess
 from collections.abc import AsyncIterator, Iterator
 from contextlib import asynccontextmanager
 from pathlib import Path
 
 import pytest
+from grpclib.exceptions import GRPCError, StreamTerminatedError
 
 from skerry.functions.continuum.member_api import CallNotStarted, ForwardedCall
 from skerry.kit import pki
 from skerry.kit.backoff import Backoff
 from skerry.kit.clock import SystemClock
 from skerry.model import errors
+from skerry.model.callers import NODE_TLS_NAME
 from skerry.model.calls import CallRequest
 from skerry.model.ids import Digest, FunctionName, NodeId
 from skerry.model.members import ContinuumMember
 from skerry.model.node_messages import NodeHello
 from skerry.model.settings import FunctionSettings
 from skerry.node.agent.node_identity import NodeIdentity
+from skerry.transport.grpc.channels import dial
 from skerry.transport.links.members.link_pool import LinkPool
 from skerry.transport.links.nodes.client import GrpcControlDialer
+from skerry.transport.proto import cells_pb2 as pb
+from skerry.transport.proto.cells_grpc import CellServiceStub
 from tests.daemon.test_members import Machine, until_taken
 from tests.daemon.test_node import join_token
 from tests.support.clusters import sweep
@@ -31,7 +39,7 @@ from tests.support.functions import ECHO
 from tests.support.links import OpenAccess
 from tests.support.shares import free_port
 from tests.support.skerry import Skerry
-from tests.support.waiting import eventually, eventually_sync
+from tests.support.waiting import PATIENCE_S, eventually, eventually_sync
 
 pytestmark = [pytest.mark.skipif(os.geteuid() != 0, reason="functions need root"), pytest.mark.root]
 
@@ -204,3 +212,43 @@ def test_a_revoked_admin_certificate_is_refused_on_the_sockets_of_nodes(
     machine.start()
     refused = ask_node()
     assert (refused.returncode, "certificate was revoked" in refused.stderr) == (1, True), refused.stderr
+
+
+async def test_a_connection_to_a_node_that_is_open_when_its_certificate_is_revoked_ends_with_its_streams(
+    server: Skerry, machine: Machine
+) -> None:
+    """Also one that sends nothing more: what it follows would go on for days."""
+    ready = server.ready
+    context = ssl.create_default_context(cafile=ready["ca"])
+    context.load_cert_chain(ready["client_cert"], ready["client_key"])
+    context.set_alpn_protocols(["h2"])
+    channel = dial(machine.skerry.ready["socket"], context, server_name=NODE_TLS_NAME)
+    try:
+        cells = CellServiceStub(channel)
+        await cells.Allocate(pb.AllocateRequest(cell="box"))
+        await cells.Start(pb.StartRequest(cell="box", executable="quiet", command="sleep 600"))
+        async with cells.Wait.open() as stream:
+            await stream.send_message(pb.WaitRequest(cell="box", executable="quiet"), end=True)
+            waiting = asyncio.ensure_future(stream.recv_message())
+            serial = pki.read_certificate(Path(ready["client_cert"]).read_bytes()).serial
+            assert (await asyncio.to_thread(server.cli, "certificate", "revoke", serial)).returncode == 0
+            async with asyncio.timeout(PATIENCE_S):
+                with pytest.raises((GRPCError, StreamTerminatedError)):
+                    await waiting
+    finally:
+        channel.close()
+
+
+async def test_the_key_of_a_revoked_node_gets_nothing_from_the_server_also_by_the_session_that_it_has(
+    server: Skerry, tmp_path: Path
+) -> None:
+    thief = await StolenNode.join(tmp_path, server)
+    async with GrpcControlDialer(thief._grpc, thief._membership.context).dial() as connection:
+        await connection.hello(NodeHello("stolen", member=ContinuumMember(thief.node, "stolen", "lab")))
+        assert (await asyncio.to_thread(server.cli, "certificate", "revoke", thief.serial)).returncode == 0
+        async with asyncio.timeout(PATIENCE_S):
+            with contextlib.suppress(errors.SkerryError):
+                async for _ in connection.messages():
+                    pass
+    with pytest.raises(errors.SkerryError):
+        await thief.register()
