@@ -52,3 +52,29 @@ def test_every_file_that_a_page_of_promises_names_exists(page: str) -> None:
         if not file.exists() or (test and f"def {test}(" not in file.read_text()):
             missing.append(f"{path}::{test}" if test else path)
     assert missing == []
+
+
+def test_every_promise_of_security_says_how_it_is_held_and_by_which_test_it_is_known() -> None:
+    section, unproven, promised = "", [], set()
+    for line in (ROOT / "SECURITY.md").read_text().splitlines():
+        if line.startswith("## "):
+            section = line.removeprefix("## ")
+        elif line.startswith("| ") and not line.startswith("| promise |"):
+            cells = [cell.strip() for cell in line.strip("|").split("|")]
+            promised.add(section)
+            files = re.findall(r"`(tests/[\w/]+\.py)`", cells[-1])
+            has_tests = files and all("def test_" in (ROOT / file).read_text() for file in files)
+            if len(cells) != 3 or not all(cells) or not has_tests:
+                unproven.append(cells[0])
+    assert unproven == []
+    against = {
+        "Another local user",
+        "A viewer or an invoker",
+        "A deployer",
+        "A function author",
+        "A guest of the market",
+        "A neighbour cloud",
+        "A stolen node key",
+        "A web page, a flood, a hostile client",
+    }
+    assert against - promised == set()

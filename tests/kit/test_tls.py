@@ -5,10 +5,12 @@ from __future__ import annotations
 import asyncio
 import ssl
 import time
-from collections.abc import AsyncIterator
+from collections import Counter
+from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from pathlib import Path
+from typing import cast
 
 import pytest
 import structlog
@@ -265,3 +267,67 @@ def test_uvloop_tells_refusals_too(ours: Folder) -> None:
 
     with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
         assert runner.run(scenario()) == "the client showed no certificate"
+
+
+class Pieces(asyncio.Protocol):
+    """What a server's connection is given, and in which turn of the loop."""
+
+    def __init__(self) -> None:
+        self.pieces: list[bytes] = []
+        self.turns: list[int] = []
+        self.turn = 0
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        self.transport = cast(asyncio.Transport, transport)  # uvloop has its own
+        self.loop = asyncio.get_running_loop()
+        self.undo = tls.pace_reads(self.transport, self.loop)
+        self.ticking = self.loop.call_soon(self._tick)
+
+    def data_received(self, data: bytes) -> None:
+        self.pieces.append(data)
+        self.turns.append(self.turn)
+
+    def connection_lost(self, error: Exception | None) -> None:
+        self.undo()
+        self.ticking.cancel()
+
+    def _tick(self) -> None:
+        self.turn += 1
+        self.ticking = self.loop.call_soon(self._tick)
+
+
+async def send_in_records_of_one_byte(ours: Folder, data: bytes, paused: bool) -> Pieces:
+    served = Pieces()
+    server = await asyncio.get_running_loop().create_server(
+        lambda: served, "127.0.0.1", 0, ssl=mutual(ours, ours.issue("server", server=True))
+    )
+    async with dialled(server.sockets[0].getsockname()[1], ours.client(ours.issue("client"))) as (_, writer):
+        writer.write(b"begin")
+        await eventually(lambda: served.pieces == [b"begin"])
+        if paused:
+            served.transport.pause_reading()
+        for number in range(len(data)):
+            writer.write(data[number : number + 1])
+        if paused:
+            await writer.drain()
+            served.transport.resume_reading()
+        await eventually(lambda: b"".join(served.pieces) == b"begin" + data)
+    await eventually(served.ticking.cancelled)
+    server.close()
+    await server.wait_closed()
+    return served
+
+
+@pytest.mark.parametrize("paused", [False, True], ids=["read at once", "paused first"])
+@pytest.mark.parametrize("loop_factory", [None, uvloop.new_event_loop], ids=["asyncio", "uvloop"])
+def test_of_a_flood_of_tiny_records_a_few_are_decrypted_in_each_turn(
+    ours: Folder, loop_factory: Callable[[], asyncio.AbstractEventLoop] | None, paused: bool
+) -> None:
+    data = bytes(number % 251 for number in range(3000))
+    with asyncio.Runner(loop_factory=loop_factory) as runner:
+        served = runner.run(send_in_records_of_one_byte(ours, data, paused))
+    assert max(map(len, served.pieces[1:])) <= tls.READS_PER_TURN
+    per_turn = Counter[int]()
+    for turn, piece in zip(served.turns[1:], served.pieces[1:], strict=True):
+        per_turn[turn] += len(piece)
+    assert max(per_turn.values()) <= tls.READS_PER_TURN

@@ -8,17 +8,25 @@ certificate and would hide a renewed certificate of ours. TLS below 1.2 is never
 
 from __future__ import annotations
 
+import asyncio
 import ssl
 from collections.abc import Callable, Sequence
 from contextvars import ContextVar
+from functools import partial
 from pathlib import Path
+from typing import TYPE_CHECKING, Final
 
 import structlog
+
+if TYPE_CHECKING:
+    from _typeshed import WriteableBuffer
 
 log = structlog.get_logger(__name__)
 
 HTTP2 = ("h2",)
 HTTP1 = ("http/1.1",)
+# Of a large upload, as much as the loop reads at a time; of tiny records, what takes as long as a request.
+READS_PER_TURN: Final = 32
 
 # OpenSSL's verification results (X509_V_ERR_*) in words; the rest keep OpenSSL's own text.
 _VERIFY = {
@@ -120,6 +128,31 @@ def _common(context: ssl.SSLContext, authority_pem: bytes, alpn: Sequence[str]) 
     return context
 
 
+def pace_reads(transport: asyncio.Transport, loop: asyncio.AbstractEventLoop) -> Callable[[], None]:
+    """Have a server's connection decrypt `READS_PER_TURN` records in a turn of the loop, and go on in later
+    ones. To be undone, by what is returned, when it has ended.
+
+    asyncio and uvloop decrypt all that was received before anybody is given any of it: of a flood of records
+    of one byte more than ten thousand in one turn, which takes as long as thousands of requests.
+    """
+    wrapped = transport.get_extra_info("ssl_object")
+    if not isinstance(wrapped, _ServerSide):
+        return lambda: None
+
+    def go_on() -> None:
+        wrapped.reads_left = READS_PER_TURN
+        # Whoever resumes is given what is there. If its reader has paused it, that one will.
+        if transport.is_reading() and not transport.is_closing():
+            transport.pause_reading()
+            transport.resume_reading()
+
+    def undo() -> None:
+        wrapped.pause = None
+
+    wrapped.pause = partial(loop.call_soon, go_on)
+    return undo
+
+
 class _ServerSide(ssl.SSLObject):
     """A connection as its server sees it.
 
@@ -127,11 +160,24 @@ class _ServerSide(ssl.SSLObject):
     alert by which OpenSSL tells the client why. So the failure is told here, and held back for one round
     if there is an alert to send: asked to wait for more, they first send what there is. The client's next
     bytes or its going away, or the listener's handshake timeout, then end the connection.
+
+    Reads are counted for `pace_reads`; one too many says that nothing more has come.
     """
 
     outgoing: ssl.MemoryBIO
     tell: Callable[[ssl.SSLError], None]
     failure: ssl.SSLError | None = None
+    pause: Callable[[], object] | None = None  # called when it has had its reads; None: they are not counted
+    reads_left = READS_PER_TURN
+
+    def read(self, len: int = 1024, buffer: WriteableBuffer | None = None) -> bytes:
+        if self.pause is not None:
+            if not self.reads_left:
+                raise ssl.SSLWantReadError("the other connections have their turn")
+            self.reads_left -= 1
+            if not self.reads_left:
+                self.pause()
+        return super().read(len, buffer)
 
     def do_handshake(self) -> None:
         if self.failure is not None:

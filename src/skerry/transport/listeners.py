@@ -25,7 +25,7 @@ from prometheus_client import Counter, Gauge
 from skerry.kit import metrics
 from skerry.kit.backoff import Backoff
 from skerry.kit.networks import Network
-from skerry.kit.tls import on_refusal
+from skerry.kit.tls import on_refusal, pace_reads
 from skerry.transport.access import peers
 from skerry.transport.admission import (
     FLOODED,
@@ -308,7 +308,7 @@ class Listener(Generic[C]):
         refusals: list[ssl.SSLError] = []
         on_refusal.set(refusals.append)  # for this task, which makes no other connection
         try:
-            await self._loop.connect_accepted_socket(
+            transport, _ = await self._loop.connect_accepted_socket(
                 lambda: cast(asyncio.Protocol, connection),
                 sock,
                 ssl=tls,
@@ -317,6 +317,9 @@ class Listener(Generic[C]):
             )
         except OSError as error:
             raise rejection_of(refusals[0] if refusals else error) from None
+        if tls is not None:
+            undo = pace_reads(transport, self._loop)
+            connection.closed.add_done_callback(lambda _: undo())
         return connection
 
     def _choose(self, first: bytes) -> ssl.SSLContext | None:

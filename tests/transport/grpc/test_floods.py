@@ -10,9 +10,11 @@ import pytest
 from h2.errors import ErrorCodes
 from h2.events import ConnectionTerminated
 from hyperframe.frame import (
+    ContinuationFrame,
     DataFrame,
     ExtensionFrame,
     Frame,
+    HeadersFrame,
     PingFrame,
     PriorityFrame,
     RstStreamFrame,
@@ -20,10 +22,11 @@ from hyperframe.frame import (
     WindowUpdateFrame,
 )
 
+from skerry.kit.tls import READS_PER_TURN
 from skerry.transport.access import peers
 from skerry.transport.admission import FAULTS
 from skerry.transport.grpc import connections
-from skerry.transport.grpc.connections import ConnectionLimits
+from skerry.transport.grpc.connections import ConnectionLimits, GrpcServerConnection
 from tests.support.waiting import PATIENCE_S, eventually
 from tests.transport.grpc.fakes import CHECK, WATCH
 from tests.transport.grpc.raw import RawClient, framed
@@ -67,10 +70,10 @@ def many_calls(raw: RawClient, path: str, count: int, *, are_reset: bool = False
     return raw.http2.data_to_send()
 
 
-async def flood(raw: RawClient, frame: bytes) -> None:
+async def flood(raw: RawClient, frame: bytes, first: bytes = b"") -> None:
     """More of it than anybody may send, and than fits into the kernel's buffers."""
     with contextlib.suppress(OSError):
-        await raw.send(frame * 100_000)
+        await raw.send(first + frame * 100_000)
 
 
 @pytest.mark.parametrize("is_tls", [False, True], ids=["plaintext", "tls"])
@@ -90,9 +93,47 @@ async def test_a_flood_of_frames_without_content_is_told_to_calm_down(serve, nam
     await eventually(lambda: not listener.connections)
 
 
-async def test_calls_that_are_taken_back_over_and_over_end_the_connection(serve):
+async def test_of_tls_records_of_one_byte_a_few_are_handled_in_each_turn(
+    serve, monkeypatch: pytest.MonkeyPatch
+):
+    pieces: list[int] = []
+    received = GrpcServerConnection.data_received
+
+    def data_received(connection: GrpcServerConnection, data: bytes) -> None:
+        pieces.append(len(data))
+        received(connection, data)
+
+    served = await serve()
+    async with RawClient(served.port, served.tls("viewer")) as raw:
+        stream = await raw.start(WATCH)
+        assert await raw.call(CHECK, framed(b"")) == OK
+        monkeypatch.setattr(GrpcServerConnection, "data_received", data_received)
+        for byte in DataFrame(stream, bytes(4000)).serialize():
+            raw.writer.write(bytes((byte,)))
+        assert await raw.call(CHECK, framed(b"")) == OK
+    assert max(pieces[:-1]) <= READS_PER_TURN
+
+
+@pytest.mark.parametrize("is_tls", [False, True], ids=["plaintext", "tls"])
+async def test_headers_that_never_end_are_no_way_to_flood(serve, is_tls: bool):
+    served = await serve()
+    context: ssl.SSLContext | None = served.tls("viewer") if is_tls else None
+    async with RawClient(served.port, context) as quiet, RawClient(served.port, context) as raw:
+        assert await quiet.call(CHECK, framed(b"")) == OK
+        begun = HeadersFrame(1, raw.http2.encoder.encode([(":method", "POST")])).serialize()
+        flooding = asyncio.ensure_future(flood(raw, ContinuationFrame(1).serialize(), begun))
+        assert await goaway_of(raw) == ErrorCodes.PROTOCOL_ERROR  # h2 allows 64
+        assert await quiet.call(CHECK, framed(b"")) == OK
+        raw.writer.transport.abort()
+        await flooding
+    [listener] = served.server._listeners
+    await eventually(lambda: not listener.connections)
+
+
+@pytest.mark.parametrize("is_tls", [False, True], ids=["plaintext", "tls"])
+async def test_calls_that_are_taken_back_over_and_over_end_the_connection(serve, is_tls: bool):
     served = await serve(limits=ConnectionLimits(control_frames=100, control_frames_per_s=1))
-    async with RawClient(served.port) as raw:
+    async with RawClient(served.port, served.tls("viewer") if is_tls else None) as raw:
         for _ in range(110):
             stream = await raw.start(WATCH)
             raw.http2.reset_stream(stream)
