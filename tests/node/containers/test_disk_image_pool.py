@@ -174,7 +174,7 @@ async def test_a_start_with_a_limit_takes_one_and_the_next_is_made_after_it(
         ready = {path.stat().st_ino for path in spares._images.spares.iterdir()}
         assert len(ready) == (READY if number else 0)
         await agent.containers.create(
-            spec(f"web{number}", "sleep", "60", room=Resources(disk=Gigabytes(1))), starts=True
+            spec(f"web{number}", "sleep", "60", resources=Resources(disk=Gigabytes(1))), starts=True
         )
         [image] = agent.containers._deps.records.place(f"web{number}").folder.glob("layer.*.ext4")
         assert (image.stat().st_ino in ready) == bool(number)
