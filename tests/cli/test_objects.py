@@ -129,6 +129,34 @@ def test_an_instance_that_crashed_is_shown_with_its_exit_code_restarts_and_next_
     assert float(last["data"]["retry_at"]) == pytest.approx(crashed[0]["retry_at"], abs=0.01)
 
 
+def test_an_instance_that_is_not_ready_is_shown_with_its_checks_and_why(cloud: CloudServer) -> None:
+    cloud.say("run", "--name", "unready", "--check", "http:80/health,interval=2s", IMAGE)
+    cloud.say("run", "--name", "web", "--liveness", "tcp:80", "--startup", "exec:test -e /up", IMAGE)
+    head, *lines = cloud.say("get", "instances").splitlines()
+    assert head.split()[:4] == ["NAME", "ID", "STATUS", "READY"]
+    shown = {line.split()[0]: line.split()[2:4] for line in lines}
+    assert shown == {"unready": ["RUNNING", "no"], "web": ["RUNNING", "yes"]}
+    why = "readiness check http:80/health failed: HTTP 503 (3 times)"
+    assert lines[[line.split()[0] for line in lines].index("unready")].endswith(why)
+    text = cloud.say("describe", "instance", "unready")
+    assert re.search(rf"^ready +no: {re.escape(why)}$", text, re.MULTILINE)
+    assert re.search(r"^checks +readiness=http:80/health$", text, re.MULTILINE)
+    assert re.search(
+        r"^checks +liveness=tcp:80 startup=exec:test -e /up$",
+        cloud.say("describe", "instance", "web"),
+        re.MULTILINE,
+    )
+    one = cloud.json("get", "instance", "unready")
+    assert (one["ready"], one["check_message"]) == (False, why)
+    assert one["checks"][0]["interval_s"] == 2.0
+
+
+def test_a_check_that_is_none_is_refused_before_anything_is_asked(cloud: CloudServer) -> None:
+    done = cloud.cli("run", "--check", "ping:80", IMAGE)
+    assert done.exit_code == 2
+    assert "is no check; write" in done.stderr
+
+
 def test_describe_of_one_that_waits_tells_what_nodes_say(cloud: CloudServer) -> None:
     cloud.say("run", "-d", "--name", "big", "--cpu", "5000", IMAGE)
     assert "lacks 1200 milli-cores of cpu (free:" in cloud.say("describe", "instance", "big")

@@ -166,5 +166,8 @@ class CloudServer:
                 await self.control.report(
                     order.instance, InstanceStatus.STARTING, reason="pulling a large image"
                 )
+        elif order.spec.name == "unready":
+            why = "readiness check http:80/health failed: HTTP 503 (3 times)"
+            await self.control.report(order.instance, *wanted, has_passed=False, check_message=why)
         else:
             await self.control.report(order.instance, *wanted, ip="10.64.0.2")

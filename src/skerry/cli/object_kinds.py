@@ -78,6 +78,7 @@ def _instance(one: JsonObject, names: NodeNames) -> TableRow:
         one["name"],
         one["id"],
         one["status"],
+        readiness(one),
         names.of(one["node_id"]),
         one["ip"] or "-",
         " ".join(one["ports"]) or "-",
@@ -87,8 +88,18 @@ def _instance(one: JsonObject, names: NodeNames) -> TableRow:
     )
 
 
+def readiness(one: JsonObject) -> str:
+    """Whether an instance that runs is ready: yes or no."""
+    if one["status"] != "RUNNING":
+        return "-"
+    return "yes" if one["ready"] else "no"
+
+
 def _reason(one: JsonObject) -> str:
-    """The reason; of a crashed instance also the next restart, which other reasons contain."""
+    """The reason; of a crashed instance also the next restart, which other reasons contain, and of one that
+    runs why it is not ready."""
+    if one["status"] == "RUNNING" and not one["ready"]:
+        return str(one["reason"] or one["check_message"])
     if one["status"] != "CRASHED" or one["retry_at"] is None:
         return str(one["reason"])
     return f"{one['reason']}; next restart {printing.next_try(one['retry_at'])}"
@@ -136,7 +147,9 @@ def _service(one: JsonObject, names: NodeNames) -> TableRow:
 
 
 INSTANCE: Final = ObjectKind(
-    "instance", ("name", "id", "status", "node", "ip", "ports", "restarts", "age", "reason"), _instance
+    "instance",
+    ("name", "id", "status", "ready", "node", "ip", "ports", "restarts", "age", "reason"),
+    _instance,
 )
 WORKLOAD: Final = ObjectKind(
     "workload",

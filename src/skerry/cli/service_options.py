@@ -11,12 +11,11 @@ from typing import Any, Final
 
 import click
 
-from skerry.cli import container_options
+from skerry.cli import check_options, container_options
 from skerry.cli import output as printing
 from skerry.cli.options import option_group
 from skerry.client.api import JsonObject
 
-_ROLES: Final = {"check": "readiness", "liveness": "liveness", "startup": "startup"}
 _METRIC: Final = re.compile(r"(?P<name>[A-Za-z_:][\w:]*):(?P<port>\d{1,5})(?P<path>/[^=]*)?=(?P<target>.+)")
 # Fields of the update policy by option.
 _UPDATE: Final = {
@@ -70,17 +69,7 @@ class MetricTarget(click.ParamType["JsonObject", str]):
 _SECONDS: Final = printing.Duration(allows_zero=True)
 
 spec = option_group(
-    click.option(
-        "--check",
-        multiple=True,
-        metavar="CHECK",
-        help="Readiness check: http:80/health, tcp:5432, grpc:50051 or exec:COMMAND, with options such as "
-        ",interval=2s behind it; repeatable.",
-    ),
-    click.option("--liveness", multiple=True, metavar="CHECK", help="Check whose failure restarts a copy."),
-    click.option(
-        "--startup", multiple=True, metavar="CHECK", help="Check that must pass before the others begin."
-    ),
+    check_options.checks,
     container_options.environment,
     click.option(
         "-p",
@@ -200,7 +189,7 @@ def body(given: JsonObject, before: JsonObject | None = None) -> JsonObject:
     """The fields that are given, and taken out of `given`. Of an update with `before`, checks replace those
     of their role, and variables are added."""
     made: JsonObject = {}
-    checks = _checks({role: given.pop(role) for role in _ROLES}, before)
+    checks = check_options.taken(given, before)
     variables = container_options.variables(given.pop("env"), given.pop("env_file"))
     publish = given.pop("publish")
     resources = {part: given.pop(part) for part in ("cpu", "memory", "disk")}
@@ -240,23 +229,6 @@ def autoscale(given: JsonObject) -> JsonObject:
     if chosen := {key: value for key, value in policy.items() if value is not None}:
         made["autoscale"] = chosen
     return made
-
-
-def _checks(given: JsonObject, before: JsonObject | None) -> list[JsonObject] | None:
-    if not any(given.values()):
-        return None
-    from skerry.model import errors, health_checks
-
-    replaced = {_ROLES[option] for option, texts in given.items() if texts}
-    found = [check for check in (before or {}).get("checks", []) if check["role"] not in replaced]
-    for option, texts in given.items():
-        for text in texts:
-            try:
-                check = health_checks.parse(text, health_checks.CheckRole(_ROLES[option]))
-            except errors.Invalid as error:
-                raise click.BadParameter(error.message, param_hint=f"--{option}") from None
-            found.append({field: getattr(check, field) for field in check.__struct_fields__})
-    return found
 
 
 def _merged(before: list[str], added: list[str]) -> list[str]:

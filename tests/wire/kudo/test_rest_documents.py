@@ -211,6 +211,8 @@ def test_a_document_has_what_kudos_document_says_and_both_names_where_two_are_in
         "reason": "exit code 3",
         "description": "exit code 3",
         "statusDescription": "exit code 3",
+        "ready": False,
+        "check_message": "",
         "exit_code": 3,
         "retry_at": 12.5,
         "restarts": 0,

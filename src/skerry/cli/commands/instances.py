@@ -12,6 +12,7 @@ from typing import Any, Final
 import click
 
 from skerry.cli import (
+    check_options,
     container_options,
     exec_session,
     image_references,
@@ -42,6 +43,7 @@ _DOWN: Final = frozenset({"STOPPED", *object_kinds.TERMINAL})
     show_default=True,
     help="Restart policy.",
 )
+@check_options.checks
 @click.option(
     "--constraint",
     "constraints",
@@ -77,10 +79,12 @@ def run(
     \b
       skerry run --name web -p 8080:80 docker.io/library/nginx
       skerry run --cpu 500 --memory 256 --constraint zone=edge example.org/sensor:3
+      skerry run --name web --check http:80/ --liveness tcp:80,grace=30s docker.io/library/nginx
       skerry run --name web --replicas 3 docker.io/library/nginx
       skerry run --restart never docker.io/library/busybox -- sh -c 'echo once'
     """
     replicas = spec.pop("replicas")
+    checks = check_options.taken(spec)
     body = {
         "name": name or container_options.name_for(image),
         "uri": image_references.resolve(image),
@@ -88,6 +92,7 @@ def run(
         "environment": container_options.variables(spec.pop("env"), spec.pop("env_file")),
         "ports": spec.pop("publish"),
         "resources": {part: spec.pop(part) or 0 for part in ("cpu", "memory", "disk")},
+        **({} if checks is None else {"checks": checks}),
         **spec,
     }
     if replicas is not None:

@@ -7,7 +7,7 @@ from typing import Final
 
 import click
 
-from skerry.cli import object_kinds, options, service_progress
+from skerry.cli import check_options, object_kinds, options, service_progress
 from skerry.cli import output as printing
 from skerry.cli import watch as cli_watch
 from skerry.cli.commands import instances, services
@@ -201,6 +201,7 @@ def _facts(kind: ObjectKind, one: JsonObject, names: NodeNames) -> list[tuple[st
         ("ports", " ".join(one["ports"])),
         ("limits", _amounts(resources)),
         ("restart policy", _restart(one)),
+        ("checks", check_options.describe(one["checks"])),
         ("architecture", one["architecture"]),
         ("constraints", " ".join(one["constraints"])),
         ("user namespace", one["userns"]),
@@ -211,6 +212,7 @@ def _facts(kind: ObjectKind, one: JsonObject, names: NodeNames) -> list[tuple[st
 def _instance(one: JsonObject, names: NodeNames) -> list[tuple[str, str]]:
     return [
         ("status", f"{cli_watch.describe(one)} (since {printing.ago(one['since'])})"),
+        ("ready", _ready(one)),
         ("desired status", one["desired"]),
         ("exit code", "" if one["exit_code"] is None else str(one["exit_code"])),
         ("restarts", str(one["restarts"])),
@@ -223,6 +225,11 @@ def _instance(one: JsonObject, names: NodeNames) -> list[tuple[str, str]]:
             f"{one['workload_id']}, version {one['workload_version']}" if one["workload_id"] else "",
         ),
     ]
+
+
+def _ready(one: JsonObject) -> str:
+    ready = object_kinds.readiness(one)
+    return f"no: {one['check_message']}" if ready == "no" and one["check_message"] else ready
 
 
 def _restart(one: JsonObject) -> str:

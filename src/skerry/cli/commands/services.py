@@ -11,7 +11,14 @@ from typing import IO, Any, Final
 
 import click
 
-from skerry.cli import image_references, object_kinds, options, service_options, service_plans
+from skerry.cli import (
+    check_options,
+    image_references,
+    object_kinds,
+    options,
+    service_options,
+    service_plans,
+)
 from skerry.cli import output as printing
 from skerry.cli import service_progress as progress
 from skerry.cli.errors import ErrorCollector
@@ -412,7 +419,7 @@ def _facts(one: JsonObject) -> list[tuple[str, str]]:
         ("environment", " ".join(each.partition("=")[0] for each in one["environment"])),
         ("ports", " ".join(one["ports"])),
         ("limits", ", ".join(amount for amount in object_kinds.amounts(one["resources"]) if amount != "-")),
-        ("checks", " ".join(f"{check['role']}={_target(check)}" for check in one["checks"])),
+        ("checks", check_options.describe(one["checks"])),
         ("constraints", " ".join(one["constraints"])),
         ("spread", " ".join(one["spread"])),
         ("max per node", str(one["max_per_node"] or "")),
@@ -441,15 +448,6 @@ def _policy(update: JsonObject) -> str:
     if update["canary"]:
         parts.append(f"{update['canary']} canaries")
     return ", ".join(parts)
-
-
-def _target(check: JsonObject) -> str:
-    if check["method"] == "exec":
-        return f"exec:{' '.join(check['command'])}"
-    behind = (
-        check["path"] if check["method"] == "http" else f"/{check['service']}" if check["service"] else ""
-    )
-    return f"{check['method']}:{check['port']}{behind}"
 
 
 def _changes(given: JsonObject, before: JsonObject) -> JsonObject:

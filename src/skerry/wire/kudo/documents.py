@@ -67,6 +67,8 @@ class InstanceInput(SpecInput, frozen=True, forbid_unknown_fields=True, kw_only=
     workload_name: OptionalField[str] = UNSET
     # What changes by itself first: who sends back what is out of date is told that.
     since: ReadOnly = UNSET
+    ready: ReadOnly = UNSET
+    check_message: ReadOnly = UNSET
     desired: ReadOnly = UNSET
     reason: ReadOnly = UNSET
     description: ReadOnly = UNSET
@@ -151,6 +153,8 @@ class InstanceDocument(msgspec.Struct, frozen=True, kw_only=True):
     status_description: Annotated[str, Meta(description="`reason`, by the name it has in the other")] = (
         msgspec.field(name="statusDescription")
     )
+    ready: Annotated[bool, Meta(description="It is RUNNING, has passed its health checks and is in service")]
+    check_message: Annotated[str, Meta(description="Why it has not passed its checks; empty: it has")]
     exit_code: Annotated[int | None, Meta(description="Of the last run, if it ended")]
     retry_at: Annotated[
         float | None,
@@ -190,6 +194,8 @@ def instance_document(instance: Instance, usage: Resources) -> InstanceDocument:
         reason=seen.reason,
         description=seen.reason,
         status_description=seen.reason,
+        ready=instance.is_ready,
+        check_message=seen.check_message,
         exit_code=seen.exit_code,
         retry_at=seen.retry_at,
         restarts=instance.restarts,
