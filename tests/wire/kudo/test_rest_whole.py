@@ -48,6 +48,8 @@ async def test_an_instance_of_a_spec_of_its_own_is_taken_back_too(rest: Rest) ->
 CHANGED: dict[str, dict[str, Any]] = {
     "instance": {
         "since": 1.0,
+        "ready": "yes",
+        "check_message": "because",
         "desired": "STOPPED",
         "reason": "because",
         "description": "because",

@@ -36,7 +36,9 @@ from skerry.wire.spec_documents import (
 )
 
 ReadOnly: TypeAlias = (
-    Annotated[str | int | float | None, Meta(description="Written by the server; accepted as it was read")]
+    Annotated[
+        str | bool | int | float | None, Meta(description="Written by the server; accepted as it was read")
+    ]
     | UnsetType
 )
 InNamespace: TypeAlias = (
