@@ -111,6 +111,15 @@ class Lan(Cluster):
 
         return str(eventually_sync(lambda: inside(self._machines[source].place, get)))
 
+    def address(self, name: str) -> str:
+        """Of a node's machine."""
+        return self._addresses[name]
+
+    @property
+    def server_place(self) -> Path:
+        """The network namespace of the server, from which every machine is reached."""
+        return self._switch.place
+
     def cut(self, name: str) -> None:
         """Take a node's cable away."""
         self._switch.run("ip", "link", "set", f"to-{name}", "down")
@@ -144,6 +153,9 @@ class Lan(Cluster):
             self.mend(name)
             self.call("POST", f"/node/{name}/uncordon")
         self.until_ready(*self.nodes)
+        for service in self.call("GET", "/service/")["services"]:
+            self.call("DELETE", f"/service/{service['name']}")
+            self._until(f"/service/{service['name']}", {"code": "not-found"})
         self.destroy(*self.instances())
         assert self.copies() == [], "there are copies that the server does not know of"
 
