@@ -43,10 +43,12 @@ SECTIONS = {
         "exec": Verb("skerry.cli.commands.instances", "Run a command in an instance."),
         "explain": Verb("skerry.cli.commands.instances", "Show why an instance is not placed."),
     },
-    "Services": {
+    "Services, jobs and schedules": {
         "service": Verb(
             "skerry.cli.commands.services", "Run an image in several copies, and update it without a gap."
         ),
+        "job": Verb("skerry.cli.commands.jobs", "Run an image to completion, with retries."),
+        "schedule": Verb("skerry.cli.commands.schedules", "Run jobs, or call functions, at set times."),
     },
     "Functions": {
         "fn": Verb("skerry.cli.commands.functions", "Deploy functions and call them."),

@@ -1,0 +1,133 @@
+"""Options of `skerry job run` and `skerry schedule add`, the request body built from them, and both kinds.
+
+Options that are not given are not in the body, so that the server takes its default. The server validates
+values; here only what cannot be sent is refused.
+"""
+
+from __future__ import annotations
+
+from typing import Any, Final
+
+import click
+
+from skerry.cli import container_options, image_references
+from skerry.cli import output as printing
+from skerry.cli.object_kinds import NodeNames, ObjectKind, TableRow
+from skerry.cli.options import option_group
+from skerry.client.api import JsonObject
+
+_NUMBERS: Final = {
+    "completions": "completions",
+    "parallelism": "parallelism",
+    "retries": "retries",
+    "deadline": "deadline_s",
+    "keep_for": "keep_for_s",
+}
+_RESOURCES: Final = ("cpu", "memory", "disk")
+
+
+class DurationOrZero(printing.Duration):
+    """A duration, or `0`."""
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> float:
+        return 0.0 if str(value).strip() in ("0", "0s") else super().convert(value, param, ctx)
+
+
+# What both commands have.
+spec = option_group(
+    container_options.environment,
+    click.option(
+        "--cpu", metavar="MILLI", type=click.IntRange(min=1), help="CPU limit of each try in millicores."
+    ),
+    click.option("--memory", metavar="MB", type=click.IntRange(min=1), help="Memory limit of each try."),
+    click.option("--disk", metavar="GB", type=click.IntRange(min=1), help="Limit of the writable layer."),
+    click.option(
+        "--constraint",
+        "constraints",
+        multiple=True,
+        metavar="LABEL=VALUE",
+        help="Only nodes with this label; LABEL!=VALUE: only nodes without it; repeatable.",
+    ),
+    click.option(
+        "--userns",
+        type=click.Choice(["private", "host"]),
+        help="User namespace: its own, or the node's, which needs the role admin.  [default: private]",
+    ),
+    click.option("--completions", metavar="N", type=int, help="Runs that must succeed.  [default: 1]"),
+    click.option("--parallelism", metavar="N", type=int, help="Runs at once.  [default: 1]"),
+    click.option(
+        "--retries", metavar="N", type=int, help="Retries of each completion that failed.  [default: 3]"
+    ),
+    click.option(
+        "--deadline",
+        metavar="TIME",
+        type=printing.Duration(),
+        help="The job fails if it takes longer: 5m, 2h.  [default: unlimited]",
+    ),
+    click.option(
+        "--keep-for",
+        metavar="TIME",
+        type=DurationOrZero(),
+        help="Keep the job and the logs of every try after its end: 1h, 7d.  [default: 1d]",
+    ),
+)
+
+
+def body(image: str, arguments: tuple[str, ...], given: dict[str, Any]) -> JsonObject:
+    """What the options say of a job."""
+    made: JsonObject = {
+        "image": image_references.resolve(image),
+        "arguments": list(arguments),
+        "environment": container_options.variables(given["env"], given["env_file"]),
+        "constraints": list(given["constraints"]),
+        "resources": {part: given[part] or 0 for part in _RESOURCES},
+    }
+    if given["userns"] is not None:
+        made["userns"] = given["userns"]
+    numbers = {field: given[option] for option, field in _NUMBERS.items()}
+    return made | {field: value for field, value in numbers.items() if value is not None}
+
+
+def _job(one: JsonObject, names: NodeNames) -> TableRow:
+    return (
+        one["name"],
+        one["status"],
+        f"{one['succeeded']}/{one['completions']}",
+        str(one["active"]),
+        str(one["failures"]),
+        printing.age(one["created_at"]),
+        one["image"],
+        one["reason"],
+    )
+
+
+def _schedule(one: JsonObject, names: NodeNames) -> TableRow:
+    last = one["runs"][-1] if one["runs"] else None
+    return (
+        one["name"],
+        one["cron"],
+        one["timezone"],
+        target_text(one),
+        "paused" if one["paused"] else next(iter(one["next_local"]), "-"),
+        "-" if last is None else last["status"],
+        printing.age(one["created_at"]),
+    )
+
+
+def target_text(schedule: JsonObject) -> str:
+    """What a schedule runs."""
+    if schedule["function"] is not None:
+        return f"function {schedule['function']['name']}"
+    return f"job of {schedule['job']['image']}"
+
+
+JOB: Final = ObjectKind("job", ("name", "status", "done", "active", "failed", "age", "image", "reason"), _job)
+SCHEDULE: Final = ObjectKind(
+    "schedule", ("name", "cron", "timezone", "target", "next", "last", "age"), _schedule
+)
+
+
+def path(kind: ObjectKind, name: str, namespace: str | None, *rest: str) -> tuple[str, ...]:
+    """Of an object on the server, in a namespace if one is given."""
+    within = () if namespace is None else ("namespace", namespace)
+    return (*within, kind.word, name, *rest)
