@@ -138,6 +138,7 @@ async def cancel(
     "DELETE",
     "/job/{name}",
     summary="Delete a job, its tries and their logs",
+    status=202,
     raises=(errors.Invalid, errors.NotFound, errors.Unavailable),
 )
 async def delete(
