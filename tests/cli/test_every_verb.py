@@ -27,7 +27,7 @@ NO_SERVER, REFUSED, USAGE = 3, 1, 2
 ALONE = {("up",), ("server",), ("node",), ("node", "leave")}
 SIMULATES = "sim"
 # They look at what they were given before they call, and ours is not good enough.
-LOOK_FIRST = {"apply", "fn deploy", "cell start", "service autoscale", "service plan"}
+LOOK_FIRST = {"apply", "fn deploy", "cell start", "schedule add", "service autoscale", "service plan"}
 # What arguments must be to be looked at further.
 WORDS = {"kind": "instance", "currency": "EUR", "changes": "a=b", "duration_s": "1h"}
 NO_PID = 2**22 + 1

@@ -26,12 +26,7 @@ _NUMBERS: Final = {
 _RESOURCES: Final = ("cpu", "memory", "disk")
 
 
-class DurationOrZero(printing.Duration):
-    """A duration, or `0`."""
-
-    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> float:
-        return 0.0 if str(value).strip() in ("0", "0s") else super().convert(value, param, ctx)
-
+SECONDS: Final = printing.Duration(allows_zero=True)
 
 # What both commands have.
 spec = option_group(
@@ -67,7 +62,7 @@ spec = option_group(
     click.option(
         "--keep-for",
         metavar="TIME",
-        type=DurationOrZero(),
+        type=SECONDS,
         help="Keep the job and the logs of every try after its end: 1h, 7d.  [default: 1d]",
     ),
 )

@@ -56,7 +56,7 @@ def schedule() -> None:
 @click.option(
     "--window",
     metavar="TIME",
-    type=job_options.DurationOrZero(),
+    type=job_options.SECONDS,
     help="Runs missed while no server was there are made up for within this: 1h.  [default: 1h]",
 )
 @click.option("--paused", is_flag=True, help="Begin when it is resumed.")

@@ -280,7 +280,7 @@ async def test_a_viewer_sees_no_values_and_changes_nothing_and_an_invoker_sees_n
 
 async def test_a_deployer_gets_no_more_than_their_own_authority(rest: Rest) -> None:
     deployer = await rest.site.bearer(Role.DEPLOYER)
-    for body in ({**SUMS, "userns": "host"}, {**SUMS, "image": "oci-archive:/root/secret.tar"}):
+    for body in ({**SUMS, "userns": "host"}, {**SUMS, "image": "oci-archive:/srv/secret.tar"}):
         assert (await rest.ask("PUT", "/job/", body, headers=deployer)).status == 403
     await rest.make("/job/", {**SUMS, "userns": "host"})  # by an admin
     copied = {"name": "copied", "cron": "* * * * *", "from_job": "sums"}
