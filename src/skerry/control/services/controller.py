@@ -22,7 +22,7 @@ from skerry.control.services.decisions import decide
 from skerry.control.services.plan_writer import ServicePlanWriter, ServiceTransaction
 from skerry.control.services.tables import ServiceRecord, ServiceTables
 from skerry.control.work_queue import WorkQueue
-from skerry.kit import metrics
+from skerry.kit import metrics, ulid
 from skerry.kit.backoff import Backoff
 from skerry.kit.clock import Clock
 from skerry.model import errors
@@ -59,15 +59,17 @@ class ServiceController:
         instance_table: InstanceTable,
         conditions: NodeConditions,
         settled: Callable[[], Awaitable[None]] = _at_once,
+        new_id: Callable[[float], str] = ulid.new_id,
     ) -> None:
-        """Nothing is decided before `settled` returns, which is asked before every turn."""
+        """Nothing is decided before `settled` returns, which is asked before every turn; `new_id` names a
+        copy that is made at this time."""
         self._store = store
         self._clock = clock
         self._tables = tables
         self._instances = instance_table
         self._conditions = conditions
         self._settled = settled
-        self._writer = ServicePlanWriter(events, tables, instance_table)
+        self._writer = ServicePlanWriter(events, tables, instance_table, new_id)
         self._queue: WorkQueue[ServiceId] = WorkQueue()
         self._changed = asyncio.Event()
         self._slots = asyncio.Semaphore(_UNDER_WAY)

@@ -6,7 +6,7 @@ cut: what is left comes with the next plan.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 
 from msgspec.structs import replace
@@ -57,7 +57,15 @@ class ServiceTransaction:
 class ServicePlanWriter:
     """Turns plans into transactions."""
 
-    def __init__(self, events: EventLog, tables: ServiceTables, instance_table: InstanceTable) -> None:
+    def __init__(
+        self,
+        events: EventLog,
+        tables: ServiceTables,
+        instance_table: InstanceTable,
+        new_id: Callable[[float], str] = ulid.new_id,
+    ) -> None:
+        """`new_id` names a copy that is made at this time."""
+        self._new_id = new_id
         self._events = events
         self._tables = tables
         self._instances = instance_table
@@ -72,7 +80,7 @@ class ServicePlanWriter:
         made.changes_service = plan.is_removed or plan.service != service
         made.add(self._record_ops(service, plan))
         known = {copy.value.id: copy for copy in copies}
-        for step in _transitions(plan, now):
+        for step in self._transitions(plan, now):
             id = step.after.id
             if not made.add(self._writer.ops(step), [self._instances.expect(id, known.get(id))]):
                 break
@@ -107,24 +115,25 @@ class ServicePlanWriter:
             **event.data,
         )
 
+    def _transitions(self, plan: ServicePlan, now: float) -> Iterator[InstanceTransition]:
+        for copy in plan.destroys:
+            step = transitions.set_desired(copy, DesiredStatus.DESTROYED, at=now, actor="skerry")
+            if step is not None:
+                yield step.because_of(plan.service.request_id)
+        for copy in plan.retires:
+            yield transitions.retire(copy, at=now)
+        for new in plan.creates:
+            yield transitions.create(new_instance(plan.service, new, now, self._new_id), actor="skerry")
 
-def _transitions(plan: ServicePlan, now: float) -> Iterator[InstanceTransition]:
-    for copy in plan.destroys:
-        step = transitions.set_desired(copy, DesiredStatus.DESTROYED, at=now, actor="skerry")
-        if step is not None:
-            yield step.because_of(plan.service.request_id)
-    for copy in plan.retires:
-        yield transitions.retire(copy, at=now)
-    for new in plan.creates:
-        yield transitions.create(new_instance(plan.service, new, now), actor="skerry")
 
-
-def new_instance(service: Service, new: NewCopy, now: float) -> Instance:
+def new_instance(
+    service: Service, new: NewCopy, now: float, new_id: Callable[[float], str] = ulid.new_id
+) -> Instance:
     """A new copy, which waits for a node."""
     spec = replace(new.revision.template, name=f"{service.name}-{new.index}")
     number = new.revision.number
     return Instance(
-        InstanceId(ulid.new_id(now)),
+        InstanceId(new_id(now)),
         spec,
         now,
         ObservedState(InstanceStatus.SCHEDULING, now, has_passed=not spec.decides_readiness),

@@ -57,7 +57,10 @@ class ServiceRegistry:
         instance_table: InstanceTable,
         conditions: NodeConditions,
         placement: PlacementPreview,
+        new_id: Callable[[float], str] = ulid.new_id,
     ) -> None:
+        """`new_id` names a service that is made at this time."""
+        self._new_id = new_id
         self.tables = tables
         self._store = store
         self._events = events
@@ -94,7 +97,7 @@ class ServiceRegistry:
         table = self.tables.services
         now = self._clock.now()
         service = requests.create(
-            ServiceId(ulid.new_id(now)),
+            ServiceId(self._new_id(now)),
             spec,
             namespace=namespace,
             now=now,
@@ -202,7 +205,7 @@ class ServiceRegistry:
             spec = make(None)
             check_size(spec.template)
             check_granted(spec.template)
-            id = ServiceId(ulid.new_id(now))
+            id = ServiceId(self._new_id(now))
             after = requests.create(id, spec, namespace=namespace, now=now, actor=actor)
             return previews.preview(None, after, (), self._placement, now)
         before = record.value
