@@ -13,6 +13,7 @@ import random
 import statistics
 import time
 from collections.abc import Callable, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -142,12 +143,17 @@ async def _run_faulty(day: Scenario, for_s: float, show: ProgressCallback) -> Sc
         shown = asyncio.ensure_future(_show(cloud, show, every_s=for_s / 20))
         try:
             await _wish_for(cloud, day.specs)
+            for _ in range(_services(day.instances)):
+                with suppress(errors.SkerryError):
+                    await mischief.users.create_a_service()
             # The more there is, the more happens to it.
             await mischief.go_on(for_s, every_s=min(2.0, 200.0 / (day.nodes + 1)))
             await cloud.calm_down()
             mixed.is_calm = True
             calm_at = clock.monotonic()
+            deciding = asyncio.ensure_future(mischief.users.decide_what_waits())
             unrest = await cloud.come_to_rest(_REST_S)
+            await cancel_and_wait([deciding])
         finally:
             await cancel_and_wait([shown])
         rest_s = clock.monotonic() - calm_at
@@ -163,6 +169,11 @@ async def _run_faulty(day: Scenario, for_s: float, show: ProgressCallback) -> Sc
         wrong = [*cloud.witness.violations, *unrest]
     await store.close()
     return ScenarioResult(figures, wrong)
+
+
+def _services(instances: int) -> int:
+    """How many services there are beside so many instances."""
+    return -(-instances // 10)
 
 
 async def _wish_for(cloud: SimulatedCloud, specs: Sequence[InstanceSpec]) -> None:

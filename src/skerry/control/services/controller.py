@@ -2,14 +2,17 @@
 
 A service is looked at when its record, one of its copies or a node of theirs has changed, and when a time
 comes that a plan named; nothing is polled. The record, the copies and the events of one plan are one
-transaction, which expects the record and every copy to be as they were: if somebody was quicker, nothing is
-written and it is decided anew. Several transactions are on their way at once, of one service never two.
+transaction, which expects the record, and every copy that it changes, to be as they were: if somebody was
+quicker, nothing is written and it is decided anew. Several transactions are on their way at once, of one
+service never two. One that failed may still be written later; before anything is decided again, the record
+is written as it is, after which the store refuses what expected it as it was.
 """
 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable
+from collections.abc import AsyncIterator, Awaitable, Callable
+from contextlib import asynccontextmanager
 
 import structlog
 
@@ -20,7 +23,7 @@ from skerry.control.nodes.conditions import NodeConditions
 from skerry.control.services.copies import NodeAvailability
 from skerry.control.services.decisions import decide
 from skerry.control.services.plan_writer import ServicePlanWriter, ServiceTransaction
-from skerry.control.services.tables import ServiceRecord, ServiceTables
+from skerry.control.services.tables import ServiceRecord, ServiceTables, service_key
 from skerry.control.work_queue import WorkQueue
 from skerry.kit import metrics, ulid
 from skerry.kit.backoff import Backoff
@@ -73,6 +76,7 @@ class ServiceController:
         self._queue: WorkQueue[ServiceId] = WorkQueue()
         self._changed = asyncio.Event()
         self._slots = asyncio.Semaphore(_UNDER_WAY)
+        self._uncertain: set[ServiceId] = set()  # whose last transaction may have been written, or may be yet
         self._backoff = Backoff(cap_s=5.0)
         self._unreachable: set[NodeId] = set()
         self._draining: set[NodeId] = set()
@@ -95,6 +99,7 @@ class ServiceController:
         await self._instances.sync()
         await self._tables.services.sync()
         self._slots = asyncio.Semaphore(_UNDER_WAY)
+        self._uncertain.clear()  # the store refuses what has the fence of an earlier term
         self._queue.clear()
         self._queue.add_all(record.value.id for _, record in self._tables.services.items())
         try:
@@ -118,7 +123,12 @@ class ServiceController:
                 return False
             record = self._tables.by_id(id)
             if record is None:
+                self._uncertain.discard(id)
                 self._queue.done(id)
+                continue
+            if id in self._uncertain:
+                await self._slots.acquire()
+                group.create_task(self._write_through(record, fence))
                 continue
             copies = self._instances.index.of_owner(OwnerKind.SERVICE, id)
             plan = decide(record.value, [known.value for known in copies], self._nodes, now)
@@ -140,8 +150,7 @@ class ServiceController:
             pass
 
     async def _carry_out(self, transaction: ServiceTransaction, fence: Expect) -> None:
-        id = transaction.service
-        try:
+        async with self._one_at_a_time(transaction.service):
             revision = await fencing.commit(self._store, transaction.ops, transaction.expect, fence)
             if transaction.changes_copies:
                 await self._instances.wait_for_change(revision)
@@ -150,11 +159,32 @@ class ServiceController:
             for event in transaction.events:
                 if outcome := _OUTCOMES.get(event.kind):
                     ROLLOUTS.labels(outcome).inc()
-        except errors.Conflict:  # decided anew on what it is now
-            await self._instances.sync()
-            await self._tables.services.sync()
+
+    async def _write_through(self, record: ServiceRecord, fence: Expect) -> None:
+        """Write the record as it is: whatever was sent before is known then, or refused for ever."""
+        service, services = record.value, self._tables.services
+        key = service_key(service.namespace, service.name)
+        async with self._one_at_a_time(service.id):
+            revision = await fencing.commit(
+                self._store, [services.put(key, service)], [services.expect(key, record)], fence
+            )
+            await services.wait_for_change(revision)
+            await self._instances.wait_for_revision(revision)
+            self._uncertain.discard(service.id)
+
+    @asynccontextmanager
+    async def _one_at_a_time(self, id: ServiceId) -> AsyncIterator[None]:
+        """A transaction about a service, which is looked at again afterwards."""
+        try:
+            try:
+                yield
+            except errors.Conflict:  # decided anew on what it is now
+                await self._instances.sync()
+                await self._tables.services.sync()
+                self._uncertain.discard(id)
         except errors.Unavailable as error:
             log.warning("services.interrupted", error=error.message)
+            self._uncertain.add(id)
             await asyncio.sleep(self._backoff.delay(0))
         finally:
             self._slots.release()

@@ -13,12 +13,13 @@ from contextlib import asynccontextmanager, suppress
 from itertools import count
 from typing import Any, TypeVar
 
+from skerry.kit import ulid
 from skerry.kit.clock import Clock
 from skerry.kit.tasks import cancel_and_wait
 from skerry.model import errors
 from skerry.model.ids import InstanceId, NodeId
 from skerry.model.node_messages import NodeHello, SessionConfig
-from skerry.model.nodes import NodeFacts
+from skerry.model.nodes import Liveness, NodeFacts
 from skerry.model.resources import Resources
 from skerry.model.settings import EventSettings, FleetSettings
 from skerry.model.statuses import DesiredStatus
@@ -56,7 +57,9 @@ class SimulatedCloud:
         self.faults = faults
         self.servers: list[SimulatedServer] = []
         self.links = AgentDriver(clock, faults, lambda: [one for one in self.servers if one.is_open])
-        self.witness = InvariantChecker(store, self.machine, reserve_percent=settings.reserve_percent)
+        self.witness = InvariantChecker(
+            store, self.machine, reserve_percent=settings.reserve_percent, is_heard=self._is_live
+        )
         self._plans = fates
         self._settings = settings
         self._events = events
@@ -74,9 +77,14 @@ class SimulatedCloud:
 
     async def add_server(self, *, leads: bool = True) -> SimulatedServer:
         """Another server; returns when it serves."""
-        line = FaultyStore(self.store, self.faults)
+        line = FaultyStore(self.store, self.faults, self.witness.services.sent)
         server = SimulatedServer(
-            f"server-{next(self._names)}", line, self.clock, self._settings, self._events
+            f"server-{next(self._names)}",
+            line,
+            self.clock,
+            self._settings,
+            self._events,
+            new_id=lambda now: ulid.new_id(now, self.faults.chance.getrandbits),
         )
         self.lines[server] = line
         self.servers.append(server)
@@ -95,6 +103,12 @@ class SimulatedCloud:
         return next((server for server in self.servers if server.leader.is_leading), None)
 
     # Nodes
+
+    def _is_live(self, node: NodeId) -> bool:
+        """True if the leader hears it."""
+        leader = self.leader
+        condition = None if leader is None else leader.nodes.condition(node)
+        return condition is not None and condition.liveness is Liveness.LIVE
 
     def add_node(
         self, name: str, resources: Resources, labels: dict[str, str] | None = None

@@ -24,6 +24,7 @@ def differences(
     """Everything that is not yet as it must be in the end."""
     yield from witness.unfulfilled()
     yield from witness.in_vain()
+    yield from witness.services.unfulfilled(lambda copy: any(node.fits for node in explain(copy)))
     runners: dict[InstanceId, list[NodeId]] = {}
     bound: dict[NodeId | None, dict[InstanceId, Instance]] = {}
     for instance in witness.instances.values():

@@ -22,10 +22,9 @@ from skerry.model.ids import InstanceId, NodeId
 from skerry.model.statuses import DesiredStatus
 from skerry.model.workloads import InstanceSpec
 from skerry.sim.cluster.cloud import SimulatedCloud
+from skerry.sim.cluster.service_users import FaultAction, ServiceUsers
 
 _GREAT_S = 15.0  # between two deeds that concern everybody
-
-FaultAction = Callable[[], Coroutine[Any, Any, None]]
 
 
 class FaultInjector:
@@ -33,6 +32,7 @@ class FaultInjector:
 
     def __init__(self, cloud: SimulatedCloud, chance: random.Random) -> None:
         self.deeds: Counter[str] = Counter()
+        self.users = ServiceUsers(cloud, chance, self._soon)
         self._cloud = cloud
         self._chance = chance
         self._later: set[asyncio.Task[None]] = set()
@@ -49,6 +49,7 @@ class FaultInjector:
             self.unregister_a_node: 1,
             self.change_a_mind: 20,
             self.change_a_spec: 2,
+            **self.users.actions(),
         }
         try:
             async with asyncio.TaskGroup() as group:
@@ -171,11 +172,11 @@ class FaultInjector:
         return self._chance.choice(self._cloud.machines()).id
 
     def _an_instance(self) -> InstanceId | None:
-        ids = list(self._cloud.witness.instances)
+        ids = [id for id, one in self._cloud.witness.instances.items() if one.owner is None]
         return self._chance.choice(ids) if ids else None
 
     def _a_spec(self) -> InstanceSpec:
-        known = list(self._cloud.witness.instances.values())
+        known = [one for one in self._cloud.witness.instances.values() if one.owner is None]
         if known:
             return self._chance.choice(known).spec
         return InstanceSpec(name="late", uri="example.org/late:1")

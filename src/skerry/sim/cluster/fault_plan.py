@@ -10,6 +10,7 @@ import random
 from collections.abc import Callable
 
 import msgspec
+from msgspec.structs import replace
 
 from skerry.model.ids import InstanceId
 
@@ -22,6 +23,7 @@ class FaultPlan(msgspec.Struct, frozen=True):
     runs_s: float | None = None  # until it ends by itself; None: it does not
     exit_code: int = 0
     stop_s: float = 0.2  # from the wish to stop to the end
+    ready_s: float | None = 0.2  # from the start of the run until its checks pass; None: they never do
 
 
 class RunKey(msgspec.Struct, frozen=True):
@@ -30,7 +32,15 @@ class RunKey(msgspec.Struct, frozen=True):
     instance: InstanceId
     generation: int
     number: int
+    image: str = ""
 
+
+# Images that are broken, and how.
+BAD_IMAGES = {
+    "example.org/bad:unstartable": FaultPlan(refusal="the image cannot be pulled"),
+    "example.org/bad:crashes": FaultPlan(runs_s=0.5, exit_code=1),
+    "example.org/bad:unready": FaultPlan(ready_s=None),
+}
 
 FaultPlanner = Callable[[RunKey], FaultPlan]
 
@@ -42,7 +52,10 @@ def healthy_runs(start_s: float = 0.5) -> FaultPlanner:
 
 
 class RandomFaultPlanner(msgspec.Struct):
-    """Most run well, some end or crash, and some cannot be started; with `is_calm` none of that any more."""
+    """Most run well, some end or crash, and some cannot be started; with `is_calm` none of that any more.
+
+    What runs an image of `BAD_IMAGES` never works: it cannot be started, crashes at once or is never ready.
+    """
 
     seed: int
     start_s: float = 0.5
@@ -55,6 +68,8 @@ class RandomFaultPlanner(msgspec.Struct):
         chance = random.Random(f"{self.seed}/{run.instance}/{run.generation}/{run.number}")  # noqa: S311 - a simulation
         start_s = self.start_s * chance.uniform(0.5, 2.0)
         which = chance.random()
+        if run.image in BAD_IMAGES:
+            return replace(BAD_IMAGES[run.image], start_s=start_s)
         if self.is_calm or which > self.refused + self.crashed + self.ended:
             return FaultPlan(start_s)
         if which < self.refused:

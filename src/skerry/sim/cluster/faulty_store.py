@@ -8,20 +8,32 @@ and expectations are for.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncGenerator, AsyncIterator, Sequence
+from collections.abc import AsyncGenerator, AsyncIterator, Callable, Sequence
 from contextlib import AbstractAsyncContextManager, aclosing, asynccontextmanager, suppress
 
+from skerry.control.instance_index import PREFIX as INSTANCES
 from skerry.model import errors
 from skerry.sim.cluster.fault_schedule import FaultSchedule
 from skerry.store.protocol import Batch, Entry, Expect, LeaseId, Op, RangePage, Store
 
 
 class FaultyStore:
-    """`cut` is the death of the server at this end."""
+    """`cut` is the death of the server at this end.
 
-    def __init__(self, store: Store, faults: FaultSchedule) -> None:
+    `sent` is told of every transaction that is sent, with the revision up to which this end had then heard of
+    changes of instances.
+    """
+
+    def __init__(
+        self,
+        store: Store,
+        faults: FaultSchedule,
+        sent: Callable[[Sequence[Op], int], None] = lambda ops, known: None,
+    ) -> None:
         self._store = store
         self.faults = faults
+        self._sent = sent
+        self._known = 0
         self._is_cut = False
         self._stragglers: set[asyncio.Task[None]] = set()
 
@@ -35,10 +47,14 @@ class FaultyStore:
 
     async def range(self, prefix: str, *, limit: int = 0, cursor: str | None = None) -> RangePage:
         await self._travel()
-        return await self._store.range(prefix, limit=limit, cursor=cursor)
+        page = await self._store.range(prefix, limit=limit, cursor=cursor)
+        if prefix == INSTANCES:
+            self._known = page.revision
+        return page
 
     async def commit(self, ops: Sequence[Op], expect: Sequence[Expect] = ()) -> int:
         ops, expect = tuple(ops), tuple(expect)
+        self._sent(ops, self._known)
         try:
             await self._travel()
         except asyncio.CancelledError:
@@ -53,16 +69,18 @@ class FaultyStore:
         await self._travel()
         async with (
             self._store.watch(prefix, since=since) as batches,
-            aclosing(self._follow(batches)) as followed,
+            aclosing(self._follow(prefix, batches)) as followed,
         ):
             yield followed
 
     def watch(self, prefix: str, *, since: int) -> AbstractAsyncContextManager[AsyncIterator[Batch]]:
         return self._watch(prefix, since)
 
-    async def _follow(self, batches: AsyncIterator[Batch]) -> AsyncGenerator[Batch]:
+    async def _follow(self, prefix: str, batches: AsyncIterator[Batch]) -> AsyncGenerator[Batch]:
         async for batch in batches:
             await self._travel()
+            if prefix == INSTANCES:
+                self._known = batch.revision
             yield batch
 
     async def grant(self, ttl_s: int) -> LeaseId:

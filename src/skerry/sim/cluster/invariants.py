@@ -10,8 +10,8 @@ The properties, by name:
 - never in vain: no node is told to remove the very copy that is bound to it;
 - never a lost wish: what was acknowledged stands, until somebody wishes otherwise.
 
-A witness only looks. What it saw that must not be is in `violations`; what a cloud at rest must be like is
-asked by `skerry.sim.cluster.convergence`.
+Those of services are `skerry.sim.cluster.service_invariants`. A witness only looks. What it saw that must not
+be is in `violations`; what a cloud at rest must be like is asked by `skerry.sim.cluster.convergence`.
 """
 
 from __future__ import annotations
@@ -30,15 +30,22 @@ from skerry.model.statuses import TERMINAL, DesiredStatus, InstanceStatus
 from skerry.model.workloads import Instance, InstanceSpec
 from skerry.schedule.requests import ADDRESSES_PER_NODE
 from skerry.sim.cluster.node import SimulatedInstance, SimulatedNode
+from skerry.sim.cluster.service_invariants import ServiceInvariants
 from skerry.store.protocol import Batch, Store
 
 
 class InvariantChecker:
-    """Follows a store; `machine` finds the machine of a node."""
+    """Follows a store; `machine` finds the machine of a node, `is_heard` says whether the leader hears it."""
 
     def __init__(
-        self, store: Store, machine: Callable[[NodeId], SimulatedNode | None], *, reserve_percent: int
+        self,
+        store: Store,
+        machine: Callable[[NodeId], SimulatedNode | None],
+        *,
+        reserve_percent: int,
+        is_heard: Callable[[NodeId], bool] = lambda node: True,
     ) -> None:
+        self.services = ServiceInvariants(self._object, is_heard)
         self._store = store
         self._machine = machine
         self._share = 100 - reserve_percent
@@ -62,6 +69,7 @@ class InvariantChecker:
 
     def see(self, batch: Batch) -> None:
         """One transaction."""
+        self.services.see(batch)
         for change in batch.changes:
             if change.key.startswith(INSTANCES):
                 id = InstanceId(change.key.removeprefix(INSTANCES))
@@ -147,7 +155,10 @@ class InvariantChecker:
         self.binds += after is not None and after.node is not None and (not before or before.node is None)
 
     def _may_go(self, instance: Instance) -> bool:
-        """True if somebody may have wished it gone; of those that are over, only some are kept anyway."""
+        """True if somebody may have wished it gone; of those that are over, only some are kept anyway, and
+        copies are their service's."""
+        if instance.owner is not None:
+            return True
         wishes = self._doubtful.get(instance.id, set())
         return DesiredStatus.DESTROYED in wishes or instance.observed.status in TERMINAL
 

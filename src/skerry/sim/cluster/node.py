@@ -253,7 +253,8 @@ class SimulatedNode:
         if act is InstanceAction.CREATE or is_restart:
             order = resident.copy.order
             resident.tries += 1
-            resident.plan = self._plans(RunKey(order.instance, order.generation, resident.tries))
+            run = RunKey(order.instance, order.generation, resident.tries, order.spec.uri)
+            resident.plan = self._plans(run)
         takes_s = {
             InstanceAction.CREATE: resident.plan.start_s,
             InstanceAction.STOP: resident.plan.stop_s,

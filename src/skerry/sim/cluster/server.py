@@ -1,13 +1,13 @@
 """One server of a simulated cloud: all of the control plane, on a store that others may share.
 
 Everything here is what a real server runs, put together as `skerry.daemon` does it, but without wires:
-callers and nodes speak to `instances`, `nodes` and `sessions` themselves.
+callers and nodes speak to `instances`, `services`, `nodes` and `sessions` themselves.
 """
 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Coroutine
+from collections.abc import Callable, Coroutine
 from typing import Any, TypeVar
 
 from skerry.control.events.log import EventLog
@@ -16,8 +16,12 @@ from skerry.control.instances.registry import InstanceRegistry
 from skerry.control.leadership.election import LeaderElection
 from skerry.control.nodes.registry import NodeRegistry
 from skerry.control.placement.reconciler import Reconciler
+from skerry.control.services.controller import ServiceController
+from skerry.control.services.registry import ServiceRegistry
+from skerry.control.services.tables import ServiceTables
 from skerry.control.sessions.node_session import NodeSessions
 from skerry.control.workloads.registry import WorkloadRegistry
+from skerry.kit import ulid
 from skerry.kit.clock import Clock
 from skerry.kit.tasks import TaskSupervisor, cancel_and_wait
 from skerry.model import errors
@@ -36,8 +40,16 @@ class SimulatedServer:
     """
 
     def __init__(
-        self, name: str, store: Store, clock: Clock, settings: FleetSettings, events: EventSettings
+        self,
+        name: str,
+        store: Store,
+        clock: Clock,
+        settings: FleetSettings,
+        events: EventSettings,
+        *,
+        new_id: Callable[[float], str] = ulid.new_id,
     ) -> None:
+        """`new_id` names services and their copies."""
         self.name = name
         self.events = EventLog(store, clock, events)
         self.instance_table = InstanceTable(store)
@@ -63,6 +75,26 @@ class SimulatedServer:
             conditions=self.nodes,
             explain=self.reconciler.explain,
         )
+        tables = ServiceTables(store)
+        self.services = ServiceRegistry(
+            store,
+            self.events,
+            clock,
+            tables=tables,
+            instance_table=self.instance_table,
+            conditions=self.nodes,
+            placement=self.reconciler,
+            new_id=new_id,
+        )
+        self._controller = ServiceController(
+            store,
+            self.events,
+            clock,
+            tables=tables,
+            instance_table=self.instance_table,
+            conditions=self.nodes,
+            new_id=new_id,
+        )
         self.sessions = NodeSessions(self.nodes, self.instances, settings)
         self.leader = LeaderElection(store, self.events, clock, name=name, lease_s=settings.leader_lease_s)
         self._keeper = TaskSupervisor(f"server {name}", clock=clock)
@@ -75,10 +107,12 @@ class SimulatedServer:
         self._keeper.forever("instances", self.instance_table.run)
         self._keeper.forever("workloads", self.workloads.run)
         self._keeper.forever("nodes", self.nodes.run)
+        self._keeper.forever("services", self.services.tables.run)
         self._keeper.forever("events", self.events.run)
         await self.instance_table.ready()
         await self.workloads.ready()
         await self.nodes.ready()
+        await self.services.tables.ready()
         if leads:
             self.lead()
         self.is_open = True
@@ -87,6 +121,7 @@ class SimulatedServer:
         """Lead as soon as nobody else does."""
         self._keeper.forever("leader", self.leader.run)
         self._keeper.forever("reconciler", lambda: self.reconciler.run(self.leader))
+        self._keeper.forever("services.controller", lambda: self._controller.run(self.leader))
 
     async def serve(self, work: Coroutine[Any, Any, T]) -> T:
         """Do what somebody asks for; `Unavailable` if this server stops over it."""
