@@ -23,7 +23,6 @@ class FaultPlan(msgspec.Struct, frozen=True):
     runs_s: float | None = None  # until it ends by itself; None: it does not
     exit_code: int = 0
     stop_s: float = 0.2  # from the wish to stop to the end
-    ready_s: float | None = 0.2  # from the start of the run until its checks pass; None: they never do
 
 
 class RunKey(msgspec.Struct, frozen=True):
@@ -39,7 +38,6 @@ class RunKey(msgspec.Struct, frozen=True):
 BAD_IMAGES = {
     "example.org/bad:unstartable": FaultPlan(refusal="the image cannot be pulled"),
     "example.org/bad:crashes": FaultPlan(runs_s=0.5, exit_code=1),
-    "example.org/bad:unready": FaultPlan(ready_s=None),
 }
 
 FaultPlanner = Callable[[RunKey], FaultPlan]
@@ -54,7 +52,7 @@ def healthy_runs(start_s: float = 0.5) -> FaultPlanner:
 class RandomFaultPlanner(msgspec.Struct):
     """Most run well, some end or crash, and some cannot be started; with `is_calm` none of that any more.
 
-    What runs an image of `BAD_IMAGES` never works: it cannot be started, crashes at once or is never ready.
+    What runs an image of `BAD_IMAGES` never works: it cannot be started, or crashes at once.
     """
 
     seed: int

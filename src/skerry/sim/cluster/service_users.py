@@ -17,7 +17,6 @@ from msgspec.structs import replace
 
 from skerry.control.services.requests import ServiceSpec
 from skerry.model import errors, ports
-from skerry.model.health_checks import CheckMethod, CheckRole, HealthCheck
 from skerry.model.services import (
     CountOrPercent,
     DisruptionBudget,
@@ -37,8 +36,6 @@ FaultAction = Callable[[], Coroutine[Any, Any, None]]
 
 _MOST_REPLICAS = 5
 _DECIDES_S = 15.0  # between two looks at what waits for a user
-_CHECK = HealthCheck(CheckRole.READINESS, CheckMethod.TCP, 80)
-_UNREADY = "example.org/bad:unready"  # which only a check finds
 
 
 class ServiceUsers:
@@ -165,18 +162,10 @@ class ServiceUsers:
         uri = f"example.org/good:{chance.getrandbits(32)}"
         if chance.random() < bad:
             uri = chance.choice(list(BAD_IMAGES))
-        is_checked = uri == _UNREADY or chance.random() < 0.5
-        import skerry.node.agent.instances.state as st
-
-        if not hasattr(st.LocalStatus, "has_passed"):
-            is_checked = False
-            if uri == _UNREADY:
-                uri = "example.org/bad:crashes"
         return replace(
             drawn,
             name=name,
             uri=uri,
-            checks=(_CHECK,) if is_checked else (),
             ports=(ports.parse(f"{8000 + self._made}:80"),) if chance.random() < 0.2 else (),
             max_per_node=chance.choice([0, 0, 0, 1]),
         )
