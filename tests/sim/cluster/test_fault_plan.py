@@ -3,7 +3,14 @@
 from __future__ import annotations
 
 from skerry.model.ids import InstanceId
-from skerry.sim.cluster.fault_plan import RandomFaultPlanner, RunKey, healthy_runs
+from skerry.sim.cluster.fault_plan import (
+    BAD_IMAGES,
+    FALTERS_FOR_S,
+    FaultPlan,
+    RandomFaultPlanner,
+    RunKey,
+    healthy_runs,
+)
 
 
 def runs(count: int) -> list[RunKey]:
@@ -32,3 +39,17 @@ def test_in_calm_everything_starts_and_runs_for_ever() -> None:
 
 def test_well_takes_the_time_it_is_given() -> None:
     assert healthy_runs(3.0)(runs(1)[0]).start_s == 3.0
+
+
+def test_checks_pass_after_a_while_fail_for_another_and_pass_again() -> None:
+    plan = FaultPlan(ready_s=1.0, falters_s=5.0)
+    asked_at = [100.0, 100.9, 101.0, 105.9, 106.0, 106.0 + FALTERS_FOR_S]
+    assert [plan.passes(100.0, at) for at in asked_at] == [False, False, True, True, False, True]
+    assert not FaultPlan(ready_s=None).passes(100.0, 1e9)
+
+
+def test_bad_images_never_work_not_even_in_calm() -> None:
+    calm = RandomFaultPlanner(3, is_calm=True)
+    for image in BAD_IMAGES:
+        plan = calm(RunKey(InstanceId("one"), 1, 1, image))
+        assert plan.refusal or plan.runs_s is not None or plan.ready_s is None

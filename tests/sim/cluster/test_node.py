@@ -4,6 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Collection
 
+from msgspec.structs import replace
+
+from skerry.model.health_checks import CheckMethod, CheckRole, HealthCheck
 from skerry.model.ids import InstanceId
 from skerry.model.orders import InstanceOrder
 from skerry.model.statuses import DesiredStatus, InstanceStatus
@@ -175,3 +178,16 @@ def test_another_spec_is_made_anew() -> None:
 def test_every_run_that_begins_is_told_to_who_wants_to_know() -> None:
     life = Life(always(FaultPlan(runs_s=1.0, exit_code=1))).order(order()).go_on(60)
     assert life.runs_begun == 3
+
+
+def test_what_has_checks_reports_when_they_pass_and_when_they_fail() -> None:
+    check = HealthCheck(CheckRole.READINESS, CheckMethod.TCP, 80)
+    checked = replace(order(), spec=replace(order().spec, checks=(check,)))
+    life = Life(always(FaultPlan(ready_s=1.0, falters_s=5.0))).order(checked)
+
+    def is_ready() -> bool:
+        [report] = life.machine.inventory()
+        return report.status is InstanceStatus.RUNNING and report.has_passed
+
+    found = [life.go_on(for_s) and is_ready() for for_s in (1.0, 1.0, 5.0, 10.0)]
+    assert found == [False, True, False, True]

@@ -14,6 +14,8 @@ from msgspec.structs import replace
 
 from skerry.model.ids import InstanceId
 
+FALTERS_FOR_S = 10.0  # how long checks fail of what was ready
+
 
 class FaultPlan(msgspec.Struct, frozen=True):
     """One run, or the try at one."""
@@ -23,6 +25,22 @@ class FaultPlan(msgspec.Struct, frozen=True):
     runs_s: float | None = None  # until it ends by itself; None: it does not
     exit_code: int = 0
     stop_s: float = 0.2  # from the wish to stop to the end
+    ready_s: float | None = 0.2  # from the start of the run until its checks pass; None: they never do
+    falters_s: float | None = None  # from then until they fail for a while
+
+    def passes(self, started_at: float, now: float) -> bool:
+        """True if the checks of a run that started then pass now."""
+        turns = [at for at in self.turns(started_at) if at <= now]
+        return self.ready_s is not None and len(turns) % 2 == 1
+
+    def turns(self, started_at: float) -> list[float]:
+        """When what the checks of a run that started then say changes: they pass, fail, and pass again."""
+        if self.ready_s is None:
+            return []
+        ready_at = started_at + self.ready_s
+        if self.falters_s is None:
+            return [ready_at]
+        return [ready_at, ready_at + self.falters_s, ready_at + self.falters_s + FALTERS_FOR_S]
 
 
 class RunKey(msgspec.Struct, frozen=True):
@@ -38,6 +56,7 @@ class RunKey(msgspec.Struct, frozen=True):
 BAD_IMAGES = {
     "example.org/bad:unstartable": FaultPlan(refusal="the image cannot be pulled"),
     "example.org/bad:crashes": FaultPlan(runs_s=0.5, exit_code=1),
+    "example.org/bad:unready": FaultPlan(ready_s=None),
 }
 
 FaultPlanner = Callable[[RunKey], FaultPlan]
@@ -52,7 +71,7 @@ def healthy_runs(start_s: float = 0.5) -> FaultPlanner:
 class RandomFaultPlanner(msgspec.Struct):
     """Most run well, some end or crash, and some cannot be started; with `is_calm` none of that any more.
 
-    What runs an image of `BAD_IMAGES` never works: it cannot be started, or crashes at once.
+    What runs an image of `BAD_IMAGES` never works: it cannot be started, crashes at once or is never ready.
     """
 
     seed: int
@@ -60,6 +79,7 @@ class RandomFaultPlanner(msgspec.Struct):
     refused: float = 0.02  # shares of all runs
     crashed: float = 0.08
     ended: float = 0.03
+    faltered: float = 0.1  # of those that run well
     is_calm: bool = False
 
     def __call__(self, run: RunKey) -> FaultPlan:
@@ -69,7 +89,10 @@ class RandomFaultPlanner(msgspec.Struct):
         if run.image in BAD_IMAGES:
             return replace(BAD_IMAGES[run.image], start_s=start_s)
         if self.is_calm or which > self.refused + self.crashed + self.ended:
-            return FaultPlan(start_s)
+            falters_s = None
+            if not self.is_calm and chance.random() < self.faltered:
+                falters_s = chance.expovariate(1 / 20.0)
+            return FaultPlan(start_s, falters_s=falters_s)
         if which < self.refused:
             return FaultPlan(start_s, refusal="the image cannot be pulled")
         exit_code = chance.choice([1, 137]) if which < self.refused + self.crashed else 0

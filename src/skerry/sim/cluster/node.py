@@ -35,6 +35,7 @@ from skerry.node.agent.instances.steps import (
     RunAction,
     WaitUntil,
 )
+from skerry.node.health.decisions import HealthState
 from skerry.sim.cluster.fault_plan import FaultPlan, FaultPlanner, RunKey
 
 _WELL = FaultPlan()
@@ -238,7 +239,16 @@ class SimulatedNode:
             now=now,
             terms=self.terms,
             chance=self._chance(),
+            health=self._health(resident, now),
         )
+
+    def _health(self, resident: SimulatedInstance, now: float) -> HealthState | None:
+        """What the checks of the run that goes on say."""
+        checks, view = resident.copy.order.spec.checks, resident.view
+        if not checks or view is None or view.started_at is None or not resident.runs:
+            return None
+        has_passed = resident.plan.passes(view.started_at, now)
+        return HealthState.begin(checks, has_started=True, has_passed=has_passed)
 
     def _tell(self, resident: SimulatedInstance, history: state.LocalStatus) -> None:
         resident.copy = resident.copy.tell(history, next(self._numbers))
@@ -285,6 +295,9 @@ class SimulatedNode:
         if resident.plan.runs_s is not None:
             resident.ends_at = now + resident.plan.runs_s
             heapq.heappush(self._agenda, (resident.ends_at, resident.copy.instance))
+        if resident.copy.order.spec.checks:
+            for at in resident.plan.turns(now):
+                heapq.heappush(self._agenda, (at, resident.copy.instance))
         if self._observer is not None:
             self._observer.began(self, resident.copy.order)
 

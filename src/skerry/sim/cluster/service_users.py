@@ -17,6 +17,7 @@ from msgspec.structs import replace
 
 from skerry.control.services.requests import ServiceSpec
 from skerry.model import errors, ports
+from skerry.model.health_checks import CheckMethod, CheckRole, HealthCheck
 from skerry.model.services import (
     CountOrPercent,
     DisruptionBudget,
@@ -36,6 +37,8 @@ FaultAction = Callable[[], Coroutine[Any, Any, None]]
 
 _MOST_REPLICAS = 5
 _DECIDES_S = 15.0  # between two looks at what waits for a user
+_CHECK = HealthCheck(CheckRole.READINESS, CheckMethod.TCP, 80)
+_UNREADY = "example.org/bad:unready"  # which only a check finds
 
 
 class ServiceUsers:
@@ -162,10 +165,12 @@ class ServiceUsers:
         uri = f"example.org/good:{chance.getrandbits(32)}"
         if chance.random() < bad:
             uri = chance.choice(list(BAD_IMAGES))
+        is_checked = uri == _UNREADY or chance.random() < 0.5
         return replace(
             drawn,
             name=name,
             uri=uri,
+            checks=(_CHECK,) if is_checked else (),
             ports=(ports.parse(f"{8000 + self._made}:80"),) if chance.random() < 0.2 else (),
             max_per_node=chance.choice([0, 0, 0, 1]),
         )
