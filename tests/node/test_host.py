@@ -63,7 +63,7 @@ def test_the_room_of_a_host_is_what_cells_can_have_in_the_units_of_room(tmp_path
     resources = host.usable_resources(tmp_path)
     assert (resources.cpu, resources.memory) == (described.cpus * 1000, described.memory_bytes // 1024**2)
     assert resources.disk == pytest.approx(used.disk_free_bytes / 1024**3, abs=1.5)
-    more = host.usable_resources(tmp_path, held_bytes=100 * 1024**3)
+    more = host.usable_resources(tmp_path, used_bytes=100 * 1024**3)
     assert more.disk == pytest.approx(resources.disk + 100, abs=1)
-    assert host.usable_resources(tmp_path, kept_mb=100).memory == resources.memory - 100
-    assert host.usable_resources(tmp_path, kept_mb=2 * resources.memory).memory == 0
+    assert host.usable_resources(tmp_path, reserved_mb=100).memory == resources.memory - 100
+    assert host.usable_resources(tmp_path, reserved_mb=2 * resources.memory).memory == 0

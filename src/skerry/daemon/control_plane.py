@@ -125,7 +125,7 @@ def start(base: ServerBase, functions: FunctionRegistry) -> ControlPlaneParts:
         instances,
         settings,
         feeds=SessionFeeds(servers, members, functions, identity),
-        adopter=ClaimProcessor(
+        claims=ClaimProcessor(
             store,
             events,
             history,

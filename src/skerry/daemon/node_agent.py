@@ -94,12 +94,12 @@ async def start(
             takes_revocations=revocations is not None,
         )
         lends_disk = engine.containers.takes_disk_limits
-        return agent.introduce(hello, folder, instances, kept_mb=member.memory, lends_disk=lends_disk)
+        return agent.describe_node(hello, folder, instances, reserved_mb=member.memory, lends_disk=lends_disk)
 
     hooks = AgentHooks(describe, lambda: disk.condition, assign, member=link.listener)
     if revocations is not None:
-        hooks = dataclasses.replace(hooks, revoke=revocations.hear, revoked=lambda: revocations.all)
-    line = agent.NodeAgent(
+        hooks = dataclasses.replace(hooks, revoke=revocations.add, revoked=lambda: revocations.all)
+    control = agent.NodeAgent(
         link.servers,
         lambda address: GrpcControlDialer(address, link.tls),
         instances,
@@ -107,10 +107,10 @@ async def start(
         hooks,
         clock,
     )
-    engine.network.explain_wait(lambda: line.complaint)
+    engine.network.explain_wait(lambda: control.last_error)
     loops.forever("instances of this node", instances.run)
     loops.forever("lent cells", lent.run)
-    loops.forever("session", line.run)
+    loops.forever("session", control.run)
 
 
 def _parse_labels(texts: tuple[str, ...]) -> dict[str, str]:

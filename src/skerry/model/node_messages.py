@@ -62,9 +62,11 @@ class OrderUpdate(msgspec.Struct, frozen=True):
     """
 
     sequence: int
-    is_whole: bool
+    is_full: bool
     orders: tuple[InstanceOrder, ...] = ()
-    gone: tuple[InstanceId, ...] = ()  # no longer this node's: to be stopped and removed; not in a whole set
+    removed: tuple[
+        InstanceId, ...
+    ] = ()  # no longer this node's: to be stopped and removed; not in a whole set
 
 
 class InstanceClaim(msgspec.Struct, frozen=True):
@@ -76,7 +78,7 @@ class InstanceClaim(msgspec.Struct, frozen=True):
 
 class ClaimBatch(msgspec.Struct, frozen=True):
     """What the node knows and the control plane may have forgotten: instances that it was not ordered over
-    this connection, each of which is answered with an order or with `gone`, and revoked certificates."""
+    this connection, each of which is answered with an order or with `removed`, and revoked certificates."""
 
     claims: tuple[InstanceClaim, ...] = ()
     revoked: tuple[RevokedCertificate, ...] = ()
@@ -96,11 +98,11 @@ class ReportAck(msgspec.Struct, frozen=True):
 
 
 class TunnelRequest(msgspec.Struct, frozen=True):
-    """Dial a tunnel of this id at once: somebody waits at its other end, for what `ask` says."""
+    """Dial a tunnel of this id at once: somebody waits at its other end, for what `stream` says."""
 
     id: str
     instance: InstanceId
-    ask: StreamRequest
+    stream: StreamRequest
 
 
 class ServerList(msgspec.Struct, frozen=True):
@@ -118,9 +120,9 @@ class MemberList(msgspec.Struct, frozen=True):
 class FunctionUpdate(msgspec.Struct, frozen=True):
     """What is registered: all of it in a whole set, which comes first, then changes. Only for members."""
 
-    is_whole: bool
+    is_full: bool
     functions: tuple[Function, ...] = ()
-    gone: tuple[FunctionName, ...] = ()  # no longer registered; not in a whole set
+    removed: tuple[FunctionName, ...] = ()  # no longer registered; not in a whole set
 
 
 class RevocationUpdate(msgspec.Struct, frozen=True):

@@ -79,7 +79,7 @@ class GuestStreamRequest(msgspec.Struct, frozen=True, tag="guest"):
     """Of a cell that is lent: what is asked of one of the instances in it, which are its buyer's."""
 
     instance: InstanceId
-    ask: LogStreamRequest | ExecStreamRequest
+    stream: LogStreamRequest | ExecStreamRequest
 
 
 StreamRequest = LogStreamRequest | ExecStreamRequest | GuestSessionRequest | GuestStreamRequest

@@ -86,13 +86,13 @@ def measure(data: Path) -> HostUsage:
     )
 
 
-def usable_resources(data: Path, *, held_bytes: int = 0, kept_mb: int = 0) -> Resources:
-    """All of this machine that can be given to cells: of the disk what is free, and `held_bytes`, which cells
-    have written already; of the memory all but `kept_mb`. How much is given away is for others to say."""
-    free_bytes = psutil.disk_usage(str(data)).free + held_bytes
+def usable_resources(data: Path, *, used_bytes: int = 0, reserved_mb: int = 0) -> Resources:
+    """All of this machine that can be given to cells: of the disk what is free, and `used_bytes`, which cells
+    have written already; of the memory all but `reserved_mb`. How much is given away is for others to say."""
+    free_bytes = psutil.disk_usage(str(data)).free + used_bytes
     return Resources(
         Millicores(_cpus() * _MILLICORES),
-        Megabytes(min(max(0, psutil.virtual_memory().total // _MEGABYTE - kept_mb), MAX_AMOUNT)),
+        Megabytes(min(max(0, psutil.virtual_memory().total // _MEGABYTE - reserved_mb), MAX_AMOUNT)),
         Gigabytes(min(free_bytes // _GIGABYTE, MAX_AMOUNT)),
     )
 

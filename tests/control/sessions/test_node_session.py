@@ -138,11 +138,11 @@ def report(instance: str, status: InstanceStatus = InstanceStatus.RUNNING) -> In
 
 async def test_a_node_that_says_hello_is_registered_and_welcome(fleet, served):
     async with served.connect("n1", HELLO) as session:
-        assert session.welcome.node == "n1"
-        assert session.welcome.subnet == fleet.nodes.get("n1").subnet
+        assert session.config.node == "n1"
+        assert session.config.subnet == fleet.nodes.get("n1").subnet
         settings = FleetSettings()
-        assert session.welcome.report_s == settings.report_s
-        assert session.welcome.restart_cap_s == settings.restart_cap_s
+        assert session.config.report_s == settings.report_s
+        assert session.config.restart_cap_s == settings.restart_cap_s
         await eventually(lambda: fleet.nodes.heartbeat(NodeId("n1")))
 
 
@@ -152,19 +152,19 @@ async def test_a_node_is_told_all_its_orders_first_and_then_what_changes(fleet, 
     async with served.connect("n1", HELLO) as session:
         told = Told(session)
         whole = await told.orders()
-        assert (whole.sequence, whole.is_whole) == (1, True)
+        assert (whole.sequence, whole.is_full) == (1, True)
         assert whole.orders == (InstanceOrder.of(instance_on("n1", "i1")),)
         await fleet.bind(instance_on("n1", "i2"))
         change = await told.orders()
-        assert (change.sequence, change.is_whole) == (2, False)
+        assert (change.sequence, change.is_full) == (2, False)
         assert [order.instance for order in change.orders] == ["i2"]
-        assert change.gone == ()
+        assert change.removed == ()
 
 
 async def test_a_node_without_instances_is_told_that_it_has_none(served):
     async with served.connect("n1", HELLO) as session:
         whole = await Told(session).orders()
-        assert whole.is_whole
+        assert whole.is_full
         assert whole.orders == ()
 
 
@@ -176,7 +176,7 @@ async def test_an_instance_that_moves_is_gone_at_one_node_and_ordered_at_the_oth
         await two.orders()
         moved = instance_on("n2", "i1", generation=2, status=InstanceStatus.SCHEDULED)
         await fleet.bind(moved)
-        assert (await one.orders()).gone == ("i1",)
+        assert (await one.orders()).removed == ("i1",)
         assert (await two.orders()).orders == (InstanceOrder.of(moved),)
 
 
@@ -187,9 +187,9 @@ async def test_an_instance_that_is_unbound_or_purged_is_gone(fleet, served):
         told = Told(session)
         await told.orders()
         await fleet.bind(instance_on(None, "i1", status=InstanceStatus.SCHEDULING, generation=2))
-        assert (await told.orders()).gone == ("i1",)
+        assert (await told.orders()).removed == ("i1",)
         await fleet.store.commit([Delete("instance/i2")])
-        assert (await told.orders()).gone == ("i2",)
+        assert (await told.orders()).removed == ("i2",)
 
 
 async def test_a_change_that_is_no_news_to_the_node_is_not_told(fleet, served):
@@ -214,7 +214,7 @@ async def test_what_waits_is_what_is_so_now_and_not_all_that_happened(fleet, ser
         await fleet.bind(instance_on(None, "i2", status=InstanceStatus.SCHEDULING))
         change = await told.orders()
         assert [order.generation for order in change.orders] == [49]
-        assert change.gone == ("i2",)
+        assert change.removed == ("i2",)
 
 
 async def test_a_node_that_is_far_behind_is_told_everything_anew(fleet, served):
@@ -225,7 +225,7 @@ async def test_a_node_that_is_far_behind_is_told_everything_anew(fleet, served):
             await fleet.bind(instance_on("n1", f"i{number}"))
         assert len(session._orders) <= MAX_CHANGES
         whole = await told.orders()
-        assert (whole.sequence, whole.is_whole) == (2, True)
+        assert (whole.sequence, whole.is_full) == (2, True)
         assert len(whole.orders) == MAX_CHANGES + 20
 
 
@@ -268,7 +268,7 @@ async def test_a_node_is_told_to_remove_what_is_not_its_own(served, instances):
         await told.orders()
         await served.reported(session, ReportBatch(1, (report("stale"), report("fine"))))
         assert await told.next() == ReportAck(1)
-        assert (await told.orders()).gone == ("stale",)
+        assert (await told.orders()).removed == ("stale",)
 
 
 async def test_a_report_that_is_refused_is_acknowledged_all_the_same(served, instances):
@@ -407,7 +407,7 @@ async def test_a_node_is_told_where_all_servers_are_and_again_when_that_changes(
     async with served.connect("n1", HELLO) as session:
         told = Told(session)
         assert await told.next() == ServerList(("one:1", "two:2"))
-        assert (await told.orders()).is_whole
+        assert (await told.orders()).is_full
         for servers.addresses in (("one:1",), ("one:1", "three:3")):
             servers.changed()
         assert await told.next() == ServerList(("one:1", "three:3")), "what is so now, not all that happened"
@@ -416,7 +416,7 @@ async def test_a_node_is_told_where_all_servers_are_and_again_when_that_changes(
 async def test_a_node_is_told_of_no_servers_while_none_are_known(fleet, instances):
     served = NodeSessions(fleet.nodes, instances, FleetSettings(), feeds=SessionFeeds(servers=FakeServers()))
     async with served.connect("n1", HELLO) as session:
-        assert (await Told(session).orders()).is_whole
+        assert (await Told(session).orders()).is_full
 
 
 # members and functions
@@ -486,9 +486,9 @@ def sharing(
 async def test_a_node_that_takes_calls_is_told_who_else_does_and_all_functions(fleet, sharing, catalogue):
     async with sharing.connect("n1", TAKER) as session:
         told = Told(session)
-        assert (await told.orders()).is_whole
+        assert (await told.orders()).is_full
         assert await told.next() == MemberList((HERE,))
-        assert await told.next() == FunctionUpdate(is_whole=True, functions=(function("a"),))
+        assert await told.next() == FunctionUpdate(is_full=True, functions=(function("a"),))
         assert catalogue.sync_count == 1, "what it does not hear of is gone for it"
     assert fleet.nodes.get("n1").member == HERE
 

@@ -60,7 +60,7 @@ async def test_a_node_is_told_all_revoked_certificates_before_its_orders_and_the
     async with served.connect("n1", replace(HELLO, takes_revocations=True)) as session:
         told = Told(session)
         assert await told.next() == RevocationUpdate((FIRST,))
-        assert (await told.orders()).is_whole
+        assert (await told.orders()).is_full
         certificates.revoke(SECOND)
         assert await told.next() == RevocationUpdate((SECOND,))
     async with served.connect("n1", replace(HELLO, takes_revocations=True)) as session:
@@ -73,7 +73,7 @@ async def test_a_node_that_does_not_know_of_revocations_is_told_of_none(fleet, i
     served = NodeSessions(fleet.nodes, instances, FleetSettings(), feeds=feeds)
     async with served.connect("n1", HELLO) as session:
         told = Told(session)
-        assert (await told.orders()).is_whole
+        assert (await told.orders()).is_full
         certificates.revoke(SECOND)
         session.end("test")
         assert await told.next() == SessionClose("test")

@@ -30,7 +30,7 @@ def of(name: str, code: bytes = HELLO, version: int = 1) -> Function:
 
 
 def whole(*functions: Function) -> FunctionUpdate:
-    return FunctionUpdate(is_whole=True, functions=functions)
+    return FunctionUpdate(is_full=True, functions=functions)
 
 
 @asynccontextmanager
@@ -144,7 +144,7 @@ async def test_changes_lead_to_the_same_as_a_whole_set(tmp_path: Path, seed: int
             name = chance.choice("abcde")
             if name in wanted and chance.random() < 0.4:
                 del wanted[name]
-                await copies.hear(FunctionUpdate(False, gone=(FunctionName(name),)))
+                await copies.hear(FunctionUpdate(False, removed=(FunctionName(name),)))
             else:
                 wanted[name] = of(name, chance.choice([HELLO, OTHER]), version)
                 await copies.hear(FunctionUpdate(False, (wanted[name],)))

@@ -268,7 +268,7 @@ async def test_orders_arrive_and_the_whereabouts_of_servers_do_not() -> None:
                 order.instance == "one" for orders in made.told(OrderUpdate) for order in orders.orders
             )
         )
-        made.sessions._sessions[NODE].tell_servers(("192.0.2.1:1324",))
+        made.sessions._sessions[NODE].send_servers(("192.0.2.1:1324",))
         await made.fleet.bind(instance_on(NODE, "two"))
         await eventually(
             lambda: any(

@@ -110,7 +110,7 @@ class FakeDialler:
     """Leads to one connection after another, or to what is against it."""
 
     def __init__(self) -> None:
-        self.welcome = WELCOME
+        self.config = WELCOME
         self.connections: list[FakeConnection] = []
         self.refusals: list[errors.SkerryError] = []
         self.dialled = 0
@@ -120,7 +120,7 @@ class FakeDialler:
         self.dialled += 1
         if self.refusals:
             raise self.refusals.pop(0)
-        connection = FakeConnection(self.welcome)
+        connection = FakeConnection(self.config)
         self.connections.append(connection)
         try:
             yield connection
@@ -191,7 +191,7 @@ async def talk(tmp_path: Path) -> AsyncIterator[Talk]:
 
 
 def whole(*orders: Any, sequence: int = 1) -> OrderUpdate:
-    return OrderUpdate(sequence, is_whole=True, orders=orders)
+    return OrderUpdate(sequence, is_full=True, orders=orders)
 
 
 class TestASession:
@@ -200,7 +200,7 @@ class TestASession:
         connection = await talk.dialler.connection()
         await eventually(lambda: session.is_connected)
         assert connection.hellos == [HELLO]
-        assert talk.ground.instances.terms == WELCOME
+        assert talk.ground.instances.config == WELCOME
 
     async def test_carries_orders_down_and_reports_up(self, talk: Talk) -> None:
         talk.begin()
@@ -209,7 +209,7 @@ class TestASession:
         await eventually(lambda: connection.told()[-1:] == [(ID, "RUNNING")])
         assert list(dict.fromkeys(status for _, status in connection.told())) == ["STARTING", "RUNNING"]
         assert [batch.sequence for batch in connection.batches] == list(range(1, len(connection.batches) + 1))
-        connection.say(OrderUpdate(2, is_whole=False, gone=(InstanceId(ID),)))
+        connection.say(OrderUpdate(2, is_full=False, removed=(InstanceId(ID),)))
         await talk.ground.until_gone()
 
     async def test_forgets_what_is_acknowledged_and_nothing_else(self, talk: Talk) -> None:
@@ -262,7 +262,7 @@ class TestASession:
             await talk.ground.until("RUNNING", id)
             layer = talk.ground.node.folder / f"i-{id}" / "layer"
             talk.ground.machine.used[layer] = 5 * 1024**3
-        await talk.ground.instances.look()
+        await talk.ground.instances.sample_usage()
         await eventually(lambda: any(report.usage.disk for report in connection.batches[-1].reports))
         assert {report.instance for report in connection.batches[-1].reports} == {ID, "other"}
 
@@ -314,13 +314,13 @@ class TestASession:
             raise OSError(errno.EROFS, os.strerror(errno.EROFS))
 
         monkeypatch.setattr("skerry.kit.files._write_atomically", refuse)
-        talk.dialler.welcome = replace(WELCOME, restart_cap_s=77.0)
+        talk.dialler.config = replace(WELCOME, restart_cap_s=77.0)
         session = talk.begin()
         connection = await talk.dialler.connection()
         connection.say(ServerList(("joined:1", "other:2")))
         await eventually(lambda: connection.heartbeats > 1)
         assert session.is_connected
-        assert talk.ground.instances.terms.restart_cap_s == 77.0
+        assert talk.ground.instances.config.restart_cap_s == 77.0
         assert len(talk.dialler.connections) == 1
 
     async def test_that_ends_leaves_the_instances_running(self, talk: Talk) -> None:
@@ -355,22 +355,22 @@ class TestDiallingAgain:
         heard: list[MemberList | FunctionUpdate] = []
 
         class Member:
-            async def hear_members(self, told: MemberList) -> None:
+            async def members_changed(self, told: MemberList) -> None:
                 heard.append(told)
 
-            async def hear_functions(self, told: FunctionUpdate) -> None:
+            async def functions_changed(self, told: FunctionUpdate) -> None:
                 heard.append(told)
 
         talk.begin(member=Member())
         connection = await talk.dialler.connection()
-        told = [MemberList(()), FunctionUpdate(is_whole=True), MemberList(())]
+        told = [MemberList(()), FunctionUpdate(is_full=True), MemberList(())]
         connection.say(*told)
         await eventually(lambda: heard == told)
 
     async def test_passes_over_members_and_functions_if_nobody_takes_calls(self, talk: Talk) -> None:
         talk.begin()
         connection = await talk.dialler.connection()
-        connection.say(MemberList(()), FunctionUpdate(is_whole=True), whole(order()))
+        connection.say(MemberList(()), FunctionUpdate(is_full=True), whole(order()))
         await talk.ground.until("RUNNING")
         assert talk.dialler.dialled == 1
 
@@ -401,7 +401,7 @@ class TestDiallingAgain:
 
     async def test_leaves_a_server_that_is_silent(self, talk: Talk) -> None:
         await talk.servers.learn(["other:2"])
-        talk.dialler.welcome = replace(WELCOME, silence_s=0.05)
+        talk.dialler.config = replace(WELCOME, silence_s=0.05)
         with structlog.testing.capture_logs() as logs:
             talk.begin()
             frozen = await talk.dialler.connection()
@@ -412,7 +412,7 @@ class TestDiallingAgain:
         ]
 
     async def test_stays_with_a_server_that_says_that_it_is_there(self, talk: Talk) -> None:
-        talk.dialler.welcome = replace(WELCOME, silence_s=3.0)
+        talk.dialler.config = replace(WELCOME, silence_s=3.0)
         talk.begin()
         connection = await talk.dialler.connection()
         connection.say(SessionHeartbeat(), SessionHeartbeat(), whole(order()))
@@ -466,12 +466,12 @@ class TestClaims:
     WELCOME = replace(WELCOME, takes_claims=True)
 
     async def begin(self, talk: Talk, welcome: SessionConfig = WELCOME, **more: Any) -> FakeConnection:
-        talk.dialler.welcome = welcome
+        talk.dialler.config = welcome
         talk.begin(**more)
         return await talk.dialler.quiet_connection()
 
     async def run_one(self, talk: Talk, **more: Any) -> None:
-        await talk.ground.instances.apply([replace(order(), **more)], is_whole=True)
+        await talk.ground.instances.apply([replace(order(), **more)], is_full=True)
         await eventually(lambda: talk.ground.statuses()[-1:] == ["RUNNING"])
 
     async def test_what_is_not_ordered_is_claimed_and_goes_on_until_it_is_said_to_be_gone(
@@ -485,12 +485,12 @@ class TestClaims:
         await eventually(lambda: connection.claims)
         (claim,) = connection.claims[0].claims
         assert (claim.receipt, claim.report.instance, claim.report.status) == (b"given", ID, "RUNNING")
-        connection.say(OrderUpdate(2, is_whole=False, orders=(replace(order(), receipt=b"other"),)))
+        connection.say(OrderUpdate(2, is_full=False, orders=(replace(order(), receipt=b"other"),)))
         connection.say(whole(order(), sequence=3))
         await eventually(lambda: connection.heartbeats > 5)
         assert talk.ground.instances.copy(ID).history == before
         assert talk.ground.instances.copy(ID).order.receipt == b"given", "nothing is written for that"
-        connection.say(OrderUpdate(4, is_whole=False, gone=(InstanceId(ID),)))
+        connection.say(OrderUpdate(4, is_full=False, removed=(InstanceId(ID),)))
         await talk.ground.until_gone()
 
     @pytest.mark.parametrize(

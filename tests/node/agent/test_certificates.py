@@ -94,6 +94,6 @@ async def test_a_revoked_certificate_is_refused_whoever_it_names(
     revocations = RevocationList(tmp_path / "revoked.json", clock)
     known = CertificateVerifier(NODE, clock, revocations)
     assert known.caller_from_certificate(shown).role is Role.ADMIN
-    await revocations.hear(RevocationUpdate((RevokedCertificate(issued.serial, issued.not_after),)))
+    await revocations.add(RevocationUpdate((RevokedCertificate(issued.serial, issued.not_after),)))
     with pytest.raises(errors.Unauthenticated, match="was revoked"):
         known.caller_from_certificate(shown)

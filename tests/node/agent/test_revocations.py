@@ -21,8 +21,8 @@ def revoked(serial: str, lives_s: float = DAY_S) -> RevokedCertificate:
     return RevokedCertificate(serial, clock.now() + lives_s)
 
 
-async def hear(known: RevocationList, *serials: str) -> None:
-    await known.hear(RevocationUpdate(tuple(revoked(serial) for serial in serials)))
+async def add(known: RevocationList, *serials: str) -> None:
+    await known.add(RevocationUpdate(tuple(revoked(serial) for serial in serials)))
 
 
 @pytest.fixture
@@ -53,7 +53,7 @@ async def test_a_server_that_has_not_heard_of_a_revocation_yet_does_not_undo_it(
 
 async def test_listeners_hear_of_further_ones_at_once_and_of_nothing_else(file: Path) -> None:
     known = RevocationList(file, clock)
-    seen: list[list[str]] = []
+    last_run_at: list[list[str]] = []
     known.listen(lambda: seen.append(refused(known, "a", "b")))
     await hear(known, "a")
     await hear(known, "a")
@@ -65,9 +65,9 @@ async def test_listeners_hear_of_further_ones_at_once_and_of_nothing_else(file: 
 async def test_those_that_have_expired_are_forgotten(file: Path) -> None:
     clock = ManualClock()
     known = RevocationList(file, clock)
-    await known.hear(RevocationUpdate((RevokedCertificate("a", clock.now() + 60),)))
+    await known.add(RevocationUpdate((RevokedCertificate("a", clock.now() + 60),)))
     clock.advance(2 * DAY_S)
-    await known.hear(RevocationUpdate((RevokedCertificate("b", clock.now() + 60),)))
+    await known.add(RevocationUpdate((RevokedCertificate("b", clock.now() + 60),)))
     assert refused(known, "a", "b") == ["b"]
     assert b'"a"' not in file.read_bytes()
 

@@ -52,6 +52,6 @@ def test_a_damaged_file_leaves_the_one_that_it_joined(path: Path, damage: bytes)
 async def test_a_server_that_was_lost_comes_last_by_each_of_its_addresses(path: Path, lost: str) -> None:
     servers = ServerAddressCache("joined:1", path, also=["10.0.0.1:1"])
     await servers.learn(["10.0.0.1:1", "10.0.0.2:1"])
-    assert servers.in_turn("") == servers.addresses
-    assert servers.in_turn(lost) == ("10.0.0.2:1", "joined:1", "10.0.0.1:1")
-    assert servers.in_turn("10.0.0.2:1") == ("joined:1", "10.0.0.1:1", "10.0.0.2:1")
+    assert servers.by_preference("") == servers.addresses
+    assert servers.by_preference(lost) == ("10.0.0.2:1", "joined:1", "10.0.0.1:1")
+    assert servers.by_preference("10.0.0.2:1") == ("joined:1", "10.0.0.1:1", "10.0.0.2:1")

@@ -100,7 +100,7 @@ class Buyer:
     async def order(self, *orders: InstanceOrder, whole: bool = True) -> None:
         await self.welcomed()
         self._sequence += 1
-        await self.say(OrderUpdate(self._sequence, is_whole=whole, orders=orders))
+        await self.say(OrderUpdate(self._sequence, is_full=whole, orders=orders))
 
     async def welcomed(self) -> NodeHello:
         return await eventually(lambda: self.hello, what="the node says hello")

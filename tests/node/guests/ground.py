@@ -79,7 +79,7 @@ class Ground:
         self.instances = await NodeInstances(
             self.folder / "instances", InstanceBackends(self.containers, images, self.lent), clock
         ).open()
-        await self.instances.hold_to(QUICK)
+        await self.instances.set_config(QUICK)
         self.tunnels = TunnelHandler(self.instances, self.containers, self.lent)
 
     def downgrade(self, *, has_owners: bool) -> None:
@@ -99,7 +99,7 @@ class Ground:
 
     async def lend(self, wanted: InstanceOrder | None = None) -> None:
         wanted = wanted or contract()
-        await self.instances.apply([wanted], is_whole=False)
+        await self.instances.apply([wanted], is_full=False)
         await self.until("RUNNING", wanted.instance)
 
     async def until(self, status: str, id: InstanceId = CONTRACT) -> None:

@@ -59,7 +59,7 @@ class Lender:
 
     async def lend(self, wanted: InstanceOrder | None = None) -> None:
         wanted = wanted or contract()
-        await self.instances.apply([wanted], is_whole=False)
+        await self.instances.apply([wanted], is_full=False)
         await eventually(lambda: self.instances.copy(wanted.instance).history.status == "RUNNING")
 
     def buyer(self) -> Buyer:
@@ -74,7 +74,7 @@ class Lender:
 
     async def clear(self) -> None:
         """All that was lent is taken back."""
-        await self.instances.apply([], is_whole=True)
+        await self.instances.apply([], is_full=True)
         await eventually(lambda: not self.instances._drivers, within=90)
 
 
@@ -94,7 +94,7 @@ async def lender(ground: Ground) -> AsyncIterator[Lender]:
         instances = await NodeInstances(
             folder / "instances", InstanceBackends(agent.containers, agent.images, lent), clock
         ).open()
-        await instances.hold_to(QUICK)
+        await instances.set_config(QUICK)
         here = Lender(agent, lent, instances, TunnelHandler(instances, agent.containers, lent))
         try:
             yield here

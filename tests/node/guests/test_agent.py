@@ -170,7 +170,7 @@ class TestOrders:
 
     async def test_for_names_that_others_have_touch_nothing_of_theirs(self, ground: Ground) -> None:
         mine = order(id="web")
-        await ground.instances.apply([mine], is_whole=False)
+        await ground.instances.apply([mine], is_full=False)
         await ground.until("RUNNING", InstanceId("web"))
         await ground.lend()
         buyer = ground.buyer()
@@ -192,7 +192,7 @@ class TestTunnels:
         assert (tunnel.failure, tunnel.heard(TunnelChannel.LOST)) == (None, b"")
 
     async def test_to_what_is_not_in_the_cell_say_so(self, ground: Ground) -> None:
-        await ground.instances.apply([order(id="mine")], is_whole=False)
+        await ground.instances.apply([order(id="mine")], is_full=False)
         await ground.lend()
         for ask in (LogStreamRequest(), ExecStreamRequest(("true",))):
             tunnel = ground.ask(GuestStreamRequest(InstanceId("mine"), ask))

@@ -52,9 +52,7 @@ class TestALentCell:
         assert ground.lent.usage(CELL).cpu_ns == 7
 
     async def test_without_cpu_or_memory_is_refused_and_tried_again(self, ground: Ground) -> None:
-        await ground.instances.apply(
-            [contract(resources=replace(BOUGHT, memory=Megabytes(0)))], is_whole=True
-        )
+        await ground.instances.apply([contract(resources=replace(BOUGHT, memory=Megabytes(0)))], is_full=True)
         await eventually(lambda: ground.instances.copy(CONTRACT).history.retry_at is not None)
         history = ground.instances.copy(CONTRACT).history
         assert history.status is InstanceStatus.STARTING
@@ -65,15 +63,15 @@ class TestALentCell:
         theirs = ground.machine.cells[OWN] = Cell(OWN, owner=CellOwner.CONTAINER)
         wanted = contract()
         once = replace(wanted, spec=replace(wanted.spec, restart=replace(wanted.spec.restart, budget=0)))
-        await ground.instances.apply([once], is_whole=True)
+        await ground.instances.apply([once], is_full=True)
         await ground.until("FAILED")
         assert "exists already" in ground.instances.copy(CONTRACT).history.reason
-        await ground.instances.apply([], is_whole=True)
+        await ground.instances.apply([], is_full=True)
         await ground.instances.emptied()
         assert (ground.machine.cells, ground.folders()) == ({OWN: theirs}, [])
 
     async def test_takes_the_place_of_a_container_of_the_same_instance(self, ground: Ground) -> None:
-        await ground.instances.apply([order(id=CONTRACT)], is_whole=True)
+        await ground.instances.apply([order(id=CONTRACT)], is_full=True)
         await ground.until("RUNNING")
         await ground.lend(contract(generation=2))
         await eventually(lambda: ground.instances.copy(CONTRACT).history.status == "RUNNING")
@@ -123,7 +121,7 @@ class TestAnotherAgent:
             f"{CELL}/{name}",
             f"{CELL}/{guest_name(CELL, InstanceId('new'))}",
         }
-        await ground.instances.apply([contract(DesiredStatus.STOPPED)], is_whole=True)
+        await ground.instances.apply([contract(DesiredStatus.STOPPED)], is_full=True)
         await ground.until("STOPPED")
         await ground.lend()
         await ground.later(ground.runs)
@@ -137,7 +135,7 @@ class TestAnotherAgent:
         await ground.leave()
         await ground.open()
         assert ground.lent.get(CELL).state is ContainerState.REMOVING
-        await ground.instances.apply([], is_whole=True)
+        await ground.instances.apply([], is_full=True)
         await eventually(lambda: is_gone(ground))
 
     async def test_starts_also_if_it_cannot_read_what_is_there(self, ground: Ground) -> None:
@@ -159,7 +157,7 @@ def is_gone(ground: Ground) -> bool:
 class TestRemoving:
     async def test_leaves_nothing(self, ground: Ground) -> None:
         await with_a_guest(ground, "one", "two")
-        await ground.instances.apply([contract(DesiredStatus.DESTROYED)], is_whole=True)
+        await ground.instances.apply([contract(DesiredStatus.DESTROYED)], is_full=True)
         await ground.until("TERMINATED")
         ground.instances.acknowledge(2**62)
         await eventually(lambda: is_gone(ground))
@@ -169,7 +167,7 @@ class TestRemoving:
         buyer = ground.buyer()
         await buyer.order(order())
         await buyer.until("RUNNING")
-        await ground.instances.apply([], is_whole=True)
+        await ground.instances.apply([], is_full=True)
         await eventually(lambda: is_gone(ground))
         await eventually(lambda: buyer.failure)
         assert isinstance(buyer.failure, errors.FailedPrecondition)
@@ -180,7 +178,7 @@ class TestRemoving:
         ground.node.images.gate = gate = asyncio.Event()
         await buyer.order(order(id="one"), order(id="two"))
         await buyer.until("STARTING", "two")
-        await ground.instances.apply([], is_whole=True)
+        await ground.instances.apply([], is_full=True)
         gate.set()
         await eventually(lambda: is_gone(ground))
 
@@ -188,7 +186,7 @@ class TestRemoving:
         await with_a_guest(ground)
         ground.machine.failing["free"] = errors.Unavailable("it does not die")
         ground.machine.failing["detach"] = errors.Unavailable("not now")
-        await ground.instances.apply([], is_whole=True)
+        await ground.instances.apply([], is_full=True)
         await eventually(lambda: is_gone(ground))
 
     async def test_takes_only_its_own(self, ground: Ground) -> None:
@@ -198,7 +196,7 @@ class TestRemoving:
         buyer = ground.buyer(other)
         await buyer.order(order())
         await buyer.until("RUNNING")
-        await ground.instances.apply([contract(id=other)], is_whole=True)
+        await ground.instances.apply([contract(id=other)], is_full=True)
         await eventually(lambda: ground.folders() == ["i-contract-2"])
         assert OWN not in ground.machine.cells
         assert ground.process(cell="i-contract-2").state.exit is None
@@ -207,7 +205,7 @@ class TestRemoving:
 class TestStopping:
     async def test_is_the_guest_s_machine_going_down_and_starting_it_coming_up(self, ground: Ground) -> None:
         await with_a_guest(ground)
-        await ground.instances.apply([contract(DesiredStatus.STOPPED)], is_whole=True)
+        await ground.instances.apply([contract(DesiredStatus.STOPPED)], is_full=True)
         await ground.until("STOPPED")
         assert ground.machine.cells == {}
         assert ground.lent.get(CELL).reason == ""
@@ -260,7 +258,7 @@ class TestWhatIsAskedOfOne:
             assert "is a cell that is lent" in tunnel.failure.message
 
     async def test_of_what_is_no_lent_cell_is_refused(self, ground: Ground) -> None:
-        await ground.instances.apply([order()], is_whole=True)
+        await ground.instances.apply([order()], is_full=True)
         await ground.until("RUNNING", ID)
         for ask in (GuestSessionRequest(), GuestStreamRequest(ID, LogStreamRequest())):
             tunnel = ground.ask(ask, ID)
@@ -268,7 +266,7 @@ class TestWhatIsAskedOfOne:
             assert isinstance(tunnel.failure, errors.FailedPrecondition)
 
     async def test_while_it_does_not_run_is_for_later(self, ground: Ground) -> None:
-        await ground.instances.apply([contract(DesiredStatus.STOPPED)], is_whole=True)
+        await ground.instances.apply([contract(DesiredStatus.STOPPED)], is_full=True)
         await ground.until("STOPPED")
         for ask in (GuestSessionRequest(), GuestStreamRequest(ID, LogStreamRequest())):
             tunnel = ground.ask(ask)

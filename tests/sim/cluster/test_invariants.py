@@ -53,7 +53,7 @@ class Court:
     def run(self, name: str, generation: int = 1) -> None:
         """Let a machine start what it is ordered."""
         one = self.machines[NodeId(name)]
-        one.take([order(generation=generation)], 0.0, is_whole=False)
+        one.take([order(generation=generation)], 0.0, is_full=False)
         while (at := one.wakes_at) is not None:
             one.act(at)
 
@@ -150,11 +150,11 @@ def test_to_remove_what_is_bound_is_an_offence_and_to_remove_what_is_stale_is_no
     court.run("a")
     court.put(bound(node=None, generation=2))
     court.put(bound(node="a", generation=2))
-    court.machines[NodeId("a")].take([], 9.0, is_whole=True)
+    court.machines[NodeId("a")].take([], 9.0, is_full=True)
     assert list(court.witness.in_vain()) == [], "it was another copy"
     court.machines[NodeId("a")].wipe()
     court.run("a", generation=2)
-    court.machines[NodeId("a")].take([], 9.0, is_whole=True)
+    court.machines[NodeId("a")].take([], 9.0, is_full=True)
     assert list(court.witness.in_vain()) == ["a was told to remove one, which is bound to it"]
 
 

@@ -29,7 +29,7 @@ class Life:
         self._sent = 0
 
     def order(self, *orders: InstanceOrder, gone: Collection[InstanceId] = ()) -> Life:
-        self.machine.take(orders, self.now, is_whole=False, gone=gone)
+        self.machine.take(orders, self.now, is_full=False, removed=gone)
         return self.go_on()
 
     def go_on(self, for_s: float = 0.0) -> Life:
@@ -128,7 +128,7 @@ def test_an_order_of_an_earlier_copy_is_refused() -> None:
 def test_what_is_not_in_a_whole_set_is_removed_and_not_told_of() -> None:
     life = Life().order(order("one"), order("two")).go_on(1)
     before = len(life.told)
-    life.machine.take([order("two")], life.now, is_whole=True)
+    life.machine.take([order("two")], life.now, is_full=True)
     life.go_on(1)
     assert set(life.machine.residents) == {"two"}
     assert len(life.told) == before
@@ -136,7 +136,7 @@ def test_what_is_not_in_a_whole_set_is_removed_and_not_told_of() -> None:
 
 def test_what_is_gone_is_removed() -> None:
     life = Life().order(order()).go_on(1)
-    life.order(gone=[ONE]).go_on(1)
+    life.order(removed=[ONE]).go_on(1)
     assert life.machine.residents == {}
     assert life.removed == [ONE]
 

@@ -17,11 +17,11 @@ MAX_CHANGES: Final = 256
 
 
 class FeedUpdate(NamedTuple, Generic[K, V]):
-    """To be told. If it is whole there is nothing besides; `gone` is of changes."""
+    """To be told. If it is whole there is nothing besides; `removed` is of changes."""
 
-    is_whole: bool
-    there: tuple[V, ...]
-    gone: tuple[K, ...] = ()
+    is_full: bool
+    present: tuple[V, ...]
+    removed: tuple[K, ...] = ()
 
 
 class ChangeFeed(Generic[K, V]):
@@ -36,7 +36,7 @@ class ChangeFeed(Generic[K, V]):
         """How many changes wait."""
         return len(self._changes)
 
-    def note(self, key: K, value: V | None) -> bool:
+    def put(self, key: K, value: V | None) -> bool:
         """It is this now, or gone; False if that is told anyway, since all is."""
         if self._is_whole_due:
             return False

@@ -134,19 +134,19 @@ class NodeSession:
     def __init__(
         self,
         node: NodeId,
-        welcome: SessionConfig,
+        config: SessionConfig,
         orders: Callable[[], Sequence[InstanceOrder]],
         *,
         as_sent: Callable[[InstanceOrder], InstanceOrder] = lambda order: order,
         makes_claims: bool = False,
     ) -> None:
-        """`as_sent` makes of an order what the node gets. With `welcome.wants_claims` orders are held back
-        until `release`."""
+        """`as_sent` makes of an order what the node gets. With `config.wants_claims` orders are held back
+        until `release_orders`."""
         self.node = node
-        self.welcome = welcome
+        self.config = config
         self.makes_claims = makes_claims
         self._as_sent = as_sent
-        self._is_held_back = welcome.wants_claims
+        self._orders_paused = config.wants_claims
         self._orders: ChangeFeed[InstanceId, InstanceOrder] = ChangeFeed(
             orders
         )  # what is gone is not this node's any more
@@ -158,14 +158,14 @@ class NodeSession:
         self._acknowledged = 0
         self._tunnels: deque[TunnelRequest] = deque()
         self._servers: ServerList | None = None  # to be told
-        self._goodbye: SessionClose | None = None
+        self._close_message: SessionClose | None = None
         self._ended = asyncio.Event()
         self._wake = asyncio.Event()
         self._wake.set()  # for the orders
 
     @property
     def is_over(self) -> bool:
-        return self._goodbye is not None
+        return self._close_message is not None
 
     async def messages(self) -> AsyncIterator[ServerMessage]:
         """What the node is to be told, as it comes to be; a goodbye is the last."""
@@ -190,65 +190,65 @@ class NodeSession:
                 yield members
             if (functions := self._take_functions()) is not None:
                 yield functions
-            if self._goodbye is not None:
-                yield self._goodbye
+            if self._close_message is not None:
+                yield self._close_message
                 return
 
     async def ended(self) -> None:
         """Wait until there is nothing more to say than goodbye."""
         await self._ended.wait()
 
-    def note(self, instance: InstanceId, order: InstanceOrder | None) -> None:
+    def order_changed(self, instance: InstanceId, order: InstanceOrder | None) -> None:
         """The instance is to be this now."""
-        if self._orders.note(instance, order):
+        if self._orders.put(instance, order):
             self._wake.set()
 
-    def release(self) -> None:
+    def release_orders(self) -> None:
         """Send orders from now on."""
-        self._is_held_back = False
+        self._orders_paused = False
         self._wake.set()
 
-    def share(self, functions: Callable[[], Sequence[Function]]) -> None:
+    def send_functions(self, functions: Callable[[], Sequence[Function]]) -> None:
         """Tell the node of all functions, and from then on of changes."""
         self._functions = ChangeFeed(functions)
         self._wake.set()
 
-    def share_no_more(self) -> None:
+    def stop_functions(self) -> None:
         """Tell it of neither functions nor members: it takes no calls any more."""
         self._functions = self._members = None
 
-    def note_function(self, name: FunctionName, function: Function | None) -> None:
+    def function_changed(self, name: FunctionName, function: Function | None) -> None:
         """The function is this now."""
-        if self._functions is not None and self._functions.note(name, function):
+        if self._functions is not None and self._functions.put(name, function):
             self._wake.set()
 
-    def tell_revoked(self, everything: Callable[[], Sequence[RevokedCertificate]]) -> None:
+    def send_revocations(self, everything: Callable[[], Sequence[RevokedCertificate]]) -> None:
         """Tell the node of all revoked certificates, and from then on of further ones."""
         self._revoked = ChangeFeed(everything)
         self._wake.set()
 
-    def note_revoked(self, revoked: Sequence[RevokedCertificate]) -> None:
-        if self._revoked is not None and sum(self._revoked.note(one.serial, one) for one in revoked):
+    def certificates_revoked(self, revoked: Sequence[RevokedCertificate]) -> None:
+        if self._revoked is not None and sum(self._revoked.put(one.serial, one) for one in revoked):
             self._wake.set()
 
-    def tell_members(self, members: tuple[ContinuumMember, ...]) -> None:
+    def send_members(self, members: tuple[ContinuumMember, ...]) -> None:
         """These are all of them now."""
         self._members = MemberList(members)
         self._wake.set()
 
-    def ask(self, tunnel: TunnelRequest) -> None:
+    def request_tunnel(self, tunnel: TunnelRequest) -> None:
         self._tunnels.append(tunnel)
         self._wake.set()
 
-    def tell_servers(self, addresses: tuple[str, ...]) -> None:
+    def send_servers(self, addresses: tuple[str, ...]) -> None:
         """These are all the servers now."""
         self._servers = ServerList(addresses)
         self._wake.set()
 
     def end(self, reason: str) -> None:
         """Say goodbye, and nothing more."""
-        if self._goodbye is None:
-            self._goodbye = SessionClose(reason)
+        if self._close_message is None:
+            self._close_message = SessionClose(reason)
             self._ended.set()
             self._wake.set()
 
@@ -270,20 +270,20 @@ class NodeSession:
         self._wake.set()
 
     def _take_orders(self) -> OrderUpdate | None:
-        news = None if self._is_held_back else self._orders.take()
-        if news is None:
+        update = None if self._orders_paused else self._orders.take()
+        if update is None:
             return None
         self._sequence += 1
-        orders = tuple(map(self._as_sent, news.there))
-        return OrderUpdate(self._sequence, is_whole=news.is_whole, orders=orders, gone=news.gone)
+        orders = tuple(map(self._as_sent, update.present))
+        return OrderUpdate(self._sequence, is_full=update.is_full, orders=orders, removed=update.removed)
 
     def _take_revocations(self) -> RevocationUpdate | None:
-        news = None if self._revoked is None else self._revoked.take()
-        return None if news is None else RevocationUpdate(news.there)
+        update = None if self._revoked is None else self._revoked.take()
+        return None if update is None else RevocationUpdate(update.present)
 
     def _take_functions(self) -> FunctionUpdate | None:
-        news = None if self._functions is None else self._functions.take()
-        return None if news is None else FunctionUpdate(news.is_whole, news.there, news.gone)
+        update = None if self._functions is None else self._functions.take()
+        return None if update is None else FunctionUpdate(update.is_full, update.present, update.removed)
 
 
 class NodeSessions:
@@ -297,10 +297,10 @@ class NodeSessions:
         *,
         feeds: SessionFeeds = NO_FEEDS,
         tunnels: TunnelBroker | None = None,
-        adopter: ClaimProcessor | None = None,
+        claims: ClaimProcessor | None = None,
         here: NodeId | None = None,
     ) -> None:
-        """Without `adopter`, nodes remove what they are not ordered. The node `here` is of this very process,
+        """Without `claims`, nodes remove what they are not ordered. The node `here` is of this very process,
         and knows."""
         self._nodes = nodes
         self._instances = instances
@@ -308,7 +308,7 @@ class NodeSessions:
         self._sessions: dict[NodeId, NodeSession] = {}
         self._closed = ""
         self._servers, self._members, self._functions, self._certificates = feeds
-        self._adopter = adopter
+        self._claims = claims
         self._here = here
         self._sharing: set[NodeSession] = set()  # with nodes that take calls of functions
         self.tunnels = tunnels or TunnelBroker()
@@ -334,8 +334,8 @@ class NodeSessions:
         if node.member is not None and self._functions is not None:
             await self._functions.sync()
         self._require_open()
-        adopter = self._adopter
-        makes_claims = hello.makes_claims and adopter is not None
+        claims = self._claims
+        makes_claims = hello.makes_claims and claims is not None
         session = NodeSession(
             node.id,
             SessionConfig(
@@ -347,19 +347,19 @@ class NodeSessions:
                 self._settings.restart_reset_s,
                 silence_s=self._settings.suspect_after_s,
                 takes_claims=makes_claims,
-                wants_claims=makes_claims and adopter is not None and adopter.is_settling,
+                wants_claims=makes_claims and claims is not None and claims.is_settling,
             ),
             lambda: self._instances.orders(node.id),
-            as_sent=lambda order: order if adopter is None else adopter.with_receipt(node.id, order),
+            as_sent=lambda order: order if claims is None else claims.with_receipt(node.id, order),
             makes_claims=makes_claims,
         )
         self._end(node.id, "a newer session of this node began")
         self._sessions[node.id] = session
-        self._tell_servers(session)
+        self._send_servers(session)
         if hello.takes_revocations and self._certificates is not None:
-            session.tell_revoked(self._certificates.revoked)
+            session.send_revocations(self._certificates.revoked)
         if node.member is not None:
-            self._share(session)
+            self._send_member_feeds(session)
         self._nodes.heartbeats.begin(node.id)
         CONNECTED.set(len(self._sessions))
         log.info("session.began", node=node.id, name=node.name)
@@ -388,9 +388,9 @@ class NodeSessions:
         await self._nodes.register(session.node, replace(hello, subnet="", occupied=()))
         if hello.member is None:
             self._sharing.discard(session)
-            session.share_no_more()
+            session.stop_functions()
         elif not session.is_over:
-            self._share(session)
+            self._send_member_feeds(session)
 
     async def reported(self, session: NodeSession, batch: ReportBatch) -> None:
         """Make what the node saw durable, and acknowledge it."""
@@ -399,24 +399,24 @@ class NodeSessions:
             if (
                 outcome.disposition is ReportDisposition.STALE and not session.makes_claims
             ):  # else its claim decides
-                session.note(outcome.instance, None)
+                session.order_changed(outcome.instance, None)
         session.acknowledge(batch.sequence)
 
     async def claimed(self, session: NodeSession, claims: ClaimBatch) -> None:
         """Adopt what the store has forgotten; the rest of what the node claims is to go, or is ordered."""
-        if self._adopter is None:
+        if self._claims is None:
             raise errors.Invalid("this server takes no claims", field="claims")
         if self._certificates is not None:
             await self._certificates.learn_revoked(claims.revoked, actor=f"node/{session.node}")
-        for instance in await self._adopter.take(session.node, claims.claims):
-            session.note(instance, None)
+        for instance in await self._claims.take(session.node, claims.claims):
+            session.order_changed(instance, None)
 
     async def run(self) -> None:
         """Give orders again when a store that was restored has settled."""
-        if self._adopter is not None:
-            await self._adopter.settled()
+        if self._claims is not None:
+            await self._claims.settled()
             for session in self._sessions.values():
-                session.release()
+                session.release_orders()
         await asyncio.get_running_loop().create_future()
 
     def elsewhere(self, node: NodeId) -> str | None:
@@ -433,7 +433,7 @@ class NodeSessions:
             if (server := self.elsewhere(node)) is not None:
                 raise errors.Unavailable(f"node {node} is connected to the server at {server}; ask there")
             raise errors.Unavailable(f"node {node} is not connected; try again when it is back")
-        return self.tunnels.open(node, lambda id: session.ask(TunnelRequest(id, instance, ask)))
+        return self.tunnels.open(node, lambda id: session.request_tunnel(TunnelRequest(id, instance, ask)))
 
     def close(self, reason: str = "this server stops") -> None:
         """Send every node away, to another server if it knows one, and take no more."""
@@ -452,34 +452,34 @@ class NodeSessions:
 
     def _servers_changed(self) -> None:
         for session in self._sessions.values():
-            self._tell_servers(session)
+            self._send_servers(session)
 
-    def _tell_servers(self, session: NodeSession) -> None:
+    def _send_servers(self, session: NodeSession) -> None:
         if self._servers is not None and (addresses := self._servers.addresses):
-            session.tell_servers(addresses)
+            session.send_servers(addresses)
 
-    def _share(self, session: NodeSession) -> None:
+    def _send_member_feeds(self, session: NodeSession) -> None:
         """Tell a node that takes calls of functions what it needs for that."""
         if session in self._sharing or session.node == self._here:
             return
         self._sharing.add(session)
         if self._members is not None:
-            session.tell_members(self._members.all)
+            session.send_members(self._members.all)
         if self._functions is not None:
-            session.share(self._functions.all)
+            session.send_functions(self._functions.all)
 
     def _certificates_revoked(self, revoked: Sequence[RevokedCertificate]) -> None:
         for session in self._sessions.values():
-            session.note_revoked(revoked)
+            session.certificates_revoked(revoked)
 
     def _members_changed(self) -> None:
         assert self._members is not None, "nobody else calls this"
         for session in self._sharing:
-            session.tell_members(self._members.all)
+            session.send_members(self._members.all)
 
     def _function_changed(self, name: FunctionName, function: Function | None) -> None:
         for session in self._sharing:
-            session.note_function(name, function)
+            session.function_changed(name, function)
 
     def _node_changed(self, node: NodeId) -> None:
         if node in self._sessions and self._nodes.condition(node) is None:
@@ -489,8 +489,8 @@ class NodeSessions:
         was, now = before and before.value, after and after.value
         was_on, is_on = was and was.node, now and now.node
         if was is not None and was_on != is_on and was_on in self._sessions:
-            self._sessions[was_on].note(was.id, None)
+            self._sessions[was_on].order_changed(was.id, None)
         if now is not None and is_on in self._sessions:
             order = self._instances.order(now)
             if was is None or was_on != is_on or self._instances.order(was) != order:
-                self._sessions[is_on].note(now.id, order)
+                self._sessions[is_on].order_changed(now.id, order)

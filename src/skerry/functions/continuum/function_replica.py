@@ -89,8 +89,8 @@ class FunctionReplica:
     async def hear(self, told: FunctionUpdate) -> None:
         """The control plane says that this is so."""
         there = {function.name: function for function in told.functions}
-        gone = set[str](told.gone)
-        if told.is_whole:
+        gone = set[str](told.removed)
+        if told.is_full:
             gone |= self._by_key.keys() - there.keys()
         moves = [(self._by_key.get(key), function) for key, function in there.items()]
         moves = [(before, after) for before, after in moves if before != after]

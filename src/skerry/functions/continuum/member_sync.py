@@ -23,8 +23,8 @@ class MemberSync:
         copies = await FunctionReplica.open(folder, settings, clock)
         return cls(MemberCache(folder / "members.json"), copies)
 
-    async def hear_members(self, told: MemberList) -> None:
+    async def members_changed(self, told: MemberList) -> None:
         await self.members.hear(told)
 
-    async def hear_functions(self, told: FunctionUpdate) -> None:
+    async def functions_changed(self, told: FunctionUpdate) -> None:
         await self.copies.hear(told)

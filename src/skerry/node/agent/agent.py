@@ -47,13 +47,13 @@ def facts() -> NodeFacts:
     return NodeFacts(host.architecture(), host.system(), platform.release(), __version__, runs_checks=True)
 
 
-def introduce(
-    hello: NodeHello, data: Path, instances: NodeInstances, *, kept_mb: int = 0, lends_disk: bool = True
+def describe_node(
+    hello: NodeHello, data: Path, instances: NodeInstances, *, reserved_mb: int = 0, lends_disk: bool = True
 ) -> NodeHello:
-    """`hello` with what this machine has now for instances, with `data` as its data folder; `kept_mb` of its
+    """`hello` with what this machine has now for instances, with `data` as its data folder; `reserved_mb` of its
     memory are for something else. Without `lends_disk` it has none to give, since it can hold nobody to a
     part of it."""
-    resources = host.usable_resources(data, held_bytes=instances.disk_bytes, kept_mb=kept_mb)
+    resources = host.usable_resources(data, used_bytes=instances.disk_bytes, reserved_mb=reserved_mb)
     return replace(
         hello,
         resources=resources if lends_disk else replace(resources, disk=Gigabytes(0)),
@@ -87,29 +87,29 @@ class NodeAgent:
         self._clock = clock
         self._backoff = backoff
         self._sleep = sleep
-        self._complaint = ""  # the last that was logged, while it goes on
+        self._last_error = ""  # the last that was logged, while it goes on
         self.is_connected = False
 
     @property
-    def complaint(self) -> str:
+    def last_error(self) -> str:
         """Why there is no connection; empty if there is one."""
-        return self._complaint
+        return self._last_error
 
     async def run(self) -> None:
         """Be connected, to one server or another. For ever."""
         failures, lost = 0, ""
         while True:
             # In turn, the one that was lost last; pauses grow from round to round.
-            servers = self._servers.in_turn(lost)
+            servers = self._servers.by_preference(lost)
             rounds, turn = divmod(failures, len(servers))
             began = self._clock.monotonic()
             try:
-                await self._attend(servers[turn])
+                await self._run_session(servers[turn])
             except errors.SkerryError as error:
-                self._complain(servers[turn], error)
+                self._log_failure(servers[turn], error)
             except OSError as error:  # of our own disk
                 reason = f"this node cannot keep its state: {error.strerror}"
-                self._complain(servers[turn], errors.Unavailable(reason))
+                self._log_failure(servers[turn], errors.Unavailable(reason))
             finally:
                 self.is_connected = False
             if self._clock.monotonic() - began >= _HEALTHY_S:
@@ -118,11 +118,11 @@ class NodeAgent:
                 failures += 1
             await self._sleep(self._backoff.delay(rounds))
 
-    def _complain(self, server: str, error: errors.SkerryError) -> None:
+    def _log_failure(self, server: str, error: errors.SkerryError) -> None:
         """Log why there is no connection: once, and not again until there is another reason."""
-        if error.message == self._complaint:
+        if error.message == self._last_error:
             return
-        self._complaint = error.message
+        self._last_error = error.message
         if isinstance(error, _REJECTED):
             log.error("session.rejected", server=server, reason=error.message, hint=_JOIN_AGAIN)
         elif isinstance(error, ServerClosedSession):
@@ -130,10 +130,10 @@ class NodeAgent:
         else:
             log.warning("session.lost", server=server, reason=error.message, detail=error.detail)
 
-    async def _attend(self, server: str) -> None:
+    async def _run_session(self, server: str) -> None:
         """One connection, until it ends; raises why."""
         async with self._dial(server).dial() as connection:
-            attendance = AgentSession(
+            session = AgentSession(
                 connection,
                 self._instances,
                 self._hooks,
@@ -141,19 +141,19 @@ class NodeAgent:
                 serve=self._tunnels.serve,
                 learn=self._servers.learn,
             )
-            welcome = await attendance.begin()
-            await self._welcomed(server, attendance.hello, welcome)
-            await attendance.last(welcome)
+            config = await session.open()
+            await self._configured(server, session.hello, config)
+            await session.run(config)
 
-    async def _welcomed(self, server: str, hello: NodeHello, welcome: SessionConfig) -> None:
-        await self._hooks.assign(welcome.subnet)  # before anything is ordered
-        await self._instances.hold_to(welcome)
-        self.is_connected, self._complaint = True, ""
-        log.info("session.began", server=server, node=welcome.node, subnet=welcome.subnet)
-        if hello.subnet and welcome.subnet != hello.subnet:
+    async def _configured(self, server: str, hello: NodeHello, config: SessionConfig) -> None:
+        await self._hooks.assign(config.subnet)  # before anything is ordered
+        await self._instances.set_config(config)
+        self.is_connected, self._last_error = True, ""
+        log.info("session.began", server=server, node=config.node, subnet=config.subnet)
+        if hello.subnet and config.subnet != hello.subnet:
             log.warning(
                 "session.other_subnet",
                 wanted=hello.subnet,
-                given=welcome.subnet,
+                given=config.subnet,
                 hint="new containers get addresses of the given one; those that run keep theirs",
             )

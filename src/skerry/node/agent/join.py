@@ -87,11 +87,11 @@ class JoinServer:
             )
         return cls(url, host, port or (443 if is_https else 80), parts.path.rstrip("/"), is_https)
 
-    def grpc_addresses(self, told: str) -> tuple[str, ...]:
+    def grpc_addresses(self, advertised: str) -> tuple[str, ...]:
         """Where to dial gRPC: at the host by which the server was reached just now, else where it said."""
-        port = told.rpartition(":")[2]
+        port = advertised.rpartition(":")[2]
         host = f"[{self.host}]" if ":" in self.host else self.host
-        return tuple(dict.fromkeys((f"{host}:{port}", told)))
+        return tuple(dict.fromkeys((f"{host}:{port}", advertised)))
 
 
 def fetch_authority(server: JoinServer, fingerprint: str, clock: Clock) -> bytes:
@@ -123,12 +123,12 @@ def request_certificate(
 ) -> JoinReply:
     """Show the token and the signing request, and the `previous_pem` certificate of the same key, by which
     the server gives this machine the same node again; the server's answer, or its reason as an error."""
-    asked = {"token": token.format(), "csr": csr_pem.decode("ascii"), "name": name}
+    request = {"token": token.format(), "csr": csr_pem.decode("ascii"), "name": name}
     if previous_pem:
-        asked["certificate"] = previous_pem.decode("ascii")
+        request["certificate"] = previous_pem.decode("ascii")
     context = tls.client(authority_pem, tls.HTTP1) if server.is_https else None
     return _decoded(
-        server, _exchange(server, context, clock, "POST", "/join", json_codec.encode(asked)), JoinReply
+        server, _exchange(server, context, clock, "POST", "/join", json_codec.encode(request)), JoinReply
     )
 
 
@@ -215,12 +215,12 @@ _BY_SLUG = {kind.slug: kind for kind in errors.SkerryError.__subclasses__()}
 
 def _refusal(server: JoinServer, status: int, answer: bytes) -> errors.SkerryError:
     try:
-        said = json_codec.decode(answer, _Refusal)
+        reply = json_codec.decode(answer, _Refusal)
     except json_codec.InvalidJson:
-        said = _Refusal()
+        reply = _Refusal()
     # It goes to a person's terminal, which must not be told what to do by a stranger.
-    message = "".join(letter for letter in said.error if letter.isprintable())[:_MAX_MESSAGE]
-    kind = _BY_SLUG.get(said.code, errors.Unavailable)
+    message = "".join(letter for letter in reply.error if letter.isprintable())[:_MAX_MESSAGE]
+    kind = _BY_SLUG.get(reply.code, errors.Unavailable)
     return kind(message or f"{server.url} answered {status}; is this a Skerry server?")
 
 

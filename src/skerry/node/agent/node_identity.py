@@ -54,7 +54,7 @@ class _JoinRequest(msgspec.Struct, frozen=True):
 class _StoredMembership(msgspec.Struct, frozen=True):
     """What is in the folder: a certificate that is ours, and was good once."""
 
-    place: JoinRecord
+    record: JoinRecord
     issued: pki.IssuedCertificate
     fingerprint: str  # of the cloud's CA
 
@@ -77,7 +77,7 @@ class NodeIdentity:
         self._key_file = folder / "node.key"
         self._certificate_file = folder / "node.crt"
         self._authority_file = folder / "ca.crt"
-        self._place_file = folder / "join.json"
+        self._record_file = folder / "join.json"
         self._contexts: tuple[ssl.SSLContext, ssl.SSLContext] | None = None  # to dial, to serve
         self._due = 0.0
         self._not_after = 0.0
@@ -117,15 +117,15 @@ class NodeIdentity:
         used the token up for this key answers again. To another cloud it moves only by a `fingerprint`.
         """
         servers = tuple(agent_join.JoinServer.parse(url.strip()) for url in urls.split(",") if url.strip())
-        place = await asyncio.to_thread(self._join, _JoinRequest(servers, token, name, fingerprint))
-        log.info("node.joined", node=place.node, name=name, url=place.url, outcome=self.outcome)
+        record = await asyncio.to_thread(self._join, _JoinRequest(servers, token, name, fingerprint))
+        log.info("node.joined", node=record.node, name=name, url=record.url, outcome=self.outcome)
         self._put_to_use()
-        return place
+        return record
 
     def read(self) -> JoinRecord | None:
         """Which node this machine is, whether or not its certificate still serves; None if it is none."""
         stored = self._read_stored() if self._folder.exists() else None
-        return None if stored is None else stored.place
+        return None if stored is None else stored.record
 
     def load(self) -> JoinRecord | None:
         """The node that this machine is, its certificate put to use; None if that has expired."""
@@ -133,11 +133,11 @@ class NodeIdentity:
         if stored is None or stored.issued.not_after <= self._clock.now():
             return None
         self._put_to_use()
-        return stored.place
+        return stored.record
 
     def forget(self) -> None:
         """Be no node any more; the key and the certificate stay in their files, and are of no use."""
-        self._place_file.unlink(missing_ok=True)
+        self._record_file.unlink(missing_ok=True)
 
     async def run(self, renew: RenewCertificate) -> None:
         """Renew in time, for ever. `renew` takes a signing request to the server and brings a certificate."""
@@ -161,113 +161,115 @@ class NodeIdentity:
             lambda: self._due, renew_now, clock=self._clock, sleep=self._sleep, what="node certificate"
         )
 
-    def _join(self, asked: _JoinRequest) -> JoinRecord:
+    def _join(self, request: _JoinRequest) -> JoinRecord:
         files.private_folder(self._folder)
         stored = self._read_stored()
         if stored is None:
-            place = self._enrol_at_one(asked)
-            self.outcome = f"joined the cloud at {place.url} as node {place.node}"
-            return place
-        if asked.token and _parse(asked.token).pin != pin_of(stored.fingerprint):
-            return self._move(stored.place, asked)
+            record = self._enrol_at_one(request)
+            self.outcome = f"joined the cloud at {record.url} as node {record.node}"
+            return record
+        if request.token and _parse(request.token).pin != pin_of(stored.fingerprint):
+            return self._move(stored.record, request)
         if stored.issued.not_after <= self._clock.now():
             reason = f"its certificate had expired at {iso(stored.issued.not_after)}"
-            return self._enrol_again(stored, reason, asked)
-        if asked.token or (asked.servers and stored.place.url not in [each.url for each in asked.servers]):
-            return self._check_in(stored, asked)
-        self.outcome = f"{_was(stored.place)}; kept its certificate"
-        return stored.place
+            return self._enrol_again(stored, reason, request)
+        if request.token or (
+            request.servers and stored.record.url not in [each.url for each in request.servers]
+        ):
+            return self._check_in(stored, request)
+        self.outcome = f"{_was(stored.record)}; kept its certificate"
+        return stored.record
 
     def _read_stored(self) -> _StoredMembership | None:
         """The membership in the folder, if all of it is there and belongs together."""
         try:
-            place = json_codec.decode(self._place_file.read_bytes(), JoinRecord)
+            record = json_codec.decode(self._record_file.read_bytes(), JoinRecord)
             authority_pem = self._authority_file.read_bytes()
-            issued = self._check(self._certificate_file.read_bytes(), place.node, authority_pem)
+            issued = self._check(self._certificate_file.read_bytes(), record.node, authority_pem)
         except FileNotFoundError:
             return None
         except (json_codec.InvalidJson, pki.InvalidCertificate) as error:
             log.warning("membership.unusable", folder=str(self._folder), error=str(error))
             return None
-        return _StoredMembership(place, issued, pki.fingerprint(authority_pem))
+        return _StoredMembership(record, issued, pki.fingerprint(authority_pem))
 
-    def _move(self, old: JoinRecord, asked: _JoinRequest) -> JoinRecord:
+    def _move(self, old: JoinRecord, request: _JoinRequest) -> JoinRecord:
         """To another cloud; what there was is replaced only once the other cloud has taken this machine."""
-        if not asked.fingerprint:
+        if not request.fingerprint:
             raise errors.FailedPrecondition(
                 f"this machine is node {old.node} of {old.url}, and the token is of another cloud: leave the "
                 "present one with `skerry node leave`, or join by an invitation of the other, or use another "
                 "data folder"
             )
-        place = self._enrol_at_one(asked)
+        record = self._enrol_at_one(request)
         self.left_cloud = True
         self.outcome = (
             f"this machine was node {old.node} of another cloud, {old.url}; left that, and joined the cloud "
-            f"at {place.url} as node {place.node}. That one still lists it: `skerry node remove {old.node}`"
+            f"at {record.url} as node {record.node}. That one still lists it: `skerry node remove {old.node}`"
         )
-        return place
+        return record
 
-    def _check_in(self, stored: _StoredMembership, asked: _JoinRequest) -> JoinRecord:
+    def _check_in(self, stored: _StoredMembership, request: _JoinRequest) -> JoinRecord:
         """Ask a server whether it takes the certificate, and where it is dialled now."""
         failures = []
-        for server in asked.servers:
+        for server in request.servers:
             log.info("node.checking_in", url=server.url)
             try:
-                told = agent_join.fetch_server_address(
+                address = agent_join.fetch_server_address(
                     server, self._authority_file, self._certificate_file, self._key_file, self._clock
                 )
             except errors.Unauthenticated as error:
-                if not asked.token:
+                if not request.token:
                     raise
-                return self._enrol_again(stored, error.message, asked)
+                return self._enrol_again(stored, error.message, request)
             except errors.SkerryError as error:
                 failures.append(error.message)
             else:
-                return self._stay(stored.place, server, told.grpc)
-        self.outcome = f"{_was(stored.place)}; kept its certificate"
+                return self._keep_membership(stored.record, server, address.grpc)
+        self.outcome = f"{_was(stored.record)}; kept its certificate"
         if failures:
             self.outcome += f", though no server could be asked: {'; '.join(failures)}"
-        return stored.place
+        return stored.record
 
-    def _stay(self, place: JoinRecord, server: agent_join.JoinServer, grpc: str) -> JoinRecord:
+    def _keep_membership(self, record: JoinRecord, server: agent_join.JoinServer, grpc: str) -> JoinRecord:
         """The node that it is, at a server that may have moved."""
         first, *also = server.grpc_addresses(grpc)
-        now = msgspec.structs.replace(place, url=server.url, grpc=first, also=tuple(also))
-        self.outcome = f"{_was(place)}; kept its name and certificate"
-        if now != place:
-            files.write_atomically(self._place_file, json_codec.encode(now))
+        now = msgspec.structs.replace(record, url=server.url, grpc=first, also=tuple(also))
+        self.outcome = f"{_was(record)}; kept its name and certificate"
+        if now != record:
+            files.write_atomically(self._record_file, json_codec.encode(now))
             self.outcome += f"; the server is at {now.url} now, and dialled at {now.grpc}"
         return now
 
-    def _enrol_again(self, stored: _StoredMembership, reason: str, asked: _JoinRequest) -> JoinRecord:
+    def _enrol_again(self, stored: _StoredMembership, reason: str, request: _JoinRequest) -> JoinRecord:
         """By the certificate that does not serve any more as proof of who this was. One that was revoked is
         no such proof: then this is a new node, with a new key."""
         try:
-            place = self._enrol_at_one(asked, stored.issued.pem)
+            record = self._enrol_at_one(request, stored.issued.pem)
         except errors.Unprocessable:
             self._key_file.unlink()
-            place = self._enrol_at_one(asked)
-        old = stored.place.node
+            record = self._enrol_at_one(request)
+        old = stored.record.node
         became = "the same node, with a new certificate"
-        if place.node != old:
-            became = f"a new node, {place.node}; the old one is still listed: `skerry node remove {old}`"
-        self.outcome = f"{_was(stored.place)}, but {reason.rstrip('.')}: joined again as {became}"
-        return place
+        if record.node != old:
+            became = f"a new node, {record.node}; the old one is still listed: `skerry node remove {old}`"
+        self.outcome = f"{_was(stored.record)}, but {reason.rstrip('.')}: joined again as {became}"
+        return record
 
-    def _enrol_at_one(self, asked: _JoinRequest, previous_pem: bytes = b"") -> JoinRecord:
+    def _enrol_at_one(self, request: _JoinRequest, previous_pem: bytes = b"") -> JoinRecord:
         """At the first server that is of the cloud and can be reached."""
-        shown = _parse(asked.token)
-        if not asked.servers:
+        shown = _parse(request.token)
+        if not request.servers:
             raise errors.Invalid(
                 "say which cloud to join: --join INVITATION, as `skerry token create --role node` prints it",
                 field="join",
             )
         failures: list[errors.SkerryError] = []
-        for server in asked.servers:
+        for server in request.servers:
             log.info("node.joining", url=server.url)
             try:
-                authority = agent_join.fetch_authority(server, asked.fingerprint or shown.pin, self._clock)
-                return self._enrol(server, authority, shown, asked.name, previous_pem)
+                authority = agent_join.fetch_authority(server, request.fingerprint or shown.pin, self._clock)
+                return self._enrol(server, authority, shown, request.name, previous_pem)
             except (errors.Unavailable, errors.TimedOut, agent_join.AuthorityMismatch) as error:
                 log.warning("node.not_joined", url=server.url, reason=error.message)
                 failures.append(error)
@@ -286,17 +288,17 @@ class NodeIdentity:
             server, authority_pem, shown, request, name, self._clock, previous_pem=previous_pem
         )
         first, *also = server.grpc_addresses(answer.grpc)
-        place = JoinRecord(node=answer.node, name=name, url=server.url, grpc=first, also=tuple(also))
+        record = JoinRecord(node=answer.node, name=name, url=server.url, grpc=first, also=tuple(also))
         try:
-            issued = self._check(answer.certificate.encode(), place.node, authority_pem)
+            issued = self._check(answer.certificate.encode(), record.node, authority_pem)
         except pki.InvalidCertificate as error:
             raise errors.FailedPrecondition(
                 f"{server.url} gave a certificate that cannot be used: {error}"
             ) from None
         files.write_atomically(self._authority_file, authority_pem)
         files.write_atomically(self._certificate_file, issued.pem)
-        files.write_atomically(self._place_file, json_codec.encode(place))
-        return place
+        files.write_atomically(self._record_file, json_codec.encode(record))
+        return record
 
     def _make_key(self) -> bytes:
         try:
@@ -305,8 +307,8 @@ class NodeIdentity:
             raise errors.FailedPrecondition(f"{error}, or remove {self._folder} and join anew") from None
 
     def _keep_renewed(self, pem: bytes) -> pki.IssuedCertificate:
-        place = json_codec.decode(self._place_file.read_bytes(), JoinRecord)
-        issued = self._check(pem, place.node, self._authority_file.read_bytes())
+        record = json_codec.decode(self._record_file.read_bytes(), JoinRecord)
+        issued = self._check(pem, record.node, self._authority_file.read_bytes())
         if issued.not_after <= self._clock.now():
             raise pki.InvalidCertificate("it has expired already; compare the clocks of the two machines")
         files.write_atomically(self._certificate_file, issued.pem)
@@ -334,8 +336,8 @@ class NodeIdentity:
         self._due = renewal.due_at(issued.issued_at, issued.not_after, self._chance())
 
 
-def _was(place: JoinRecord) -> str:
-    return f"this machine was node {place.node} of {place.url} already"
+def _was(record: JoinRecord) -> str:
+    return f"this machine was node {record.node} of {record.url} already"
 
 
 def _none_of(failures: Sequence[errors.SkerryError]) -> errors.SkerryError:

@@ -56,11 +56,11 @@ class RevocationList:
         """Call `changed` whenever further certificates are revoked."""
         self._listeners.append(changed)
 
-    async def hear(self, told: RevocationUpdate) -> None:
+    async def add(self, update: RevocationUpdate) -> None:
         """Refuse these too from now on; durable on return."""
         now = self._clock.now()
         before = self._revoked
-        every = (*before.values(), *told.revoked)
+        every = (*before.values(), *update.revoked)
         self._revoked = {one.serial: one for one in every if not is_past(one.not_after, now)}
         if self._revoked.keys() - before.keys():
             for changed in self._listeners:
@@ -82,7 +82,7 @@ class RevocationList:
         listen(changed.set)
         while True:
             changed.clear()
-            await self.hear(RevocationUpdate(tuple(revoked())))
+            await self.add(RevocationUpdate(tuple(revoked())))
             await changed.wait()
 
     def _read(self) -> tuple[RevokedCertificate, ...]:

@@ -19,7 +19,7 @@ from skerry.kit import files, json_codec
 log = structlog.get_logger(__name__)
 
 
-class _Book(msgspec.Struct, frozen=True):
+class _AddressFile(msgspec.Struct, frozen=True):
     servers: tuple[str, ...]
 
 
@@ -30,32 +30,32 @@ class ServerAddressCache:
     def __init__(self, joined: str, path: Path, also: Iterable[str] = ()) -> None:
         self._joined = (joined, *also)
         self._path = path
-        self._told = self._read()
+        self._learned = self._read()
 
     @property
     def addresses(self) -> tuple[str, ...]:
         """In the order in which to try them."""
-        return tuple(dict.fromkeys((*self._joined, *self._told)))
+        return tuple(dict.fromkeys((*self._joined, *self._learned)))
 
-    def in_turn(self, lost: str) -> tuple[str, ...]:
+    def by_preference(self, lost: str) -> tuple[str, ...]:
         """The same, but the server at `lost` comes last, by whichever address: a machine that is gone lets
         every attempt wait."""
-        away = self._joined if lost in self._joined else (lost,)
-        return tuple(sorted(self.addresses, key=lambda address: address in away))
+        last = self._joined if lost in self._joined else (lost,)
+        return tuple(sorted(self.addresses, key=lambda address: address in last))
 
     async def learn(self, addresses: Iterable[str]) -> None:
         """These are all the servers now; durable on return."""
-        told = tuple(addresses)
-        if told == self._told:
+        learned = tuple(addresses)
+        if learned == self._learned:
             return
-        data = json_codec.encode(_Book(told))
-        self._told = told
-        log.info("servers.learnt", servers=told)
+        data = json_codec.encode(_AddressFile(learned))
+        self._learned = learned
+        log.info("servers.learnt", servers=learned)
         await asyncio.to_thread(files.write_atomically, self._path, data, files.PRIVATE)
 
     def _read(self) -> tuple[str, ...]:
         try:
-            return json_codec.decode(self._path.read_bytes(), _Book).servers
+            return json_codec.decode(self._path.read_bytes(), _AddressFile).servers
         except FileNotFoundError:
             return ()
         except json_codec.InvalidJson as error:

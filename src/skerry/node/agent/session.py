@@ -45,8 +45,8 @@ from skerry.node.agent.ports import ControlConnection
 
 log = structlog.get_logger(__name__)
 
-_MOST_REPORTS = 500  # in one batch
-_MOST_BATCHES = 10_000  # that wait to be acknowledged
+_MAX_REPORTS = 500  # in one batch
+_MAX_BATCHES = 10_000  # that wait to be acknowledged
 _WELCOME_S = 10.0  # one that takes longer may be frozen, and there may be another
 _CLAIMS_BYTES = 512 * 1024  # of receipts in one message; one receipt has at most half a MiB
 _DESCRIBE_S = 60.0  # between two looks at what this machine has
@@ -59,16 +59,16 @@ class ServerClosedSession(errors.Unavailable):
 class MemberListener(Protocol):
     """What takes calls of functions on this node, and needs to know who else does, and which there are."""
 
-    async def hear_members(self, told: MemberList) -> None: ...
+    async def members_changed(self, update: MemberList) -> None: ...
 
-    async def hear_functions(self, told: FunctionUpdate) -> None: ...
+    async def functions_changed(self, update: FunctionUpdate) -> None: ...
 
 
-async def _refuse_tunnel(wanted: TunnelRequest, tunnel: TunnelStream) -> None:
+async def _refuse_tunnel(request: TunnelRequest, tunnel: TunnelStream) -> None:
     raise errors.FailedPrecondition("there are no tunnels on this connection")
 
 
-async def _ignore_revocations(told: RevocationUpdate) -> None:
+async def _ignore_revocations(update: RevocationUpdate) -> None:
     """For who did not say that it takes them."""
 
 
@@ -89,14 +89,14 @@ class AgentHooks:
     member: MemberListener | None = None  # hears what those are told who take calls of functions
 
 
-async def _pass_over(addresses: Sequence[str]) -> None:
+async def _ignore_servers(addresses: Sequence[str]) -> None:
     """For who has only this one way to its control plane."""
 
 
-async def _hear(hearing: Awaitable[None]) -> None:
+async def _handle(handling: Awaitable[None]) -> None:
     """What every session tells anew holds also if the disk refuses to keep it."""
     try:
-        await hearing
+        await handling
     except OSError as error:
         log.warning("session.not_kept", error=str(error))
 
@@ -112,7 +112,7 @@ class AgentSession:
         clock: Clock,
         *,
         serve: Callable[[TunnelRequest, TunnelStream], Awaitable[None]] = _refuse_tunnel,
-        learn: Callable[[Sequence[str]], Awaitable[None]] = _pass_over,
+        learn: Callable[[Sequence[str]], Awaitable[None]] = _ignore_servers,
         pace_s: float = 0.0,
     ) -> None:
         """`serve` answers over a tunnel; `learn` is told where the servers are. Messages that come quicker
@@ -129,9 +129,9 @@ class AgentSession:
         self._sequence = 0  # of the last batch
         self._sent = 0  # the number of the last report in it
         self._unacknowledged: deque[tuple[int, int]] = deque()  # batches, and the last report in each
-        self._open: set[asyncio.Task[None]] = set()
+        self._tunnels: set[asyncio.Task[None]] = set()
 
-    async def begin(self) -> SessionConfig:
+    async def open(self) -> SessionConfig:
         """Say hello; what the control plane welcomes us with. Raises what it has against us."""
         try:
             async with asyncio.timeout(_WELCOME_S):
@@ -139,31 +139,31 @@ class AgentSession:
         except TimeoutError:
             raise errors.TimedOut("the control plane did not answer in time") from None
 
-    async def last(self, terms: SessionConfig) -> None:
+    async def run(self, config: SessionConfig) -> None:
         """Until the connection ends, or the server falls silent; raises why."""
         try:
-            await race(self._listen(terms), self._talk(terms))
+            await race(self._receive(config), self._send_reports_forever(config))
         finally:
-            await cancel_and_wait(self._open)
+            await cancel_and_wait(self._tunnels)
 
-    async def _listen(self, terms: SessionConfig) -> None:
+    async def _receive(self, config: SessionConfig) -> None:
         messages = self._connection.messages()
-        while (message := await self._next_of(messages, terms.silence_s)) is not None:
+        while (message := await self._next_of(messages, config.silence_s)) is not None:
             match message:
                 case OrderUpdate():
-                    await self._take_orders(message, takes_claims=terms.takes_claims)
+                    await self._take_orders(message, takes_claims=config.takes_claims)
                 case ReportAck():
                     self._acknowledge(message.sequence)
                 case TunnelRequest():
                     self._begin_tunnel(message)
                 case ServerList():
-                    await _hear(self._learn(message.addresses))
+                    await _handle(self._learn(message.addresses))
                 case RevocationUpdate():
-                    await _hear(self._hooks.revoke(message))
+                    await _handle(self._hooks.revoke(message))
                 case MemberList() if self._hooks.member is not None:
-                    await _hear(self._hooks.member.hear_members(message))
+                    await _handle(self._hooks.member.members_changed(message))
                 case FunctionUpdate() if self._hooks.member is not None:
-                    await _hear(self._hooks.member.hear_functions(message))
+                    await _handle(self._hooks.member.functions_changed(message))
                 case SessionClose():
                     raise ServerClosedSession(f"the control plane sent this node away: {message.reason}")
             if self._pace_s:
@@ -172,12 +172,12 @@ class AgentSession:
 
     async def _take_orders(self, message: OrderUpdate, *, takes_claims: bool) -> None:
         claims: list[InstanceClaim] = []
-        if message.is_whole and takes_claims:
+        if message.is_full and takes_claims:
             claims = self._instances.claims({order.instance for order in message.orders})
         await self._instances.apply(
             message.orders,
-            is_whole=message.is_whole,
-            gone=message.gone,
+            is_full=message.is_full,
+            removed=message.removed,
             claimed=[claim.report.instance for claim in claims],
         )
         await self._claim(claims)
@@ -210,49 +210,49 @@ class AgentSession:
             _, number = self._unacknowledged.popleft()
             self._instances.acknowledge(number)
 
-    async def _talk(self, terms: SessionConfig) -> None:
-        report_s = terms.report_s
-        if terms.takes_claims and (revoked := tuple(one for one in self._hooks.revoked() if one.proof)):
+    async def _send_reports_forever(self, config: SessionConfig) -> None:
+        report_s = config.report_s
+        if config.takes_claims and (revoked := tuple(one for one in self._hooks.revoked() if one.proof)):
             await self._connection.send(ClaimBatch(revoked=revoked[:MAX_CLAIMS]))
-        if terms.wants_claims:  # before reports, which mean nothing to who does not know of what
+        if config.wants_claims:  # before reports, which mean nothing to who does not know of what
             await self._claim(self._instances.claims())
         # First all that was not acknowledged, in order; then what everything is now: whatever the control
         # plane made of our silence, it is right again after that.
-        await self._tell_news()
-        await self._tell(self._instances.inventory())
-        spoke_at = described_at = self._clock.monotonic()
+        await self._send_new_reports()
+        await self._send_reports(self._instances.inventory())
+        sent_at = described_at = self._clock.monotonic()
         while True:
             with contextlib.suppress(TimeoutError):
-                async with asyncio.timeout(max(0.0, spoke_at + report_s - self._clock.monotonic())):
-                    await self._instances.news()
+                async with asyncio.timeout(max(0.0, sent_at + report_s - self._clock.monotonic())):
+                    await self._instances.wait_for_reports()
             now = self._clock.monotonic()
-            has_spoken = await self._tell_news()
-            if now < spoke_at + report_s:
+            has_sent = await self._send_new_reports()
+            if now < sent_at + report_s:
                 continue
             if now >= described_at + _DESCRIBE_S or self._hooks.condition() != self._described:
                 described_at = now
                 await self._describe_again()
             # The rest can wait for its turn, and is told together.
-            has_spoken |= await self._tell(self._instances.take_usage())
-            if not has_spoken:
+            has_sent |= await self._send_reports(self._instances.take_usage())
+            if not has_sent:
                 await self._connection.send(SessionHeartbeat())
-            spoke_at = now
+            sent_at = now
 
-    async def _tell_news(self) -> bool:
-        has_spoken = False
-        while news := self._instances.reports(self._sent, _MOST_REPORTS):
-            self._sent = news[-1].number
-            await self._send([told.report for told in news])
-            has_spoken = True
-        return has_spoken
+    async def _send_new_reports(self) -> bool:
+        has_sent = False
+        while reports := self._instances.reports(self._sent, _MAX_REPORTS):
+            self._sent = reports[-1].number
+            await self._send([pending.report for pending in reports])
+            has_sent = True
+        return has_sent
 
-    async def _tell(self, reports: Sequence[InstanceReport]) -> bool:
-        for at in range(0, len(reports), _MOST_REPORTS):
-            await self._send(reports[at : at + _MOST_REPORTS])
+    async def _send_reports(self, reports: Sequence[InstanceReport]) -> bool:
+        for at in range(0, len(reports), _MAX_REPORTS):
+            await self._send(reports[at : at + _MAX_REPORTS])
         return bool(reports)
 
     async def _send(self, reports: Sequence[InstanceReport]) -> None:
-        if len(self._unacknowledged) >= _MOST_BATCHES:
+        if len(self._unacknowledged) >= _MAX_BATCHES:
             raise errors.Unavailable("the control plane acknowledges nothing that it is told")
         self._sequence += 1
         self._unacknowledged.append((self._sequence, self._sent))
@@ -265,16 +265,16 @@ class AgentSession:
             self.hello = hello
             await self._connection.send(hello)
 
-    def _begin_tunnel(self, wanted: TunnelRequest) -> None:
-        task = asyncio.create_task(self._serve_tunnel(wanted), name=f"tunnel to {wanted.instance}")
-        self._open.add(task)
-        task.add_done_callback(self._open.discard)
+    def _begin_tunnel(self, request: TunnelRequest) -> None:
+        task = asyncio.create_task(self._serve_tunnel(request), name=f"tunnel to {request.instance}")
+        self._tunnels.add(task)
+        task.add_done_callback(self._tunnels.discard)
 
-    async def _serve_tunnel(self, wanted: TunnelRequest) -> None:
+    async def _serve_tunnel(self, request: TunnelRequest) -> None:
         try:
-            async with self._connection.tunnel(wanted.id) as tunnel:
-                await self._serve(wanted, tunnel)
+            async with self._connection.tunnel(request.id) as tunnel:
+                await self._serve(request, tunnel)
         except errors.SkerryError as error:  # who asked has gone; nobody is left to be told
-            log.debug("tunnel.ended", instance=wanted.instance, error=error.message)
+            log.debug("tunnel.ended", instance=request.instance, error=error.message)
         except Exception as error:  # a fault of ours, which must not end the session
-            log.error("tunnel.failed", instance=wanted.instance, error=repr(error), exc_info=error)
+            log.error("tunnel.failed", instance=request.instance, error=repr(error), exc_info=error)

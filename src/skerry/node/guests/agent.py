@@ -78,7 +78,7 @@ class GuestAgent:
         guest._loops.forever("usage", instances.run)
         return guest
 
-    async def converse(self, connection: ControlConnection, instance: InstanceId) -> None:
+    async def run_session(self, connection: ControlConnection, instance: InstanceId) -> None:
         """Be the node `instance` for who is at the other end, until that ends; raises why it did.
 
         There is one such conversation, and the newest wins: the one before may be with somebody long gone.
@@ -87,7 +87,7 @@ class GuestAgent:
         await self._hang_up()
         if self._newest is not turn or self._is_leaving:
             raise self._cut_short()
-        talking = self._talking = asyncio.ensure_future(self._attend(connection, instance))
+        talking = self._talking = asyncio.ensure_future(self._run_session(connection, instance))
         try:
             await asyncio.wait([talking])
         finally:
@@ -98,16 +98,16 @@ class GuestAgent:
             raise self._cut_short()
         talking.result()
 
-    async def _attend(self, connection: ControlConnection, instance: InstanceId) -> None:
+    async def _run_session(self, connection: ControlConnection, instance: InstanceId) -> None:
         hello = NodeHello(instance, agent.facts(), self.resources)
-        attendance = AgentSession(
+        session = AgentSession(
             connection, self._instances, AgentHooks(lambda: hello), self._clock, pace_s=_PACE_S
         )
         try:
-            terms = policy.clamp_session_config(await attendance.begin())
-            await self._instances.hold_to(terms)
-            log.info("guest.welcomed", cell=self.cell, node=terms.node)
-            await attendance.last(terms)
+            config = policy.clamp_session_config(await session.open())
+            await self._instances.set_config(config)
+            log.info("guest.welcomed", cell=self.cell, node=config.node)
+            await session.run(config)
         except OSError as error:  # of our own disk
             raise errors.Unavailable(
                 f"the node cannot keep the state of its guest: {error.strerror}", detail=repr(error)
@@ -137,7 +137,7 @@ class GuestAgent:
         and can be repeated."""
         self._is_leaving = True
         await self._hang_up()
-        await self._instances.apply([], is_whole=True)
+        await self._instances.apply([], is_full=True)
         with suppress(TimeoutError):
             async with asyncio.timeout(within_s):
                 await self._instances.emptied()

@@ -253,10 +253,10 @@ class LeasedCells:
             disk_limit_kind=DiskLimitKind.FILE_SYSTEM.value,
         )
 
-    async def converse(self, name: str, instance: InstanceId, tunnel: TunnelStream) -> None:
+    async def run_session(self, name: str, instance: InstanceId, tunnel: TunnelStream) -> None:
         """Be the node `instance` for whoever borrows it. Raises why that ended, NotFound,
         FailedPrecondition."""
-        await self._guest(name).converse(self._connect(tunnel), instance)
+        await self._guest(name).run_session(self._connect(tunnel), instance)
 
     async def answer(self, name: str, wanted: TunnelRequest, tunnel: TunnelStream) -> None:
         """What is asked of one of the instances in it. Raises what is wrong with it, NotFound,

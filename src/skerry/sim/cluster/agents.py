@@ -156,7 +156,7 @@ class AgentDriver:
             connections = [link.connection for link in self._links.values() if link.connection is not None]
             for connection in connections:
                 connection.server.sessions.heard(connection.session)
-            report_s = min((one.session.welcome.report_s for one in connections), default=0.5)
+            report_s = min((one.session.config.report_s for one in connections), default=0.5)
             await asyncio.sleep(report_s)
 
     def _dial(self, link: SimulatedAgent, at: float) -> None:
@@ -204,7 +204,7 @@ class AgentDriver:
             connection = link.connection = SimulatedConnection(server, session, task)
             if link.is_cut:  # while it dialled
                 self._break(link, in_silence=True)
-            link.failures, machine.terms = 0, session.welcome
+            link.failures, machine.config = 0, session.config
             connection.is_sending = True
             self._spawn(self._send(link, connection, is_first=True))
             await self._listen(link, connection)
@@ -234,7 +234,7 @@ class AgentDriver:
         now, machine = self._clock.now(), link.machine
         match message:
             case OrderUpdate():
-                machine.take(message.orders, now, is_whole=message.is_whole, gone=message.gone)
+                machine.take(message.orders, now, is_full=message.is_full, removed=message.removed)
             case ReportAck():
                 while connection.unacknowledged and connection.unacknowledged[0][0] <= message.sequence:
                     machine.acknowledge(connection.unacknowledged.popleft()[1], now)

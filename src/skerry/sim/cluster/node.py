@@ -78,14 +78,14 @@ class SimulatedNode:
         id: NodeId,
         hello: NodeHello,
         fates: FaultPlanner,
-        terms: SessionConfig,
+        config: SessionConfig,
         *,
         chance: Callable[[], float],
         observer: NodeObserver | None = None,
     ) -> None:
         self.id = id
         self.hello = hello
-        self.terms = terms
+        self.config = config
         self.residents: dict[InstanceId, SimulatedInstance] = {}
         self._plans = fates
         self._chance = chance
@@ -101,15 +101,15 @@ class SimulatedNode:
         orders: Sequence[InstanceOrder],
         now: float,
         *,
-        is_whole: bool,
-        gone: Collection[InstanceId] = (),
+        is_full: bool,
+        removed: Collection[InstanceId] = (),
     ) -> None:
         """Orders, as `skerry.model.node_messages.OrderUpdate` has them."""
         ordered = {order.instance for order in orders}
-        lost = [id for id in self.residents if is_whole and id not in ordered]
+        lost = [id for id in self.residents if is_full and id not in ordered]
         for order in orders:
             self._obey(order, now)
-        for id in (*lost, *gone):
+        for id in (*lost, *removed):
             resident = self.residents.get(id)
             if resident is None or resident.copy.is_stale:
                 continue
@@ -237,7 +237,7 @@ class SimulatedNode:
             view=resident.view,
             is_outdated=resident.view is not None and resident.view.spec != resident.wanted,
             now=now,
-            terms=self.terms,
+            config=self.config,
             chance=self._chance(),
             health=self._health(resident, now),
         )
@@ -251,7 +251,7 @@ class SimulatedNode:
         return HealthState.begin(checks, has_started=True, has_passed=has_passed)
 
     def _tell(self, resident: SimulatedInstance, history: state.LocalStatus) -> None:
-        resident.copy = resident.copy.tell(history, next(self._numbers))
+        resident.copy = resident.copy.with_status(history, next(self._numbers))
         if resident.copy.pending:
             self._telling[resident.copy.instance] = None
 

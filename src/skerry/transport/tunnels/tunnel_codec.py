@@ -39,7 +39,7 @@ END: Final = pb.Frame(end=pb.End())
 
 def encode_tunnel(tunnel: TunnelRequest) -> pb.OpenTunnel:
     message = pb.OpenTunnel(id=tunnel.id, instance=tunnel.instance)
-    match tunnel.ask:
+    match tunnel.stream:
         case LogStreamRequest() as ask:
             message.logs.CopyFrom(_told_logs(ask))
         case ExecStreamRequest() as ask:

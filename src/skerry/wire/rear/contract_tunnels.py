@@ -183,11 +183,11 @@ def _asked(message: bytes) -> GuestStreamRequest:
     except DecodeError:
         raise errors.Invalid("the first message must be an OpenTunnel") from None
     opened = tunnel_codec.decode_tunnel(asked)
-    if not isinstance(opened.ask, LogStreamRequest | ExecStreamRequest):
+    if not isinstance(opened.stream, LogStreamRequest | ExecStreamRequest):
         raise errors.Invalid(
             "of an instance in a contract's cell there are only logs and programs to ask for"
         )
-    return GuestStreamRequest(InstanceId(ids.check_id(opened.instance, "instance")), opened.ask)
+    return GuestStreamRequest(InstanceId(ids.check_id(opened.instance, "instance")), opened.stream)
 
 
 async def _pass_on(socket: WebSocket, tunnel: TunnelStream) -> bool:

@@ -55,7 +55,7 @@ async def instances_of(
         reached=reached,
     ).open()
     try:
-        await instances.hold_to(TERMS)
+        await instances.set_config(TERMS)
         yield instances
     finally:
         await instances.close()
@@ -71,7 +71,7 @@ async def reach(instances: NodeInstances, status: str, generation: int, id: str 
 
 async def do(instances: NodeInstances, desired: str, generation: int, status: str) -> None:
     """Order it, and wait for what it leads to."""
-    await instances.apply([real_order(desired, generation)], is_whole=True)
+    await instances.apply([real_order(desired, generation)], is_full=True)
     await reach(instances, status, generation)
 
 
@@ -89,6 +89,6 @@ async def main(folder: str, image: str, root: str, step: str = "", times: str = 
         for line in sys.stdin:
             await do(instances, *json.loads(line))
             say(done=True)
-        await instances.apply([], is_whole=True)
-        await eventually(lambda: not instances._drivers)
+        await instances.apply([], is_full=True)
+        await eventually(lambda: not instances._controllers)
         say(done=True)

@@ -73,7 +73,7 @@ class Ground:
         await self.node.leave()
 
     async def apply(self, *orders: InstanceOrder, whole: bool = False, gone: tuple[str, ...] = ()) -> None:
-        await self.instances.apply(orders, is_whole=whole, gone=tuple(map(InstanceId, gone)))
+        await self.instances.apply(orders, is_full=whole, removed=tuple(map(InstanceId, gone)))
 
     def copy(self, id: str = worlds.ID) -> LocalInstance:
         return self.instances.copy(InstanceId(id))
@@ -90,7 +90,7 @@ class Ground:
         return self.copy(id)
 
     async def until_gone(self, id: str = worlds.ID) -> None:
-        await eventually(lambda: id not in self.instances._drivers, what=f"{id} is gone")
+        await eventually(lambda: id not in self.instances._controllers, what=f"{id} is gone")
 
     def view(self, id: str = worlds.ID) -> ContainerView | None:
         try:

@@ -89,7 +89,7 @@ async def test_an_agent_that_dies_after_a_step_is_followed_by_one_that_goes_on(
 
         def is_forgotten() -> bool:
             instances.acknowledge(2**62)  # again, since what is on its way to the disk is not told yet
-            return not instances._drivers
+            return not instances._controllers
 
         await eventually(is_forgotten)
         assert list((ground.folder / "instances/copies").iterdir()) == []
@@ -104,11 +104,11 @@ async def test_an_end_that_no_agent_saw_is_told_by_the_next_which_starts_it_agai
     eventually_sync(lambda: not is_alive(pid))
     hurry(ground)
     async with ground.agent() as agent, instances_of(ground, agent) as instances:
-        await instances.apply([real_order("RUNNING", 1)], is_whole=True)
+        await instances.apply([real_order("RUNNING", 1)], is_full=True)
         await eventually(lambda: instances.copy(InstanceId(ID)).history.restarts == 1)
         await reach(instances, "RUNNING", 1)
         check_told(instances)
         crash = next(each.report for each in instances.reports(0, 99) if each.report.status == "CRASHED")
         assert (crash.exit_code, crash.reason) == (137, "ended by signal 9 (SIGKILL)")
-        await instances.apply([], is_whole=True)
-        await eventually(lambda: not instances._drivers)
+        await instances.apply([], is_full=True)
+        await eventually(lambda: not instances._controllers)

@@ -143,7 +143,7 @@ class TestOrders:
 
     async def test_that_are_gone_by_a_change_take_their_copies_with_them(self, ground: Ground) -> None:
         await run(ground)
-        await ground.apply(gone=(ID, "unknown"))
+        await ground.apply(removed=(ID, "unknown"))
         await ground.until_gone()
         assert (ground.records(), ground.machine.held()) == ([], [])
 
@@ -174,7 +174,7 @@ class TestOthersContainers:
             await ground.containers.create(ContainerSpec(name, "web:1"))
             await ground.containers.start(name)
         await ground.apply(whole=True)
-        await ground.apply(gone=("mine",))
+        await ground.apply(removed=("mine",))
         await ground.leave()
         await ground.open()
         await ground.apply(whole=True)
@@ -244,14 +244,14 @@ class TestRestarts:
     async def test_keep_to_the_terms_of_the_last_control_plane_also_after_a_restart(
         self, ground: Ground
     ) -> None:
-        await ground.instances.hold_to(replace(TERMS, restart_base_s=7))
+        await ground.instances.set_config(replace(TERMS, restart_base_s=7))
         await ground.leave()
         await ground.open()
         await run(ground)
         ground.process().exit(code=1)
         await eventually(lambda: ground.copy().history.restarts == 1)
         assert ground.time.slept == [7]
-        assert isinstance(ground.instances.terms, SessionConfig)
+        assert isinstance(ground.instances.config, SessionConfig)
 
 
 class TestStarts:
@@ -451,7 +451,7 @@ class TestTrouble:
         await ground.apply(order(STOPPED))
         await ground.until("STOPPED")
         await ground.containers.start(NAME)
-        await ground.instances.look()
+        await ground.instances.sample_usage()
 
         def is_stopped() -> bool:
             view = ground.view()
@@ -551,15 +551,15 @@ class TestReports:
     async def test_tell_what_is_used_when_it_changes(self, ground: Ground) -> None:
         await run(ground)
         ground.machine.used[ground.node.folder / NAME / "layer"] = 3 * 1024**3
-        await ground.instances.look()
+        await ground.instances.sample_usage()
         (report,) = ground.instances.take_usage()
         assert (report.status, report.usage) == (InstanceStatus.RUNNING, Resources(0, 0, 3))
         assert ground.instances.disk_bytes == 3 * 1024**3
-        await ground.instances.look()
+        await ground.instances.sample_usage()
         assert ground.instances.take_usage() == []
         await ground.apply(order(STOPPED))
         await ground.until("STOPPED")
-        await ground.instances.look()
+        await ground.instances.sample_usage()
         assert ground.instances.take_usage() == []
 
     async def test_do_not_show_the_environment(self, ground: Ground) -> None:

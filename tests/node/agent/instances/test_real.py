@@ -52,7 +52,7 @@ class Here:
         self, *arguments: str, desired: DesiredStatus = DesiredStatus.RUNNING, **more: Any
     ) -> None:
         wanted = spec(uri=Ground.reference, arguments=arguments or ("sleep", "1000"), **more)
-        await self.instances.apply([InstanceOrder(InstanceId(ID), 1, wanted, desired)], is_whole=True)
+        await self.instances.apply([InstanceOrder(InstanceId(ID), 1, wanted, desired)], is_full=True)
 
     def reports(self) -> list[InstanceReport]:
         return [told.report for told in self.instances.reports(0, 1000)]
@@ -69,8 +69,8 @@ class Here:
 
     async def leave(self) -> None:
         await cancel_and_wait(self._serving)
-        await self.instances.apply([], is_whole=True)
-        await eventually(lambda: not self.instances._drivers)
+        await self.instances.apply([], is_full=True)
+        await eventually(lambda: not self.instances._controllers)
 
 
 @pytest.fixture
@@ -139,7 +139,7 @@ async def test_what_is_used_is_measured(here: Here) -> None:
     await reach(here.instances, "RUNNING", 1)
 
     async def busy() -> list[InstanceReport]:
-        await here.instances.look()
+        await here.instances.sample_usage()
         return [report for report in here.instances.take_usage() if report.usage.cpu > 50]
 
     await eventually(busy)

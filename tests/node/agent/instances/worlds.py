@@ -86,7 +86,7 @@ class World:
             view=self.view,
             is_outdated=self.view is not None and self.view.spec != wanted,
             now=self.now,
-            terms=TERMS,
+            config=TERMS,
             chance=self.chance,
             health=self.health,
         )
@@ -161,7 +161,7 @@ class World:
 
     def _tell(self, history: state.LocalStatus) -> None:
         assert self.copy is not None
-        self.copy = self.copy.tell(history, next(self._numbers))
+        self.copy = self.copy.with_status(history, next(self._numbers))
         self.told.append((self.copy.order.generation, history.status))
 
     def _do(self, act: InstanceAction) -> None:
@@ -172,7 +172,7 @@ class World:
             case InstanceAction.CREATE:
                 assert self.view is None
                 made = container_spec(ID, self.copy.order.spec)
-                self.copy = replace(self.copy, made=made)
+                self.copy = replace(self.copy, created_spec=made)
                 self.view = ContainerView(
                     made,
                     ImageId("sha256:" + "a" * 64),

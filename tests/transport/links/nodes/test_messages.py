@@ -294,8 +294,8 @@ def test_a_welcome_comes_out_as_it_went_in():
 
 
 @given(st.integers(1, 2**60), st.booleans(), st.lists(orders, max_size=4), st.lists(instance_ids, max_size=3))
-def test_orders_come_out_as_they_went_in(sequence, is_whole, some, gone):
-    sent = OrderUpdate(sequence, is_whole=is_whole, orders=tuple(some), gone=tuple(gone))
+def test_orders_come_out_as_they_went_in(sequence, is_full, some, gone):
+    sent = OrderUpdate(sequence, is_full=is_full, orders=tuple(some), removed=tuple(gone))
     assert through(sent) == (sent, 1)
 
 
@@ -305,8 +305,8 @@ def test_members_come_out_as_they_went_in(some):
 
 
 @given(st.booleans(), st.lists(functions, max_size=4), st.lists(words.map(FunctionName), max_size=3))
-def test_functions_come_out_as_they_went_in(is_whole, some, gone):
-    sent = FunctionUpdate(is_whole=is_whole, functions=tuple(some), gone=tuple(gone))
+def test_functions_come_out_as_they_went_in(is_full, some, gone):
+    sent = FunctionUpdate(is_full=is_full, functions=tuple(some), removed=tuple(gone))
     assert through(sent) == (sent, 1)
 
 
@@ -319,7 +319,7 @@ def test_many_functions_and_members_go_in_parts_and_come_out_as_one_set():
         image="i",
         environment=tuple(f"K{n}={'x' * 9000}" for n in range(28)),
     )
-    sent = FunctionUpdate(is_whole=False, functions=(one,) * 10, gone=(FunctionName("g"),))
+    sent = FunctionUpdate(is_full=False, functions=(one,) * 10, removed=(FunctionName("g"),))
     read, count = through(sent)
     assert read == sent
     assert 3 <= count <= 10
@@ -342,7 +342,7 @@ def test_many_orders_go_in_parts_and_come_out_as_one_set():
     )
     sent = OrderUpdate(
         3,
-        is_whole=True,
+        is_full=True,
         orders=tuple(InstanceOrder(InstanceId(f"i{n}"), 1, spec, DesiredStatus.RUNNING) for n in range(10)),
     )
     read, parts = through(sent)

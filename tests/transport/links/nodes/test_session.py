@@ -44,9 +44,9 @@ async def test_a_node_is_welcome_ordered_and_acknowledged(served):
     assert (welcome.node, welcome.subnet) == ("n1", served.fleet.nodes.get("n1").subnet)
     messages = node.messages()
     whole = await next_of(messages)
-    assert whole == OrderUpdate(1, is_whole=True, orders=(InstanceOrder.of(instance_on("n1", "i1")),))
+    assert whole == OrderUpdate(1, is_full=True, orders=(InstanceOrder.of(instance_on("n1", "i1")),))
     await served.fleet.bind(instance_on(None, "i1", status=InstanceStatus.SCHEDULING))
-    assert await next_of(messages) == OrderUpdate(2, is_whole=False, gone=(InstanceId("i1"),))
+    assert await next_of(messages) == OrderUpdate(2, is_full=False, removed=(InstanceId("i1"),))
     report = InstanceReport(
         InstanceId("i1"), 3, InstanceStatus.CRASHED, 12.5, "exit 1", 1, 2, "10.64.0.7", ROOM
     )
@@ -93,7 +93,7 @@ async def test_a_large_set_of_orders_comes_whole(served):
     await node.hello(HELLO)
     whole = await next_of(node.messages())
     assert isinstance(whole, OrderUpdate)
-    assert whole.is_whole
+    assert whole.is_full
     assert whole.orders == tuple(served.instances.orders(NodeId("n1")))
     assert len(whole.orders) == 60
 

@@ -70,7 +70,7 @@ async def test_an_instance_is_placed_ordered_reported_and_gone(control, listenin
     [order] = (await orders_of(messages)).orders
     assert order.desired is DesiredStatus.DESTROYED
     await node.send(ReportBatch(2, (report(InstanceStatus.TERMINATED),)))
-    assert (await orders_of(messages)).gone == (instance.id,)
+    assert (await orders_of(messages)).removed == (instance.id,)
     with pytest.raises(errors.NotFound):
         control.instances.get(instance.id)
 
@@ -89,7 +89,7 @@ async def test_a_node_cannot_report_what_runs_on_another(control, listening):
     await orders_of(messages)
     lie = InstanceReport(instance.id, order.generation, InstanceStatus.FAILED, control.clock.now(), "a lie")
     await thief.send(ReportBatch(1, (lie,)))
-    assert (await orders_of(messages)).gone == (instance.id,)
+    assert (await orders_of(messages)).removed == (instance.id,)
     assert control.instances.get(instance.id).observed.status is InstanceStatus.SCHEDULED
 
 
@@ -111,7 +111,7 @@ async def test_a_node_that_comes_back_gets_the_same_set(control, listening):
     again = await listening.connect("n1")
     await again.hello(HELLO)
     whole = await orders_of(again.messages())
-    assert whole.is_whole
+    assert whole.is_full
     assert {order.instance for order in whole.orders} == known
 
 

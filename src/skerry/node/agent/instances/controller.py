@@ -58,7 +58,7 @@ class InstanceDeps:
     backends: InstanceBackends
     translation: SpecTranslation
     clock: Clock
-    terms: SessionConfig
+    config: SessionConfig
     starts: asyncio.Semaphore
     health: HealthMonitor
     number: Callable[[], int]  # of the next report
@@ -94,7 +94,7 @@ class InstanceController:
     @property
     def runs(self) -> bool:
         """True if its container does, whether or not it is meant to."""
-        _, view = self._residence()
+        _, view = self._find_container()
         return view is not None and view.state is ContainerState.RUNNING
 
     @property
@@ -107,7 +107,7 @@ class InstanceController:
         before, self._last_metric = self._last_metric, self.metric
         return before != self._last_metric
 
-    def take(self, copy: LocalInstance) -> None:
+    def set_order(self, copy: LocalInstance) -> None:
         """Another order. It is acted on when `confirm` is called, since it has to outlive us first."""
         self._save(copy)
         self.is_durable = False
@@ -146,7 +146,7 @@ class InstanceController:
                     "instance.trouble", instance=self.instance, error=str(error), request_id=request_id
                 )
                 if self.copy.history.status is InstanceStatus.STOPPING:
-                    self._remark(f"not stopped yet: {error}")
+                    self._update_reason(f"not stopped yet: {error}")
                 backoff = self._deps.disk_trouble if isinstance(error, OSError) else self._deps.trouble
                 pause = backoff.delay(self._failures, self._deps.chance)
                 self._failures += 1
@@ -160,13 +160,13 @@ class InstanceController:
         self._update_watch()
         match steps.next_step(self._situation()):
             case ReportStatus(history):
-                await self._tell(history)
+                await self._report(history)
             case RunAction(InstanceAction.FORGET):
                 self._deps.records.forget(self.instance)
                 self._deps.reached("forgotten")
                 return True
-            case RunAction(act):
-                await self._do(act)
+            case RunAction(action):
+                await self._do(action)
                 self._failures = 0
             case WaitUntil(until):
                 await self._pause(until)
@@ -174,13 +174,13 @@ class InstanceController:
 
     def _situation(self) -> InstanceSituation:
         deps = self._deps
-        backend, view = self._residence()
+        backend, view = self._find_container()
         return InstanceSituation(
             copy=self.copy,
             view=view,
-            is_outdated=view is not None and (backend, view.spec) != self._wanted(),
+            is_outdated=view is not None and (backend, view.spec) != self._desired_container(),
             now=deps.clock.now(),
-            terms=deps.terms,
+            config=deps.config,
             chance=deps.chance(),
             health=None if self._watch is None else self._watch.state,
         )
@@ -188,7 +188,7 @@ class InstanceController:
     def _update_watch(self) -> None:
         """Check the run that goes on, from its first report to its end or to the order to end it."""
         order, history = self.copy.order, self.copy.history
-        _, view = self._residence()
+        _, view = self._find_container()
         spec = order.spec
         wanted = None
         if (
@@ -199,9 +199,9 @@ class InstanceController:
             and not history.failed_check
             and view is not None
             and view.state is ContainerState.RUNNING
-            and view.started_at == history.seen
+            and view.started_at == history.last_run_at
         ):
-            wanted = (history.seen, spec.checks, spec.metric)
+            wanted = (history.last_run_at, spec.checks, spec.metric)
         if wanted == self._watched:
             return
         self._watched = wanted
@@ -213,10 +213,10 @@ class InstanceController:
             state = HealthState.begin(
                 spec.checks, has_started=history.has_started, has_passed=history.has_passed
             )
-            subject = CheckSubject(self.name, state, spec.metric, history.seen or 0.0)
+            subject = CheckSubject(self.name, state, spec.metric, history.last_run_at or 0.0)
             self._watch = self._deps.health.watch(subject, self.wake)
 
-    def _residence(self) -> tuple[InstanceBackend, ContainerView] | tuple[None, None]:
+    def _find_container(self) -> tuple[InstanceBackend, ContainerView] | tuple[None, None]:
         """The container and where it is, if there is one and it is ours: people may have made one of that
         name."""
         for backend in self._deps.backends.every():
@@ -224,18 +224,18 @@ class InstanceController:
                 view = backend.get(self.name)
             except errors.NotFound:
                 continue
-            if view.spec == self.copy.made:
+            if view.spec == self.copy.created_spec:
                 return backend, view
         return None, None
 
     def backend(self) -> InstanceBackend:
         """Where the container is. Raises NotFound."""
-        backend, _ = self._residence()
+        backend, _ = self._find_container()
         if backend is None:
             raise errors.NotFound(f"there is no container {self.name!r}")
         return backend
 
-    def _wanted(self) -> tuple[InstanceBackend, ContainerSpec] | None:
+    def _desired_container(self) -> tuple[InstanceBackend, ContainerSpec] | None:
         """What the container should be like, and where; None if there can be none."""
         deps, spec = self._deps, self.copy.order.spec
         try:
@@ -243,14 +243,14 @@ class InstanceController:
         except errors.Invalid:
             return None
 
-    async def _tell(self, history: LocalStatus) -> None:
-        self._save(self.copy.tell(history, self._deps.number()))
+    async def _report(self, history: LocalStatus) -> None:
+        self._save(self.copy.with_status(history, self._deps.number()))
         if history.status in TERMINAL:  # it must not run again because the power failed
-            told = self.copy.pending[-1:]
+            reported = self.copy.pending[-1:]
             await asyncio.to_thread(self._deps.records.sync, [self.instance])
             # What others had to tell was told meanwhile, and nobody looks for numbers below theirs again.
-            if told and told == self.copy.pending[-1:]:
-                self._save(self.copy.tell(self.copy.history, self._deps.number()))
+            if reported and reported == self.copy.pending[-1:]:
+                self._save(self.copy.with_status(self.copy.history, self._deps.number()))
         self._deps.reached(f"told.{history.status.lower()}")
         log.info(
             "instance.status",
@@ -267,8 +267,8 @@ class InstanceController:
         self._deps.records.save(copy)
         self.copy = copy
 
-    async def _do(self, act: InstanceAction) -> None:
-        match act:
+    async def _do(self, action: InstanceAction) -> None:
+        match action:
             case InstanceAction.CREATE:
                 await self._attempt(self._create)
             case InstanceAction.START:
@@ -279,7 +279,7 @@ class InstanceController:
                 await self.backend().stop(self.name)
             case _:
                 await self.backend().remove(self.name, force=True)
-        self._deps.reached(f"done.{act}")
+        self._deps.reached(f"done.{action}")
 
     async def _attempt(self, work: Callable[[], Coroutine[Any, Any, None]]) -> None:
         """Do what a start takes; if that fails, it is part of the history of the instance."""
@@ -291,7 +291,7 @@ class InstanceController:
             if situation.runs or self.copy.order is not order:  # somebody was quicker; or it is all different
                 return
             log.info("instance.not_started", instance=self.instance, error=error.message, detail=error.detail)
-            await self._tell(steps.not_started(situation, error))
+            await self._report(steps.not_started(situation, error))
 
     async def _create(self) -> None:
         order = self.copy.order
@@ -308,7 +308,7 @@ class InstanceController:
             on_progress=self._show_progress(),
         )
         try:
-            if (image := await self._unless_ordered_otherwise(pulling)) is not None:
+            if (image := await self._unless_order_changes(pulling)) is not None:
                 # Of that one and no other: what its name means here need not be what it means to `images`.
                 create = self._deps.backends.containers.create
                 await self._make(spec, lambda: create(spec, image=image.id, egress=order.egress))
@@ -318,7 +318,7 @@ class InstanceController:
     async def _make(self, spec: ContainerSpec, create: Callable[[], Awaitable[object]]) -> None:
         order = self.copy.order
         # On disk before there is a container, so that one of ours can be told from those of others.
-        self._save(replace(self.copy, made=spec))
+        self._save(replace(self.copy, created_spec=spec))
         await asyncio.to_thread(self._deps.records.sync, [self.instance])
         self._deps.reached("made")
         if self.copy.order is order:
@@ -326,27 +326,27 @@ class InstanceController:
 
     def _show_progress(self) -> Callable[[PullProgress], None]:
         """Says now and then how far a pull has come, and still why the try before it failed."""
-        told_at = float("-inf")
+        reported_at = float("-inf")
         before = steps.failed_before(self.copy.history)
 
         def show(progress: PullProgress) -> None:
-            nonlocal told_at
+            nonlocal reported_at
             now = self._deps.clock.monotonic()
-            if now - told_at >= _PROGRESS_S and self.copy.history.status is InstanceStatus.STARTING:
-                told_at = now
-                self._remark(f"pulling: {progress.message}{before}")
+            if now - reported_at >= _PROGRESS_S and self.copy.history.status is InstanceStatus.STARTING:
+                reported_at = now
+                self._update_reason(f"pulling: {progress.message}{before}")
 
         return show
 
-    def _remark(self, reason: str) -> None:
+    def _update_reason(self, reason: str) -> None:
         """Say more of the status it has. That is not for the disk: it is over with the agent."""
         history = replace(self.copy.history, reason=reason)
-        self.copy = self.copy.tell(history, self._deps.number())
+        self.copy = self.copy.with_status(history, self._deps.number())
         self._deps.changed(self.copy)
 
     async def _start(self) -> None:
         order = self.copy.order
-        if await self._unless_ordered_otherwise(self._deps.starts.acquire()) is None:
+        if await self._unless_order_changes(self._deps.starts.acquire()) is None:
             return
         try:
             if self.copy.order is order:
@@ -354,16 +354,16 @@ class InstanceController:
         finally:
             self._deps.starts.release()
 
-    async def _unless_ordered_otherwise(self, work: Coroutine[Any, Any, T]) -> T | None:
+    async def _unless_order_changes(self, work: Coroutine[Any, Any, T]) -> T | None:
         """What `work` comes to; it is given up if another order comes meanwhile, and that is None then."""
         order = self.copy.order
 
-        async def another_order() -> None:
+        async def order_changed() -> None:
             while self.copy.order is order:
                 self._woken.clear()
                 await self._woken.wait()
 
-        return await race(work, another_order())
+        return await race(work, order_changed())
 
     async def _pause(self, until: float | None) -> None:
         """Wait for `until`, for another order, or for the end of the run."""

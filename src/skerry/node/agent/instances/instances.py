@@ -42,7 +42,7 @@ log = structlog.get_logger(__name__)
 # Starts at once: more of them would not be done sooner, and what runs already would feel them.
 STARTS_AT_ONCE = 8
 # To orders that are not taken, of which there may be any number; the oldest are for whoever asks again.
-_MOST_ANSWERS = 10_000
+_MAX_REJECTED = 10_000
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,7 +50,7 @@ class InstancePolicy:
     """What the instances of a node, or of a guest on it, are held to."""
 
     translation: SpecTranslation = DEFAULT_TRANSLATION
-    most: int | None = None  # more are not taken
+    max_instances: int | None = None  # more are rejected
     starts_at_once: int = STARTS_AT_ONCE
     checks: CheckLimits = CheckLimits()  # noqa: RUF009 - frozen
 
@@ -72,14 +72,14 @@ class NodeInstances:
     ) -> None:
         """`probes` run health checks; without them, those of containers do."""
         self._records = InstanceRecords(folder)
-        self._drivers: dict[InstanceId, InstanceController] = {}
+        self._controllers: dict[InstanceId, InstanceController] = {}
         self._reporting: set[InstanceId] = set()  # who has something to report
-        self._most = policy.most
-        self._turned_away: deque[PendingReport] = deque(maxlen=_MOST_ANSWERS)  # for whom there is no place
+        self._max_instances = policy.max_instances
+        self._rejected: deque[PendingReport] = deque(maxlen=_MAX_REJECTED)  # for whom there is no place
         self._usage = UsageSampler(clock)
-        self._used_otherwise: set[InstanceId] = set()
-        self._news = asyncio.Event()
-        self._turn = asyncio.Event()  # the next change of any instance; then there is another one
+        self._usage_changed: set[InstanceId] = set()
+        self._has_reports = asyncio.Event()
+        self._next_change = asyncio.Event()  # the next change of any instance; then there is another one
         self._numbers = itertools.count(1)
         self._reached = reached
         self._health = HealthMonitor(
@@ -90,7 +90,7 @@ class NodeInstances:
             backends=backends,
             translation=policy.translation,
             clock=clock,
-            terms=self._records.terms() or _first_terms(),
+            config=self._records.config() or _default_config(),
             starts=asyncio.Semaphore(policy.starts_at_once),
             health=self._health,
             number=lambda: next(self._numbers),
@@ -99,35 +99,35 @@ class NodeInstances:
             chance=chance,
             reached=reached,
         )
-        self._keeper = TaskSupervisor("instances", clock=clock)
+        self._tasks = TaskSupervisor("instances", clock=clock)
 
     async def open(self) -> NodeInstances:
         """Take over what is in the folder, and go on with it, whether or not there is a control plane."""
         copies = await asyncio.to_thread(lambda: list(self._records.load()))
-        await self._keeper.__aenter__()
-        last = max((told.number for copy in copies for told in copy.pending), default=0)
+        await self._tasks.__aenter__()
+        last = max((report.number for copy in copies for report in copy.pending), default=0)
         self._numbers = itertools.count(last + 1)
         for copy in copies:
             self._add(InstanceController(self._deps, copy, is_durable=True))
         return self
 
     @property
-    def terms(self) -> SessionConfig:
+    def config(self) -> SessionConfig:
         """What this node is held to, by the last control plane that it spoke to."""
-        return self._deps.terms
+        return self._deps.config
 
     @property
     def disk_bytes(self) -> int:
         """That instances have written here."""
         return self._usage.disk_bytes
 
-    async def hold_to(self, terms: SessionConfig) -> None:
+    async def set_config(self, config: SessionConfig) -> None:
         """From now on these hold, also when the control plane is away; for the next agent if the disk takes
         them."""
-        if terms != self._deps.terms:
-            self._deps.terms = terms
+        if config != self._deps.config:
+            self._deps.config = config
             try:
-                await asyncio.to_thread(self._records.set_terms, terms)
+                await asyncio.to_thread(self._records.set_config, config)
             except OSError as error:  # the next session tells them again
                 log.warning("terms.not_kept", error=str(error))
 
@@ -135,35 +135,39 @@ class NodeInstances:
         self,
         orders: Sequence[InstanceOrder],
         *,
-        is_whole: bool,
-        gone: Collection[InstanceId] = (),
+        is_full: bool,
+        removed: Collection[InstanceId] = (),
         claimed: Collection[InstanceId] = (),
     ) -> None:
         """Take orders; they are on disk, and are being done, when this returns. One call at a time.
 
-        With `is_whole` what is not ordered is no longer this node's and goes, unless it is `claimed`; so do
-        those that are `gone`. Raises Unavailable if they cannot be kept; then they can be given again.
+        With `is_full` what is not ordered is no longer this node's and goes, unless it is `claimed`; so do
+        those that are `removed`. Raises Unavailable if they cannot be kept; then they can be given again.
         """
         ordered = {order.instance for order in orders} | set(claimed)
-        lost = [each for each in self._drivers.values() if is_whole and each.instance not in ordered]
-        lost += [self._drivers[id] for id in gone if id in self._drivers]
+        lost = [
+            controller
+            for controller in self._controllers.values()
+            if is_full and controller.instance not in ordered
+        ]
+        lost += [self._controllers[id] for id in removed if id in self._controllers]
         try:
-            taken = [driver for order in orders if (driver := self._take(order)) is not None]
-            taken += [driver for driver in lost if self._disown(driver)]
+            taken = [controller for order in orders if (controller := self._apply(order)) is not None]
+            taken += [controller for controller in lost if self._disown(controller)]
             if taken:
-                await asyncio.to_thread(self._records.sync, [driver.instance for driver in taken])
+                await asyncio.to_thread(self._records.sync, [controller.instance for controller in taken])
         except OSError as error:
             raise errors.Unavailable(
                 f"the node cannot keep its orders: {error.strerror}", detail=repr(error)
             ) from error
         self._reached("applied")
-        for driver in taken:
-            driver.confirm()
+        for controller in taken:
+            controller.confirm()
 
-    def _take(self, order: InstanceOrder) -> InstanceController | None:
+    def _apply(self, order: InstanceOrder) -> InstanceController | None:
         """Who is to carry out `order`, if that is new."""
-        driver = self._drivers.get(order.instance)
-        before = driver.copy if driver is not None else None
+        controller = self._controllers.get(order.instance)
+        before = controller.copy if controller is not None else None
         after = state.apply(before, order)
         if after is None:
             log.warning(
@@ -173,79 +177,84 @@ class NodeInstances:
                 request_id=order.request_id,
             )
             return None
-        if driver is None:
-            if self._most is not None and len(self._drivers) >= self._most:
-                self._turn_away(order)
+        if controller is None:
+            if self._max_instances is not None and len(self._controllers) >= self._max_instances:
+                self._reject(order)
                 return None
             self._records.save(after)
-            driver = InstanceController(self._deps, after, is_durable=False)
-            self._add(driver)
+            controller = InstanceController(self._deps, after, is_durable=False)
+            self._add(controller)
         elif after != before:
-            driver.take(after)
-        elif driver.is_durable:
+            controller.set_order(after)
+        elif controller.is_durable:
             return None
-        return driver
+        return controller
 
-    def _turn_away(self, order: InstanceOrder) -> None:
+    def _reject(self, order: InstanceOrder) -> None:
         """Say that there is no place for it. Nothing of it is kept: there may be any number of these."""
         now = self._deps.clock.now()
-        number, reason = next(self._numbers), f"not started: {self._most} instances are the most there may be"
-        self._turned_away.append(PendingReport(number, state.turned_away(order, now, reason)))
-        self._news.set()
+        number, reason = (
+            next(self._numbers),
+            f"not started: at most {self._max_instances} instances are allowed",
+        )
+        self._rejected.append(PendingReport(number, state.rejection_report(order, now, reason)))
+        self._has_reports.set()
 
-    def _disown(self, driver: InstanceController) -> bool:
-        if driver.copy.is_stale:
-            return not driver.is_durable
-        order = driver.copy.order
+    def _disown(self, controller: InstanceController) -> bool:
+        if controller.copy.is_stale:
+            return not controller.is_durable
+        order = controller.copy.order
         log.info(
             "instance.disowned",
             instance=order.instance,
             generation=order.generation,
             request_id=order.request_id,
         )
-        driver.take(state.disown(driver.copy))
-        self._reporting.discard(driver.instance)
+        controller.set_order(state.disown(controller.copy))
+        self._reporting.discard(controller.instance)
         return True
 
-    def reports(self, after: int, most: int) -> list[PendingReport]:
-        """What is to be told and has a number above `after`, in that order: the first `most` of it."""
-        pending = (told for id in self._reporting for told in self._drivers[id].copy.pending)
-        news = (told for told in itertools.chain(pending, self._turned_away) if told.number > after)
-        return [self._measured(told) for told in sorted(news, key=lambda told: told.number)[:most]]
+    def reports(self, after: int, limit: int) -> list[PendingReport]:
+        """What is to be told and has a number above `after`, in that order: the first `limit` of it."""
+        pending = (report for id in self._reporting for report in self._controllers[id].copy.pending)
+        news = (report for report in itertools.chain(pending, self._rejected) if report.number > after)
+        return [self._measured(report) for report in sorted(news, key=lambda report: report.number)[:limit]]
 
     def _measured(self, pending: PendingReport) -> PendingReport:
         """`pending` with what the instance uses now: a change of its readiness must not hide that."""
         report = pending.report
-        driver = self._drivers.get(report.instance)
-        if driver is None or report.status is not InstanceStatus.RUNNING:
+        controller = self._controllers.get(report.instance)
+        if controller is None or report.status is not InstanceStatus.RUNNING:
             return pending
         usage = self._usage.of(report.instance)
-        return replace(pending, report=replace(report, usage=usage, metric=driver.metric))
+        return replace(pending, report=replace(report, usage=usage, metric=controller.metric))
 
-    def _report(self, driver: InstanceController) -> InstanceReport:
-        return driver.copy.report(self._usage.of(driver.instance), driver.metric)
+    def _report(self, controller: InstanceController) -> InstanceReport:
+        return controller.copy.report(self._usage.of(controller.instance), controller.metric)
 
     def acknowledge(self, number: int) -> None:
         """The control plane has what was told up to `number`."""
-        while self._turned_away and self._turned_away[0].number <= number:
-            self._turned_away.popleft()
+        while self._rejected and self._rejected[0].number <= number:
+            self._rejected.popleft()
         for id in list(self._reporting):
-            driver = self._drivers[id]
-            driver.acknowledge(number)
-            if not driver.copy.pending:
+            controller = self._controllers[id]
+            controller.acknowledge(number)
+            if not controller.copy.pending:
                 self._reporting.discard(id)
 
     def inventory(self) -> list[InstanceReport]:
         """What every instance is now, for a control plane that may have missed something."""
         return [
-            self._report(driver)
-            for driver in self._drivers.values()
-            if not driver.copy.is_stale and driver.copy.history.status is not InstanceStatus.SCHEDULED
+            self._report(controller)
+            for controller in self._controllers.values()
+            if not controller.copy.is_stale and controller.copy.history.status is not InstanceStatus.SCHEDULED
         ]
 
     def claims(self, ordered: Collection[InstanceId] = ()) -> list[InstanceClaim]:
         """What is here and is to be, but is not `ordered`, for a control plane that may have forgotten it."""
-        copies = (driver.copy for driver in self._drivers.values() if driver.instance not in ordered)
+        copies = (
+            controller.copy for controller in self._controllers.values() if controller.instance not in ordered
+        )
         return [
             InstanceClaim(copy.order.receipt, copy.report())
             for copy in copies
@@ -254,18 +263,18 @@ class NodeInstances:
 
     def take_usage(self) -> list[InstanceReport]:
         """What is to be told because an instance uses more or less than was told of it before."""
-        used, self._used_otherwise = self._used_otherwise, set()
-        drivers = [self._drivers[id] for id in used if id in self._drivers]
+        used, self._usage_changed = self._usage_changed, set()
+        drivers = [self._controllers[id] for id in used if id in self._controllers]
         return [
-            self._report(driver)
-            for driver in drivers
-            if not driver.copy.is_stale and driver.copy.history.status is InstanceStatus.RUNNING
+            self._report(controller)
+            for controller in drivers
+            if not controller.copy.is_stale and controller.copy.history.status is InstanceStatus.RUNNING
         ]
 
-    async def news(self) -> None:
+    async def wait_for_reports(self) -> None:
         """Return when there are reports that there were not when this returned last. For one who waits."""
-        await self._news.wait()
-        self._news.clear()
+        await self._has_reports.wait()
+        self._has_reports.clear()
 
     def container(self, instance: InstanceId) -> str:
         """The name of its container, which need not be there yet. Raises NotFound."""
@@ -273,77 +282,79 @@ class NodeInstances:
 
     def copy(self, instance: InstanceId) -> LocalInstance:
         """All that is known of it. Raises NotFound."""
-        driver = self._drivers.get(instance)
-        if driver is None or driver.copy.is_stale:
+        controller = self._controllers.get(instance)
+        if controller is None or controller.copy.is_stale:
             raise errors.NotFound(f"there is no instance {instance!r} on this node")
-        return driver.copy
+        return controller.copy
 
-    async def change(self) -> None:
+    async def wait_for_change(self) -> None:
         """Return at the next change of any instance."""
-        await self._turn.wait()
+        await self._next_change.wait()
 
     async def emptied(self) -> None:
         """Return when there are no instances here, and no records of any."""
-        while self._drivers:
-            await self.change()
+        while self._controllers:
+            await self.wait_for_change()
 
     async def run(self) -> None:
         """Measure what instances use. For ever."""
         while True:
-            await self._deps.sleep(self._deps.terms.report_s)
-            await self.look()
+            await self._deps.sleep(self._deps.config.report_s)
+            await self.sample_usage()
 
-    async def look(self) -> None:
+    async def sample_usage(self) -> None:
         """Measure once; what somebody started by hand and should not run is looked at again."""
         running = {}
-        for driver in self._drivers.values():
-            if driver.runs:
-                running[driver.instance] = (driver.backend(), driver.name)
-                if driver.copy.history.status is not InstanceStatus.RUNNING:
-                    driver.wake()
-            if driver.has_new_metric():
-                self._used_otherwise.add(driver.instance)
-        self._used_otherwise |= await self._usage.look(running)
+        for controller in self._controllers.values():
+            if controller.runs:
+                running[controller.instance] = (controller.backend(), controller.name)
+                if controller.copy.history.status is not InstanceStatus.RUNNING:
+                    controller.wake()
+            if controller.has_new_metric():
+                self._usage_changed.add(controller.instance)
+        self._usage_changed |= await self._usage.sample(running)
 
     async def close(self) -> None:
         """The agent ends; the instances go on."""
-        await self._keeper.stop()
+        await self._tasks.stop()
         await self._health.close()
 
-    def _add(self, driver: InstanceController) -> None:
-        self._drivers[driver.instance] = driver
-        if driver.copy.pending:
-            self._reporting.add(driver.instance)
-            self._news.set()
-        self._keeper.once(driver.instance, self._drive(driver))
+    def _add(self, controller: InstanceController) -> None:
+        self._controllers[controller.instance] = controller
+        if controller.copy.pending:
+            self._reporting.add(controller.instance)
+            self._has_reports.set()
+        self._tasks.once(controller.instance, self._run_controller(controller))
 
-    async def _drive(self, driver: InstanceController) -> None:
+    async def _run_controller(self, controller: InstanceController) -> None:
         failures = 0
         while True:
             try:
-                await driver.run()
+                await controller.run()
             except Exception as error:  # a fault of ours, which must not leave an instance to itself
-                log.error("instance.undriven", instance=driver.instance, error=repr(error), exc_info=error)
+                log.error(
+                    "instance.undriven", instance=controller.instance, error=repr(error), exc_info=error
+                )
                 await self._deps.sleep(self._deps.trouble.delay(failures, self._deps.chance))
                 failures += 1
             else:
                 break
-        self._reporting.discard(driver.instance)
-        del self._drivers[driver.instance]
-        self._announce()
+        self._reporting.discard(controller.instance)
+        del self._controllers[controller.instance]
+        self._notify_change()
 
     def _changed(self, copy: LocalInstance) -> None:
         if copy.pending:
             self._reporting.add(copy.instance)
-            self._news.set()
-        self._announce()
+            self._has_reports.set()
+        self._notify_change()
 
-    def _announce(self) -> None:
-        self._turn.set()
-        self._turn = asyncio.Event()
+    def _notify_change(self) -> None:
+        self._next_change.set()
+        self._next_change = asyncio.Event()
 
 
-def _first_terms() -> SessionConfig:
+def _default_config() -> SessionConfig:
     """Before any control plane was heard."""
     usual = FleetSettings()
     return SessionConfig(

@@ -31,7 +31,7 @@ class InstanceRecords:
     """The folder of all instances."""
 
     def __init__(self, folder: Path) -> None:
-        self._terms = files.private_folder(folder) / "terms.json"
+        self._config_file = files.private_folder(folder) / "terms.json"
         self._copies = RecordFiles(folder / "copies", LocalInstance, lambda copy: copy.instance)
 
     def save(self, copy: LocalInstance) -> None:
@@ -48,17 +48,17 @@ class InstanceRecords:
         """Everything there is; what a crash left half written is removed."""
         return self._copies.scan(_warn)
 
-    def set_terms(self, terms: SessionConfig) -> None:
+    def set_config(self, config: SessionConfig) -> None:
         """Waits for the disk."""
-        files.write_atomically(self._terms, json_codec.encode(terms), files.PRIVATE)
+        files.write_atomically(self._config_file, json_codec.encode(config), files.PRIVATE)
 
-    def terms(self) -> SessionConfig | None:
+    def config(self) -> SessionConfig | None:
         """None if no control plane was ever reached."""
         try:
-            return record_files.load(self._terms, SessionConfig)
+            return record_files.load(self._config_file, SessionConfig)
         except UnreadableRecord as error:
-            if self._terms.exists():
-                _warn(self._terms, str(error))
+            if self._config_file.exists():
+                _warn(self._config_file, str(error))
             return None
 
 

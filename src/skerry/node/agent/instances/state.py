@@ -35,8 +35,8 @@ class LocalStatus(msgspec.Struct, frozen=True):
     restarts: int = 0  # all of them
     streak: int = 0  # tries in a row that count against the budget
     retry_at: float | None = None  # the next try is not before this; None in CRASHED: there is none
-    seen: float | None = None  # when the run began that was told of last
-    is_gone: bool = False  # nothing of it is left on this node
+    last_run_at: float | None = msgspec.field(default=None, name="seen")  # start of the last reported run
+    is_removed: bool = msgspec.field(default=False, name="is_gone")  # nothing of it is left on this node
     has_passed: bool = True  # the checks of the run that goes on; without checks always
     has_started: bool = False  # its startup checks have passed
     checked_at: float = 0.0  # when `has_passed` last changed; never goes back
@@ -94,7 +94,8 @@ class LocalInstance(msgspec.Struct, frozen=True):
 
     order: InstanceOrder
     history: LocalStatus = LocalStatus()
-    made: ContainerSpec | None = None  # what is there under its name is ours if it is of this spec
+    # A container of its name is this instance's if it has this spec.
+    created_spec: ContainerSpec | None = msgspec.field(default=None, name="made")
     pending: tuple[PendingReport, ...] = ()  # not acknowledged, the oldest first
     is_stale: bool = False  # no longer this node's: it is removed, and nobody asks about it
 
@@ -122,7 +123,7 @@ class LocalInstance(msgspec.Struct, frozen=True):
             metric=metric,
         )
 
-    def tell(self, history: LocalStatus, number: int) -> LocalInstance:
+    def with_status(self, history: LocalStatus, number: int) -> LocalInstance:
         """This with `history`, which is to be told."""
         copy = replace(self, history=history)
         if self.is_stale:
@@ -131,7 +132,7 @@ class LocalInstance(msgspec.Struct, frozen=True):
 
     def acknowledge(self, number: int) -> LocalInstance:
         """This without the reports up to `number`."""
-        return replace(self, pending=tuple(told for told in self.pending if told.number > number))
+        return replace(self, pending=tuple(report for report in self.pending if report.number > number))
 
 
 def apply(copy: LocalInstance | None, order: InstanceOrder) -> LocalInstance | None:
@@ -142,13 +143,13 @@ def apply(copy: LocalInstance | None, order: InstanceOrder) -> LocalInstance | N
         return None
     if order.generation > copy.order.generation or copy.is_stale:
         # Another copy: what became of the one before it concerns nobody any more. Its container may serve.
-        return LocalInstance(order, made=copy.made)
+        return LocalInstance(order, created_spec=copy.created_spec)
     if copy.order.receipt and replace(order, receipt=copy.order.receipt) == copy.order:
         return copy  # the receipt of the same order is as good
     return replace(copy, order=order)
 
 
-def turned_away(order: InstanceOrder, at: float, reason: str) -> InstanceReport:
+def rejection_report(order: InstanceOrder, at: float, reason: str) -> InstanceReport:
     """What is told of an instance that there is no place for: it failed, or is as gone as it should be."""
     status = InstanceStatus.TERMINATED if order.desired is DesiredStatus.DESTROYED else InstanceStatus.FAILED
     return InstanceReport(order.instance, order.generation, status, at, reason)
@@ -160,22 +161,22 @@ def disown(copy: LocalInstance) -> LocalInstance:
     return replace(copy, order=order, pending=(), is_stale=True)
 
 
-def _add(pending: Sequence[PendingReport], told: PendingReport) -> tuple[PendingReport, ...]:
-    """`pending` and `told`. Of the same status twice the last word counts, and there are never too many."""
-    kept = list(pending)
-    if kept and kept[-1].report.status is told.report.status:
-        kept.pop()
-    kept.append(told)
-    while len(kept) > MAX_PENDING:
-        _cut_a_round(kept)
-    return tuple(kept)
+def _add(pending: Sequence[PendingReport], report: PendingReport) -> tuple[PendingReport, ...]:
+    """`pending` and `report`. Of the same status twice the last word counts, and there are never too many."""
+    reports = list(pending)
+    if reports and reports[-1].report.status is report.report.status:
+        reports.pop()
+    reports.append(report)
+    while len(reports) > MAX_PENDING:
+        _remove_cycle(reports)
+    return tuple(reports)
 
 
-def _cut_a_round(pending: list[PendingReport]) -> None:
+def _remove_cycle(pending: list[PendingReport]) -> None:
     """Take out the oldest way from a status back to itself: what is left is still a way through statuses."""
     first: dict[InstanceStatus, int] = {}
-    for position, told in enumerate(pending):
-        begin = first.setdefault(told.report.status, position)
+    for position, report in enumerate(pending):
+        begin = first.setdefault(report.report.status, position)
         if begin != position:
             del pending[begin + 1 : position + 1]
             return

@@ -49,7 +49,7 @@ class ReportStatus(msgspec.Struct, frozen=True):
 
 
 class RunAction(msgspec.Struct, frozen=True):
-    act: InstanceAction
+    action: InstanceAction
 
 
 class WaitUntil(msgspec.Struct, frozen=True):
@@ -68,7 +68,7 @@ class InstanceSituation(msgspec.Struct, frozen=True):
     view: ContainerView | None  # of its own container; one of the same name that is not ours does not count
     is_outdated: bool  # the container is of another spec than is wanted
     now: float
-    terms: SessionConfig
+    config: SessionConfig
     chance: float  # 0 to 1: pauses differ by it
     health: HealthState | None = None  # of the run that goes on; None: it is not checked
 
@@ -81,18 +81,20 @@ class InstanceSituation(msgspec.Struct, frozen=True):
         return self.view is not None and self.view.state is ContainerState.RUNNING
 
     @property
-    def has_run_unseen(self) -> bool:
+    def has_unreported_run(self) -> bool:
         """True if there was a run since the last that was told of."""
         view = self.view
         return (
-            view is not None and view.state is ContainerState.EXITED and view.started_at != self.history.seen
+            view is not None
+            and view.state is ContainerState.EXITED
+            and view.started_at != self.history.last_run_at
         )
 
     def pause(self, failures: int) -> float:
         """How long to wait after `failures` failures in a row before this one."""
         return self._backoff.delay(failures, lambda: self.chance)
 
-    def is_ahead(self, at: float | None) -> bool:
+    def is_pending(self, at: float | None) -> bool:
         """True if `at` is to be waited for; a time beyond any pause is one of a clock that was set back."""
         backoff = self._backoff
         return at is not None and self.now < at <= self.now + backoff.cap_s * (1 + backoff.jitter)
@@ -100,10 +102,10 @@ class InstanceSituation(msgspec.Struct, frozen=True):
     @property
     def _backoff(self) -> Backoff:
         # A first pause above the longest would make the longest a lie.
-        cap_s = max(self.terms.restart_base_s, self.terms.restart_cap_s)
-        return Backoff(first_s=self.terms.restart_base_s, cap_s=cap_s)
+        cap_s = max(self.config.restart_base_s, self.config.restart_cap_s)
+        return Backoff(first_s=self.config.restart_base_s, cap_s=cap_s)
 
-    def tell(self, status: InstanceStatus, reason: str = "") -> ReportStatus:
+    def report(self, status: InstanceStatus, reason: str = "") -> ReportStatus:
         return ReportStatus(self.history.become(status, self.now, reason))
 
 
@@ -125,8 +127,10 @@ def _toward_running(situation: InstanceSituation) -> InstanceStep:
     if history.status is InstanceStatus.STOPPING:  # wanted again before it had ended: first it ends
         return _toward_stopped(situation)
     if view is not None and (situation.is_outdated or view.state is ContainerState.REMOVING):
-        is_told = history.status is InstanceStatus.STARTING
-        return RunAction(InstanceAction.REMOVE) if is_told else ReportStatus(_begin(situation, "made anew"))
+        is_reported = history.status is InstanceStatus.STARTING
+        return (
+            RunAction(InstanceAction.REMOVE) if is_reported else ReportStatus(_begin(situation, "made anew"))
+        )
     if view is not None and view.egress is not situation.copy.order.egress:
         return RunAction(InstanceAction.RESTRICT)
     match history.status:
@@ -144,18 +148,24 @@ def _toward_running(situation: InstanceSituation) -> InstanceStep:
 def _begin(situation: InstanceSituation, reason: str = "") -> LocalStatus:
     """From now on it is being started; a run that is over already is none of this start."""
     view = situation.view
-    seen = view.started_at if view is not None and not situation.runs else situation.history.seen
-    return replace(situation.history.become(InstanceStatus.STARTING, situation.now, reason), seen=seen)
+    last_run_at = (
+        view.started_at if view is not None and not situation.runs else situation.history.last_run_at
+    )
+    return replace(
+        situation.history.become(InstanceStatus.STARTING, situation.now, reason), last_run_at=last_run_at
+    )
 
 
 def _start(situation: InstanceSituation) -> InstanceStep:
     history, view = situation.history, situation.view
-    if situation.runs or situation.has_run_unseen:
+    if situation.runs or situation.has_unreported_run:
         assert view is not None
         assert view.started_at is not None
         running = history.become(InstanceStatus.RUNNING, view.started_at, "")
-        return ReportStatus(_unchecked(situation, replace(running, ip=view.address, seen=view.started_at)))
-    if situation.is_ahead(history.retry_at):
+        return ReportStatus(
+            _unchecked(situation, replace(running, ip=view.address, last_run_at=view.started_at))
+        )
+    if situation.is_pending(history.retry_at):
         return WaitUntil(history.retry_at)
     return RunAction(InstanceAction.CREATE if view is None else InstanceAction.START)
 
@@ -198,11 +208,11 @@ def _keep_running(situation: InstanceSituation) -> InstanceStep:
     copy, history, view = situation.copy, situation.history, situation.view
     ending = _run_exit(situation)
     ended_at = view.exit.at if view is not None and view.exit is not None else situation.now
-    has_lasted = ended_at - history.at >= situation.terms.restart_reset_s
+    has_lasted = ended_at - history.at >= situation.config.restart_reset_s
     history = replace(
         history,
         streak=0 if has_lasted else history.streak,
-        seen=history.seen if view is None else view.started_at,
+        last_run_at=history.last_run_at if view is None else view.started_at,
     )
     retry_at = None
     if ending.wants_restart(copy.order.spec.restart, history.streak):
@@ -229,7 +239,7 @@ def _restart(situation: InstanceSituation) -> InstanceStep:
                 InstanceStatus.FAILED, situation.now, f"{history.reason}; {why}", exit_code=history.exit_code
             )
         )
-    if situation.is_ahead(history.retry_at) and not situation.runs:
+    if situation.is_pending(history.retry_at) and not situation.runs:
         return WaitUntil(history.retry_at)
     begun = _begin(situation, history.reason)
     return ReportStatus(_count(replace(begun, exit_code=history.exit_code)))
@@ -242,14 +252,14 @@ def _count(history: LocalStatus) -> LocalStatus:
 def _toward_stopped(situation: InstanceSituation) -> InstanceStep:
     history = situation.history
     if history.status in (InstanceStatus.STARTING, InstanceStatus.RUNNING):
-        return situation.tell(InstanceStatus.STOPPING)
+        return situation.report(InstanceStatus.STOPPING)
     if situation.runs:
         return RunAction(InstanceAction.STOP)
     if history.status is InstanceStatus.STOPPED or history.status in TERMINAL:
         return WaitUntil()
     view = situation.view
     if history.status is InstanceStatus.SCHEDULED or view is None or view.exit is None:
-        return situation.tell(InstanceStatus.STOPPED)
+        return situation.report(InstanceStatus.STOPPED)
     ending = run_exit(view)
     return ReportStatus(
         history.become(InstanceStatus.STOPPED, situation.now, ending.reason, exit_code=ending.exit_code)
@@ -260,9 +270,9 @@ def _toward_destroyed(situation: InstanceSituation) -> InstanceStep:
     copy, history = situation.copy, situation.history
     if situation.view is not None:
         return RunAction(InstanceAction.REMOVE)
-    if not history.is_gone and not copy.is_stale:
-        gone = history.become(InstanceStatus.TERMINATED, situation.now, "removed")
-        return ReportStatus(replace(gone, at=situation.now, is_gone=True))
+    if not history.is_removed and not copy.is_stale:
+        removed = history.become(InstanceStatus.TERMINATED, situation.now, "removed")
+        return ReportStatus(replace(removed, at=situation.now, is_removed=True))
     return WaitUntil() if copy.pending else RunAction(InstanceAction.FORGET)
 
 

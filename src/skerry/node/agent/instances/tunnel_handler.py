@@ -42,17 +42,17 @@ from skerry.node.logs.merge import LogSource
 from skerry.node.logs.readers import RingItem
 
 _CHANNEL: Final = {OutputChannel.STDOUT: TunnelChannel.OUTPUT, OutputChannel.STDERR: TunnelChannel.ERRORS}
-_MOST_CELLS: Final = 65535  # of a terminal in one direction, as the kernel counts them
+_MAX_CELLS: Final = 65535  # of a terminal in one direction, as the kernel counts them
 
 
 class GuestTunnels(Protocol):
     """Those of this node, by the names of the containers that they stand for."""
 
-    async def converse(self, name: str, instance: InstanceId, tunnel: TunnelStream) -> None:
+    async def run_session(self, name: str, instance: InstanceId, tunnel: TunnelStream) -> None:
         """Be a node for whoever borrows the cell, until one of us ends it. Raises why."""
         ...
 
-    async def answer(self, name: str, wanted: TunnelRequest, tunnel: TunnelStream) -> None:
+    async def answer(self, name: str, request: TunnelRequest, tunnel: TunnelStream) -> None:
         """As `TunnelHandler.answer`, for an instance in the cell."""
         ...
 
@@ -61,37 +61,37 @@ class TunnelHandler:
     """Answers what is asked of the instances of this node."""
 
     def __init__(
-        self, instances: NodeInstances, containers: Containers, lent: GuestTunnels | None = None
+        self, instances: NodeInstances, containers: Containers, guests: GuestTunnels | None = None
     ) -> None:
         self._instances = instances
         self._containers = containers
-        self._lent = lent
+        self._guests = guests
 
-    async def serve(self, wanted: TunnelRequest, tunnel: TunnelStream) -> None:
+    async def serve(self, request: TunnelRequest, tunnel: TunnelStream) -> None:
         """Answer to the end, and stay until the other side has it all. Raises if the tunnel breaks."""
         try:
-            await self.answer(wanted, tunnel)
+            await self.answer(request, tunnel)
         except errors.SkerryError as error:
             await tunnel.fail(error)
         else:
             await tunnel.end()
         with contextlib.suppress(errors.Unavailable):  # that is how it hangs up
-            await _hear_out(tunnel)
+            await _drain(tunnel)
 
-    async def answer(self, wanted: TunnelRequest, tunnel: TunnelStream) -> None:
+    async def answer(self, request: TunnelRequest, tunnel: TunnelStream) -> None:
         """Say all there is to say, and leave the end of it to the caller. Raises what is wrong with it."""
-        instance, far_end = wanted.instance, _FarEnd(tunnel)
+        instance, remote = request.instance, _RemoteEnd(tunnel)
         is_cell = self._instances.copy(instance).order.spec.kind is WorkloadKind.CELL
-        match wanted.ask:
-            case LogStreamRequest() as ask if not is_cell:
-                await _while_open(tunnel, self._show(instance, ask, far_end))
-            case ExecStreamRequest() as ask if not is_cell:
-                await self._exec(instance, ask, far_end)
-            case GuestSessionRequest() if is_cell and self._lent is not None:
-                await self._lent.converse(self._instances.container(instance), instance, tunnel)
-            case GuestStreamRequest(guest, ask) if is_cell and self._lent is not None:
-                inner = TunnelRequest(wanted.id, guest, ask)
-                await self._lent.answer(self._instances.container(instance), inner, tunnel)
+        match request.stream:
+            case LogStreamRequest() as options if not is_cell:
+                await _while_open(tunnel, self._show(instance, options, remote))
+            case ExecStreamRequest() as options if not is_cell:
+                await self._exec(instance, options, remote)
+            case GuestSessionRequest() if is_cell and self._guests is not None:
+                await self._guests.run_session(self._instances.container(instance), instance, tunnel)
+            case GuestStreamRequest(guest, options) if is_cell and self._guests is not None:
+                inner = TunnelRequest(request.id, guest, options)
+                await self._guests.answer(self._instances.container(instance), inner, tunnel)
             case LogStreamRequest() | ExecStreamRequest():
                 raise errors.FailedPrecondition(
                     f"{instance!r} is a cell that is lent, and has neither output nor programs of its own; "
@@ -102,20 +102,20 @@ class TunnelHandler:
                     f"{instance!r} is no cell that is lent; ask for its output or a program"
                 )
 
-    async def _show(self, instance: InstanceId, ask: LogStreamRequest, far_end: _FarEnd) -> None:
+    async def _show(self, instance: InstanceId, options: LogStreamRequest, remote: _RemoteEnd) -> None:
         """What the last run wrote; with `follow` that of every run, until there will be no more."""
-        shown, tail = None, ask.tail
+        shown, tail = None, options.tail
         while True:
             name = self._instances.container(instance)
             view = self._find(name)
             if view is not None and view.started_at not in (None, shown):
                 shown = view.started_at
-                await self._show_run(name, ask, tail, far_end)
+                await self._show_run(name, options, tail, remote)
                 tail = None  # of what comes later everything is wanted
-            elif not ask.follow or self._is_over(instance):
+            elif not options.follow or self._is_over(instance):
                 return
             else:
-                await self._instances.change()
+                await self._instances.wait_for_change()
 
     def _find(self, name: str) -> ContainerView | None:
         try:
@@ -127,37 +127,39 @@ class TunnelHandler:
         status = self._instances.copy(instance).history.status
         return status is InstanceStatus.STOPPED or status in TERMINAL
 
-    async def _show_run(self, name: str, ask: LogStreamRequest, tail: int | None, far_end: _FarEnd) -> None:
-        wanted = OutputChannel if ask.stream is None else (ask.stream,)
-        sources = [LogSource(stream, self._containers.logs(name, stream)) for stream in wanted]
+    async def _show_run(
+        self, name: str, options: LogStreamRequest, tail: int | None, remote: _RemoteEnd
+    ) -> None:
+        channels = OutputChannel if options.stream is None else (options.stream,)
+        sources = [LogSource(stream, self._containers.logs(name, stream)) for stream in channels]
         passed_over = None if tail is None else await merge.skip_to_tail(sources, tail)
-        async with aclosing(merge.pieces(sources, follow=ask.follow)) as found:
+        async with aclosing(merge.pieces(sources, follow=options.follow)) as found:
             async for stream, item in found:
                 kept = item if passed_over is None else passed_over.take(stream, item)
                 if kept is not None:
-                    await far_end.show(stream, kept)
+                    await remote.show(stream, kept)
 
-    async def _exec(self, instance: InstanceId, ask: ExecStreamRequest, far_end: _FarEnd) -> None:
-        _check(ask)
+    async def _exec(self, instance: InstanceId, options: ExecStreamRequest, remote: _RemoteEnd) -> None:
+        _check(options)
         name = self._instances.container(instance)
-        with _streams_for(ask) as streams:
+        with _streams_for(options) as streams:
             session = await self._containers.exec(
                 name,
-                ask.arguments,
-                environment=ask.environment,
-                user=ask.user,
-                folder=ask.folder,
-                tty=ask.terminal,
+                options.arguments,
+                environment=options.environment,
+                user=options.user,
+                folder=options.folder,
+                tty=options.terminal,
                 stdio=streams.theirs,
             )
             streams.hand_over()
             code = await relay_stdio(
-                session, streams, send=far_end.send, listen=lambda: far_end.listen(session, streams)
+                session, streams, send=remote.send, listen=lambda: remote.listen(session, streams)
             )
-        await far_end.exit(code)
+        await remote.exit(code)
 
 
-class _FarEnd:
+class _RemoteEnd:
     """Who asked."""
 
     def __init__(self, tunnel: TunnelStream) -> None:
@@ -198,37 +200,37 @@ class _FarEnd:
 
 async def _while_open(tunnel: TunnelStream, work: Coroutine[Any, Any, None]) -> None:
     """Do `work`, and give it up if the tunnel breaks; it is not meant to carry anything this way."""
-    await race(work, failure_of(_hear_out(tunnel)))  # that there is nothing more to hear is no failure
+    await race(work, failure_of(_drain(tunnel)))  # that there is nothing more to hear is no failure
 
 
-async def _hear_out(tunnel: TunnelStream) -> None:
+async def _drain(tunnel: TunnelStream) -> None:
     while await tunnel.receive() is not None:
         pass
 
 
-def _streams_for(ask: ExecStreamRequest) -> StdioStreams:
-    if ask.terminal:
-        return StdioStreams.terminal(ask.rows, ask.columns)
-    return StdioStreams.pipes(takes_input=ask.takes_input)
+def _streams_for(options: ExecStreamRequest) -> StdioStreams:
+    if options.terminal:
+        return StdioStreams.terminal(options.rows, options.columns)
+    return StdioStreams.pipes(takes_input=options.takes_input)
 
 
-def _check(ask: ExecStreamRequest) -> None:
-    if not 0 < len(ask.arguments) <= MAX_ARGUMENTS or not ask.arguments[0]:
+def _check(options: ExecStreamRequest) -> None:
+    if not 0 < len(options.arguments) <= MAX_ARGUMENTS or not options.arguments[0]:
         raise errors.Invalid(
             f"arguments must be a program and what it is given, at most {MAX_ARGUMENTS} words",
             field="arguments",
         )
-    if any("\0" in word for word in ask.arguments):
+    if any("\0" in word for word in options.arguments):
         raise errors.Invalid("arguments cannot hold a NUL byte", field="arguments")
-    workloads.check_environment(ask.environment)
-    if ask.folder and (not ask.folder.startswith("/") or "\0" in ask.folder):
+    workloads.check_environment(options.environment)
+    if options.folder and (not options.folder.startswith("/") or "\0" in options.folder):
         raise errors.Invalid("folder must be an absolute path", field="folder")
-    _check_size(ask.rows, ask.columns)
+    _check_size(options.rows, options.columns)
 
 
 def _check_size(*cells: int) -> None:
-    if not all(0 <= count <= _MOST_CELLS for count in cells):
-        raise errors.Invalid(f"a terminal has at most {_MOST_CELLS} rows and columns", field="size")
+    if not all(0 <= count <= _MAX_CELLS for count in cells):
+        raise errors.Invalid(f"a terminal has at most {_MAX_CELLS} rows and columns", field="size")
 
 
 def _size(data: bytes) -> tuple[int, int]:

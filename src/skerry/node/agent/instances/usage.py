@@ -25,7 +25,7 @@ _LEAST = Resources(Millicores(5), Megabytes(2), Gigabytes(0))
 
 
 @dataclass(slots=True)
-class _Look:
+class _UsageSample:
     """What was found at the last look."""
 
     run: float | None  # when the run began
@@ -41,37 +41,37 @@ class UsageSampler:
 
     def __init__(self, clock: Clock) -> None:
         self._clock = clock
-        self._looks: dict[InstanceId, _Look] = {}
-        self._told: dict[InstanceId, Resources] = {}
+        self._samples: dict[InstanceId, _UsageSample] = {}
+        self._reported: dict[InstanceId, Resources] = {}
 
     @property
     def disk_bytes(self) -> int:
         """That all of them have written."""
-        return sum(look.disk_bytes for look in self._looks.values())
+        return sum(sample.disk_bytes for sample in self._samples.values())
 
     def of(self, instance: InstanceId) -> Resources:
-        look = self._looks.get(instance)
-        return NO_RESOURCES if look is None else look.resources
+        sample = self._samples.get(instance)
+        return NO_RESOURCES if sample is None else sample.resources
 
-    async def look(self, running: Mapping[InstanceId, tuple[InstanceBackend, str]]) -> set[InstanceId]:
+    async def sample(self, running: Mapping[InstanceId, tuple[InstanceBackend, str]]) -> set[InstanceId]:
         """Measure those that run, by where they do and under which name; those that use something else
         now."""
-        for instance in self._looks.keys() - running.keys():
-            del self._looks[instance]
-            self._told.pop(instance, None)
+        for instance in self._samples.keys() - running.keys():
+            del self._samples[instance]
+            self._reported.pop(instance, None)
         changed = set()
         for instance, (backend, name) in running.items():
             try:
                 resources = await self._measure(instance, backend, name)
             except (errors.SkerryError, OSError):
                 continue  # it has just ended
-            if _differs(self._told.get(instance, NO_RESOURCES), resources):
-                self._told[instance] = resources
+            if _differs(self._reported.get(instance, NO_RESOURCES), resources):
+                self._reported[instance] = resources
                 changed.add(instance)
         return changed
 
     async def _measure(self, instance: InstanceId, backend: InstanceBackend, name: str) -> Resources:
-        now, last = self._clock.monotonic(), self._looks.get(instance)
+        now, last = self._clock.monotonic(), self._samples.get(instance)
         run = backend.get(name).started_at
         used = backend.usage(name)
         if last is None or now - last.disk_at >= _DISK_EVERY_S:
@@ -86,7 +86,7 @@ class UsageSampler:
             Megabytes(round(used.memory_bytes / _MEGABYTE)),
             Gigabytes(round(disk_bytes / _GIGABYTE)),
         )
-        self._looks[instance] = _Look(run, now, used.cpu_ns, disk_at, disk_bytes, resources)
+        self._samples[instance] = _UsageSample(run, now, used.cpu_ns, disk_at, disk_bytes, resources)
         await asyncio.sleep(0)  # there may be many, and others want to go on
         return resources
 

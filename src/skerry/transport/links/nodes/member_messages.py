@@ -38,10 +38,10 @@ def decode_members(parts: Sequence[pb.Members]) -> MemberList:
 
 
 def encode_functions(told: FunctionUpdate) -> Iterator[pb.Functions]:
-    gone = told.gone
-    for part, is_more in split_into_parts(told.functions, encode_function, beside=sum(map(len, gone))):
-        yield pb.Functions(whole=told.is_whole, more=is_more, functions=part, gone=gone)
-        gone = ()
+    removed = told.removed
+    for part, is_more in split_into_parts(told.functions, encode_function, beside=sum(map(len, removed))):
+        yield pb.Functions(whole=told.is_full, more=is_more, functions=part, gone=removed)
+        removed = ()
 
 
 def decode_functions(parts: Sequence[pb.Functions]) -> FunctionUpdate:
@@ -49,9 +49,9 @@ def decode_functions(parts: Sequence[pb.Functions]) -> FunctionUpdate:
     if any(part.whole != last.whole for part in parts):
         raise errors.Invalid("the server sent parts of different sets of functions as one", field="whole")
     return FunctionUpdate(
-        is_whole=last.whole,
+        is_full=last.whole,
         functions=tuple(decode_function(function) for part in parts for function in part.functions),
-        gone=tuple(FunctionName(name) for part in parts for name in part.gone),
+        removed=tuple(FunctionName(name) for part in parts for name in part.gone),
     )
 
 

@@ -286,10 +286,12 @@ class MessageReader:
 
 
 def _told_orders(orders: OrderUpdate) -> Iterator[pb.Orders]:
-    gone = orders.gone
-    for part, is_more in split_into_parts(orders.orders, _told_order, beside=sum(map(len, gone))):
-        yield pb.Orders(sequence=orders.sequence, whole=orders.is_whole, more=is_more, orders=part, gone=gone)
-        gone = ()
+    removed = orders.removed
+    for part, is_more in split_into_parts(orders.orders, _told_order, beside=sum(map(len, removed))):
+        yield pb.Orders(
+            sequence=orders.sequence, whole=orders.is_full, more=is_more, orders=part, gone=removed
+        )
+        removed = ()
 
 
 def _orders_of(parts: Sequence[pb.Orders]) -> OrderUpdate:
@@ -298,9 +300,9 @@ def _orders_of(parts: Sequence[pb.Orders]) -> OrderUpdate:
         raise errors.Invalid("the server sent parts of different orders as one", field="sequence")
     return OrderUpdate(
         sequence=last.sequence,
-        is_whole=last.whole,
+        is_full=last.whole,
         orders=tuple(_order_of(order) for part in parts for order in part.orders),
-        gone=tuple(InstanceId(instance) for part in parts for instance in part.gone),
+        removed=tuple(InstanceId(instance) for part in parts for instance in part.gone),
     )
 
 

@@ -89,7 +89,7 @@ class ServerTunnelService(ServerServiceBase):
         asked = tunnel_codec.decode_tunnel(first.reach.tunnel)
         instance = InstanceId(ids.check_id(asked.instance, "instance"))
         # Of the nodes that are connected here only, so no tunnel ever goes from server to server to server.
-        async with self._sessions.open_tunnel(node, instance, asked.ask) as end:
+        async with self._sessions.open_tunnel(node, instance, asked.stream) as end:
             await stream.send_initial_metadata()
             await _pass_on(stream, end)
 

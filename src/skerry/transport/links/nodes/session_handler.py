@@ -44,12 +44,12 @@ async def handle_session(
 ) -> None:
     """Welcome the node, and talk with it until either has no more to say; raises why it ends early. `check`
     raises, at a word of the node, if it is not to be heard any more."""
-    await line.send_message(messages.encode_welcome(session.welcome))
+    await line.send_message(messages.encode_welcome(session.config))
     sending = asyncio.Lock()  # a message goes out whole
     await race(  # what goes wrong is for the node to know
         _listen(line, sessions, session, clock, check),
         _tell(line, session, sending),
-        _beat(line, session.welcome.report_s, sending),
+        _beat(line, session.config.report_s, sending),
         _let_go(session),
     )
 
