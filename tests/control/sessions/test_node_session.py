@@ -578,7 +578,7 @@ async def test_a_tunnel_is_asked_for_on_the_session(served):
         entering = asyncio.ensure_future(opening.__aenter__())
         asked = await told.next()
         assert isinstance(asked, TunnelRequest)
-        assert (asked.instance, asked.ask) == ("i1", LogStreamRequest(follow=True))
+        assert (asked.instance, asked.stream) == ("i1", LogStreamRequest(follow=True))
         async with served.tunnels.dialled(NodeId("n1"), asked.id) as theirs:
             ours = await entering
             await theirs.send(b"hello")

@@ -41,7 +41,7 @@ from skerry.model.settings import FleetSettings
 from skerry.model.statuses import DesiredStatus
 from skerry.model.streams import LogStreamRequest
 from skerry.node import host
-from skerry.node.agent.agent import BACKOFF, NodeAgent, facts, introduce
+from skerry.node.agent.agent import BACKOFF, NodeAgent, describe_node, facts
 from skerry.node.agent.instances.tunnel_handler import TunnelHandler
 from skerry.node.agent.server_addresses import ServerAddressCache
 from skerry.node.agent.session import AgentHooks
@@ -269,7 +269,7 @@ class TestASession:
     async def test_ends_with_a_server_that_acknowledges_nothing(
         self, talk: Talk, monkeypatch: pytest.MonkeyPatch
     ) -> None:
-        monkeypatch.setattr("skerry.node.agent.session._MOST_BATCHES", 3)
+        monkeypatch.setattr("skerry.node.agent.session._MAX_BATCHES", 3)
         talk.begin()
         connection = await talk.dialler.connection()
         for generation in range(1, 5):  # each is told of by itself
@@ -562,14 +562,14 @@ def test_a_server_that_was_away_for_long_hears_us_before_it_could_miss_us() -> N
 
 
 async def test_a_machine_that_can_hold_nobody_to_a_disk_offers_none(tmp_path: Path, talk: Talk) -> None:
-    hello = introduce(NodeHello("edge-1"), tmp_path, talk.ground.instances, lends_disk=False)
+    hello = describe_node(NodeHello("edge-1"), tmp_path, talk.ground.instances, lends_disk=False)
     assert hello.resources.disk == 0
     assert hello.resources.cpu >= 1000
 
 
 async def test_a_machine_introduces_itself_with_what_it_has(tmp_path: Path, talk: Talk) -> None:
     itself = NodeHello("edge-1", facts(), labels={"zone": "edge"}, subnet="10.64.7.0/24")
-    hello = introduce(itself, tmp_path, talk.ground.instances)
+    hello = describe_node(itself, tmp_path, talk.ground.instances)
     assert (hello.name, hello.subnet, hello.labels) == ("edge-1", "10.64.7.0/24", {"zone": "edge"})
     assert hello.facts.architecture == host.architecture()
     assert hello.facts.version

@@ -333,7 +333,7 @@ async def test_a_node_renews_before_two_thirds_of_its_life_into_the_same_context
     cloud: Cloud, clock: ManualClock, tmp_path: Path
 ) -> None:
     folder = tmp_path / "node"
-    last_run_at: dict[str, pki.IssuedCertificate] = {}
+    seen: dict[str, pki.IssuedCertificate] = {}
 
     async def nap(seconds: float) -> None:
         clock.advance(seconds)
@@ -421,7 +421,7 @@ async def test_a_bad_answer_to_a_renewal_leaves_the_good_certificate(
 
 @asynccontextmanager
 async def mutual_listener(context: ssl.SSLContext, seen: list[str]) -> AsyncIterator[int]:
-    async def sample_usage(_: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+    async def look(_: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         der = writer.get_extra_info("ssl_object").getpeercert(binary_form=True)
         seen.append(pki.read_certificate(ssl.DER_cert_to_PEM_cert(der).encode()).serial)
         writer.close()

@@ -158,7 +158,7 @@ async def test_an_invitation_moves_a_machine_to_another_cloud_and_only_once_that
 async def test_a_server_of_another_ca_never_sees_the_token_and_the_next_address_is_tried(
     cloud: Cloud, clock: ManualClock, tmp_path: Path
 ) -> None:
-    last_run_at: list[tuple[str, bytes]] = []
+    seen: list[tuple[str, bytes]] = []
     async with cloud_in(tmp_path / "other", clock) as other:
 
         def stranger(path: str, body: bytes) -> tuple[int, bytes]:

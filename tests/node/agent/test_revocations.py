@@ -21,7 +21,7 @@ def revoked(serial: str, lives_s: float = DAY_S) -> RevokedCertificate:
     return RevokedCertificate(serial, clock.now() + lives_s)
 
 
-async def add(known: RevocationList, *serials: str) -> None:
+async def hear(known: RevocationList, *serials: str) -> None:
     await known.add(RevocationUpdate(tuple(revoked(serial) for serial in serials)))
 
 
@@ -53,7 +53,7 @@ async def test_a_server_that_has_not_heard_of_a_revocation_yet_does_not_undo_it(
 
 async def test_listeners_hear_of_further_ones_at_once_and_of_nothing_else(file: Path) -> None:
     known = RevocationList(file, clock)
-    last_run_at: list[list[str]] = []
+    seen: list[list[str]] = []
     known.listen(lambda: seen.append(refused(known, "a", "b")))
     await hear(known, "a")
     await hear(known, "a")

@@ -78,15 +78,15 @@ class Cloud:
         instance, _ = await self.control.instances.create(spec, actor="test")
         return instance.id
 
-    def last_run_at(self, id: str) -> Instance:
+    def seen(self, id: str) -> Instance:
         return self.control.instances.get(id)
 
     async def until(self, id: str, status: str) -> Instance:
         def is_there() -> bool:
-            return self.last_run_at(id).observed.status == status
+            return self.seen(id).observed.status == status
 
         await eventually(is_there, what=f"{id} is {status}")
-        return self.last_run_at(id)
+        return self.seen(id)
 
 
 @pytest.fixture
@@ -136,7 +136,7 @@ async def test_stopped_started_and_destroyed_it_leaves_nothing(cloud: Cloud) -> 
     await cloud.ground.until_gone(id)
     assert (cloud.ground.records(), cloud.ground.machine.held()) == ([], [])
     with pytest.raises(errors.NotFound):
-        cloud.last_run_at(id)
+        cloud.seen(id)
 
 
 async def test_crashes_and_ends_are_known_for_what_they_are(cloud: Cloud) -> None:
@@ -145,7 +145,7 @@ async def test_crashes_and_ends_are_known_for_what_they_are(cloud: Cloud) -> Non
     )
     await cloud.until(id, "RUNNING")
     cloud.ground.process(id).exit(signal=9, oom=True)
-    await eventually(lambda: cloud.last_run_at(id).restarts == 1)
+    await eventually(lambda: cloud.seen(id).restarts == 1)
     await cloud.until(id, "RUNNING")
     cloud.ground.process(id).exit(code=0)
     seen = await cloud.until(id, "TERMINATED")
@@ -162,7 +162,7 @@ async def test_what_happened_while_the_server_was_away_is_told_in_order_when_it_
     await cloud.ground.until("RUNNING", id)
     cloud.ground.process(id).exit(code=4)
     await cloud.ground.until("FAILED", id)
-    assert cloud.last_run_at(id).observed.status == "RUNNING"
+    assert cloud.seen(id).observed.status == "RUNNING"
     cloud.connect()
     seen = await cloud.until(id, "FAILED")
     assert (seen.observed.exit_code, seen.restarts) == (4, 1)
@@ -184,7 +184,7 @@ async def test_an_agent_that_was_killed_goes_on_where_it_was(cloud: Cloud) -> No
     )
     await cloud.until(other, "RUNNING")
     assert cloud.ground.process(id).state.pid == pid
-    assert cloud.last_run_at(id).observed.status == "RUNNING"
+    assert cloud.seen(id).observed.status == "RUNNING"
 
 
 async def test_output_comes_through_a_tunnel_to_its_last_byte(cloud: Cloud) -> None:

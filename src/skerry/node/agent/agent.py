@@ -50,8 +50,8 @@ def facts() -> NodeFacts:
 def describe_node(
     hello: NodeHello, data: Path, instances: NodeInstances, *, reserved_mb: int = 0, lends_disk: bool = True
 ) -> NodeHello:
-    """`hello` with what this machine has now for instances, with `data` as its data folder; `reserved_mb` of its
-    memory are for something else. Without `lends_disk` it has none to give, since it can hold nobody to a
+    """`hello` with what this machine has now for instances, with `data` as its data folder; `reserved_mb` of
+    its memory are for something else. Without `lends_disk` it has none to give, since it can hold nobody to a
     part of it."""
     resources = host.usable_resources(data, used_bytes=instances.disk_bytes, reserved_mb=reserved_mb)
     return replace(

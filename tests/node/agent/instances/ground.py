@@ -72,8 +72,8 @@ class Ground:
         await self.instances.close()
         await self.node.leave()
 
-    async def apply(self, *orders: InstanceOrder, whole: bool = False, gone: tuple[str, ...] = ()) -> None:
-        await self.instances.apply(orders, is_full=whole, removed=tuple(map(InstanceId, gone)))
+    async def apply(self, *orders: InstanceOrder, whole: bool = False, removed: tuple[str, ...] = ()) -> None:
+        await self.instances.apply(orders, is_full=whole, removed=tuple(map(InstanceId, removed)))
 
     def copy(self, id: str = worlds.ID) -> LocalInstance:
         return self.instances.copy(InstanceId(id))

@@ -534,7 +534,7 @@ class TestReports:
         await eventually(is_told)
 
     async def test_wake_whoever_waits_for_them(self, ground: Ground) -> None:
-        waiting = asyncio.ensure_future(ground.instances.news())
+        waiting = asyncio.ensure_future(ground.instances.wait_for_reports())
         await ground.apply(order())
         await asyncio.wait_for(waiting, PATIENCE_S)
         assert ground.statuses()[0] == "STARTING"

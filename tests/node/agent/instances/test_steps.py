@@ -505,11 +505,11 @@ def test_nothing_is_started_that_is_not_to_run_and_no_more_often_than_it_may(
     for event in events:
         happen(world, event)
         step = next_step(world.situation())
-        if isinstance(step, RunAction) and step.act in (InstanceAction.CREATE, InstanceAction.START):
+        if isinstance(step, RunAction) and step.action in (InstanceAction.CREATE, InstanceAction.START):
             assert last(world).order.desired is RUNNING
             assert last(world).history.status is InstanceStatus.STARTING  # told before it is done
             assert last(world).history.streak <= 4
-        if isinstance(step, RunAction) and step.act is InstanceAction.CREATE:
+        if isinstance(step, RunAction) and step.action is InstanceAction.CREATE:
             assert world.view is None
 
 
