@@ -102,7 +102,7 @@ class TestAConversation:
         buyer = ground.buyer(welcome=replace(QUICK, report_s=0.0, restart_base_s=0.0))
         await buyer.order(order())
         await buyer.until("RUNNING")
-        terms = ground.lent._guest(CELL)._instances.terms
+        terms = ground.lent._guest(CELL)._instances.config
         assert (terms.report_s, terms.restart_base_s) == (0.5, 0.1)
 
 

@@ -46,7 +46,7 @@ class TestALentCell:
         view = ground.view()
         assert view is not None
         ground.machine.used[ground.node.folder / view.spec.name / "layer"] = 5 * 1024**3
-        await ground.instances.look()
+        await ground.instances.sample_usage()
         (report,) = ground.instances.take_usage()
         assert (report.instance, report.usage.disk) == (CONTRACT, 5)
         assert ground.lent.usage(CELL).cpu_ns == 7
