@@ -155,7 +155,7 @@ class TestOrders:
         await buyer.order(*(order(id=f"i{number}") for number in range(5)))
         for number in range(5):
             await buyer.until("RUNNING" if number < 2 else "FAILED", f"i{number}")
-        assert buyer.last("i4").reason == "not started: 2 instances are the most there may be"  # type: ignore[union-attr]
+        assert buyer.last("i4").reason == "not started: at most 2 instances are allowed"  # type: ignore[union-attr]
         copies = ground.folder / "lent" / CELL / "instances" / "copies"
         assert {path.name for path in copies.iterdir()} == {"i0.json", "i1.json"}
         # What is gone makes place, and what never was is gone when it should be.
