@@ -8,9 +8,9 @@ import socket
 from tests.support.waiting import PATIENCE_S, eventually_sync
 
 
-def get(port: int) -> str:
+def get(port: int, host: str = "127.0.0.1") -> str:
     """The page that is served there."""
-    connection = http.client.HTTPConnection("127.0.0.1", port, timeout=PATIENCE_S)
+    connection = http.client.HTTPConnection(host, port, timeout=PATIENCE_S)
     try:
         connection.request("GET", "/")
         return connection.getresponse().read().decode()
