@@ -120,6 +120,8 @@ def waiting_for(service: JsonObject) -> str:
         return f"copies to be ready for {service['update']['min_ready_s']:g}s"
     if len(there) > service["replicas"]:
         return "copies to leave"
+    if rollout is not None and any(copy["retiring"] for copy in service["copies"]):
+        return "copies to drain"
     return ""
 
 
