@@ -1,8 +1,8 @@
-"""Room: how much cpu, memory and disk there is, is asked for, or is used.
+"""Resources: amounts of cpu, memory and disk that a machine has, an instance requests, or is in use.
 
 The currency of the scheduler, the node and the market. Each quantity has its unit as its type; `Resources`
 are never negative, and their arithmetic goes part by part, so that neither a debt nor a mix of units can be
-written down. Knows nothing of who owns the room.
+written down. Knows nothing of who owns them.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
-"""What an instance is seen to be doing, what is wished of it, and which change may follow which.
+"""Observed and desired status of an instance, and which status may follow which.
 
 The observed status is the union of both Kudo documents. `TRANSITIONS` is the whole state machine; every
-change of an instance's status goes through `check`, wherever it comes from. What is wished (`DesiredStatus`)
+change of an instance's status goes through `check`, wherever it comes from. What is desired (`DesiredStatus`)
 is kept apart: it is the user's word and changes at once, while the status follows as the world does. Numbers
 and other spellings of a contract belong to `skerry.wire`.
 """

@@ -1,7 +1,7 @@
 """Workloads and instances: the template, and a running copy of it on a node.
 
 A `InstanceSpec` says what to run. A workload names one and counts its versions; an instance holds the spec it
-was made with, what is wished of it and what was last seen of it. Instances change only by `with_desired` and
+was made with, its desired status and its observed state. Instances change only by `with_desired` and
 `become`, which ask the state machine. Both live in a namespace, for ever in the one they were made in; a
 namespace is there by being named. Where an instance is placed is decided by `skerry.schedule`.
 """
@@ -358,7 +358,8 @@ class Instance(msgspec.Struct, frozen=True):
         return msgspec.structs.replace(self, observed=observed)
 
     def with_desired(self, desired: DesiredStatus) -> Instance:
-        """This instance with another wish; one that is over or to be destroyed cannot be called back."""
+        """This instance with another desired status; `FailedPrecondition` if it is over or being
+        destroyed."""
         if desired is not self.desired and desired is not DesiredStatus.DESTROYED:
             if self.desired is DesiredStatus.DESTROYED:
                 raise errors.FailedPrecondition(

@@ -100,8 +100,8 @@ async def run_healthy(day: Scenario, folder: Path, show: ProgressCallback) -> Sc
             shown = asyncio.ensure_future(_show(cloud, show))
             try:
                 wishing = clock.monotonic()
-                await _wish_for(cloud, day.specs)
-                wished_s = clock.monotonic() - wishing
+                await _create_all(cloud, day.specs)
+                created_s = clock.monotonic() - wishing
                 unrest = await _rest(cloud)
                 rest_s = clock.monotonic() - wishing
             finally:
@@ -109,7 +109,7 @@ async def run_healthy(day: Scenario, folder: Path, show: ProgressCallback) -> Sc
             show(_progress(cloud, rest_s))
             figures = [
                 ("nodes that joined", f"{day.nodes:,} in {joined_s:.1f} s"),
-                ("wishes made durable", f"{day.instances:,}, {day.instances / wished_s:,.0f} a second"),
+                ("wishes made durable", f"{day.instances:,}, {day.instances / created_s:,.0f} a second"),
                 ("placed", f"{cloud.witness.binds:,}, {watch.placed_per_s():,.0f} a second"),
                 ("from the wish to RUNNING", watch.latencies()),
                 *_state(cloud, day),
@@ -139,19 +139,19 @@ async def _run_faulty(day: Scenario, for_s: float, show: ProgressCallback) -> Sc
         servers=2,
         node_resources=day.node_resources,
     ) as cloud:
-        mischief = FaultInjector(cloud, day.chance)
+        faults_injector = FaultInjector(cloud, day.chance)
         shown = asyncio.ensure_future(_show(cloud, show, every_s=for_s / 20))
         try:
-            await _wish_for(cloud, day.specs)
+            await _create_all(cloud, day.specs)
             for _ in range(_services(day.instances)):
                 with suppress(errors.SkerryError):
-                    await mischief.users.create_a_service()
+                    await faults_injector.users.create_a_service()
             # The more there is, the more happens to it.
-            await mischief.go_on(for_s, every_s=min(2.0, 200.0 / (day.nodes + 1)))
+            await faults_injector.go_on(for_s, every_s=min(2.0, 200.0 / (day.nodes + 1)))
             await cloud.calm_down()
             mixed.is_calm = True
             calm_at = clock.monotonic()
-            deciding = asyncio.ensure_future(mischief.users.decide_what_waits())
+            deciding = asyncio.ensure_future(faults_injector.users.decide_what_waits())
             unrest = await cloud.come_to_rest(_REST_S)
             await cancel_and_wait([deciding])
         finally:
@@ -159,7 +159,7 @@ async def _run_faulty(day: Scenario, for_s: float, show: ProgressCallback) -> Sc
         rest_s = clock.monotonic() - calm_at
         show(_progress(cloud, clock.monotonic()))
         figures = [
-            *((f"times: {deed}", f"{count:,}") for deed, count in sorted(mischief.deeds.items())),
+            *((f"times: {deed}", f"{count:,}") for deed, count in sorted(faults_injector.deeds.items())),
             ("placed, with replacements", f"{cloud.witness.binds:,}"),
             ("transactions", f"{await store.revision():,}"),
             ("at rest, after the last fault", f"{rest_s:.0f} s" if not unrest else "never"),
@@ -176,10 +176,10 @@ def _services(instances: int) -> int:
     return -(-instances // 10)
 
 
-async def _wish_for(cloud: SimulatedCloud, specs: Sequence[InstanceSpec]) -> None:
+async def _create_all(cloud: SimulatedCloud, specs: Sequence[InstanceSpec]) -> None:
     turns = asyncio.Semaphore(_AT_ONCE)
 
-    async def wish(number: int, spec: InstanceSpec) -> None:
+    async def create(number: int, spec: InstanceSpec) -> None:
         async with turns:
             try:
                 await cloud.create(f"i{number:06}", spec)
@@ -188,7 +188,7 @@ async def _wish_for(cloud: SimulatedCloud, specs: Sequence[InstanceSpec]) -> Non
 
     async with asyncio.TaskGroup() as group:
         for number, spec in enumerate(specs):
-            group.create_task(wish(number, spec))
+            group.create_task(create(number, spec))
 
 
 async def _rest(cloud: SimulatedCloud) -> list[str]:

@@ -244,12 +244,12 @@ def _set_desired(
 ) -> None:
     """Set the desired status of all before waiting for any, then print the status of each."""
     with ErrorCollector() as failures:
-        wished = []
+        changed = []
         for name in names:
             with failures.collect():
                 instance = object_kinds.find(server, INSTANCE, name, namespace)
-                wished.append(server.patch("instance", instance["id"], body={"status": status}))
-        for one in wished:
+                changed.append(server.patch("instance", instance["id"], body={"status": status}))
+        for one in changed:
             with failures.collect():
                 seen = _wait_until(server, one, until) if until else one
                 is_there = seen["status"] == seen["desired"]

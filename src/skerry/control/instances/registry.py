@@ -1,6 +1,6 @@
-"""Instances as callers see them: wishes taken durably, what is known told from memory.
+"""The registry of instances: it takes requests durably, and answers reads from memory.
 
-A wish is acknowledged when the store has it. Nothing here waits for a node: placing is done by whichever
+A request is acknowledged when the store has it. Nothing here waits for a node: placing is done by whichever
 server leads (`skerry.control.placement.reconciler`), the rest by nodes, whose reports come in here too. For
 sessions with nodes this is where orders are read and changes are heard.
 """
@@ -165,18 +165,20 @@ class InstanceRegistry:
             return instance, True
 
     async def start(self, id: str, *, actor: str, fence: Expect | None = None) -> Instance:
-        """Wish it to run; returns when the wish is durable."""
+        """Desire it RUNNING; durable on return."""
         check_space()
         return await self._set_desired(id, DesiredStatus.RUNNING, actor, fence=fence)
 
     async def stop(self, id: str, *, actor: str) -> Instance:
-        """Wish it to stop. It keeps its node, its room and its ports, so that it can be started again."""
+        """Desire it STOPPED. It keeps its node, its resources and its ports, so that it can be started
+        again."""
         return await self._set_desired(id, DesiredStatus.STOPPED, actor)
 
     async def destroy(
         self, id: str, *, actor: str, by_admin: bool = False, fence: Expect | None = None
     ) -> Instance:
-        """Wish it gone: DESTROYING until its node has removed it, TERMINATED if nothing is to be removed."""
+        """Desire it DESTROYED: DESTROYING until its node has removed it, TERMINATED if nothing is to be
+        removed."""
         return await self._set_desired(id, DesiredStatus.DESTROYED, actor, by_admin=by_admin, fence=fence)
 
     async def change(

@@ -1,4 +1,4 @@
-"""What becomes of an instance by a wish, a placement, a loss or a change of its spec: pure, one step each.
+"""Transitions of an instance: desired status, placement, loss of a node, change of its spec. Pure.
 
 Every function takes an instance and returns the step: the instance as it is to be written, and what is to be
 told of it. The state machine is `skerry.model.statuses`; nothing here goes around it. Who commits a step, and
@@ -83,9 +83,9 @@ def set_desired(
         return None
     requested = TransitionEvent("wished", "", {"desired": desired.value})
     if after.node is None:
-        return _settle(after, at=at, reason=f"{desired.lower()} by wish", actor=actor, events=(requested,))
+        return _settle(after, at=at, reason=f"{desired.lower()} on request", actor=actor, events=(requested,))
     if desired is DesiredStatus.DESTROYED and status not in TERMINAL:
-        after = after.become(InstanceStatus.DESTROYING, at=at, reason="destroyed by wish", actor=actor)
+        after = after.become(InstanceStatus.DESTROYING, at=at, reason="destroyed on request", actor=actor)
         return InstanceTransition(after, actor, (requested, _status(after)))
     return InstanceTransition(after, actor, (requested,))
 
@@ -152,7 +152,7 @@ def unbind(instance: Instance, *, at: float, reason: str, actor: str) -> Instanc
 def _settle(
     instance: Instance, *, at: float, reason: str, actor: str, events: tuple[TransitionEvent, ...] = ()
 ) -> InstanceTransition:
-    """What an instance without a node becomes by the wish alone."""
+    """What an instance without a node becomes, given its desired status."""
     is_purged = instance.desired is DesiredStatus.DESTROYED
     if instance.observed.status in TERMINAL:
         return InstanceTransition(instance, actor, events, is_purged)

@@ -1,9 +1,9 @@
-"""What is to be done with instances, from what is known of them and of nodes: no I/O, no clock, no chance.
+"""The placement planner: what to do with instances, given instances and nodes. No I/O, clock or randomness.
 
-`PlacementPlanner` is told of every change and decides only what changed: who waits is placed in the order of
-age, who is on a node that is lost or leaves is given up, and is then placed anew. What it decided it counts
-as done in its own books until it hears how it went, so that many decisions can be under way at once and a
-node's room is never given away twice. `decide` is the same from scratch, in one go.
+`PlacementPlanner` is notified of every change and decides only on what changed: pending instances are placed
+in the order of age; instances on a node that is lost or drained are released, and then placed again. It
+counts its decisions as done until it learns their outcome, so that many can be under way at once and the
+resources of a node are never given away twice. `decide` is the same from scratch, in one go.
 
 Turns are bounded, and nothing is looked at again before something has changed that it depends on: a turn that
 says `wake_at` None has nothing to do until it is told of a change. Whether this server is the one to decide
@@ -83,7 +83,7 @@ def decide(
 
 
 class PlacementPlanner:
-    """The books of one server: what is bound where, who waits, who must be replaced."""
+    """The state of placement on one server: bindings, pending instances, and instances to replace."""
 
     def __init__(
         self,
@@ -111,10 +111,10 @@ class PlacementPlanner:
         self._freed: set[NodeId] = set()  # may hold more than when somebody last tried
         self._replacing = TokenBucket.full(replacements_per_s, at=float("-inf"))
 
-    # What it is told
+    # Notifications
 
     def begin(self) -> None:
-        """Nothing is under way; look at everything anew."""
+        """Begin a term: nothing is under way, and every instance is examined."""
         self._under_way.clear()
         for record in self._index:
             self._sync_binding(record.value.id)
@@ -140,7 +140,7 @@ class PlacementPlanner:
             self._pending.discard(id)
 
     def node_changed(self, node: NodeId, condition: NodeCondition | None) -> None:
-        """A node stands like this now; None: it is not registered."""
+        """The condition of a node changed; None: it is not registered."""
         before = self._nodes.get(node)
         if condition is None:
             self._nodes.pop(node, None)
@@ -175,7 +175,7 @@ class PlacementPlanner:
             self._sync_binding(id)
             self._dirty[id] = None
 
-    # What it says
+    # Decisions
 
     def is_under_way(self, id: InstanceId) -> bool:
         return id in self._under_way
@@ -397,7 +397,7 @@ class PlacementPlanner:
         return min(times, default=None)
 
     def _sync_binding(self, id: InstanceId) -> None:
-        """Bring the books in line with the index on one instance."""
+        """Bring the scheduler's binding of one instance in line with the index."""
         record = self._index.get(id)
         instance = None if record is None else record.value
         node = request = None
@@ -429,7 +429,7 @@ class PlacementPlanner:
             self._freed.add(node)
 
     def _reserve_successor(self, node: NodeId, id: InstanceId, request: PlacementRequest) -> None:
-        """Keep a place for the next copy while the present one leaves."""
+        """Reserve a node for the next copy while the present one leaves."""
         self._scheduler.bind(node, request)
         self._successors.add(id)
 

@@ -1,4 +1,4 @@
-"""Instances that wait for a node: the eldest first, and none tried in vain.
+"""The placement queue: pending instances, the eldest first, each tried only when it may fit.
 
 Where one of a shape finds no place, no other of that shape does. So a shape that was refused is parked with
 all who are of it, and tried again only when capacity came that could hold it. A try costs one search, however

@@ -1,9 +1,9 @@
-"""The runner of the control plane: what is decided is carried out, by the one server that leads.
+"""The reconciler: it commits what the planners decide, on the server that leads.
 
-Every server keeps the books, so that each can explain and any can take over. The leader takes turns: it
-decides a little, sends that to the store, and goes on without waiting, so that several transactions are on
-their way and the store makes them durable together. It rests until something changes or a time comes, and
-never polls.
+Every server keeps a planner up to date, so that each can explain placements and any can take over. The leader
+takes turns: it decides a little, sends that to the store, and goes on without waiting, so that several
+transactions are on their way and the store makes them durable together. It rests until something changes or a
+time comes, and never polls.
 """
 
 from __future__ import annotations
@@ -96,12 +96,13 @@ class Reconciler:
         return self._planner.preview(steps)
 
     def reserve(self, node: NodeId, reserved: Mapping[InstanceId, Resources]) -> None:
-        """So much of `node` is promised, instead of what was before, to instances that may not exist yet."""
+        """Replace the reservations on `node`, which are for instances that may not exist yet."""
         self._planner.reserve(node, reserved)
         self._changed.set()
 
     async def run(self, leader: LeaderElection) -> None:
-        """Keep the books for ever, and decide while `leader` leads. The mirrors must be running."""
+        """Keep the planner up to date for ever, and decide while `leader` leads. The tables must be
+        running."""
         await self._table.ready()
         await self._workloads.ready()
         await self._conditions.ready()

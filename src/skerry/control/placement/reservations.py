@@ -1,9 +1,9 @@
-"""Room that is promised: of a node, to instances that may not exist yet, and to nobody else meanwhile.
+"""Reserved capacity: resources of a node that are kept for instances which may not exist yet.
 
-It is kept in the books of the fleet as if somebody were there, for exactly as long as who is to have it has
-no place: so it is never given away, and never counted twice. It ends by being taken back, and by nothing
-else. Part of `skerry.control.placement.planner`, which says who has a place; what is promised the market
-knows.
+A reservation is bound in the scheduler like a request, for exactly as long as its instance is not placed: so
+its resources are never given away, and never counted twice. It ends only when it is withdrawn. Part of
+`skerry.control.placement.planner`, which knows which instances are placed; the market decides on
+reservations.
 """
 
 from __future__ import annotations
@@ -20,14 +20,14 @@ T = TypeVar("T")
 
 
 class CapacityReservation(NamedTuple):
-    """Room of a node that nobody else gets."""
+    """Resources of a node, reserved for one instance."""
 
     node: NodeId
     resources: Resources
 
 
 class ReservedCapacity:
-    """What is promised, and kept in `scheduler`."""
+    """All reservations, bound in `scheduler`."""
 
     def __init__(self, scheduler: Scheduler) -> None:
         self._scheduler = scheduler
@@ -35,7 +35,7 @@ class ReservedCapacity:
         self._of: dict[NodeId, Mapping[InstanceId, Resources]] = {}
 
     def set(self, node: NodeId, reserved: Mapping[InstanceId, Resources]) -> list[InstanceId]:
-        """So much of `node` is promised, instead of what was before; gives to whom something has changed."""
+        """Replace the reservations on `node`; the instances whose reservation changed."""
         before = self._of.pop(node, {})
         if reserved:
             self._of[node] = reserved
@@ -50,16 +50,17 @@ class ReservedCapacity:
         return changed
 
     def node_of(self, id: InstanceId) -> NodeId | None:
-        """The node of which something is promised to an instance."""
+        """The node on which resources are reserved for an instance."""
         reservation = self._to.get(id)
         return None if reservation is None else reservation.node
 
     def amounts(self, node: NodeId) -> Collection[Resources]:
-        """The parts of a node that are promised, whether or not they are taken already."""
+        """The reserved resources of a node, whether or not their instances are placed."""
         return self._of.get(node, {}).values()
 
     def update(self, id: InstanceId, *, has_place: bool) -> NodeId | None:
-        """Keep what is promised to an instance, unless it has a place; the node on which that was changed."""
+        """Bind the reservation of an instance, unless that is placed; the node on which the binding
+        changed."""
         reservation, name = None if has_place else self._to.get(id), _placeholder(id)
         before, request = self._scheduler.node_of(name), self._scheduler.request_of(name)
         if reservation is None:
@@ -71,7 +72,7 @@ class ReservedCapacity:
         return before
 
     def without(self, id: InstanceId, answer: Callable[[], T]) -> T:
-        """The answer of a fleet in which nothing is kept for this instance: that is not in its own way."""
+        """The answer without the reservation of this instance, which must not hinder the instance itself."""
         name = _placeholder(id)
         node, request = self._scheduler.node_of(name), self._scheduler.request_of(name)
         self._scheduler.unbind(name)
@@ -83,5 +84,5 @@ class ReservedCapacity:
 
 
 def _placeholder(id: InstanceId) -> InstanceId:
-    """What room is kept under; no instance can be called that."""
+    """The id under which a reservation is bound; no instance can have it."""
     return InstanceId(f"{id}++")

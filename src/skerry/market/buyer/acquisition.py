@@ -101,11 +101,11 @@ class ContractBuyer:
         self._failed: dict[str, _RollbackAttempt] = {}
         self._wake = asyncio.Event()
 
-    async def buy(self, wish: CapacityRequest, *, actor: str) -> AsyncIterator[BuyProgress]:
+    async def buy(self, request: CapacityRequest, *, actor: str) -> AsyncIterator[BuyProgress]:
         """Buy what is wished for at the best price, and wait for its node."""
-        yield BuyProgress("listing", "asking " + (f"peer {wish.peer}" if wish.peer else "all peers"))
-        listing = await self._lister.offers(wish)
-        candidates = _candidates(listing, wish)
+        yield BuyProgress("listing", "asking " + (f"peer {request.peer}" if request.peer else "all peers"))
+        listing = await self._lister.offers(request)
+        candidates = _candidates(listing, request)
         failures = {failure.peer: failure.message for failure in listing.failures}
         if not self._peers.all():
             raise errors.ResourcesExhausted(
@@ -123,7 +123,7 @@ class ContractBuyer:
             deadline = deadlines.setdefault(found.peer, time() + self._settings.deal_timeout_s)
             if time() >= deadline:
                 continue
-            deal = self._deal(found, wish)
+            deal = self._deal(found, request)
             try:
                 yield BuyProgress(
                     "reserving",
@@ -153,7 +153,7 @@ class ContractBuyer:
 
     # Steps
 
-    def _deal(self, found: OfferQuote, wish: CapacityRequest) -> PendingContract:
+    def _deal(self, found: OfferQuote, request: CapacityRequest) -> PendingContract:
         now = self._clock.now()
         return PendingContract(
             id=self._new_id(),
@@ -163,7 +163,7 @@ class ContractBuyer:
             count=found.count,
             made_at=now,
             due_at=now + self._settings.deal_timeout_s + _GRACE_S,
-            duration_s=wish.duration_s,
+            duration_s=request.duration_s,
         )
 
     async def _reserve(self, deal: PendingContract, found: OfferQuote) -> RemoteHold:
@@ -366,9 +366,9 @@ def _is_away(error: errors.SkerryError) -> bool:
     return isinstance(error, errors.TimedOut | errors.Unavailable)
 
 
-def _candidates(listing: OfferSearchResult, wish: CapacityRequest) -> list[OfferQuote]:
+def _candidates(listing: OfferSearchResult, request: CapacityRequest) -> list[OfferQuote]:
     """Offers to try, the best first, all of one currency."""
-    currency = wish.currency or ranking.common_currency(listing.found)
+    currency = request.currency or ranking.common_currency(listing.found)
     return [one for one in listing.found if one.price.currency == currency]
 
 

@@ -66,7 +66,7 @@ class ProviderClient(Protocol):
         """Raise `FailedPrecondition` if what answers there is not that peer, whether or not it sells to
         us."""
 
-    async def offers(self, wish: CapacityRequest) -> Sequence[OfferSnapshot]:
+    async def offers(self, request: CapacityRequest) -> Sequence[OfferSnapshot]:
         """What it offers that could suit the wish; everything without one, as far as one answer goes."""
 
     async def reserve(

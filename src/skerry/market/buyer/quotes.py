@@ -155,10 +155,10 @@ class BuyerPort(Protocol):
     async def remove_peer(self, name: str, *, actor: str) -> None:
         """Raises `NotFound`, or `Conflict` while contracts of it are live."""
 
-    async def offers(self, wish: CapacityRequest, *, own: bool = False) -> OfferSearchResult:
+    async def offers(self, request: CapacityRequest, *, own: bool = False) -> OfferSearchResult:
         """What peers offer, asked all at once; those that fail are named. `own`: of this cloud too."""
 
-    def buy(self, wish: CapacityRequest, *, actor: str) -> AsyncIterator[BuyProgress]:
+    def buy(self, request: CapacityRequest, *, actor: str) -> AsyncIterator[BuyProgress]:
         """Buy the best offer and wait for its node; raises if it fails, and what was begun is undone.
 
         `Invalid` at once if no amount is wished for.

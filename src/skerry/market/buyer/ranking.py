@@ -25,20 +25,20 @@ _CORE: Final = 1000  # the market trades whole ones
 _HOUR_S: Final = 3600
 
 
-def quote_for(peer: str, offer: OfferSnapshot, wish: CapacityRequest) -> OfferQuote | None:
+def quote_for(peer: str, offer: OfferSnapshot, request: CapacityRequest) -> OfferQuote | None:
     """What of the offer would be taken; None if it is not what is wished for."""
     flavor = offer.flavor
-    if wish.where not in ("", flavor.location) or wish.architecture not in ("", flavor.architecture):
+    if request.where not in ("", flavor.location) or request.architecture not in ("", flavor.architecture):
         return None
-    if wish.currency not in ("", flavor.price.currency) or wish.peer not in ("", peer):
+    if request.currency not in ("", flavor.price.currency) or request.peer not in ("", peer):
         return None
-    part = offer.shown if wish.resources == NO_RESOURCES else _part(offer, wish)
+    part = offer.shown if request.resources == NO_RESOURCES else _part(offer, request)
     if part is None:
         return None
-    price = pricing.prorate(flavor, part, wish.count)
-    if wish.max_price is not None and price_per_second(price) * _HOUR_S > Fraction(wish.max_price):
+    price = pricing.prorate(flavor, part, request.count)
+    if request.max_price is not None and price_per_second(price) * _HOUR_S > Fraction(request.max_price):
         return None
-    return OfferQuote(peer, flavor, offer.free, part, wish.count, price)
+    return OfferQuote(peer, flavor, offer.free, part, request.count, price)
 
 
 def rank(found: Sequence[OfferQuote], currency: str = "") -> list[OfferQuote]:
@@ -69,11 +69,13 @@ def price_per_second(price: Price) -> Fraction:
     return Fraction(price.amount) / pricing.seconds_of(price.period)
 
 
-def _part(offer: OfferSnapshot, wish: CapacityRequest) -> Resources | None:
-    """What would be taken of the offer, `wish.count` times; None if nothing that is enough may be."""
+def _part(offer: OfferSnapshot, request: CapacityRequest) -> Resources | None:
+    """What would be taken of the offer, `request.count` times; None if nothing that is enough may be."""
     flavor, free = offer.flavor, offer.free
     # What is bought becomes a node, and nothing runs on one without any cpu or any memory.
-    least = replace(wish.resources, cpu=wish.resources.cpu or _CORE, memory=wish.resources.memory or 1)
+    least = replace(
+        request.resources, cpu=request.resources.cpu or _CORE, memory=request.resources.memory or 1
+    )
     choices = [flavor.resources]
     if flavor.partition is not None:
         # All that is free, if what is left behind a smaller part would be too little for anybody else.
@@ -81,7 +83,7 @@ def _part(offer: OfferSnapshot, wish: CapacityRequest) -> Resources | None:
     for part in choices:
         if part.fits(least) and not part.cpu % _CORE:
             try:
-                flavor.check_part(part, free, wish.count)
+                flavor.check_part(part, free, request.count)
             except (errors.Invalid, errors.ResourcesExhausted, errors.Unprocessable):
                 continue
             return part

@@ -61,10 +61,10 @@ class OfferSearch:
             for state, peer in zip(found, self._peers.all(), strict=True)
         ]
 
-    async def offers(self, wish: CapacityRequest, *, own: bool = False) -> OfferSearchResult:
+    async def offers(self, request: CapacityRequest, *, own: bool = False) -> OfferSearchResult:
         """What could be had, best first, and who gave no answer; `NotFound` for a peer that is none."""
-        asked = [self._peers.get(wish.peer)] if wish.peer else self._peers.all()
-        answers = await asyncio.gather(*(self._ask(peer, wish) for peer in asked))
+        asked = [self._peers.get(request.peer)] if request.peer else self._peers.all()
+        answers = await asyncio.gather(*(self._ask(peer, request) for peer in asked))
         found: list[OfferQuote] = []
         failures: list[PeerFailure] = []
         for answer in answers:
@@ -73,21 +73,21 @@ class OfferSearch:
             else:
                 found += answer
         if own:
-            found += _met(OWN, (offer for offer in self._own() if offer.is_available), wish)
-        return OfferSearchResult(ranking.rank(found, wish.currency), failures)
+            found += _met(OWN, (offer for offer in self._own() if offer.is_available), request)
+        return OfferSearchResult(ranking.rank(found, request.currency), failures)
 
-    async def _ask(self, peer: MarketPeer, wish: CapacityRequest) -> list[OfferQuote] | PeerFailure:
+    async def _ask(self, peer: MarketPeer, request: CapacityRequest) -> list[OfferQuote] | PeerFailure:
         began = self._clock.monotonic()
         try:
             async with asyncio.timeout(self._timeout_s):
-                offers = await self._providers(peer).offers(wish)
+                offers = await self._providers(peer).offers(request)
         except TimeoutError:
             return self._failed(peer, f"it did not answer within {self._timeout_s:g} s")
         except errors.SkerryError as error:
             return self._failed(peer, error.message)
         took_s = self._clock.monotonic() - began
         self._states[peer.name] = PeerStatus(peer, True, latency_s=took_s, at=self._clock.now())
-        return _met(peer.name, offers, wish)
+        return _met(peer.name, offers, request)
 
     def _failed(self, peer: MarketPeer, message: str) -> PeerFailure:
         log.info("peer.failed", peer=peer.name, error=message)
@@ -96,6 +96,6 @@ class OfferSearch:
         return PeerFailure(peer.name, message)
 
 
-def _met(peer: str, offers: Iterable[OfferSnapshot], wish: CapacityRequest) -> list[OfferQuote]:
-    met = (ranking.quote_for(peer, offer, wish) for offer in offers)
+def _met(peer: str, offers: Iterable[OfferSnapshot], request: CapacityRequest) -> list[OfferQuote]:
+    met = (ranking.quote_for(peer, offer, request) for offer in offers)
     return [one for one in met if one is not None]

@@ -97,12 +97,12 @@ class BuyerService:
 
     # Buying
 
-    async def offers(self, wish: CapacityRequest, *, own: bool = False) -> OfferSearchResult:
-        return await self._lister.offers(wish, own=own)
+    async def offers(self, request: CapacityRequest, *, own: bool = False) -> OfferSearchResult:
+        return await self._lister.offers(request, own=own)
 
-    def buy(self, wish: CapacityRequest, *, actor: str) -> AsyncIterator[BuyProgress]:
-        wish.check_amount()
-        return self._buyer.buy(wish, actor=actor)
+    def buy(self, request: CapacityRequest, *, actor: str) -> AsyncIterator[BuyProgress]:
+        request.check_amount()
+        return self._buyer.buy(request, actor=actor)
 
     # Contracts
 

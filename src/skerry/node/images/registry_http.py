@@ -244,8 +244,12 @@ class RegistryHttpClient:
 
     def _raise_if_passing(self, answer: aiohttp.ClientResponse) -> None:
         host = host_of(answer.url)
-        wish = answer.headers.get("Retry-After", "")
-        after_s = min(float(wish), _MAX_RETRY_AFTER_S) if wish.isdecimal() and len(wish) < 10 else None
+        retry_after = answer.headers.get("Retry-After", "")
+        after_s = (
+            min(float(retry_after), _MAX_RETRY_AFTER_S)
+            if retry_after.isdecimal() and len(retry_after) < 10
+            else None
+        )
         if answer.status == _TOO_MUCH:
             raise TransientFailure(
                 errors.Overloaded(

@@ -297,8 +297,8 @@ class RegistrySource:
         """Let some time pass before trying again; raise what went wrong if it was tried often enough."""
         if failures >= TRIES:
             raise passing.error
-        wish = passing.after_s
-        await asyncio.sleep(self._backoff.delay(failures - 1) if wish is None else wish)
+        after_s = passing.after_s
+        await asyncio.sleep(self._backoff.delay(failures - 1) if after_s is None else after_s)
 
     def _of(self, blob: LayerBlob) -> str:
         return f"layer {blob.digest} of {self._what}"

@@ -58,7 +58,7 @@ class InvariantChecker:
         self._been_on: dict[InstanceId, set[NodeId]] = {}
         self._removed: set[tuple[NodeId, InstanceId, int]] = set()
         self._given_up: dict[tuple[NodeId, InstanceId], int] = {}  # up to which generation
-        self._wishes: dict[InstanceId, DesiredStatus] = {}
+        self._desired: dict[InstanceId, DesiredStatus] = {}
         self._doubtful: dict[InstanceId, set[DesiredStatus]] = {}  # wishes that nobody knows the fate of
 
     async def run(self) -> None:
@@ -82,27 +82,27 @@ class InvariantChecker:
                 else:
                     self.nodes[node] = json_codec.decode(change.entry.value, Node)
 
-    def asked(self, id: InstanceId, wish: DesiredStatus) -> Callable[[], None]:
+    def asked(self, id: InstanceId, desired: DesiredStatus) -> Callable[[], None]:
         """Somebody is about to wish this, and it may come true at any time; the result takes that back."""
         doubtful = self._doubtful.setdefault(id, set())
-        if wish in doubtful:
+        if desired in doubtful:
             return lambda: None  # an earlier one may still come true
-        doubtful.add(wish)
-        return lambda: doubtful.discard(wish)
+        doubtful.add(desired)
+        return lambda: doubtful.discard(desired)
 
-    def acknowledged(self, id: InstanceId, wish: DesiredStatus) -> None:
+    def acknowledged(self, id: InstanceId, desired: DesiredStatus) -> None:
         """A server has told its caller that this wish is durable."""
-        self._wishes[id] = wish
-        if wish is not DesiredStatus.DESTROYED:
-            self._doubtful[id].discard(wish)
+        self._desired[id] = desired
+        if desired is not DesiredStatus.DESTROYED:
+            self._doubtful[id].discard(desired)
 
     def unfulfilled(self) -> Iterator[str]:
         """Wishes that were acknowledged and do not stand, though nothing was wished since."""
-        for id, wish in self._wishes.items():
+        for id, desired in self._desired.items():
             instance = self.instances.get(id)
             found = DesiredStatus.DESTROYED if instance is None else instance.desired
-            if found is not wish and found not in self._doubtful[id]:
-                yield f"{id} is to be {wish}, and is {found if instance else 'not there'}"
+            if found is not desired and found not in self._doubtful[id]:
+                yield f"{id} is to be {desired}, and is {found if instance else 'not there'}"
 
     def began(self, machine: SimulatedNode, order: InstanceOrder) -> None:
         """A run began."""
@@ -159,8 +159,8 @@ class InvariantChecker:
         copies are their service's."""
         if instance.owner is not None:
             return True
-        wishes = self._doubtful.get(instance.id, set())
-        return DesiredStatus.DESTROYED in wishes or instance.observed.status in TERMINAL
+        pending = self._doubtful.get(instance.id, set())
+        return DesiredStatus.DESTROYED in pending or instance.observed.status in TERMINAL
 
     def _check_resources(self, instance: Instance) -> None:
         node = instance.node
@@ -176,8 +176,8 @@ class InvariantChecker:
         needed = total(spec.resources for spec in bound.values())
         if not resources.fits(needed):
             self._object(f"node {node} {resources.shortfall(needed)} for what is bound to it")
-        doors = Counter((port.source, port.protocol) for spec in bound.values() for port in spec.ports)
-        if twice := [door for door, count in doors.items() if count > 1]:
+        ports = Counter((port.source, port.protocol) for spec in bound.values() for port in spec.ports)
+        if twice := [port for port, count in ports.items() if count > 1]:
             self._object(f"port {twice[0][0]}/{twice[0][1]} of node {node} is given out twice")
         if len(bound) > ADDRESSES_PER_NODE:
             self._object(f"node {node} has {len(bound)} instances and {ADDRESSES_PER_NODE} addresses")

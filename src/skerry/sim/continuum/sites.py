@@ -180,12 +180,12 @@ def build(
         classes=tuple(map(str, classes)),
     )
     host = FakeWorkerHost({one.function.name: one.start_s for one in known})
-    shelf = FakeFunctionLookup({one.function.name: one.function for one in known})
+    functions = FakeFunctionLookup({one.function.name: one.function for one in known})
     sites: list[SimulatedSite] = []
     for area in continuum.areas:
         for name in area.names():
             invoker = Invoker(
-                host, shelf, settings, clock, node=name, memory_mb=area.memory_mb, cpus=area.cpus
+                host, functions, settings, clock, node=name, memory_mb=area.memory_mb, cpus=area.cpus
             )
             site = SimulatedSite(name, area, invoker, loading.load_policy(policy, classes))
             for other in sites:

@@ -207,21 +207,21 @@ class KudoInstanceService(kudo_services_grpc.InstanceServiceBase):
         )
 
     async def Start(self, stream: Stream[pb.InstanceIdentifier, Empty]) -> None:  # noqa: N802 - the document's name
-        await self._wish(stream, self._instances.start)
+        await self._change(stream, self._instances.start)
 
     async def Stop(self, stream: Stream[pb.InstanceIdentifier, Empty]) -> None:  # noqa: N802 - the document's name
-        await self._wish(stream, self._instances.stop)
+        await self._change(stream, self._instances.stop)
 
     async def Destroy(self, stream: Stream[pb.InstanceIdentifier, Empty]) -> None:  # noqa: N802 - the document's name
-        await self._wish(stream, self._instances.destroy)
+        await self._change(stream, self._instances.destroy)
 
-    async def _wish(self, stream: Stream[pb.InstanceIdentifier, Empty], wish: _Wish) -> None:
+    async def _change(self, stream: Stream[pb.InstanceIdentifier, Empty], change: _DesiredChange) -> None:
         told = await request_of(stream)
-        await wish(ids.check_id(told.id), actor=caller_of(stream).name)
+        await change(ids.check_id(told.id), actor=caller_of(stream).name)
         await stream.send_message(Empty())
 
 
-class _Wish(Protocol):
+class _DesiredChange(Protocol):
     async def __call__(self, id: str, *, actor: str) -> Instance: ...
 
 

@@ -29,7 +29,10 @@ from skerry.wire.kudo.envelope import ENVELOPE, Envelope, Envelopes
 from skerry.wire.namespaces import NamespaceFilter, NamespaceQuery, NamespaceTarget
 from skerry.wire.rest_conventions import Cursor, Limit, Offset
 
-_WISHES = {InstanceStatus.RUNNING: DesiredStatus.RUNNING, InstanceStatus.STOPPED: DesiredStatus.STOPPED}
+_DESIRED_CALLS = {
+    InstanceStatus.RUNNING: DesiredStatus.RUNNING,
+    InstanceStatus.STOPPED: DesiredStatus.STOPPED,
+}
 _ONE_OF = "give a workload (`workload_id`, `workload_name`, `?workloadId=`) or a spec (`name`, `uri`, ...)"
 
 
@@ -313,12 +316,12 @@ def _desired(present: Instance, given: InstanceInput) -> DesiredStatus | None:
     is_unchanged = wanted is present.observed.status
     if is_unchanged and given.desired is not UNSET:
         return None
-    if wanted not in _WISHES and not is_unchanged:
+    if wanted not in _DESIRED_CALLS and not is_unchanged:
         raise errors.Invalid(
             f"status can be set to RUNNING or STOPPED, not to {wanted}; DELETE destroys an instance",
             field="status",
         )
-    return _WISHES.get(wanted)
+    return _DESIRED_CALLS.get(wanted)
 
 
 def _states(query: InstanceQuery) -> frozenset[InstanceStatus]:

@@ -161,8 +161,10 @@ async def cordon(
     kudo: KudoContext, call: RequestContext, path: NodePath, body: CordonRequest | None
 ) -> NodeDocument | Response:
     """It keeps what it has."""
-    wish = body or CordonRequest()
-    return _answer(kudo, call, await kudo.nodes.cordon(path.id, actor=call.caller.name, reason=wish.reason))
+    options = body or CordonRequest()
+    return _answer(
+        kudo, call, await kudo.nodes.cordon(path.id, actor=call.caller.name, reason=options.reason)
+    )
 
 
 @endpoint(

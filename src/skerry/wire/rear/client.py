@@ -78,10 +78,10 @@ class RearClient:
 
     # Trading
 
-    async def offers(self, wish: CapacityRequest) -> Sequence[OfferSnapshot]:
+    async def offers(self, request: CapacityRequest) -> Sequence[OfferSnapshot]:
         """Those of which exactly the wish may be had, and those of which something larger may."""
         found: dict[OfferId, OfferSnapshot] = {}
-        selectors = client_documents.selectors(wish)
+        selectors = client_documents.selectors(request)
         for answer in await asyncio.gather(*(self._select(selector) for selector in selectors)):
             found |= {offer.flavor.id: offer for offer in answer}
         return list(found.values())

@@ -111,17 +111,17 @@ class _ErrorReply(msgspec.Struct, frozen=True):
 # Asking
 
 
-def selectors(wish: CapacityRequest) -> Sequence[Mapping[str, Any]]:
+def selectors(request: CapacityRequest) -> Sequence[Mapping[str, Any]]:
     """What to list: all of it; or what can be had exactly as wished, and what is larger."""
-    resources = wish.resources
-    same = {"Architecture": wish.architecture, "Location": wish.where, "Sort": "price"}
+    resources = request.resources
+    same = {"Architecture": request.architecture, "Location": request.where, "Sort": "price"}
     if resources == NO_RESOURCES:
         return [{**same, "Limit": MAX_PAGE}]
     part = {
         "Cpu": -(-resources.cpu // CORE),
         "Memory": resources.memory,
         "EphemeralStorage": resources.disk,
-        "Count": wish.count,
+        "Count": request.count,
     }
     larger = {
         "MoreThanCpu": resources.cpu // CORE,

@@ -76,8 +76,8 @@ async def door(rear: RearContext | None, call: RequestContext, path: MarketIdPat
         tunnel = await undo.enter_async_context(tunnels.dialer.open_tunnel(node, cell, GuestSessionRequest()))
         displaced = undo.enter_context(tunnels.at_door(contract.id))
         await undo.enter_async_context(tunnels.heartbeats.visit(contract.id))
-        visitor = ContractTunnelSession(tunnels, contract, tunnel, displaced)
-        return WebSocketResponse(visitor.converse, undo.pop_all())
+        session = ContractTunnelSession(tunnels, contract, tunnel, displaced)
+        return WebSocketResponse(session.converse, undo.pop_all())
 
 
 @endpoint(

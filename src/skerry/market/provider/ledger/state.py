@@ -50,12 +50,12 @@ class OfferAccount:
             withdrawn, expires_at = self.account.withdrawn, self.account.flavor.expires_at
             if withdrawn is None and expires_at is not None:
                 times.append(expires_at)
-            if withdrawn is not None and withdrawn.reclaims and self._has_untold:
+            if withdrawn is not None and withdrawn.reclaims and self._has_unreported:
                 times.append(withdrawn.at)
         return min(times, default=None)
 
     @property
-    def _has_untold(self) -> bool:
+    def _has_unreported(self) -> bool:
         """True if there are contracts that are not to be taken back yet."""
         return any(sale.contract.reclaim_at is None for sale in self.sales.values())
 

@@ -1,9 +1,9 @@
 """The instances of this node: what the control plane orders, done, and what became of it, told.
 
-The only door to this folder; `skerry.node.agent.agent` brings orders and takes reports. Orders are on disk
-before they are acted on, so they hold while the control plane is away and over a restart of the agent;
-reports stay on disk until they are acknowledged. Every instance has a driver of its own. Containers that
-people made are none of ours: only those of which there is a record here are ever touched.
+The only public module of this folder; `skerry.node.agent.agent` brings orders and takes reports. Orders are
+on disk before they are acted on, so they hold while the control plane is away and over a restart of the
+agent; reports stay on disk until they are acknowledged. Every instance has a driver of its own. Containers
+that people made are none of ours: only those of which there is a record here are ever touched.
 """
 
 from __future__ import annotations

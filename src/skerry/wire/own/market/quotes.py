@@ -46,7 +46,7 @@ class BuyRequest(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     architecture: Annotated[str, Meta(max_length=256, description="`amd64`, `arm64`")] = ""
     peer: Annotated[str, Meta(max_length=ids.MAX_ID, description="The name of one peer; else of all")] = ""
 
-    def wish(self) -> CapacityRequest:
+    def capacity_request(self) -> CapacityRequest:
         return copy_fields(
             CapacityRequest,
             self,
@@ -112,7 +112,7 @@ async def offers(market: MarketContext, call: RequestContext, query: QuoteQuery)
     With an amount: offers of which that may be had, at the price of that. Without: all, at the price of what
     is free.
     """
-    listing = await market.buyer.offers(query.wish(), own=query.own)
+    listing = await market.buyer.offers(query.capacity_request(), own=query.own)
     return QuoteList([QuoteInfo.of(found) for found in listing.found], list(listing.failures))
 
 
@@ -131,11 +131,11 @@ async def buy(market: MarketContext, call: RequestContext, body: BuyRequest) -> 
     was begun is undone. If the client goes away it is undone, too, unless the contract is signed already:
     then it is kept.
     """
-    wish = body.wish()
-    wish.check_amount()
+    capacity = body.capacity_request()
+    capacity.check_amount()
     async with AsyncExitStack() as undo:
         undo.enter_context(market.purchases.take())
-        steps = market.buyer.buy(wish, actor=call.caller.name)
+        steps = market.buyer.buy(capacity, actor=call.caller.name)
         return StreamResponse(_told(steps, call.request_id), _MANNER, undo.pop_all())
 
 
