@@ -294,7 +294,7 @@ async def test_tunnels_go_to_the_provider_and_not_to_the_node() -> None:
             await near.end()
             assert await near.receive() is None
         (asked,) = made.landlord.tunnels
-        assert (asked.instance, asked.ask) == ("one", LogStreamRequest(tail=3))
+        assert (asked.instance, asked.stream) == ("one", LogStreamRequest(tail=3))
         assert made.told(TunnelRequest) == []
 
         async def fail(end: TunnelEndpoint) -> None:
