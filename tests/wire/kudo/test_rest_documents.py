@@ -220,6 +220,7 @@ def test_a_document_has_what_kudos_document_says_and_both_names_where_two_are_in
         "node_id": None,
         "workload_id": None,
         "workload_version": 0,
+        "owner": "",
         "generation": 1,
         "created_at": 1.5,
     }

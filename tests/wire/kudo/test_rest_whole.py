@@ -60,6 +60,7 @@ CHANGED: dict[str, dict[str, Any]] = {
         "ip": "10.0.0.1",
         "node_id": None,
         "workload_version": 9,
+        "owner": "service/other",
         "generation": 9,
         "created_at": 1,
     },

@@ -160,7 +160,7 @@ def _service_step(server: ApiClient, wanted: ManifestObject, namespace: str) -> 
 def _instance_steps(server: ApiClient, wanted: ManifestObject, namespace: str) -> Iterator[ApplyStep]:
     create = partial(server.put, "instance", body=wanted.body, namespace=namespace)
     there_are = _staying(server, name=wanted.name, namespace=namespace)
-    called = [one for one in there_are if one["workload_id"] is None]
+    called = [one for one in there_are if one["workload_id"] is None and not one.get("owner")]
     if len(called) > 1:
         ids = ", ".join(one["id"] for one in called)
         raise click.ClickException(

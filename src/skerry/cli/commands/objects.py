@@ -220,6 +220,7 @@ def _instance(one: JsonObject, names: NodeNames) -> list[tuple[str, str]]:
         ("node", names.of(one["node_id"]) if one["node_id"] else ""),
         ("ip", one["ip"]),
         ("usage", _amounts(one["resources"]["usage"])),
+        ("owner", one.get("owner", "")),  # servers of 0.1 tell none
         (
             "workload",
             f"{one['workload_id']}, version {one['workload_version']}" if one["workload_id"] else "",

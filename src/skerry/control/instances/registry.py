@@ -212,6 +212,11 @@ class InstanceRegistry:
                 check_size(spec)
                 check_granted(spec, before)
             step = transitions.change_spec(instance, spec, workload=of, version=version, actor=actor)
+            if step is not None and (owner := instance.owner) is not None:
+                raise errors.FailedPrecondition(
+                    f"instance {instance.id} is of the {owner.kind} {owner.name}, which says what it runs; "
+                    f"change that {owner.kind} instead"
+                )
             if desired is None:
                 return step
             return transitions.combine(

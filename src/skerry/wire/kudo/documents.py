@@ -81,6 +81,7 @@ class InstanceInput(SpecInput, frozen=True, forbid_unknown_fields=True, kw_only=
     ip: ReadOnly = UNSET
     node_id: ReadOnly = UNSET
     workload_version: ReadOnly = UNSET
+    owner: ReadOnly = UNSET
     generation: ReadOnly = UNSET
     created_at: ReadOnly = UNSET
 
@@ -167,6 +168,7 @@ class InstanceDocument(msgspec.Struct, frozen=True, kw_only=True):
     node_id: str | None
     workload_id: str | None
     workload_version: int
+    owner: Annotated[str, Meta(description="What made it, such as `service/web`; empty: somebody did")]
     generation: Annotated[int, Meta(description="Of the copy; goes up with each that replaces another")]
     created_at: Annotated[float, Meta(description="Seconds since the epoch")]
 
@@ -205,6 +207,7 @@ def instance_document(instance: Instance, usage: Resources) -> InstanceDocument:
         node_id=instance.node,
         workload_id=instance.workload,
         workload_version=instance.version,
+        owner=f"{instance.owner.kind}/{instance.owner.name}" if instance.owner else "",
         generation=instance.generation,
         created_at=instance.created_at,
         **spec_fields(instance.spec),

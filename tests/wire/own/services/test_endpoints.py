@@ -317,3 +317,18 @@ GOLDEN: dict[str, Any] = {
     "created_at": 1.0,
     "copies": [],
 }
+
+
+async def test_a_copy_says_whose_it_is_and_runs_what_its_service_says(led: Rest) -> None:
+    await led.make("/service/", {**WEB, "replicas": 1})
+
+    async def made() -> bool:
+        return (await led.get("/instance/"))["count"] == 1
+
+    await eventually(made)
+    [copy] = (await led.get("/instance/"))["instances"]
+    assert (copy["name"], copy["owner"]) == ("web-0", "service/web")
+    refused = await led.ask("PATCH", f"/instance/{copy['id']}", {"uri": "example.org/other:1"})
+    assert refused.error[:2] == (412, "refused")
+    assert "change that service instead" in refused.body["error"]
+    assert (await led.ask("PATCH", f"/instance/{copy['id']}", {"status": "STOPPED"})).status == 200

@@ -105,6 +105,7 @@ async def show(
     raises=(
         errors.Invalid,
         errors.AlreadyExists,
+        errors.Conflict,
         errors.Unprocessable,
         errors.Expired,
         errors.TooLarge,
