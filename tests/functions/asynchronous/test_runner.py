@@ -376,3 +376,18 @@ async def test_a_call_that_cannot_be_marked_as_running_is_not_run_until_it_can(
         assert len(invoker.asked) == 1
         running.cancel()
         await asyncio.wait([running])
+
+
+async def test_a_call_with_an_id_of_the_callers_own_is_accepted_once(tmp_path: Path) -> None:
+    invoker = Patient()
+    async with asynchronous(tmp_path, invoker) as calls:
+        assert await calls.accept(ask(b"1"), id="hello-mine") == "hello-mine"
+        await eventually(lambda: b"1" in invoker.under_way)
+        assert await calls.accept(ask(b"1"), id="hello-mine") == "hello-mine"
+        invoker.answer(b"1", answered(b"[1]"))
+        await eventually(lambda: ended(calls, "hello-mine"))
+        assert await calls.accept(ask(b"1"), id="hello-mine") == "hello-mine"
+    async with asynchronous(tmp_path, invoker) as calls:  # also after a restart
+        assert await calls.accept(ask(b"1"), id="hello-mine") == "hello-mine"
+        assert (await calls.poll("hello-mine")).state is CallState.DONE
+    assert len(invoker.asked) == 1
