@@ -16,6 +16,14 @@
         replicas: 3
         checks: ["http:80/health"]
         update: {canary: 1, promote_after_s: 600}
+    jobs:
+      - name: sums
+        image: example.org/sums:1
+        completions: 10
+    schedules:
+      - name: nightly
+        cron: "30 3 * * *"
+        job: {image: "example.org/backup:2"}
 
 Fields are those of the server, validated by the same code; fields that are left out get their defaults. YAML
 is read by the core schema of version 1.2: `8080:53` and `no` are strings. This module, like the parser, is
@@ -40,10 +48,11 @@ from skerry.model import errors, ids
 from skerry.model.images import ImageAccess
 from skerry.model.workloads import InstanceSpec
 from skerry.node.images import references
+from skerry.wire.own.jobs.inputs import NUMBERS, JobSpecInput, ScheduleInput
 from skerry.wire.own.services.inputs import BudgetInput, ServiceInput, UpdateInput
 from skerry.wire.spec_documents import SpecInput
 
-_LISTS: Final = ("workloads", "instances", "services")
+_LISTS: Final = ("workloads", "instances", "services", "jobs", "schedules")
 _PARTS: Final = ("cpu", "memory", "disk")
 _FIELDS: Final = (
     "name",
@@ -64,6 +73,12 @@ _FIELDS: Final = (
 )
 _SERVICE_FIELDS: Final = (*_FIELDS, "replicas", "update", "budget", "autoscale")
 _PARTS_OF: Final = {"update": UpdateInput.__struct_fields__, "budget": BudgetInput.__struct_fields__}
+_JOB_FIELDS: Final = (
+    *(field for field in _FIELDS if not field.startswith("restart")),  # a try never restarts by itself
+    *NUMBERS,
+)
+_SCHEDULE_FIELDS: Final = ("cron", "timezone", "overlap", "window_s", "paused")
+_TARGETS: Final = ("job", "from_job", "function")
 _MAX_COUNT: Final = 10_000
 
 
@@ -82,12 +97,21 @@ class ManifestReplicas(NamedTuple):
     number: int
 
 
+class ManifestSchedule(NamedTuple):
+    """A schedule: the request body."""
+
+    name: str
+    body: JsonObject
+
+
 class ApplyManifest(NamedTuple):
     """The objects of a file, in its order."""
 
     workloads: list[ManifestObject]
     instances: list[ManifestObject | ManifestReplicas]
     services: list[ManifestObject]
+    jobs: list[ManifestObject]
+    schedules: list[ManifestSchedule]
     namespace: str | None  # None: not given
 
 
@@ -129,7 +153,8 @@ class _Wrong(Exception):
 
 def _manifest(content: Any) -> ApplyManifest:
     if not isinstance(content, dict) or content.keys() <= {"namespace"}:
-        raise _Wrong("it must have a list `workloads:`, `instances:` or `services:`")
+        lists_text = ", ".join(f"`{name}:`" for name in _LISTS)
+        raise _Wrong(f"it must have at least one of these lists: {lists_text}")
     _check_keys("the file", content, ("namespace", *_LISTS))
     lists = {}
     for name in _LISTS:
@@ -148,7 +173,12 @@ def _manifest(content: Any) -> ApplyManifest:
     )
     services = [_service(f"services[{n}]", one) for n, one in enumerate(lists["services"])]
     _check_once("service", (one.name for one in services))
-    return ApplyManifest(workloads, instances, services, _namespace(content.get("namespace")))
+    jobs = [_job(f"jobs[{n}]", one) for n, one in enumerate(lists["jobs"])]
+    _check_once("job", (one.name for one in jobs))
+    schedules = [_schedule(f"schedules[{n}]", one) for n, one in enumerate(lists["schedules"])]
+    _check_once("schedule", (one.name for one in schedules))
+    namespace = _namespace(content.get("namespace"))
+    return ApplyManifest(workloads, instances, services, jobs, schedules, namespace)
 
 
 def _namespace(given: Any) -> str | None:
@@ -201,6 +231,45 @@ def _service(place: str, one: Mapping[str, Any]) -> ManifestObject:
     except msgspec.ValidationError as error:
         raise _Wrong(f"{place} ({wanted.name}): {error}") from None
     return ManifestObject(wanted.name, body, wanted.spec)
+
+
+def _job(place: str, one: Mapping[str, Any], name: str = "") -> ManifestObject:
+    """A job, or what a schedule of that name makes jobs of."""
+    name = name or str(one.get("name"))
+    place = f"{place} ({name})"
+    _check_keys(place, one, _JOB_FIELDS)
+    wanted = _wanted(place, {"name": name, **{field: one[field] for field in one if field in _FIELDS}})
+    body = {field: value for field, value in wanted.body.items() if not field.startswith("restart")}
+    body |= {field: one[field] for field in NUMBERS if field in one}
+    try:
+        msgspec.convert(body, JobSpecInput).unchecked_spec(name)
+    except msgspec.ValidationError as error:
+        raise _Wrong(f"{place}: {error}") from None
+    except errors.SkerryError as error:
+        raise _Wrong(f"{place}: {error.message}") from None
+    return ManifestObject(name, body, wanted.spec)
+
+
+def _schedule(place: str, one: Mapping[str, Any]) -> ManifestSchedule:
+    """A schedule; fields that are left out get their defaults."""
+    name = str(one.get("name"))
+    place = f"{place} ({name})"
+    _check_keys(place, one, ("name", *_SCHEDULE_FIELDS, *_TARGETS))
+    targets = [field for field in _TARGETS if field in one]
+    if len(targets) != 1 or "cron" not in one:
+        raise _Wrong(f"{place} needs `cron`, and one of `job`, `from_job` and `function`")
+    body: JsonObject = {"name": name, **{field: one.get(field) for field in _SCHEDULE_FIELDS}}
+    body[targets[0]] = one[targets[0]]
+    if targets == ["job"]:
+        if not isinstance(one["job"], dict):
+            raise _Wrong(f"{place}: `job` must be an object with fields such as `image:`")
+        made = _job(f"{place}: job", one["job"], name).body
+        body["job"] = {field: value for field, value in made.items() if field != "name"}
+    try:
+        msgspec.convert(body, ScheduleInput)
+    except msgspec.ValidationError as error:
+        raise _Wrong(f"{place}: {error}") from None
+    return ManifestSchedule(name, body)
 
 
 def spec_of(document: Mapping[str, Any]) -> InstanceSpec:

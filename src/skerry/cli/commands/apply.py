@@ -14,12 +14,13 @@ import click
 
 from skerry.cli import object_kinds, options, service_plans
 from skerry.cli import output as printing
+from skerry.cli.job_options import JOB, SCHEDULE
 from skerry.cli.object_kinds import INSTANCE, SERVICE, WORKLOAD, ObjectKind
 from skerry.client.api import ApiClient, JsonObject
 from skerry.client.errors import ApiError
 
 if TYPE_CHECKING:
-    from skerry.cli.manifests import ApplyManifest, ManifestObject, ManifestReplicas
+    from skerry.cli.manifests import ApplyManifest, ManifestObject, ManifestReplicas, ManifestSchedule
     from skerry.model.workloads import InstanceSpec
 
 _DONE: Final = {"create": "created", "change": "changed", "delete": "deleted", "keep": "unchanged:"}
@@ -67,7 +68,7 @@ def apply(
     namespace: str | None,
     output: str,
 ) -> None:
-    """Create and update workloads, instances and services from a manifest in YAML.
+    """Create and update workloads, instances, services, jobs and schedules from a YAML manifest.
 
     Missing objects are created, different ones are changed; applying the same FILE again changes nothing.
     Fields that FILE leaves out get their defaults. Objects that it does not name are not touched. Copies of
@@ -94,6 +95,19 @@ def apply(
           replicas: 3
           checks: ["http:80/health"]
           update: {max_surge: 2, deadline_s: 300}
+      jobs:
+        - name: sums                        # begins at once; cannot be changed
+          image: example.org/sums:1
+          completions: 10
+          parallelism: 3
+      schedules:
+        - name: nightly
+          cron: "30 3 * * *"
+          timezone: Europe/Berlin
+          job: {image: example.org/backup:2, retries: 1}
+        - name: report
+          cron: "0 8 * * MON-FRI"
+          function: {name: report, parameters: {format: pdf}}
 
     \b
       skerry apply -f shop.yaml --dry-run
@@ -129,6 +143,10 @@ def plan(server: ApiClient, manifest: ApplyManifest, namespace: str, rollout: st
             yield from _instance_steps(server, one, namespace)
     for service in manifest.services:
         yield _service_step(server, service, namespace)
+    for job in manifest.jobs:
+        yield _job_step(server, job, namespace)
+    for schedule in manifest.schedules:
+        yield _schedule_step(server, schedule, namespace)
 
 
 def _workload_step(
@@ -155,6 +173,30 @@ def _service_step(server: ApiClient, wanted: ManifestObject, namespace: str) -> 
             return ApplyStep("create", SERVICE, wanted.name, "", act)
     act = partial(server.patch, "service", wanted.name, body=body, namespace=namespace)
     return ApplyStep("change", SERVICE, wanted.name, service_plans.why(plan), act)
+
+
+def _job_step(server: ApiClient, wanted: ManifestObject, namespace: str) -> ApplyStep:
+    from skerry.cli import job_plans
+
+    if job_plans.is_kept(server, wanted, namespace):
+        return ApplyStep("keep", JOB, wanted.name)
+    return ApplyStep(
+        "create", JOB, wanted.name, "", partial(server.put, "job", body=wanted.body, namespace=namespace)
+    )
+
+
+def _schedule_step(server: ApiClient, wanted: ManifestSchedule, namespace: str) -> ApplyStep:
+    from skerry.cli import job_plans
+
+    changed = job_plans.changes(server, wanted, namespace)
+    if changed is None:
+        act = partial(server.put, "schedule", body=wanted.body, namespace=namespace)
+        return ApplyStep("create", SCHEDULE, wanted.name, "", act)
+    if not changed:
+        return ApplyStep("keep", SCHEDULE, wanted.name)
+    body = job_plans.patch_body(wanted)
+    act = partial(server.patch, "schedule", wanted.name, body=body, namespace=namespace)
+    return ApplyStep("change", SCHEDULE, wanted.name, ", ".join(changed), act)
 
 
 def _instance_steps(server: ApiClient, wanted: ManifestObject, namespace: str) -> Iterator[ApplyStep]:

@@ -16,6 +16,7 @@ from skerry.control.schedules.registry import ScheduleSettings
 from skerry.model import errors
 from skerry.model.callers import Caller
 from skerry.model.ids import FunctionName
+from skerry.model.images import ImageAccess
 from skerry.model.jobs import MAX_COMPLETIONS, MAX_RETRIES, Job, JobSpec
 from skerry.model.schedules import FunctionTarget, JobTarget, OverlapPolicy
 from skerry.model.services import check_service_name
@@ -27,6 +28,9 @@ T = TypeVar("T")
 _Namespace = (
     Annotated[str, Meta(description="Where it is made, unless the address says so; for ever")] | UnsetType
 )
+
+
+NUMBERS = ("completions", "parallelism", "retries", "deadline_s", "keep_for_s")
 
 
 class JobSpecInput(SpecInput, frozen=True, forbid_unknown_fields=True, kw_only=True):
@@ -45,25 +49,29 @@ class JobSpecInput(SpecInput, frozen=True, forbid_unknown_fields=True, kw_only=T
 
     def job_spec(self, caller: Caller, name: str) -> JobSpec:
         """The spec that this is if `caller` sends it."""
+        return JobSpec(self._template(name).given_by(caller), **self._numbers())
+
+    def unchecked_spec(self, name: str) -> JobSpec:
+        """The spec that this is if somebody sends it who may do anything: to compare with another."""
+        return JobSpec(self._template(name).onto(giver=ImageAccess.ALL), **self._numbers())
+
+    def _template(self, name: str) -> JobSpecInput:
         if self.restart not in (UNSET, RestartMode.NEVER) or isinstance(self.restart_budget, int):
             raise errors.Invalid(
                 "a try of a job never restarts by itself; say how often it is tried again with `retries`",
                 field="restart",
             )
-        given = self
-        if self.image is not UNSET:
-            if self.uri not in (UNSET, self.image):
-                raise errors.Invalid(
-                    "`uri` and `image` mean the same and differ; give one of them", field="image"
-                )
-            given = replace(self, uri=self.image)
-        template = replace(given, name=name).given_by(caller)
-        numbers = {
-            field: value
-            for field in ("completions", "parallelism", "retries", "deadline_s", "keep_for_s")
-            if (value := getattr(self, field)) not in (UNSET, None)
-        }
-        return JobSpec(template, **numbers)
+        if self.image is UNSET:
+            return replace(self, name=name)
+        if self.uri not in (UNSET, self.image):
+            raise errors.Invalid(
+                "`uri` and `image` mean the same and differ; give one of them", field="image"
+            )
+        return replace(self, name=name, uri=self.image)
+
+    def _numbers(self) -> dict[str, Any]:
+        given = {field: getattr(self, field) for field in NUMBERS}
+        return {field: value for field, value in given.items() if value not in (UNSET, None)}
 
 
 class JobInput(JobSpecInput, frozen=True, forbid_unknown_fields=True, kw_only=True):
