@@ -77,6 +77,7 @@ class Job(msgspec.Struct, frozen=True):
     schedule: ScheduleId | None = None  # whose run it is
     request_id: str = ""  # of the request that last changed it
     failed: dict[int, int] = msgspec.field(default_factory=dict)  # tries that failed, by index
+    tries: int = 0  # made so far: a transaction that makes some changes it, and so happens once
 
     def __post_init__(self) -> None:
         check_service_name(self.name, "job")

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections import Counter
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Sequence
 
 import pytest
 from msgspec.structs import replace
@@ -17,7 +17,7 @@ from skerry.model.statuses import DesiredStatus, InstanceStatus
 from skerry.model.workloads import Instance, OwnerKind
 from skerry.store.fencing import LeadershipLost
 from skerry.store.local.memory import MemoryStore
-from skerry.store.protocol import Put, Store
+from skerry.store.protocol import Expect, Op, Put, Store
 from tests.control.jobs.worlds import (
     SPEC,
     CrashingStore,
@@ -227,3 +227,49 @@ async def test_a_leader_that_is_killed_at_any_write_loses_nothing_and_runs_nothi
             assert crash_at > 3
             return
     raise AssertionError("it never ended without a crash")
+
+
+class LateStore(CrashingStore):
+    """A store that says of one transaction that it does not know, and does it when the next one comes."""
+
+    def __init__(self, store: Store, late_at: int) -> None:
+        super().__init__(store, late_at, is_written=False)
+        self._late: list[tuple[Sequence[Op], Sequence[Expect]]] = []
+        self.was_late = False
+
+    async def commit(self, ops: Sequence[Op], expect: Sequence[Expect] = ()) -> int:
+        self._left -= 1
+        if self._left == 0:
+            self._late.append((ops, expect))
+            self.was_late = True
+            raise errors.Unavailable("nobody knows whether that has happened")
+        while self._late:
+            await self._store.commit(*self._late.pop())
+        return await self._store.commit(ops, expect)
+
+
+async def test_a_transaction_that_happens_though_nobody_knew_makes_no_try_twice() -> None:
+    for late_at in range(2, 100):
+        clock = SystemClock()
+        store = MemoryStore(clock)
+        node = PlayedNode(store, clock, fail_once)
+        late = LateStore(store, late_at)
+        try:
+            async with node.running():
+                async with JobServer(store, clock).running(leads=False) as server:
+                    await server.jobs.create("sums", job_spec(completions=3, parallelism=2), actor="me")
+                async with JobServer(late, clock).running() as server:
+                    await eventually(lambda server=server: status_of(server, "sums") is JobStatus.SUCCEEDED)
+                    assert sorted(node.runs) == [
+                        ("sums", 0, 0),
+                        ("sums", 1, 0),
+                        ("sums", 1, 1),
+                        ("sums", 2, 0),
+                    ], late_at
+                    assert server.jobs.get("sums").tries == 4
+        finally:
+            await store.close()
+        if not late.was_late:
+            assert late_at > 3
+            return
+    raise AssertionError("it never ended without one")

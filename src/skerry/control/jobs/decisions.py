@@ -94,6 +94,8 @@ def decide(
         _end(plan, tries, now)
         if not plan.job.is_over:
             _start(plan, tries, now, pauses, max_creates)
+            if plan.creates:
+                plan.job = replace(plan.job, tries=plan.job.tries + len(plan.creates))
     return plan
 
 
