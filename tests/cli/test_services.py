@@ -12,6 +12,7 @@ import pytest
 from skerry.cli import service_progress
 from tests.support.fake_servers import on_tcp, skerry
 from tests.support.nodes import Command, read_until
+from tests.support.screens import Screen
 from tests.support.sites import CloudServer
 from tests.support.waiting import PATIENCE_S
 
@@ -190,6 +191,17 @@ def test_ctrl_c_leaves_the_service_as_it_is(cloud: CloudServer) -> None:
         assert process.returncode == 130
     assert b"big goes on without this command" in errors_
     assert cloud.json("get", "service", "big")["status"] == "STARTING"
+
+
+def test_on_a_terminal_progress_is_a_live_table(cloud: CloudServer) -> None:
+    with Screen() as screen:
+        words = ("service", "create", "web", "--replicas", "2", *QUICK, IMAGE)
+        with screen.command(cloud, *words) as process:
+            screen.read_until(b"created service web: HEALTHY, revision 1, 2 of 2 ready")
+            assert process.wait(PATIENCE_S) == 0
+        assert b"REVISION" in screen.seen
+        assert b"1 (target)" in screen.seen
+        assert screen.is_as_before
 
 
 def test_run_with_replicas_makes_a_service(cloud: CloudServer) -> None:

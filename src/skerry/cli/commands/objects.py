@@ -7,10 +7,10 @@ from typing import Final
 
 import click
 
-from skerry.cli import check_options, object_kinds, options, service_progress
+from skerry.cli import check_options, object_kinds, options, service_details, service_progress
 from skerry.cli import output as printing
 from skerry.cli import watch as cli_watch
-from skerry.cli.commands import instances, services
+from skerry.cli.commands import instances
 from skerry.cli.errors import ErrorCollector
 from skerry.cli.object_kinds import (
     INSTANCE,
@@ -112,7 +112,7 @@ def describe(server: ApiClient, kind: ObjectKind, name: str, namespace: str | No
     """
     one = object_kinds.find(server, kind, name, namespace)
     if kind is SERVICE:
-        services.show_details(server, one, output)
+        service_details.show(server, one, output)
         return
     names = NodeNames(server)
     known: JsonObject = {kind.word: one}
