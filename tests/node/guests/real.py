@@ -75,7 +75,7 @@ class Lender:
     async def clear(self) -> None:
         """All that was lent is taken back."""
         await self.instances.apply([], is_full=True)
-        await eventually(lambda: not self.instances._drivers, within=90)
+        await eventually(lambda: not self.instances._controllers, within=90)
 
 
 @contextlib.asynccontextmanager

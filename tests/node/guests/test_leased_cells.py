@@ -148,7 +148,7 @@ class TestAnotherAgent:
 
 
 def is_gone(ground: Ground) -> bool:
-    if ground.instances._drivers or ground.folders():
+    if ground.instances._controllers or ground.folders():
         return False  # files still go away, and cannot be counted
     assert ground.node.left() == []
     return True

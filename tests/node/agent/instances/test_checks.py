@@ -282,11 +282,11 @@ async def test_a_metric_is_reported_when_it_has_changed_with_readiness_and_to_a_
     probes.metrics["in_flight"] = 7.0
     await ground.apply(order(metric=MetricSource("in_flight", 80), checks=(check(),)))
     await until_ready(ground)
-    driver = ground.instances._drivers[InstanceId(worlds.ID)]
+    driver = ground.instances._controllers[InstanceId(worlds.ID)]
     await eventually(lambda: driver.metric == 7.0)
-    await ground.instances.look()
+    await ground.instances.sample_usage()
     assert [report.metric for report in ground.instances.take_usage()] == [7.0]
-    await ground.instances.look()
+    await ground.instances.sample_usage()
     assert not [report for report in ground.instances.take_usage() if report.metric != 7.0]
     assert ground.instances.inventory()[0].metric == 7.0
     assert ground.reports()[-1].metric == 7.0

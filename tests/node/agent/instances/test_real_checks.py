@@ -69,7 +69,7 @@ class Here:
 
     async def clear(self) -> None:
         await self.instances.apply([], is_whole=True)
-        await eventually(lambda: not self.instances._drivers)
+        await eventually(lambda: not self.instances._controllers)
 
 
 @contextlib.asynccontextmanager
@@ -234,8 +234,8 @@ async def test_a_metric_is_read_in_the_instances_own_network(here: Here) -> None
         metric=MetricSource("in_flight", 80),
     )
     await here.until_ready()
-    await here.instances.look()
-    driver = here.instances._drivers[InstanceId(ID)]
+    await here.instances.sample_usage()
+    driver = here.instances._controllers[InstanceId(ID)]
     await eventually(lambda: driver.metric == 7.0)
 
 
