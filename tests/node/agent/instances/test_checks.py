@@ -269,10 +269,10 @@ async def test_other_checks_of_the_same_run_take_the_place_of_those_before(
     probes.failures["tcp:80"] = "connection refused"
     await ground.apply(order(checks=(check(),)))
     await ground.until("RUNNING")
-    began = ground.copy().history.seen
+    began = ground.copy().history.last_run_at
     await ground.apply(order(checks=()))
     await until_ready(ground)
-    assert ground.copy().history.seen == began
+    assert ground.copy().history.last_run_at == began
     assert not ground.instances._health._watches
 
 

@@ -247,13 +247,13 @@ async def test_another_agent_goes_on_without_a_flap_and_with_nothing_left_of_the
         await here.order("echo >/tmp/health; exec httpd -f -p 80 -h /tmp", *both)
         await here.until_ready()
         here.instances.acknowledge(2**62)
-        began = here.history.seen
+        began = here.history.last_run_at
     async with agent_on(ground) as here:
         await eventually(lambda: here.instances._health._watches)
         [watch] = here.instances._health._watches
         await eventually(lambda: watch.state.states[1].passes)  # liveness was asked again
         assert here.instances.reports(0, 100) == []
-        assert (here.history.has_passed, here.history.seen, here.history.restarts) == (True, began, 0)
+        assert (here.history.has_passed, here.history.last_run_at, here.history.restarts) == (True, began, 0)
 
 
 async def test_a_namespace_of_an_instance_that_was_checked_goes_with_it(here: Here) -> None:
