@@ -6,7 +6,7 @@ import enum
 from typing import Annotated, Any
 
 import msgspec
-from msgspec import Meta
+from msgspec import UNSET, Meta, UnsetType
 
 from skerry.control.services.copies import owner_of
 from skerry.control.services.previews import ServicePreview
@@ -140,7 +140,7 @@ class ServiceDocument(msgspec.Struct, frozen=True, kw_only=True):
     budget: BudgetDocument
     autoscale: AutoscaleDocument | None
     created_at: Annotated[float, Meta(description="Seconds since the epoch")]
-    copies: tuple[ServiceCopyDocument, ...]
+    copies: Annotated[tuple[ServiceCopyDocument, ...], Meta(description="Not in lists")] | UnsetType = UNSET
 
 
 class RevisionDocument(msgspec.Struct, frozen=True):
@@ -190,6 +190,11 @@ class ServicePlanDocument(msgspec.Struct, frozen=True):
 
 
 def service_document(state: ServiceState) -> ServiceDocument:
+    return msgspec.structs.replace(service_summary(state), copies=tuple(map(_copy, state.copies)))
+
+
+def service_summary(state: ServiceState) -> ServiceDocument:
+    """A service without its copies, of which there may be thousands."""
     service = state.service
     return ServiceDocument(
         id=service.id,
@@ -201,7 +206,6 @@ def service_document(state: ServiceState) -> ServiceDocument:
         paused=service.is_paused,
         rollout=_rollout(state),
         created_at=service.created_at,
-        copies=tuple(map(_copy, state.copies)),
         **_decided(service),
     )
 

@@ -78,14 +78,14 @@ class ServiceEvents(msgspec.Struct, frozen=True):
 async def list_services(
     context: ServiceContext, call: RequestContext, query: ServiceQuery
 ) -> ServiceList | Response:
-    """In the order of their creation, those that are being deleted included."""
+    """In the order of their creation, those that are being deleted included; without their copies."""
     page = context.services.list(
         limit=rest_conventions.page_size(query.limit),
         offset=query.offset,
         cursor=query.cursor or None,
         namespace=namespaces.listed_namespace(query),
     )
-    return ServiceList(page.total, tuple(map(documents.service_document, page.items)), page.cursor)
+    return ServiceList(page.total, tuple(map(documents.service_summary, page.items)), page.cursor)
 
 
 @endpoint("GET", "/service/{name}", summary="Show a service", raises=(errors.Invalid, errors.NotFound))
