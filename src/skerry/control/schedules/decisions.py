@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
-from itertools import islice
+from itertools import islice, takewhile
 from typing import NamedTuple
 
 from msgspec.structs import replace
@@ -169,7 +169,7 @@ class _Decision:
     def _miss(self, since: float, horizon: float) -> None:
         """Due times that are too long ago are one entry, however many they are."""
         times = due_times.after(self._schedule.cron, self._schedule.timezone, since)
-        missed = [at for at in islice(times, _MAX_COUNTED) if at <= horizon]
+        missed = list(islice(takewhile(lambda at: at <= horizon, times), _MAX_COUNTED))
         if not missed:
             return
         count = f"{len(missed)}{' or more' if len(missed) == _MAX_COUNTED else ''}"
