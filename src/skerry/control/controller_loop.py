@@ -23,6 +23,7 @@ log = structlog.get_logger(__name__)
 _WORKERS = 16
 # The machine's clock may be set while we wait for a time, so it is looked at this often while one is named.
 _LONGEST_REST_S = 30.0
+_FAILED_PAUSE_S = 60.0  # before a record that could not be worked on is looked at again
 
 
 async def settled_at_once() -> None:
@@ -55,7 +56,8 @@ class ControllerLoop:
         is when to look again at the latest.
 
         A `Conflict` that it raises says that what it read is outdated: after `refresh` it is called again.
-        Nothing begins before `settled` returns. `LeadershipLost` ends it.
+        After another `SkerryError` it is called again later, and others go on. Nothing begins before
+        `settled` returns. `LeadershipLost` ends it.
         """
         self._queue.clear()
         self._queue.add_all(keys)
@@ -83,14 +85,19 @@ class ControllerLoop:
         slots: asyncio.Semaphore,
     ) -> None:
         try:
-            self._queue.add_at(key, await reconcile(key))
-        except errors.Conflict:
-            await refresh()
-            self._queue.add(key)
+            try:
+                self._queue.add_at(key, await reconcile(key))
+            except errors.Conflict:
+                await refresh()
+                self._queue.add(key)
         except errors.Unavailable as error:
             log.warning("controller.interrupted", controller=self._name, key=key, error=error.message)
             await asyncio.sleep(self._backoff.delay(0))
             self._queue.add(key)
+        except errors.SkerryError as error:
+            # One record that nothing can be done with must not stop the work on all others.
+            log.error("controller.failed", controller=self._name, key=key, error=error.message, exc_info=error)
+            self._queue.add_at(key, self._clock.now() + _FAILED_PAUSE_S)
         finally:
             self._queue.done(key)
             slots.release()
