@@ -96,7 +96,9 @@ class ControllerLoop:
             self._queue.add(key)
         except errors.SkerryError as error:
             # One record that nothing can be done with must not stop the work on all others.
-            log.error("controller.failed", controller=self._name, key=key, error=error.message, exc_info=error)
+            log.error(
+                "controller.failed", controller=self._name, key=key, error=error.message, exc_info=error
+            )
             self._queue.add_at(key, self._clock.now() + _FAILED_PAUSE_S)
         finally:
             self._queue.done(key)

@@ -18,7 +18,9 @@ class WorkQueue(Generic[K]):
     """Keys in the order in which they were added."""
 
     def __init__(self) -> None:
-        self._due: OrderedDict[K, None] = OrderedDict()  # whose first is found at once, also after many others
+        self._due: OrderedDict[K, None] = (
+            OrderedDict()
+        )  # whose first is found at once, also after many others
         self._later: dict[K, float] = {}
         self._times: list[tuple[float, K]] = []  # a heap; entries that `_later` does not confirm are old
         self._under_way: set[K] = set()
