@@ -22,6 +22,7 @@ TOPICS = (
     "images",
     "containers",
     "walls",
+    "checks",
     "cluster",
     "functions",
     "neighbours",

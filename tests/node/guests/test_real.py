@@ -10,6 +10,7 @@ from pathlib import Path
 
 import pytest
 
+from skerry.model.health_checks import CheckRole, parse
 from skerry.model.ids import InstanceId
 from skerry.model.node_messages import TunnelRequest
 from skerry.model.streams import (
@@ -58,6 +59,23 @@ async def ask(here: Lender, ask: StreamRequest) -> FakeTunnel:
     tunnel.hang_up()
     await serving
     return tunnel
+
+
+async def test_instances_of_a_guest_are_checked_by_the_node_that_lends(ground: Ground) -> None:
+    hurry(ground)
+    async with lender(ground) as here:
+        await here.lend()
+        buyer = here.buyer()
+        hello = await buyer.welcomed()
+        assert hello.facts.runs_checks
+        checks = (
+            parse("http:80/health,interval=100ms"),
+            parse("exec:ls /tmp/health", CheckRole.STARTUP),
+        )
+        serve = "echo >/tmp/health; exec httpd -f -p 127.0.0.1:80 -h /tmp"
+        await buyer.order(guests_order("sh", "-c", serve, checks=checks))
+        await eventually(lambda: (last := buyer.last()) and last.status == "RUNNING" and last.has_passed)
+        await here.clear()
 
 
 async def test_a_guest_lives_in_a_cell_of_exactly_what_was_bought_and_leaves_nothing(ground: Ground) -> None:

@@ -7,6 +7,7 @@ alone is found there. What is said over a connection is `http_probe`'s and `grpc
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import errno
 import os
 import socket
@@ -64,7 +65,10 @@ class ProbeConnection:
                     raise
 
     async def send(self, data: bytes) -> None:
-        await asyncio.get_running_loop().sock_sendall(self._socket, data)
+        with contextlib.suppress(BlockingIOError):
+            data = data[self._socket.send(data) :]  # a request is small, and the connection new
+        if data:
+            await asyncio.get_running_loop().sock_sendall(self._socket, data)
 
     async def receive(self) -> bytes:
         """Some bytes; none if the other side has closed it."""

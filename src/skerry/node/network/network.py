@@ -362,7 +362,7 @@ class Network:
         """A TCP socket in the namespace of `owner`, not connected, which does not block. Raises
         FailedPrecondition (it is not attached), OSError."""
         attachment = self._attached.get(owner)
-        if attachment is None:
+        if attachment is None or owner in self._leaving:
             raise errors.FailedPrecondition(f"{owner!r} is not attached to the network")
         return self._sockets.open(attachment.namespace)
 
@@ -405,6 +405,7 @@ class Network:
 
     async def _detach(self, attachment: Attachment) -> None:
         address = IPv4Address(attachment.address)
+        self._sockets.forget(attachment.namespace)  # they would keep it alive
         with _told():
             await self._firewall.withdraw(attachment.ports)
             self._reached("detach.withdrawn")
