@@ -146,14 +146,17 @@ async def _run_faulty(day: Scenario, for_s: float, show: ProgressCallback) -> Sc
             for _ in range(_services(day.instances)):
                 with suppress(errors.SkerryError):
                     await faults_injector.users.create_a_service()
+                with suppress(errors.SkerryError):
+                    await faults_injector.job_users.create_a_job()
             # The more there is, the more happens to it.
             await faults_injector.go_on(for_s, every_s=min(2.0, 200.0 / (day.nodes + 1)))
             await cloud.calm_down()
             mixed.is_calm = True
             calm_at = clock.monotonic()
             deciding = asyncio.ensure_future(faults_injector.users.decide_what_waits())
+            pausing = asyncio.ensure_future(faults_injector.job_users.pause_all())
             unrest = await cloud.come_to_rest(_REST_S)
-            await cancel_and_wait([deciding])
+            await cancel_and_wait([deciding, pausing])
         finally:
             await cancel_and_wait([shown])
         rest_s = clock.monotonic() - calm_at

@@ -10,7 +10,8 @@ from msgspec.structs import replace
 from skerry.control.jobs import decisions
 from skerry.control.jobs.controller import new_try
 from skerry.control.jobs.decisions import JobPlan, NewTry, RetryPauses, decide
-from skerry.model.ids import DEFAULT_NAMESPACE, JobId, NodeId
+from skerry.kit import ulid
+from skerry.model.ids import DEFAULT_NAMESPACE, InstanceId, JobId, NodeId
 from skerry.model.jobs import Job, JobSpec, JobStatus
 from skerry.model.statuses import TERMINAL, DesiredStatus, InstanceStatus
 from skerry.model.workloads import Instance, InstanceSpec, ObservedState, RestartMode
@@ -25,7 +26,7 @@ def a_job(**more: object) -> Job:
 
 
 def a_try(job: Job, index: int = 0, attempt: int = 0, at: float = START) -> Instance:
-    made = new_try(job, NewTry(index, attempt), at)
+    made = new_try(job, NewTry(index, attempt), InstanceId(ulid.new_id(at)), at)
     return replace(made, node=NodeId("n1"))
 
 
@@ -176,7 +177,7 @@ class _World:
         assert self.job is not None
         assert set(self.job.succeeded) <= set(plan.job.succeeded)
         for new in plan.creates:
-            made = new_try(plan.job, new, self.now)
+            made = new_try(plan.job, new, InstanceId(ulid.new_id(self.now)), self.now)
             assert new.attempt <= plan.job.spec.retries
             assert new.index not in plan.job.succeeded
             self.tries[made.id] = replace(made, node=NodeId("n1"))

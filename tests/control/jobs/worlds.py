@@ -21,6 +21,7 @@ from skerry.control.schedules.registry import ScheduleRegistry
 from skerry.control.schedules.table import ScheduleTable
 from skerry.kit.clock import SystemClock
 from skerry.kit.tasks import cancel_and_wait
+from skerry.model import errors
 from skerry.model.ids import NodeId
 from skerry.model.jobs import Job, JobSpec
 from skerry.model.orders import InstanceReport
@@ -151,7 +152,11 @@ class PlayedNode:
             while True:
                 changed.clear()
                 for known in list(self._table.index):
-                    await self._act(known)
+                    try:
+                        await self._act(known)
+                    except errors.Conflict:  # somebody was quicker
+                        changed.set()
+                        await self._table.sync()
                 await changed.wait()
 
         loops = [asyncio.ensure_future(self._table.run())]

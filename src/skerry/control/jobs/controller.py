@@ -50,6 +50,7 @@ class JobController:
         jobs: JobTable,
         instances: InstanceTable,
         settled: Callable[[], Awaitable[None]] = settled_at_once,
+        new_id: Callable[[float], str] = ulid.new_id,
     ) -> None:
         """Nothing is decided before `settled` returns, which is asked before every decision."""
         self._store = store
@@ -59,6 +60,7 @@ class JobController:
         self._jobs = jobs
         self._instances = instances
         self._settled = settled
+        self._new_id = new_id
         self._writer = TransitionWriter(events, instances)
         self._loop = ControllerLoop("jobs", clock)
         jobs.subscribe(self._hear)
@@ -107,7 +109,7 @@ class JobController:
         ops: list[Op] = []
         expect = [self._jobs.expect(key, record)]
         for new in plan.creates:
-            instance = new_try(plan.job, new, now)
+            instance = new_try(plan.job, new, InstanceId(self._new_id(now)), now)
             ops += self._writer.ops(transitions.create(instance, actor="skerry"))
             expect.append(self._instances.expect(instance.id, None))
         endings = [(each, DesiredStatus.STOPPED) for each in plan.stops]
@@ -185,9 +187,8 @@ class JobController:
             self._loop.add(key)
 
 
-def new_try(job: Job, new: NewTry, now: float) -> Instance:
+def new_try(job: Job, new: NewTry, id: InstanceId, now: float) -> Instance:
     """The instance of a try that is made now."""
-    id = InstanceId(ulid.new_id(now))
     spec = decisions.try_spec(job, new.index, new.attempt)
     return Instance(
         id=id,

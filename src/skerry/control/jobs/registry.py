@@ -34,12 +34,19 @@ class JobRegistry:
     """The jobs of one cloud."""
 
     def __init__(
-        self, store: Store, events: EventLog, clock: Clock, jobs: JobTable, instances: InstanceTable
+        self,
+        store: Store,
+        events: EventLog,
+        clock: Clock,
+        jobs: JobTable,
+        instances: InstanceTable,
+        new_id: Callable[[float], str] = ulid.new_id,
     ) -> None:
         self._events = events
         self._clock = clock
         self._table = jobs
         self._instances = instances.index
+        self._new_id = new_id
         self._idempotency = IdempotencyTable(store, clock)
 
     async def create(
@@ -75,7 +82,15 @@ class JobRegistry:
                 return _same(there.value, spec), False
             if len(self._table) >= MAX_JOBS:
                 raise errors.TooLarge(f"there are {MAX_JOBS} jobs, and no more are taken; delete some")
-            job = new_job(name, spec, self._clock.now(), namespace=namespace, request_id=logs.request_id())
+            now = self._clock.now()
+            job = Job(
+                JobId(self._new_id(now)),
+                name,
+                spec,
+                now,
+                namespace=namespace,
+                request_id=logs.request_id(),
+            )
             puts, expect = await self._idempotency.put(request, job.id)
             try:
                 await self._table.commit(
@@ -179,27 +194,6 @@ class JobRegistry:
         return self._table.key(job_key(job.namespace, job.name))
 
 
-def new_job(
-    name: str,
-    spec: JobSpec,
-    now: float,
-    *,
-    namespace: Namespace,
-    schedule: ScheduleId | None = None,
-    request_id: str = "",
-) -> Job:
-    """A job that begins now."""
-    return Job(
-        JobId(ulid.new_id(now)),
-        name,
-        spec,
-        now,
-        namespace=namespace,
-        schedule=schedule,
-        request_id=request_id,
-    )
-
-
 def created_ops(table: JobTable, events: EventLog, job: Job, *, actor: str) -> list[Op]:
     """What makes a job: its record and the event."""
     key = job_key(job.namespace, job.name)
@@ -240,7 +234,7 @@ def check_spec(name: str, spec: JobSpec) -> None:
     """Raise unless jobs of this name and spec can be made, and their tries."""
     check_size(spec.template)
     check_granted(spec.template)
-    decisions.try_spec(new_job(name, spec, 0.0, namespace=DEFAULT_NAMESPACE), 0, 0)
+    decisions.try_spec(Job(JobId("checked"), name, spec, 0.0), 0, 0)
 
 
 def unknown_job(name: str, namespace: Namespace | None = None) -> errors.NotFound:

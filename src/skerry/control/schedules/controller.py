@@ -19,8 +19,9 @@ from skerry.control.leadership.election import LeaderElection
 from skerry.control.schedules import decisions
 from skerry.control.schedules.decisions import RunContext, ScheduleEvent, SchedulePlan
 from skerry.control.schedules.table import ScheduleRecord, ScheduleTable, schedule_key
-from skerry.kit import metrics
+from skerry.kit import metrics, ulid
 from skerry.kit.clock import Clock
+from skerry.model.ids import JobId
 from skerry.model.jobs import Job
 from skerry.model.schedules import FunctionTarget, JobTarget, Schedule, ScheduledRun
 from skerry.store import fencing
@@ -50,6 +51,7 @@ class ScheduleController:
         jobs: JobTable,
         calls: CallNames,
         settled: Callable[[], Awaitable[None]] = settled_at_once,
+        new_id: Callable[[float], str] = ulid.new_id,
     ) -> None:
         """Nothing is decided before `settled` returns, which is asked before every decision."""
         self._store = store
@@ -59,6 +61,7 @@ class ScheduleController:
         self._jobs = jobs
         self._calls = calls
         self._settled = settled
+        self._new_id = new_id
         self._loop = ControllerLoop("schedules", clock)
         schedules.subscribe(self._hear)
         jobs.subscribe(self._hear_of_jobs)
@@ -127,8 +130,13 @@ class ScheduleController:
     def _create(
         self, schedule: Schedule, target: JobTarget, run: ScheduledRun, now: float
     ) -> tuple[Expect, Sequence[Op]]:
-        job = job_registry.new_job(
-            run.target, target.spec, now, namespace=schedule.namespace, schedule=schedule.id
+        job = Job(
+            JobId(self._new_id(now)),
+            run.target,
+            target.spec,
+            now,
+            namespace=schedule.namespace,
+            schedule=schedule.id,
         )
         expect = self._jobs.expect(job_key(job.namespace, job.name), None)
         return expect, job_registry.created_ops(self._jobs, self._events, job, actor="skerry")

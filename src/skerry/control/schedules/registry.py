@@ -72,11 +72,13 @@ class ScheduleRegistry:
         clock: Clock,
         schedules: ScheduleTable,
         has_function: Callable[[str], bool],
+        new_id: Callable[[float], str] = ulid.new_id,
     ) -> None:
         self._events = events
         self._clock = clock
         self._table = schedules
         self._has_function = has_function
+        self._new_id = new_id
         self._idempotency = IdempotencyTable(store, clock)
 
     async def create(
@@ -98,7 +100,7 @@ class ScheduleRegistry:
         now = self._clock.now()
         schedule = _apply(
             Schedule(
-                ScheduleId(ulid.new_id(now)),
+                ScheduleId(self._new_id(now)),
                 name,
                 settings.cron,
                 settings.target,

@@ -25,6 +25,7 @@ def differences(
     yield from witness.unfulfilled()
     yield from witness.in_vain()
     yield from witness.services.unfulfilled(lambda copy: any(node.fits for node in explain(copy)))
+    yield from witness.jobs.unfulfilled(lambda each: any(node.fits for node in explain(each)))
     runners: dict[InstanceId, list[NodeId]] = {}
     bound: dict[NodeId | None, dict[InstanceId, Instance]] = {}
     for instance in witness.instances.values():

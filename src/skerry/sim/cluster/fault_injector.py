@@ -22,6 +22,7 @@ from skerry.model.ids import InstanceId, NodeId
 from skerry.model.statuses import DesiredStatus
 from skerry.model.workloads import InstanceSpec
 from skerry.sim.cluster.cloud import SimulatedCloud
+from skerry.sim.cluster.job_users import JobUsers
 from skerry.sim.cluster.service_users import FaultAction, ServiceUsers
 
 _GREAT_S = 15.0  # between two deeds that concern everybody
@@ -33,6 +34,7 @@ class FaultInjector:
     def __init__(self, cloud: SimulatedCloud, chance: random.Random) -> None:
         self.deeds: Counter[str] = Counter()
         self.users = ServiceUsers(cloud, chance, self._soon)
+        self.job_users = JobUsers(cloud, chance, self._soon)
         self._cloud = cloud
         self._chance = chance
         self._later: set[asyncio.Task[None]] = set()
@@ -50,6 +52,7 @@ class FaultInjector:
             self.change_a_mind: 20,
             self.change_a_spec: 2,
             **self.users.actions(),
+            **self.job_users.actions(),
         }
         try:
             async with asyncio.TaskGroup() as group:

@@ -59,6 +59,9 @@ BAD_IMAGES = {
     "example.org/bad:unready": FaultPlan(ready_s=None),
 }
 
+# What jobs run: it ends by itself.
+JOB_IMAGE = "example.org/job:1"
+
 FaultPlanner = Callable[[RunKey], FaultPlan]
 
 
@@ -72,6 +75,7 @@ class RandomFaultPlanner(msgspec.Struct):
     """Most run well, some end or crash, and some cannot be started; with `is_calm` none of that any more.
 
     What runs an image of `BAD_IMAGES` never works: it cannot be started, crashes at once or is never ready.
+    What runs `JOB_IMAGE` ends after a while, well most of the time.
     """
 
     seed: int
@@ -81,6 +85,7 @@ class RandomFaultPlanner(msgspec.Struct):
     ended: float = 0.03
     faltered: float = 0.1  # of those that run well
     is_calm: bool = False
+    job_failed: float = 0.2  # of the runs of jobs
 
     def __call__(self, run: RunKey) -> FaultPlan:
         chance = random.Random(f"{self.seed}/{run.instance}/{run.generation}/{run.number}")  # noqa: S311 - a simulation
@@ -88,6 +93,9 @@ class RandomFaultPlanner(msgspec.Struct):
         which = chance.random()
         if run.image in BAD_IMAGES:
             return replace(BAD_IMAGES[run.image], start_s=start_s)
+        if run.image == JOB_IMAGE:
+            is_bad = not self.is_calm and which < self.job_failed
+            return FaultPlan(start_s, runs_s=chance.expovariate(1 / 10.0), exit_code=int(is_bad))
         if self.is_calm or which > self.refused + self.crashed + self.ended:
             falters_s = None
             if not self.is_calm and chance.random() < self.faltered:

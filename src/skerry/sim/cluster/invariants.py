@@ -29,6 +29,7 @@ from skerry.model.resources import Resources, total
 from skerry.model.statuses import TERMINAL, DesiredStatus, InstanceStatus
 from skerry.model.workloads import Instance, InstanceSpec
 from skerry.schedule.requests import ADDRESSES_PER_NODE
+from skerry.sim.cluster.job_invariants import JobInvariants
 from skerry.sim.cluster.node import SimulatedInstance, SimulatedNode
 from skerry.sim.cluster.service_invariants import ServiceInvariants
 from skerry.store.protocol import Batch, Store
@@ -46,6 +47,7 @@ class InvariantChecker:
         is_heard: Callable[[NodeId], bool] = lambda node: True,
     ) -> None:
         self.services = ServiceInvariants(self._object, is_heard)
+        self.jobs = JobInvariants(self._object)
         self._store = store
         self._machine = machine
         self._share = 100 - reserve_percent
@@ -70,6 +72,7 @@ class InvariantChecker:
     def see(self, batch: Batch) -> None:
         """One transaction."""
         self.services.see(batch)
+        self.jobs.see(batch)
         for change in batch.changes:
             if change.key.startswith(INSTANCES):
                 id = InstanceId(change.key.removeprefix(INSTANCES))

@@ -13,9 +13,15 @@ from typing import Any, TypeVar
 from skerry.control.events.log import EventLog
 from skerry.control.instance_index import InstanceTable
 from skerry.control.instances.registry import InstanceRegistry
+from skerry.control.jobs.controller import JobController
+from skerry.control.jobs.registry import JobRegistry
+from skerry.control.jobs.table import JobTable
 from skerry.control.leadership.election import LeaderElection
 from skerry.control.nodes.registry import NodeRegistry
 from skerry.control.placement.reconciler import Reconciler
+from skerry.control.schedules.controller import CallNames, ScheduleController
+from skerry.control.schedules.registry import ScheduleRegistry
+from skerry.control.schedules.table import ScheduleTable
 from skerry.control.services.controller import ServiceController
 from skerry.control.services.registry import ServiceRegistry
 from skerry.control.services.tables import ServiceTables
@@ -95,6 +101,29 @@ class SimulatedServer:
             conditions=self.nodes,
             new_id=new_id,
         )
+        self.job_table, self.schedule_table = JobTable(store), ScheduleTable(store)
+        self.jobs = JobRegistry(store, self.events, clock, self.job_table, self.instance_table, new_id)
+        self.schedules = ScheduleRegistry(
+            store, self.events, clock, self.schedule_table, lambda name: False, new_id
+        )
+        self._job_controller = JobController(
+            store,
+            self.events,
+            clock,
+            settings,
+            jobs=self.job_table,
+            instances=self.instance_table,
+            new_id=new_id,
+        )
+        self._schedule_controller = ScheduleController(
+            store,
+            self.events,
+            clock,
+            schedules=self.schedule_table,
+            jobs=self.job_table,
+            calls=CallNames(name, 3600.0),
+            new_id=new_id,
+        )
         self.sessions = NodeSessions(self.nodes, self.instances, settings)
         self.leader = LeaderElection(store, self.events, clock, name=name, lease_s=settings.leader_lease_s)
         self._keeper = TaskSupervisor(f"server {name}", clock=clock)
@@ -108,11 +137,15 @@ class SimulatedServer:
         self._keeper.forever("workloads", self.workloads.run)
         self._keeper.forever("nodes", self.nodes.run)
         self._keeper.forever("services", self.services.tables.run)
+        self._keeper.forever("jobs", self.job_table.run)
+        self._keeper.forever("schedules", self.schedule_table.run)
         self._keeper.forever("events", self.events.run)
         await self.instance_table.ready()
         await self.workloads.ready()
         await self.nodes.ready()
         await self.services.tables.ready()
+        await self.job_table.ready()
+        await self.schedule_table.ready()
         if leads:
             self.lead()
         self.is_open = True
@@ -122,6 +155,8 @@ class SimulatedServer:
         self._keeper.forever("leader", self.leader.run)
         self._keeper.forever("reconciler", lambda: self.reconciler.run(self.leader))
         self._keeper.forever("services.controller", lambda: self._controller.run(self.leader))
+        self._keeper.forever("jobs.controller", lambda: self._job_controller.run(self.leader))
+        self._keeper.forever("schedules.controller", lambda: self._schedule_controller.run(self.leader))
 
     async def serve(self, work: Coroutine[Any, Any, T]) -> T:
         """Do what somebody asks for; `Unavailable` if this server stops over it."""
