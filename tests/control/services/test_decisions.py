@@ -375,3 +375,14 @@ def test_a_copy_that_ends_well_is_replaced_too() -> None:
     world.settle()
     assert len(world.ready) == 1
     assert all(one.desired is DesiredStatus.RUNNING for one in world.existing)
+
+
+def test_a_copy_that_somebody_stops_is_removed_and_replaced() -> None:
+    world = well(2)
+    (copy,) = world.of_index(1)
+    world.copies[copy.id] = replace(copy, desired=DesiredStatus.STOPPED)
+    plan = world.turn()
+    assert [one.id for one in plan.destroys] == [copy.id]
+    assert [new.index for new in plan.creates] == [1]
+    world.settle()
+    assert len(world.ready) == 2
