@@ -25,6 +25,9 @@ from skerry.transport.proto.aurae_observe_pb2 import (
 from tests.support.waiting import eventually
 from tests.wire.aurae.test_observe import SECOND, started
 
+# No thread of this machine: beyond any id that a kernel gives.
+NOBODY = 2_000_000_077
+
 
 @pytest.fixture
 def observe(channel) -> ObserveServiceStub:
@@ -164,9 +167,9 @@ async def test_signals_that_are_lost_end_the_stream_with_an_error(served, observ
         async with observe.GetPosixSignalsStream.open() as stream:
             await stream.send_message(GetPosixSignalsStreamRequest(), end=True)
             await stream.recv_initial_metadata()
-            served.kernel.signal(1, 77)
+            served.kernel.signal(1, NOBODY)
             served.kernel.lose(3)
-            assert (await stream.recv_message()).signal.process_id == 77
+            assert (await stream.recv_message()).signal.process_id == NOBODY
             assert await stream.recv_message() is None
 
     status, text = await refused(listen())
