@@ -24,6 +24,7 @@ TOPICS = (
     "walls",
     "checks",
     "cluster",
+    "services",
     "functions",
     "neighbours",
     "continuum",

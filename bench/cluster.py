@@ -49,7 +49,7 @@ LOAD = 0.95  # of all room, when the last is placed
 PACKED_NODES, PACKED_INSTANCES = 100, 2_000
 CALLS, CALLERS = 2_000, 32
 IDLE_NODES, IDLE_INSTANCES, IDLE_S = 100, 1_000, 20.0
-_AT_ONCE = 256
+AT_ONCE = 256
 _BEAT_S = 2.0
 _EVENTS = EventSettings()
 
@@ -67,14 +67,14 @@ class Placed(NamedTuple):
 def measure() -> Iterator[Figure]:
     structlog.configure(wrapper_class=structlog.make_filtering_bound_logger(logging.WARNING))
     for nodes, instances in SIZES.items():
-        placed = _run(_place(*_demand(nodes, instances, LOAD)))
+        placed = run(_place(*demand(nodes, instances, LOAD)))
         yield Figure(
             f"{instances:,} instances on {nodes:,} nodes",
             placed.per_s,
             "placements made durable/s",
             note=f"created before at {placed.created_per_s:,.0f}/s",
         )
-    placed = _run(_place(*_demand(PROMISED_NODES, PROMISED_INSTANCES, LOAD)))
+    placed = run(_place(*demand(PROMISED_NODES, PROMISED_INSTANCES, LOAD)))
     yield Figure(
         f"{PROMISED_INSTANCES:,} instances on {PROMISED_NODES:,} nodes",
         placed.per_s,
@@ -90,14 +90,14 @@ def measure() -> Iterator[Figure]:
         note=f"{placed.full_per_s:,.0f}/s and {placed.empty_per_s:,.0f}/s",
     )
     yield from _packing()
-    p50, p99, per_s = _run(_latency())
+    p50, p99, per_s = run(_latency())
     yield Figure(
         "from a create to RUNNING, p50", p50 * 1e3, "ms", note=f"{CALLERS} callers, {per_s:,.0f} runs/s"
     )
     yield Figure("from a create to RUNNING, p99", p99 * 1e3, "ms", note="nodes start at once, and report")
     yield Figure(
         f"at rest, {IDLE_NODES} nodes and {IDLE_INSTANCES:,} instances",
-        _run(_idle()) * 100,
+        run(_idle()) * 100,
         "% of a core",
         at_most=5.0,
         note="the simulated nodes' own heartbeats included",
@@ -110,15 +110,15 @@ def _packing() -> Iterator[Figure]:
         (0.5, "nodes in use at half load"),
         (1.2, "room given away when too much is asked for"),
     ):
-        rooms, specs = _demand(PACKED_NODES, PACKED_INSTANCES, load)
-        ours = packing.measure(rooms, _run(_place(rooms, specs)).used)
+        rooms, specs = demand(PACKED_NODES, PACKED_INSTANCES, load)
+        ours = packing.measure(rooms, run(_place(rooms, specs)).used)
         best = packing.best_fit(rooms, [spec.resources for spec in specs])
         ratio = ours.nodes / best.nodes if load < 1 else ours.given / best.given
         note = f"{ours.nodes} nodes and {ours.given:.1%} against {best.nodes} and {best.given:.1%}"
         yield Figure(f"{name}, of best fit's", ratio, "x", note=note)
 
 
-def _demand(nodes: int, instances: int, load: float) -> tuple[list[Resources], list[InstanceSpec]]:
+def demand(nodes: int, instances: int, load: float) -> tuple[list[Resources], list[InstanceSpec]]:
     """Specs, and nodes of three sizes on which they take the share `load` of all room."""
     chance = random.Random(nodes)
     specs = workload_generator.draw_specs(instances, chance)
@@ -129,12 +129,12 @@ def _demand(nodes: int, instances: int, load: float) -> tuple[list[Resources], l
     return [workload_generator.node_of(size * cores / (sum(sizes) * load)) for size in sizes], specs
 
 
-def _run(work: Coroutine[Any, Any, T]) -> T:
+def run(work: Coroutine[Any, Any, T]) -> T:
     return uvloop.run(work)
 
 
 @asynccontextmanager
-async def _store() -> AsyncIterator[SqliteStore]:
+async def open_store() -> AsyncIterator[SqliteStore]:
     with tempfile.TemporaryDirectory() as folder:
         store = await SqliteStore.open(Path(folder) / "store.db", SystemClock())
         try:
@@ -145,13 +145,13 @@ async def _store() -> AsyncIterator[SqliteStore]:
 
 async def _place(rooms: Sequence[Resources], specs: Sequence[InstanceSpec]) -> Placed:
     settings = FleetSettings(reserve_percent=0)
-    async with _store() as store:
+    async with open_store() as store:
         server = SimulatedServer("bench", store, SystemClock(), settings, _EVENTS)
         await server.start(leads=False)
-        beats = await _join(server, rooms)
+        beats = await join_nodes(server, rooms)
         try:
             began = time.perf_counter()
-            await _create(server, specs)
+            await create_instances(server, specs)
             created_per_s = len(specs) / (time.perf_counter() - began)
             given = _Given(server)
             began = time.perf_counter()
@@ -186,16 +186,16 @@ class _Given:
 
     async def rest(self) -> None:
         """Wait until nothing more is placed."""
-        await _until(lambda: bool(self.binds) and time.perf_counter() - self.binds[-1][0] > 1.0)
+        await until(lambda: bool(self.binds) and time.perf_counter() - self.binds[-1][0] > 1.0)
 
     def per_s(self, least: float, most: float) -> float:
         times = [at for at, cpu in self.binds if least <= cpu < most]
         return (len(times) - 1) / (times[-1] - times[0]) if len(times) > 1 else 0.0
 
 
-async def _join(server: SimulatedServer, rooms: Sequence[Resources]) -> asyncio.Task[None]:
+async def join_nodes(server: SimulatedServer, rooms: Sequence[Resources]) -> asyncio.Task[None]:
     """Register a node for each of `rooms`, and let it be heard from then on."""
-    turns = asyncio.Semaphore(_AT_ONCE)
+    turns = asyncio.Semaphore(AT_ONCE)
 
     async def join(number: int, resources: Resources) -> None:
         async with turns:
@@ -211,11 +211,11 @@ async def _join(server: SimulatedServer, rooms: Sequence[Resources]) -> asyncio.
 
     await asyncio.gather(*(join(number, resources) for number, resources in enumerate(rooms)))
     beats = asyncio.ensure_future(beat())
-    await _until(lambda: all(condition.view.is_schedulable for condition in server.nodes.conditions()))
+    await until(lambda: all(condition.view.is_schedulable for condition in server.nodes.conditions()))
     return beats
 
 
-async def _until(condition: Callable[[], bool]) -> None:
+async def until(condition: Callable[[], bool]) -> None:
     while not condition():  # noqa: ASYNC110 - it is not worth an event for each
         await asyncio.sleep(0.1)
 
@@ -230,8 +230,8 @@ def _used(server: SimulatedServer, number: int) -> Resources:
     )
 
 
-async def _create(server: SimulatedServer, specs: Sequence[InstanceSpec]) -> None:
-    turns = asyncio.Semaphore(_AT_ONCE)
+async def create_instances(server: SimulatedServer, specs: Sequence[InstanceSpec]) -> None:
+    turns = asyncio.Semaphore(AT_ONCE)
 
     async def create(spec: InstanceSpec) -> None:
         async with turns:
@@ -242,11 +242,11 @@ async def _create(server: SimulatedServer, specs: Sequence[InstanceSpec]) -> Non
 
 async def _latency() -> tuple[float, float, float]:
     """p50 and p99 in seconds from a call to what its caller sees as RUNNING, and how many a second."""
-    rooms, specs = _demand(1_000, CALLS, 0.5)
+    rooms, specs = demand(1_000, CALLS, 0.5)
     queue = iter(specs)
     took: list[float] = []
     async with (
-        _store() as store,
+        open_store() as store,
         cluster_cloud.running(
             store,
             SystemClock(),
@@ -276,9 +276,9 @@ async def _latency() -> tuple[float, float, float]:
 
 async def _idle() -> float:
     """Cpu seconds in a second, when nothing happens."""
-    rooms, specs = _demand(IDLE_NODES, IDLE_INSTANCES, 0.5)
+    rooms, specs = demand(IDLE_NODES, IDLE_INSTANCES, 0.5)
     async with (
-        _store() as store,
+        open_store() as store,
         cluster_cloud.running(
             store,
             SystemClock(),
@@ -289,8 +289,8 @@ async def _idle() -> float:
         ) as cloud,
     ):
         [server] = cloud.servers
-        await _create(server, specs)
-        await _until(lambda: cloud.witness.counts[InstanceStatus.RUNNING] == len(specs))
+        await create_instances(server, specs)
+        await until(lambda: cloud.witness.counts[InstanceStatus.RUNNING] == len(specs))
         await asyncio.sleep(1.0)
         began, cpu = time.perf_counter(), time.process_time()
         await asyncio.sleep(IDLE_S)

@@ -31,7 +31,8 @@ from skerry.kit.clock import Clock
 from skerry.model import errors
 from skerry.model.ids import NodeId, ServiceId
 from skerry.model.nodes import Liveness
-from skerry.model.workloads import OwnerKind
+from skerry.model.statuses import TERMINAL
+from skerry.model.workloads import Instance, OwnerKind
 from skerry.store import fencing
 from skerry.store.fencing import LeadershipLost
 from skerry.store.protocol import Expect, Store
@@ -200,11 +201,27 @@ class ServiceController:
         self._changed.set()
 
     def _instance_changed(self, before: InstanceRecord | None, after: InstanceRecord | None) -> None:
+        if before is not None and after is not None and not self._matters(before.value, after.value):
+            return
         for known in (before, after):
             owner = None if known is None else known.value.owner
             if owner is not None and owner.kind is OwnerKind.SERVICE:
                 self._queue.add(ServiceId(owner.id))
                 self._changed.set()
+
+    def _matters(self, before: Instance, after: Instance) -> bool:
+        """False if a copy changed in nothing that is decided on, as when it was placed or is starting."""
+        return (
+            before.is_ready
+            or after.is_ready
+            or before.desired is not after.desired
+            or before.retiring_at != after.retiring_at
+            or before.restarts != after.restarts
+            or (before.observed.status in TERMINAL) is not (after.observed.status in TERMINAL)
+            or after.node in self._nodes.unreachable
+            or after.node in self._nodes.draining
+            or before.owner != after.owner
+        )
 
     def _node_changed(self, node: NodeId) -> None:
         condition = self._conditions.condition(node)

@@ -51,8 +51,20 @@ class ServiceCopies:
                 self.serving.setdefault(index, []).append(copy)
         for ended in self.over.values():
             ended.sort(key=lambda copy: (copy.observed.since, copy.id))
+        # Asked of every copy again and again, and the same for all: a service may have thousands.
+        rollout = service.rollout
+        self.is_frozen = rollout is not None and (rollout.is_halted or service.is_paused)
         self._canaries = self._choose_canaries()
-        self.ready = sum(self.is_ready(copy) for copy in self.each_serving())
+        self._fitting = self._fitting_revisions()
+        self._ready = {copy.id for copy in self.each_serving() if copy.is_ready and self.is_reachable(copy)}
+        self.ready = len(self._ready)
+
+    def with_service(self, service: Service) -> ServiceCopies:
+        """The same copies, of the service as it has become by `rollouts.advance`."""
+        if _aim(service) == _aim(self._service):  # at most its update has made progress
+            self._service = service
+            return self
+        return ServiceCopies(service, self.all, self._nodes, self._now)
 
     def each_serving(self) -> Iterator[Instance]:
         return (copy for group in self.serving.values() for copy in group)
@@ -68,10 +80,9 @@ class ServiceCopies:
 
     def fits(self, copy: Instance) -> bool:
         """True if the revision of this copy is one that it may stay with."""
-        revision, service = owner_of(copy).revision, self._service
-        if self.is_frozen and service.stable is not None:
-            return revision in (service.target.number, service.stable.number)
-        return revision == self.wanted(owner_of(copy).index).number
+        if self._fitting is not None:
+            return owner_of(copy).revision in self._fitting
+        return owner_of(copy).revision == self.wanted(owner_of(copy).index).number
 
     def is_of_target(self, copy: Instance) -> bool:
         return owner_of(copy).revision == self._service.target.number
@@ -84,7 +95,8 @@ class ServiceCopies:
         return copy.node in self._nodes.draining
 
     def is_ready(self, copy: Instance) -> bool:
-        return copy.is_ready and self.is_reachable(copy)
+        """True if it is in service, passes its checks, and its node is heard."""
+        return copy.id in self._ready
 
     def settles_at(self, copy: Instance) -> float | None:
         """When it has been ready for long enough; None if it is not ready."""
@@ -99,6 +111,11 @@ class ServiceCopies:
         at = self.settles_at(copy)
         return at is not None and at <= self._now
 
+    def next_settles_at(self) -> float | None:
+        """When the next copy will have been ready for long enough."""
+        times = (self.settles_at(copy) for copy in self.each_serving() if copy.id in self._ready)
+        return min((at for at in times if at is not None and at > self._now), default=None)
+
     def good_of_target(self) -> int:
         """How many indexes have a settled copy of the target."""
         return sum(
@@ -106,11 +123,14 @@ class ServiceCopies:
             for group in self.serving.values()
         )
 
-    @property
-    def is_frozen(self) -> bool:
-        """True if an update is under way that does not go on: what there is may stay."""
-        rollout = self._service.rollout
-        return rollout is not None and (rollout.is_halted or self._service.is_paused)
+    def _fitting_revisions(self) -> frozenset[int] | None:
+        """The revisions that copies may stay with, if that is the same for all of them."""
+        service, rollout = self._service, self._service.rollout
+        if self.is_frozen and service.stable is not None:
+            return frozenset((service.target.number, service.stable.number))
+        if rollout is not None and rollout.is_canary and service.stable is not None:
+            return None
+        return frozenset((service.target.number,))
 
     def _choose_canaries(self) -> frozenset[int]:
         rollout = self._service.rollout
@@ -123,6 +143,16 @@ class ServiceCopies:
             return not has_target, index
 
         return frozenset(sorted(indexes, key=key)[: self._service.update.canary])
+
+
+def _aim(service: Service) -> tuple[object, ...]:
+    """What of a service decides how its copies are sorted, and may change while it is updated."""
+    rollout, stable = service.rollout, service.stable
+    return (
+        service.target.number,
+        stable and stable.number,
+        rollout and (rollout.is_canary, rollout.is_halted, rollout.is_revert),
+    )
 
 
 def owner_of(copy: Instance) -> InstanceOwner:

@@ -69,10 +69,11 @@ def decide(service: Service, copies: Sequence[Instance], nodes: NodeAvailability
         plan = ServicePlan(service, is_removed=not copies)
         plan.destroys += [copy for copy in copies if copy.desired is not DesiredStatus.DESTROYED]
         return plan
-    advance = rollouts.advance(service, ServiceCopies(service, copies, nodes, now), now)
+    sorted_copies = ServiceCopies(service, copies, nodes, now)
+    advance = rollouts.advance(service, sorted_copies, now)
     plan = ServicePlan(advance.service, outcomes=advance.outcomes, events=advance.events)
     plan.wake(advance.wake_at)
-    _Decision(plan, ServiceCopies(plan.service, copies, nodes, now), now).run()
+    _Decision(plan, sorted_copies.with_service(plan.service), now).run()
     return plan
 
 
@@ -96,17 +97,14 @@ class _Decision:
 
     def run(self) -> None:
         self._finish_leaving()
-        for group in list(self._copies.serving.values()):
+        for group in self._copies.serving.values():
             self._remove_superfluous(group)
         self._scale_down()
         self._fill()
         for index in sorted(self._copies.serving):
-            self._replace(index, self._left(index))
+            self._replace(index)
         self._discard_ended()
-        for copy in self._copies.each_serving():
-            at = self._copies.settles_at(copy)
-            if at is not None and at > self._now:
-                self._plan.wake(at)
+        self._plan.wake(self._copies.next_settles_at())
 
     def _finish_leaving(self) -> None:
         """Destroy what has been out of service for long enough, or does not run anyway."""
@@ -121,24 +119,33 @@ class _Decision:
         """Of one index keep the best copy, and the one that it is to replace until it has settled. While an
         update is held, both stay."""
         copies = self._copies
+        if len(group) == 1:  # the most common by far
+            if self._is_useless(group[0]):
+                self._withdraw(group[0], self._floor)
+            return
         staying = [copy for copy in group if copies.fits(copy) and not copies.is_draining(copy)]
         settled = [copy for copy in staying if copies.is_settled(copy)]
         best = min(settled or staying, key=self._worth, default=None)
         for copy in group:
             if copy is best:
                 continue
-            is_useless = not copies.fits(copy) and not copy.is_ready and copies.is_reachable(copy)
             is_held = (
                 copies.is_frozen and best is not None and owner_of(copy).revision != owner_of(best).revision
             )
-            if is_useless or (not is_held and (settled or copy in staying)):
+            if self._is_useless(copy) or (not is_held and (settled or copy in staying)):
                 self._withdraw(copy, self._floor)
+
+    def _is_useless(self, copy: Instance) -> bool:
+        """True if it has to be replaced, and serves nobody while it waits for that."""
+        return not self._copies.fits(copy) and not copy.is_ready and self._copies.is_reachable(copy)
 
     def _worth(self, copy: Instance) -> tuple[bool, float, str]:
         return not self._copies.is_ready(copy), copy.created_at, copy.id
 
     def _scale_down(self) -> None:
         """Give up the indexes whose copies are the least ready, and of those the newest."""
+        if len(self._copies.serving) <= self._service.replicas:
+            return
         groups = {index: left for index in self._copies.serving if (left := self._left(index))}
         excess = len(groups) - self._service.replicas
         if excess <= 0:
@@ -156,7 +163,11 @@ class _Decision:
 
     def _fill(self) -> None:
         """Create copies for indexes that have none."""
-        used = {index for index in self._copies.serving if self._left(index)}
+        used = (
+            {index for index in self._copies.serving if self._left(index)}
+            if self._leaving
+            else self._copies.serving
+        )
         missing = self._service.replicas - len(used)
         index = 0
         while missing > 0 and self._free > 0:
@@ -165,10 +176,12 @@ class _Decision:
                 self._create(index)
             index += 1
 
-    def _replace(self, index: int, group: Sequence[Instance]) -> None:
+    def _replace(self, index: int) -> None:
         """Bring an index to the revision it should have, and off a node that is to be empty."""
-        copies = self._copies
+        copies, group = self._copies, self._left(index)
         if not group:
+            return
+        if len(group) == 1 and copies.fits(group[0]) and not copies.is_draining(group[0]):
             return
         draining = [copy for copy in group if copies.fits(copy) and copies.is_draining(copy)]
         if any(copies.fits(copy) and not copies.is_draining(copy) for copy in group):
@@ -209,8 +222,11 @@ class _Decision:
             self._leaving.add(copy.id)
             self._plan.retires.append(copy)
 
-    def _left(self, index: int) -> list[Instance]:
-        return [copy for copy in self._copies.serving.get(index, ()) if copy.id not in self._leaving]
+    def _left(self, index: int) -> Sequence[Instance]:
+        group = self._copies.serving.get(index, [])
+        if not self._leaving:
+            return group
+        return [copy for copy in group if copy.id not in self._leaving]
 
     def _discard_ended(self) -> None:
         """Of the copies of an index that are over keep the last, for its logs."""

@@ -77,7 +77,7 @@ class ServicePlanWriter:
         """What `plan` says about the service of `record` and its `copies`; no operations if nothing."""
         service = record.value
         made = ServiceTransaction(service.id, plan.events)
-        made.changes_service = plan.is_removed or plan.service != service
+        made.changes_service = plan.is_removed or _is_changed(plan, service)
         made.add(self._record_ops(service, plan))
         known = {copy.value.id: copy for copy in copies}
         for step in self._transitions(plan, now):
@@ -98,7 +98,7 @@ class ServicePlanWriter:
             numbers = [one.number for one in self._tables.revisions_of(before.id)]
             gone = [revisions.delete(revision_key(before.id, number)) for number in numbers]
             return [*gone, services.delete(key), self._event(before, ServiceEvent("removed", "", {}))]
-        ops: list[Op] = [] if plan.service == before else [services.put(key, plan.service)]
+        ops: list[Op] = [services.put(key, plan.service)] if _is_changed(plan, before) else []
         for number, outcome in plan.outcomes.items():
             assert number == before.target.number, "only what is being rolled out has an outcome"
             revision = replace(before.target, outcome=outcome)
@@ -124,6 +124,10 @@ class ServicePlanWriter:
             yield transitions.retire(copy, at=now)
         for new in plan.creates:
             yield transitions.create(new_instance(plan.service, new, now, self._new_id), actor="skerry")
+
+
+def _is_changed(plan: ServicePlan, before: Service) -> bool:
+    return plan.service is not before and plan.service != before
 
 
 def new_instance(

@@ -19,6 +19,7 @@ from skerry.model.services import (
     ServiceRollout,
     UpdateFailureAction,
 )
+from skerry.model.statuses import TERMINAL
 from skerry.model.workloads import Instance
 
 
@@ -119,9 +120,9 @@ def _crashes(service: Service, copies: ServiceCopies, rollout: ServiceRollout) -
     """Why the update has failed, if copies that it made crash too often."""
     most = service.update.max_failures
     for copy in copies.all:
-        if not copies.is_of_target(copy) or copy.created_at < rollout.started_at:
+        if copy.created_at < rollout.started_at or not copies.is_of_target(copy):
             continue
-        has_ended = copy in copies.over.get(owner_of(copy).index, ())
+        has_ended = copy.observed.status in TERMINAL
         failures = copy.restarts + (owner_of(copy).attempt + 1 if has_ended else 0)
         if failures >= most:
             return f"copy {copy.spec.name} failed {failures} times: {_last_words(copy)}"
