@@ -11,7 +11,7 @@ is written as it is, after which the store refuses what expected it as it was.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Awaitable, Callable
+from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from contextlib import asynccontextmanager
 
 import structlog
@@ -22,7 +22,7 @@ from skerry.control.leadership.election import LeaderElection
 from skerry.control.nodes.conditions import NodeConditions
 from skerry.control.services.copies import NodeAvailability
 from skerry.control.services.decisions import decide
-from skerry.control.services.plan_writer import ServicePlanWriter, ServiceTransaction
+from skerry.control.services.plan_writer import ServicePlanWriter, ServiceTransaction, batches
 from skerry.control.services.tables import ServiceRecord, ServiceTables, service_key
 from skerry.control.work_queue import WorkQueue
 from skerry.kit import metrics, ulid
@@ -31,7 +31,7 @@ from skerry.kit.clock import Clock
 from skerry.model import errors
 from skerry.model.ids import NodeId, ServiceId
 from skerry.model.nodes import Liveness
-from skerry.model.statuses import TERMINAL
+from skerry.model.statuses import TERMINAL, InstanceStatus
 from skerry.model.workloads import Instance, OwnerKind
 from skerry.store import fencing
 from skerry.store.fencing import LeadershipLost
@@ -118,29 +118,38 @@ class ServiceController:
     async def _turn(self, group: asyncio.TaskGroup, fence: Expect) -> bool:
         """Look at some services; False if there are no more to look at."""
         now = self._clock.now()
+        decided: list[ServiceTransaction] = []
+        has_more = True
         for _ in range(_LOOKS_PER_TURN):
             id = self._queue.take(now)
             if id is None:
-                return False
+                has_more = False
+                break
             record = self._tables.by_id(id)
             if record is None:
                 self._uncertain.discard(id)
                 self._queue.done(id)
-                continue
-            if id in self._uncertain:
+            elif id in self._uncertain:
                 await self._slots.acquire()
                 group.create_task(self._write_through(record, fence))
-                continue
-            copies = self._instances.index.of_owner(OwnerKind.SERVICE, id)
-            plan = decide(record.value, [known.value for known in copies], self._nodes, now)
-            transaction = self._writer.transaction(record, copies, plan, now)
-            if transaction.ops:
-                await self._slots.acquire()
-                group.create_task(self._carry_out(transaction, fence))
-            else:
-                self._queue.done(id)
-                self._queue.add_at(id, plan.wake_at)
-        return True
+            elif (transaction := self._decide(record, now)) is not None:
+                decided.append(transaction)
+        for batch in batches(decided):
+            await self._slots.acquire()
+            group.create_task(self._carry_out(batch, fence))
+        return has_more
+
+    def _decide(self, record: ServiceRecord, now: float) -> ServiceTransaction | None:
+        """What is to be written about a service; None if nothing is."""
+        id = record.value.id
+        copies = self._instances.index.of_owner(OwnerKind.SERVICE, id)
+        plan = decide(record.value, [known.value for known in copies], self._nodes, now)
+        transaction = self._writer.transaction(record, copies, plan, now)
+        if transaction.ops:
+            return transaction
+        self._queue.done(id)
+        self._queue.add_at(id, plan.wake_at)
+        return None
 
     async def _rest(self) -> None:
         at = self._queue.next_at()
@@ -150,14 +159,38 @@ class ServiceController:
         except TimeoutError:
             pass
 
-    async def _carry_out(self, transaction: ServiceTransaction, fence: Expect) -> None:
-        async with self._one_at_a_time(transaction.service):
-            revision = await fencing.commit(self._store, transaction.ops, transaction.expect, fence)
-            if transaction.changes_copies:
-                await self._instances.wait_for_change(revision)
-            if transaction.changes_service:
-                await self._tables.services.wait_for_change(revision)
-            for event in transaction.events:
+    async def _carry_out(self, batch: Sequence[ServiceTransaction], fence: Expect) -> None:
+        async with self._working_on([one.service for one in batch]) as unfinished:
+            await self._commit(batch, fence)
+            for one in batch:
+                if one.is_whole:  # what follows from it comes as a change, or at a time
+                    unfinished.discard(one.service)
+                    self._queue.add_at(one.service, one.wake_at)
+
+    async def _commit(self, batch: Sequence[ServiceTransaction], fence: Expect) -> None:
+        """Write all of `batch` at once; if one stands in the way of the others, each by itself."""
+        ops = [op for one in batch for op in one.ops]
+        expect = [each for one in batch for each in one.expect]
+        try:
+            revision = await fencing.commit(self._store, ops, expect, fence)
+        except errors.Conflict:
+            if len(batch) == 1:
+                raise
+            refused: list[errors.Conflict] = []
+            for one in batch:
+                try:
+                    await self._commit([one], fence)
+                except errors.Conflict as conflict:
+                    refused.append(conflict)
+            if refused:
+                raise refused[0] from None
+            return
+        if any(one.changes_copies for one in batch):
+            await self._instances.wait_for_change(revision)
+        if any(one.changes_service for one in batch):
+            await self._tables.services.wait_for_change(revision)
+        for one in batch:
+            for event in one.events:
                 if outcome := _OUTCOMES.get(event.kind):
                     ROLLOUTS.labels(outcome).inc()
 
@@ -165,7 +198,7 @@ class ServiceController:
         """Write the record as it is: whatever was sent before is known then, or refused for ever."""
         service, services = record.value, self._tables.services
         key = service_key(service.namespace, service.name)
-        async with self._one_at_a_time(service.id):
+        async with self._working_on([service.id]):
             revision = await fencing.commit(
                 self._store, [services.put(key, service)], [services.expect(key, record)], fence
             )
@@ -174,23 +207,26 @@ class ServiceController:
             self._uncertain.discard(service.id)
 
     @asynccontextmanager
-    async def _one_at_a_time(self, id: ServiceId) -> AsyncIterator[None]:
-        """A transaction about a service, which is looked at again afterwards."""
+    async def _working_on(self, ids: Sequence[ServiceId]) -> AsyncIterator[set[ServiceId]]:
+        """A transaction about these services; those that are left in the result are looked at again."""
+        unfinished = set(ids)
         try:
             try:
-                yield
+                yield unfinished
             except errors.Conflict:  # decided anew on what it is now
                 await self._instances.sync()
                 await self._tables.services.sync()
-                self._uncertain.discard(id)
+                self._uncertain.difference_update(ids)
         except errors.Unavailable as error:
             log.warning("services.interrupted", error=error.message)
-            self._uncertain.add(id)
+            self._uncertain.update(ids)
             await asyncio.sleep(self._backoff.delay(0))
         finally:
             self._slots.release()
-            self._queue.done(id)
-            self._queue.add(id)
+            for id in ids:
+                self._queue.done(id)
+                if id in unfinished:
+                    self._queue.add(id)
             self._changed.set()
 
     def _service_changed(self, before: ServiceRecord | None, after: ServiceRecord | None) -> None:
@@ -201,7 +237,7 @@ class ServiceController:
         self._changed.set()
 
     def _instance_changed(self, before: InstanceRecord | None, after: InstanceRecord | None) -> None:
-        if before is not None and after is not None and not self._matters(before.value, after.value):
+        if after is not None and not self._matters(before and before.value, after.value):
             return
         for known in (before, after):
             owner = None if known is None else known.value.owner
@@ -209,18 +245,20 @@ class ServiceController:
                 self._queue.add(ServiceId(owner.id))
                 self._changed.set()
 
-    def _matters(self, before: Instance, after: Instance) -> bool:
-        """False if a copy changed in nothing that is decided on, as when it was placed or is starting."""
+    def _matters(self, before: Instance | None, after: Instance) -> bool:
+        """False if a copy changed in nothing that is decided on: it was created, as we decided, or placed, or
+        starts, or is destroyed when it was out of service."""
+        if before is None:
+            return after.node is not None or after.observed.status is not InstanceStatus.SCHEDULING
         return (
             before.is_ready
             or after.is_ready
-            or before.desired is not after.desired
             or before.retiring_at != after.retiring_at
+            or (before.desired is not after.desired and before.retiring_at is None)
             or before.restarts != after.restarts
             or (before.observed.status in TERMINAL) is not (after.observed.status in TERMINAL)
             or after.node in self._nodes.unreachable
             or after.node in self._nodes.draining
-            or before.owner != after.owner
         )
 
     def _node_changed(self, node: NodeId) -> None:

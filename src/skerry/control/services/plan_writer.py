@@ -1,7 +1,7 @@
 """Plans of services as operations of the store: the record, its revisions, its copies and the events in one.
 
-Called by `skerry.control.services.controller`, which commits. A plan that does not fit in one transaction is
-cut: what is left comes with the next plan.
+Called by `skerry.control.services.controller`, which commits, those of several services together. A plan that
+does not fit in one transaction is cut: what is left comes with the next plan.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from skerry.control.instance_index import InstanceRecord, InstanceTable
 from skerry.control.instances import transitions
 from skerry.control.instances.transitions import InstanceTransition
 from skerry.control.instances.writer import TransitionWriter
-from skerry.control.services.decisions import NewCopy, ServicePlan
+from skerry.control.services.decisions import MAX_CREATED, NewCopy, ServicePlan
 from skerry.control.services.rollouts import ServiceEvent
 from skerry.control.services.tables import ServiceRecord, ServiceTables, revision_key, service_key
 from skerry.kit import ulid
@@ -42,6 +42,8 @@ class ServiceTransaction:
     changes_service: bool = False
     changes_copies: bool = False
     size: int = 0
+    is_whole: bool = True  # nothing of the plan is left for the next one
+    wake_at: float | None = None  # as the plan says
 
     def add(self, ops: Sequence[Op], expect: Sequence[Expect] = ()) -> bool:
         """Add these, if they fit."""
@@ -52,6 +54,20 @@ class ServiceTransaction:
         self.expect += expect
         self.size += size
         return True
+
+
+def batches(transactions: Sequence[ServiceTransaction]) -> Iterator[Sequence[ServiceTransaction]]:
+    """As few as can each be written in one transaction of the store."""
+    batch: list[ServiceTransaction] = []
+    ops = expect = size = 0
+    for one in transactions:
+        ops, expect, size = ops + len(one.ops), expect + len(one.expect), size + one.size
+        if batch and (ops > _OPS or expect > _OPS or size > _BYTES):
+            yield batch
+            batch, ops, expect, size = [], len(one.ops), len(one.expect), one.size
+        batch.append(one)
+    if batch:
+        yield batch
 
 
 class ServicePlanWriter:
@@ -76,13 +92,15 @@ class ServicePlanWriter:
     ) -> ServiceTransaction:
         """What `plan` says about the service of `record` and its `copies`; no operations if nothing."""
         service = record.value
-        made = ServiceTransaction(service.id, plan.events)
+        made = ServiceTransaction(service.id, plan.events, wake_at=plan.wake_at)
+        made.is_whole = len(plan.creates) < MAX_CREATED
         made.changes_service = plan.is_removed or _is_changed(plan, service)
         made.add(self._record_ops(service, plan))
         known = {copy.value.id: copy for copy in copies}
         for step in self._transitions(plan, now):
             id = step.after.id
             if not made.add(self._writer.ops(step), [self._instances.expect(id, known.get(id))]):
+                made.is_whole = False
                 break
             made.changes_copies = True
         if made.ops:
