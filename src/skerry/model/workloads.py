@@ -307,6 +307,7 @@ class Instance(msgspec.Struct, frozen=True):
     request_id: str = ""  # of the request that last changed what is desired; empty: none did
     owner: InstanceOwner | None = None  # None: somebody made it, or it is of a workload
     retiring_at: float | None = None  # since when it is out of service, to be destroyed soon
+    is_released: bool = False  # it has stopped and is not started again: others may have its resources
 
     def __post_init__(self) -> None:
         ids.check_id(self.id)
@@ -327,6 +328,14 @@ class Instance(msgspec.Struct, frozen=True):
     def ready_since(self) -> float:
         """When what `is_ready` says began, if it is ready."""
         return max(self.observed.since, self.observed.checked_at)
+
+    @property
+    def reserved_spec(self) -> InstanceSpec:
+        """What its node sets aside for it. What was stopped for good needs neither processors nor memory."""
+        spec = self.leaving or self.spec
+        if not self.is_released:
+            return spec
+        return msgspec.structs.replace(spec, resources=Resources(disk=spec.resources.disk))
 
     def become(
         self,
@@ -368,5 +377,9 @@ class Instance(msgspec.Struct, frozen=True):
             if self.observed.status in statuses.TERMINAL:
                 raise errors.FailedPrecondition(
                     f"it is {self.observed.status}, which is final; create a new instance"
+                )
+            if desired is DesiredStatus.RUNNING and self.retiring_at is not None:
+                raise errors.FailedPrecondition(
+                    "it is out of service and about to be destroyed; create a new instance"
                 )
         return msgspec.structs.replace(self, desired=desired)

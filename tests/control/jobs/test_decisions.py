@@ -91,6 +91,18 @@ def test_the_other_tries_of_a_failed_job_are_stopped_and_keep_their_logs() -> No
     assert plan.wake_at == START + job.spec.keep_for_s
 
 
+def test_a_try_that_somebody_stopped_cannot_be_started_again_when_its_job_is_over() -> None:
+    job = a_job().end(JobStatus.CANCELLED, "", START)
+    seen = ObservedState(InstanceStatus.STOPPED, START)
+    stopped = replace(a_try(job), desired=DesiredStatus.STOPPED, observed=seen)
+    assert decide(job, [stopped], START + 1).stops == [stopped]
+    retired = replace(stopped, retiring_at=START)
+    plan = decide(job, [retired], START + 1)
+    assert (plan.stops, plan.releases) == ([], [retired])
+    plan = decide(job, [replace(retired, is_released=True)], START + 1)
+    assert (plan.stops, plan.releases) == ([], [])
+
+
 def test_a_job_that_takes_too_long_has_failed() -> None:
     job = a_job(deadline_s=60.0)
     tries = [running(a_try(job))]
@@ -183,7 +195,11 @@ class _World:
             self.tries[made.id] = replace(made, node=NodeId("n1"))
         for each in plan.stops:
             stopped = ObservedState(InstanceStatus.STOPPED, self.now)
-            self.tries[each.id] = replace(each, desired=DesiredStatus.STOPPED, observed=stopped)
+            self.tries[each.id] = replace(
+                each, desired=DesiredStatus.STOPPED, observed=stopped, retiring_at=self.now
+            )
+        for each in plan.releases:
+            self.tries[each.id] = replace(each, is_released=True)
         for each in plan.destroys:
             del self.tries[each.id]
         self.job = None if plan.is_removed else plan.job
@@ -197,7 +213,9 @@ class _World:
             if self.job is None:
                 return None
             plan = decide(self.job, list(self.tries.values()), self.now, PAUSES)
-            is_done = plan.job == self.job and not (plan.creates or plan.stops or plan.destroys)
+            is_done = plan.job == self.job and not (
+                plan.creates or plan.stops or plan.releases or plan.destroys
+            )
             self.apply(plan)
             if is_done and not plan.is_removed and plan.wake_at != self.now:
                 return plan.wake_at

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import pytest
 from msgspec.structs import replace
 
 from skerry.control.instance_index import InstanceIndex, InstanceRecord
@@ -12,6 +13,7 @@ from skerry.control.placement.planner import (
     PlannedTransition,
     decide,
 )
+from skerry.model import errors
 from skerry.model.ids import NodeId
 from skerry.model.nodes import Liveness
 from skerry.model.ports import parse
@@ -145,6 +147,22 @@ def test_what_is_stopped_keeps_its_room_and_what_is_over_does_not() -> None:
     stopped = on_node("old", "n", InstanceStatus.STOPPED, desired=DesiredStatus.STOPPED)
     assert not decide(NOW, [new, stopped], [condition("n")]).bindings
     assert decide(NOW, [new, on_node("old", "n", InstanceStatus.FAILED)], [condition("n")]).bindings
+
+
+def test_what_is_stopped_and_will_not_be_started_again_gives_its_room_to_others() -> None:
+    ended = on_node(
+        "ended",
+        "n1",
+        InstanceStatus.STOPPED,
+        desired=DesiredStatus.STOPPED,
+        what=spec(cpu=1000),
+        retiring_at=1.0,
+        is_released=True,
+    )
+    plan = decide(NOW, [ended, held(instance("next", what=spec(cpu=1000)))], [condition("n1")])
+    assert where(plan.bindings) == {"next": "n1"}
+    with pytest.raises(errors.FailedPrecondition, match="about to be destroyed"):
+        ended.value.with_desired(DesiredStatus.RUNNING)
 
 
 def test_a_suspect_node_keeps_what_it_has_and_gets_nothing_new() -> None:

@@ -129,6 +129,11 @@ def retire(instance: Instance, *, at: float) -> InstanceTransition:
     return InstanceTransition(after, "skerry", (TransitionEvent("retiring", "", {}),))
 
 
+def release(instance: Instance) -> InstanceTransition:
+    """It has stopped for good: others may have its processors and memory. No event, as nothing happens."""
+    return InstanceTransition(replace(instance, is_released=True), "skerry")
+
+
 def evict(instance: Instance, *, reason: str) -> InstanceTransition | None:
     """Its node is to give this copy up, after which it is placed anew; None if it is leaving already."""
     if instance.leaving is not None:

@@ -117,6 +117,9 @@ class JobController:
         for instance, desired in endings:
             ops += self._end(instance, desired, now)
             expect.append(self._instances.expect(instance.id, self._instances.get(instance.id)))
+        for instance in plan.releases:
+            ops += self._writer.ops(transitions.release(instance))
+            expect.append(self._instances.expect(instance.id, self._instances.get(instance.id)))
         touches_instances = bool(ops)
         is_changed = plan.job != before or plan.is_removed
         if is_changed:
@@ -133,6 +136,9 @@ class JobController:
 
     def _end(self, instance: Instance, desired: DesiredStatus, now: float) -> Sequence[Op]:
         step = transitions.set_desired(instance, desired, at=now, actor="skerry")
+        if desired is DesiredStatus.STOPPED:
+            # It is not started again, and when it has stopped others may have its resources.
+            step = transitions.combine(step, transitions.retire(step.after if step else instance, at=now))
         return () if step is None else self._writer.ops(step)
 
     def _event_ops(self, plan: JobPlan) -> list[Op]:

@@ -60,6 +60,7 @@ class JobPlan:
     job: Job
     creates: list[NewTry] = field(default_factory=list)
     stops: list[Instance] = field(default_factory=list)
+    releases: list[Instance] = field(default_factory=list)  # they have stopped for good
     destroys: list[Instance] = field(default_factory=list)
     events: list[JobEvent] = field(default_factory=list)
     wake_at: float | None = None
@@ -249,12 +250,26 @@ def _keep(plan: JobPlan, tries: Sequence[Instance], until: float, now: float) ->
         plan.events.append(JobEvent("expired", "", {"name": plan.job.name}))
         return
     plan.wake(until)
-    running = [each for each in tries if is_live(each) and each.desired is DesiredStatus.RUNNING]
+    running = [each for each in tries if is_live(each) and _may_go_on(each)]
     for each in running[:MAX_ENDINGS]:
         # What has no node has no logs, and would wait for one again.
         (plan.destroys if each.node is None else plan.stops).append(each)
-    if len(running) > MAX_ENDINGS:
+    stopped = [each for each in tries if _is_to_be_released(each)]
+    plan.releases += stopped[:MAX_ENDINGS]
+    if max(len(running), len(stopped)) > MAX_ENDINGS:
         plan.wake(now)
+
+
+def _is_to_be_released(instance: Instance) -> bool:
+    has_stopped = instance.observed.status is InstanceStatus.STOPPED
+    return has_stopped and instance.retiring_at is not None and not instance.is_released
+
+
+def _may_go_on(instance: Instance) -> bool:
+    """True if it runs, or somebody who stopped it could start it again."""
+    if instance.desired is DesiredStatus.DESTROYED:
+        return False
+    return instance.desired is DesiredStatus.RUNNING or instance.retiring_at is None
 
 
 def _remove(plan: JobPlan, tries: Sequence[Instance], now: float) -> None:

@@ -402,7 +402,7 @@ class PlacementPlanner:
         instance = None if record is None else record.value
         node = request = None
         if instance is not None and instance.node is not None and instance.observed.status not in TERMINAL:
-            node, request = instance.node, self._request(instance, instance.leaving)
+            node, request = instance.node, self._request(instance, instance.reserved_spec)
         before = self._scheduler.node_of(id)
         # It may be where it was and be another copy: what was between the two need not have been heard.
         if node != before or request != self._scheduler.request_of(id):

@@ -75,7 +75,7 @@ def supply_of(
     own = {contract_cells.cell_id_for(contract.id) for contract in sold}
     there = (one.value for one in known)
     used = total(
-        (one.leaving or one.spec).resources
+        one.reserved_spec.resources
         for one in there
         if one.observed.status not in TERMINAL and one.id not in own
     )

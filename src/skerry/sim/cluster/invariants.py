@@ -171,7 +171,7 @@ class InvariantChecker:
             return
         self._been_on.setdefault(instance.id, set()).add(node)
         bound = self._bound.setdefault(node, {})
-        bound[instance.id] = instance.leaving or instance.spec
+        bound[instance.id] = instance.reserved_spec
         known = self.nodes.get(node)
         if known is None:
             return
