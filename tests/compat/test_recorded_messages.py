@@ -57,6 +57,6 @@ def test_orders_that_an_earlier_node_wrote_down_are_read_again(recording: Record
     found = {copy.instance: copy for copy in records.load()}
     assert found.keys() == {recording.facts["running"], recording.facts["stopped"]}
     assert found[recording.facts["running"]].order.spec.name == "web"
-    terms = records.terms()
-    assert terms is not None
-    assert terms.node == recording.facts["node"]
+    config = records.config()
+    assert config is not None
+    assert config.node == recording.facts["node"]
