@@ -46,7 +46,7 @@ class Here:
         self, script: str, *checks: HealthCheck, desired: DesiredStatus = DesiredStatus.RUNNING, **more: Any
     ) -> None:
         wanted = spec(uri=Ground.reference, arguments=("sh", "-c", script), checks=checks, **more)
-        await self.instances.apply([InstanceOrder(InstanceId(ID), 1, wanted, desired)], is_whole=True)
+        await self.instances.apply([InstanceOrder(InstanceId(ID), 1, wanted, desired)], is_full=True)
 
     @property
     def history(self) -> LocalStatus:
@@ -68,7 +68,7 @@ class Here:
             os.close(nothing)
 
     async def clear(self) -> None:
-        await self.instances.apply([], is_whole=True)
+        await self.instances.apply([], is_full=True)
         await eventually(lambda: not self.instances._controllers)
 
 
