@@ -28,8 +28,8 @@ class Life:
         self.told: list[str] = []
         self._sent = 0
 
-    def order(self, *orders: InstanceOrder, gone: Collection[InstanceId] = ()) -> Life:
-        self.machine.take(orders, self.now, is_full=False, removed=gone)
+    def order(self, *orders: InstanceOrder, removed: Collection[InstanceId] = ()) -> Life:
+        self.machine.take(orders, self.now, is_full=False, removed=removed)
         return self.go_on()
 
     def go_on(self, for_s: float = 0.0) -> Life:
