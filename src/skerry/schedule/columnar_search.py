@@ -89,7 +89,7 @@ class ColumnarSearch:
             fits &= self._kinds.get(kind)
         costs = np.where(fits, volume if fullest else emptiness, _NEVER)
         if request.max_per_node:
-            costs[self._full_rows(request)] = _NEVER
+            costs[self._full_rows(request, replicas)] = _NEVER
         if not replicas:
             return self._cheapest(costs, host_ports)
         levels = (self._cheapest(level, host_ports) for level in self._levels(costs, replicas))
@@ -147,12 +147,12 @@ class ColumnarSearch:
             tally.add(ReplicaLimit(request.max_per_node), nodes)
         return tally.failure()
 
-    def _full_rows(self, request: PlacementRequest) -> list[int]:
-        """The nodes with as many replicas of the request's group as one node may have."""
+    def _full_rows(self, request: PlacementRequest, replicas: ReplicaCounts) -> list[int]:
+        """Of the nodes with replicas of the request's group, those that have as many as one node may have."""
         return [
-            row
-            for row, allocation in enumerate(self._allocations)
-            if filters.has_most_replicas(allocation, request)
+            bisect_left(self._ids, allocation.node)
+            for allocation in replicas
+            if allocation.view is not None and filters.has_most_replicas(allocation, request)
         ]
 
     def _rejections_of_kind(self, kind: RequirementKey) -> Counter[Rejection]:
