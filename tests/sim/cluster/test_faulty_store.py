@@ -96,3 +96,18 @@ def test_what_a_dead_server_had_sent_may_arrive_late_and_is_held_to_its_fence() 
     arrived = [simulated_time.run(use(seed, is_replaced=False)) for seed in range(20)]
     assert set(arrived) == {True, False}
     assert not any(simulated_time.run(use(seed, is_replaced=True)) for seed in range(20))
+
+
+def test_of_transactions_that_fail_some_happen_later() -> None:
+    async def use() -> tuple[int, int]:
+        inner = store()
+        line = FaultyStore(inner, FaultSchedule(random.Random(1), store_errors=1.0))
+        for number in range(100):
+            with suppress(errors.Unavailable):
+                await line.commit([Put(f"k{number}", b"")])
+        at_once = len((await inner.range("")).entries)
+        await line.arrived()
+        return at_once, len((await inner.range("")).entries)
+
+    at_once, in_the_end = simulated_time.run(use())
+    assert at_once < in_the_end < 100

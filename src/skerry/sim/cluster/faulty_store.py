@@ -1,8 +1,8 @@
 """One server's way to the store, which all servers share: it may be slow, fail, or be cut.
 
-A `Store` in front of another. A transaction that fails may have happened all the same, and one that was on
-its way when its server was killed may arrive long after: both are what a real network does, and what fences
-and expectations are for.
+A `Store` in front of another. A transaction that fails may have happened all the same, or may happen later,
+and so may one that was on its way when its server was killed: that is what a real network does, and what
+fences and expectations are for.
 """
 
 from __future__ import annotations
@@ -59,6 +59,10 @@ class FaultyStore:
             await self._travel()
         except asyncio.CancelledError:
             self._straggle(ops, expect)
+            raise
+        except errors.Unavailable:
+            if not self._is_cut:
+                self._straggle(ops, expect)
             raise
         revision = await self._store.commit(ops, expect)
         await self._return()
@@ -122,7 +126,7 @@ class FaultyStore:
             await asyncio.sleep(delay_s)
             self._require_life()
         if self.faults.happens(self.faults.store_errors / 2):
-            raise errors.Unavailable("the store cannot be reached; nothing was changed")
+            raise errors.Unavailable("the store cannot be reached")
 
     def _require_life(self) -> None:
         if self._is_cut:
