@@ -28,6 +28,7 @@ MAX_SPREAD = 4
 MAX_PER_NODE = 1000
 _MAX_VARIABLE = 32 * 1024
 _MAX_URI = 2048
+_CLOCKS_DIFFER_S = 1.0  # of a node and of the server, without anybody minding
 
 
 class WorkloadKind(enum.StrEnum):
@@ -336,6 +337,12 @@ class Instance(msgspec.Struct, frozen=True):
         if not self.is_released:
             return spec
         return msgspec.structs.replace(spec, resources=Resources(disk=spec.resources.disk))
+
+    def status_since(self, now: float) -> float:
+        """When its status began, by the clock of its node as far as that can be right: the time at which the
+        instance was created if it began before that, or after `now`."""
+        since = self.observed.since
+        return since if self.created_at <= since <= now + _CLOCKS_DIFFER_S else self.created_at
 
     def become(
         self,

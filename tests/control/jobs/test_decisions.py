@@ -260,6 +260,13 @@ def test_a_job_never_runs_too_many_tries_at_once_or_too_often_and_ends(data: st.
         assert set(seen.succeeded) == set(range(job.spec.completions))
 
 
+def test_a_node_whose_clock_is_ahead_does_not_hold_up_the_next_try() -> None:
+    job = replace(a_job(), failed={0: 1}, failures=1)
+    tries = [ended(a_try(job), 1, at=START + 86_400)]
+    assert decide(job, tries, START + 9, PAUSES).creates == []
+    assert decide(job, tries, START + 10, PAUSES).creates == [NewTry(0, 1)]
+
+
 @pytest.mark.parametrize(("failures", "pause"), [(1, 10.0), (2, 20.0), (5, 160.0), (6, 300.0), (999, 300.0)])
 def test_pauses_double_up_to_the_cap(failures: int, pause: float) -> None:
     assert PAUSES.after(failures) == pause

@@ -72,6 +72,23 @@ def test_a_burst_and_a_lull_that_are_short_change_nothing() -> None:
     assert history.add(policy, 5, 1, 300.0) == 1
 
 
+def test_a_load_that_was_not_known_for_a_while_is_watched_anew() -> None:
+    policy = AutoscalePolicy(min=1, max=10, up_after_s=30.0, down_after_s=300.0)
+    history = ScalingHistory()
+    assert history.add(policy, 5, 5, 0.0) == 5
+    # Its nodes were silent for six minutes; copies that have just been started have no load.
+    assert history.add(policy, 5, 1, 360.0) == 5
+    assert [history.add(policy, 5, 1, 360.0 + at) for at in range(10, 300, 10)] == [5] * 29
+    assert history.add(policy, 5, 1, 660.0) == 1
+
+
+def test_a_clock_that_is_set_back_does_not_stop_autoscaling() -> None:
+    policy = AutoscalePolicy(min=1, max=10, up_after_s=30.0, down_after_s=300.0)
+    history = ScalingHistory()
+    assert history.add(policy, 2, 2, 86_400.0) == 2
+    assert [history.add(policy, 2, 4, at) for at in (0.0, 10.0, 20.0, 30.0)] == [2, 2, 2, 4]
+
+
 @given(
     strategies.lists(strategies.tuples(strategies.floats(0.1, 100), strategies.integers(0, 50)), max_size=60)
 )

@@ -213,7 +213,7 @@ def _start(
         return
     busy = {owner_of(each).index for each in live}
     busy.update(job.succeeded)
-    ended_at = _failed_at(job.failed, tries)
+    ended_at = _failed_at(job.failed, tries, now)
     for index in range(job.spec.completions):
         if index in busy:
             continue
@@ -231,7 +231,7 @@ def _start(
             return
 
 
-def _failed_at(failed: Mapping[int, int], tries: Sequence[Instance]) -> dict[int, float]:
+def _failed_at(failed: Mapping[int, int], tries: Sequence[Instance], now: float) -> dict[int, float]:
     """When the last try of each completion that failed did."""
     if not failed:
         return {}
@@ -239,7 +239,7 @@ def _failed_at(failed: Mapping[int, int], tries: Sequence[Instance]) -> dict[int
     for each in tries:
         if _outcome(each) is _Outcome.FAILED:
             index = owner_of(each).index
-            times[index] = max(times.get(index, 0.0), each.observed.since)
+            times[index] = max(times.get(index, 0.0), each.status_since(now))
     return times
 
 

@@ -2,7 +2,8 @@
 
 A recommendation is so many copies that each would have the target's share of the load there is now. One that
 is higher counts when all of the last `up_after_s` called for more, one that is lower when all of the last
-`down_after_s` called for fewer: so that a short burst and a short lull change nothing.
+`down_after_s` called for fewer: so that a short burst and a short lull change nothing. While the load is not
+known, nothing counts.
 """
 
 from __future__ import annotations
@@ -16,6 +17,8 @@ from skerry.model.services import AutoscalePolicy, ScalingMetric, Service
 
 # A load this near to the target is on target, as a share of it.
 _TOLERANCE = 0.1
+# Without a recommendation for so long, what was recommended before says nothing about the time in between.
+_LONGEST_GAP_S = 30.0
 
 
 class ServiceLoad(msgspec.Struct, frozen=True, array_like=True):
@@ -67,12 +70,14 @@ class ScalingHistory:
     """The recommendations for one service, as far back as they matter."""
 
     def __init__(self) -> None:
-        self._since: float | None = None  # the first that was ever made
+        self._since: float | None = None  # since when there have been some without a gap
         self._made: deque[tuple[float, int]] = deque()
 
     def add(self, policy: AutoscalePolicy, replicas: int, wanted: int, now: float) -> int:
         """Take a recommendation; returns how many copies there should be now."""
-        if self._since is None:
+        # Also if the clock was set back.
+        if self._since is None or not 0.0 <= now - self._made[-1][0] <= _LONGEST_GAP_S:
+            self._made.clear()
             self._since = now
         self._made.append((now, wanted))
         longest = max(policy.up_after_s, policy.down_after_s)
