@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import functools
 from dataclasses import replace
-from typing import Annotated, Any
+from typing import Annotated, Any, TypedDict
 
 import msgspec
 from msgspec import UNSET, Meta, UnsetType
@@ -18,6 +18,7 @@ from msgspec import UNSET, Meta, UnsetType
 from skerry.model import errors, ids
 from skerry.model.ids import DEFAULT_NAMESPACE, Namespace
 from skerry.transport.http.endpoints import Endpoint, RequestContext
+from skerry.wire.rest_conventions import Cursor, Limit, Offset, page_size
 
 PREFIX = "/namespace/{namespace}"
 EVERY = "*"
@@ -60,6 +61,31 @@ class NamespaceFilter(msgspec.Struct, frozen=True, forbid_unknown_fields=True, k
     namespace: Annotated[
         str, Meta(description=f"Without it: `{DEFAULT_NAMESPACE}`; `{EVERY}`: all there are")
     ] = ""
+
+
+class PageArguments(TypedDict):
+    """Which part of a list, as those take it who have the list."""
+
+    limit: int
+    offset: int
+    cursor: str | None
+    namespace: Namespace | None
+
+
+class PageQuery(NamespaceFilter, frozen=True, forbid_unknown_fields=True, kw_only=True):
+    """Which part of a list of what is in namespaces."""
+
+    limit: Limit = 100
+    offset: Offset = 0
+    cursor: Cursor = ""
+
+    def arguments(self) -> PageArguments:
+        return PageArguments(
+            limit=page_size(self.limit),
+            offset=self.offset,
+            cursor=self.cursor or None,
+            namespace=listed_namespace(self),
+        )
 
 
 class NamespacePath(msgspec.Struct, frozen=True):

@@ -4,19 +4,28 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable
-from typing import Annotated
+from typing import Annotated, Any
 
 from msgspec import Meta
 
 from skerry.kit import ulid
 from skerry.kit.clock import Clock
 from skerry.model import errors
-from skerry.transport.http.endpoints import RequestContext
+from skerry.transport.http.endpoints import RequestContext, Response
 
 MAX_PAGE = 1000
 IF_MATCH = "If-Match"
 RETRY_HEADER = {"Idempotency-Key": "Makes it safe to send this again for a day: what was made is made once"}
 MATCH_HEADER = {IF_MATCH: "The `ETag` that was read: if it has changed since, nothing is done (412)"}
+# What creating something with a spec may raise, by PUT with an `Idempotency-Key`.
+CREATE_ERRORS = (
+    errors.Invalid,
+    errors.AlreadyExists,
+    errors.Unprocessable,
+    errors.Expired,
+    errors.TooLarge,
+    errors.Unavailable,
+)
 # A spec of the largest size, each character of it escaped.
 MAX_SPEC_BODY = 2 * 1024 * 1024
 
@@ -35,6 +44,13 @@ def name_seed(call: RequestContext, id: str, clock: Clock) -> str:
     """What decides the name of something that is made without one: a repeat of the request gets the same."""
     key = call.idempotency_key
     return id or (f"{call.caller.name} {key}" if key else ulid.new_id(clock.now()))
+
+
+def respond(document: Any, status: int | None = None, **headers: str) -> Response:
+    """An answer with headers; without a status, that of its route."""
+    return Response(
+        document, status, tuple((name.encode(), value.encode()) for name, value in headers.items())
+    )
 
 
 def etag(revision: int) -> str:

@@ -25,6 +25,7 @@ from skerry.model.resources import NO_RESOURCES, Gigabytes, Megabytes, Millicore
 from skerry.model.workloads import (
     MAX_RESTART_BUDGET,
     InstanceSpec,
+    MetricSource,
     RestartMode,
     RestartPolicy,
     UserNamespaceMode,
@@ -32,7 +33,14 @@ from skerry.model.workloads import (
 )
 from skerry.node.images import references
 from skerry.transport.access.spec_rules import check_userns
-from skerry.wire.check_documents import CheckInput, MetricInput, check_documents, checks_of, metric_of
+from skerry.wire.check_documents import (
+    CheckDocument,
+    CheckInput,
+    MetricInput,
+    check_documents,
+    checks_of,
+    metric_of,
+)
 
 T = TypeVar("T")
 
@@ -127,8 +135,8 @@ class SpecInput(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only
         `Unprocessable` for what cannot be, `Forbidden` for an image that is not the caller's to name."""
         old = base or _DEFAULTS
         policy = RestartPolicy(
-            _laid(self.restart, old.restart.when, RestartPolicy().when),
-            _laid(self.restart_budget, old.restart.budget, RestartPolicy().budget),
+            merge_field(self.restart, old.restart.when, RestartPolicy().when),
+            merge_field(self.restart_budget, old.restart.budget, RestartPolicy().budget),
         )
         uri = _needed("uri", self.uri, base.uri if base else None)
         return InstanceSpec(
@@ -150,17 +158,17 @@ class SpecInput(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only
                 port_mappings=_ports(self.port_mappings),
             ),
             restart=policy,
-            arguments=tuple(_laid(self.arguments, old.arguments, ())),
-            architecture=_laid(self.architecture, old.architecture, ""),
-            constraints=tuple(_laid(self.constraints, old.constraints, ())),
-            userns=_laid(self.userns, old.userns, UserNamespaceMode.PRIVATE),
+            arguments=tuple(merge_field(self.arguments, old.arguments, ())),
+            architecture=merge_field(self.architecture, old.architecture, ""),
+            constraints=tuple(merge_field(self.constraints, old.constraints, ())),
+            userns=merge_field(self.userns, old.userns, UserNamespaceMode.PRIVATE),
             granted_access=old.granted_access if self.uri is UNSET else grant_image_access(uri, giver, base),
             checks=old.checks if self.checks is UNSET else checks_of(self.checks or ()),
-            spread=tuple(_laid(self.spread, old.spread, ())),
-            max_per_node=_laid(self.max_per_node, old.max_per_node, 0),
+            spread=tuple(merge_field(self.spread, old.spread, ())),
+            max_per_node=merge_field(self.max_per_node, old.max_per_node, 0),
             metric=metric_of(self.metric)
             if isinstance(self.metric, MetricInput)
-            else _laid(self.metric, old.metric, None),
+            else merge_field(self.metric, old.metric, None),
         )
 
     def named(self, seed: str) -> Self:
@@ -179,6 +187,22 @@ class SpecInput(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only
         return spec
 
 
+class ImageSpecInput(SpecInput, frozen=True, forbid_unknown_fields=True, kw_only=True):
+    """What to run, as Skerry's own API has it; what is needed is `image`."""
+
+    image: OptionalField[Annotated[str, Meta(description="The same as `uri`")]] = UNSET
+
+    def with_uri(self, base: InstanceSpec | None = None) -> Self:
+        """The same with the image as `uri`; raises `Invalid` if both are given, and neither is the base's."""
+        if self.image is UNSET:
+            return self
+        if self.uri not in (UNSET, self.image, base.uri if base else None):
+            raise errors.Invalid(
+                "`uri` and `image` mean the same and differ; give one of them", field="image"
+            )
+        return replace(self, uri=self.image)
+
+
 class ResourceDocument(msgspec.Struct, frozen=True):
     """Amounts: `cpu` in thousandths of a core, `memory` in MB, `disk` in GB."""
 
@@ -191,6 +215,30 @@ class PortDocument(msgspec.Struct, frozen=True):
     source: int
     destination: int
     protocol: Protocol
+
+
+class TemplateDocument(msgspec.Struct, frozen=True, kw_only=True):
+    """What instances run, as Skerry's own API shows it."""
+
+    image: str
+    environment: tuple[str, ...]
+    resources: ResourceDocument
+    ports: tuple[str, ...]
+    arguments: tuple[str, ...]
+    architecture: str
+    constraints: tuple[str, ...]
+    userns: UserNamespaceMode
+    checks: tuple[CheckDocument, ...]
+    spread: tuple[str, ...]
+    max_per_node: int
+    metric: MetricSource | None
+
+
+def template_fields(spec: InstanceSpec) -> dict[str, Any]:
+    """The fields of a `TemplateDocument`."""
+    own = set(TemplateDocument.__struct_fields__)
+    fields = {name: value for name, value in spec_fields(spec).items() if name in own}
+    return {**fields, "image": spec.uri, "resources": resource_document(spec.resources)}
 
 
 def resource_document(resources: Resources) -> ResourceDocument:
@@ -248,7 +296,8 @@ def spec_fields(spec: InstanceSpec) -> dict[str, Any]:
     }
 
 
-def _laid(given: OptionalField[T], base: T, default: T) -> T:
+def merge_field(given: OptionalField[T], base: T, default: T) -> T:
+    """A field of a merge patch: `base` if it is not given, `default` if it is null."""
     if given is UNSET:
         return base
     return default if given is None else given
@@ -297,7 +346,7 @@ def _mapping(port: PortInput) -> PortMapping:
 
 def _decode_resources(given: OptionalField[ResourcesInput], base: Resources | None) -> Resources:
     if not isinstance(given, ResourcesInput):
-        return _laid(given, base or NO_RESOURCES, NO_RESOURCES)
+        return merge_field(given, base or NO_RESOURCES, NO_RESOURCES)
     cpu, memory, disk = (
         _amount(given, part, None if base is None else getattr(base, part)) for part in _PARTS
     )

@@ -26,8 +26,7 @@ from skerry.wire.kudo import documents, envelope
 from skerry.wire.kudo.context import KudoContext
 from skerry.wire.kudo.documents import InstanceDocument, InstanceInput
 from skerry.wire.kudo.envelope import ENVELOPE, Envelope, Envelopes
-from skerry.wire.namespaces import NamespaceFilter, NamespaceQuery, NamespaceTarget
-from skerry.wire.rest_conventions import Cursor, Limit, Offset
+from skerry.wire.namespaces import NamespaceQuery, NamespaceTarget, PageQuery
 
 _DESIRED_CALLS = {
     InstanceStatus.RUNNING: DesiredStatus.RUNNING,
@@ -40,12 +39,9 @@ class InstancePath(msgspec.Struct, frozen=True):
     id: Annotated[str, Meta(min_length=1, max_length=128)]
 
 
-class InstanceQuery(NamespaceFilter, frozen=True, forbid_unknown_fields=True, kw_only=True):
+class InstanceQuery(PageQuery, frozen=True, forbid_unknown_fields=True, kw_only=True):
     """Which instances; filters that are not given let all through."""
 
-    limit: Limit = 100
-    offset: Offset = 0
-    cursor: Cursor = ""
     type: Annotated[str, Meta(description="`CONTAINER`")] = ""
     state: Annotated[str, Meta(description="Statuses, with commas between, in any case")] = ""
     status: Annotated[str, Meta(description="The same as `state`")] = ""
@@ -95,13 +91,7 @@ async def list_instances(
         workload=WorkloadId(query.workload) if query.workload else None,
         name=query.name or None,
     )
-    found = kudo.instances.list(
-        wanted,
-        namespace=namespaces.listed_namespace(query),
-        limit=rest_conventions.page_size(query.limit),
-        offset=query.offset,
-        cursor=query.cursor or None,
-    )
+    found = kudo.instances.list(wanted, **query.arguments())
     items = tuple(_document(kudo, instance) for instance in found.items)
     return envelope.page_response(call, InstanceList(found.total, items, found.cursor), items)
 

@@ -21,20 +21,16 @@ from skerry.wire.kudo.context import KudoContext
 from skerry.wire.kudo.documents import WorkloadDocument, WorkloadInput
 from skerry.wire.kudo.envelope import ENVELOPE, Envelope, Envelopes
 from skerry.wire.kudo.rest_instances import DeletingInstance
-from skerry.wire.namespaces import NamespaceFilter, NamespaceQuery, NamespaceTarget
-from skerry.wire.rest_conventions import Cursor, Limit, Offset
+from skerry.wire.namespaces import NamespaceQuery, NamespaceTarget, PageQuery
 
 
 class WorkloadPath(msgspec.Struct, frozen=True):
     id: Annotated[str, Meta(min_length=1, max_length=128, description="Its id, or its name")]
 
 
-class WorkloadQuery(NamespaceFilter, frozen=True, forbid_unknown_fields=True, kw_only=True):
+class WorkloadQuery(PageQuery, frozen=True, forbid_unknown_fields=True, kw_only=True):
     """Which workloads."""
 
-    limit: Limit = 100
-    offset: Offset = 0
-    cursor: Cursor = ""
     type: Annotated[str, Meta(description="`CONTAINER`")] = ""
 
 
@@ -73,12 +69,7 @@ async def list_workloads(
     """In the order of their creation. `X-Total-Count` is the `count`, too."""
     if query.type:
         spec_documents.kind_of(query.type)  # there is one, so it lets all through
-    found = kudo.workloads.list(
-        limit=rest_conventions.page_size(query.limit),
-        offset=query.offset,
-        cursor=query.cursor or None,
-        namespace=namespaces.listed_namespace(query),
-    )
+    found = kudo.workloads.list(**query.arguments())
     items = tuple(map(documents.workload_document, found.items))
     return envelope.page_response(call, WorkloadList(found.total, items, found.cursor), items)
 

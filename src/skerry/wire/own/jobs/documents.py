@@ -14,40 +14,15 @@ from skerry.kit.clock import iso
 from skerry.model.jobs import Job, JobSpec, JobStatus
 from skerry.model.schedules import FunctionTarget, JobTarget, OverlapPolicy, RunStatus, Schedule, ScheduledRun
 from skerry.model.statuses import InstanceStatus
-from skerry.model.workloads import Instance, MetricSource, UserNamespaceMode
-from skerry.wire.check_documents import CheckDocument
-from skerry.wire.spec_documents import ResourceDocument, resource_document, spec_fields
+from skerry.model.workloads import Instance
+from skerry.wire.spec_documents import TemplateDocument, template_fields
 
-_SHOWN = (
-    "environment",
-    "ports",
-    "arguments",
-    "architecture",
-    "constraints",
-    "userns",
-    "checks",
-    "spread",
-    "max_per_node",
-    "metric",
-)
 Epoch = Annotated[float, Meta(description="Seconds since the epoch")]
 
 
-class JobSpecDocument(msgspec.Struct, frozen=True, kw_only=True):
+class JobSpecDocument(TemplateDocument, frozen=True, kw_only=True):
     """What a job runs, and how often; times are seconds."""
 
-    image: str
-    environment: tuple[str, ...]
-    resources: ResourceDocument
-    ports: tuple[str, ...]
-    arguments: tuple[str, ...]
-    architecture: str
-    constraints: tuple[str, ...]
-    userns: UserNamespaceMode
-    checks: tuple[CheckDocument, ...]
-    spread: tuple[str, ...]
-    max_per_node: int
-    metric: MetricSource | None
     completions: int
     parallelism: int
     retries: Annotated[int, Meta(description="Of each completion")]
@@ -194,14 +169,11 @@ def schedule_document(schedule: Schedule, upcoming: Sequence[float]) -> Schedule
 
 
 def _spec(spec: JobSpec) -> dict[str, Any]:
-    fields = spec_fields(spec.template)
     return {
-        "image": spec.template.uri,
-        "resources": resource_document(spec.template.resources),
+        **template_fields(spec.template),
         "completions": spec.completions,
         "parallelism": spec.parallelism,
         "retries": spec.retries,
         "deadline_s": spec.deadline_s,
         "keep_for_s": spec.keep_for_s,
-        **{name: fields[name] for name in _SHOWN},
     }

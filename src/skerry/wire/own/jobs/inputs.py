@@ -6,7 +6,7 @@ Of a schedule that is changed, what is not given stays, and null goes back to th
 
 from __future__ import annotations
 
-from typing import Annotated, Any, Literal, TypeVar
+from typing import Annotated, Any, Literal
 
 import msgspec
 from msgspec import UNSET, Meta, UnsetType
@@ -21,9 +21,7 @@ from skerry.model.jobs import MAX_COMPLETIONS, MAX_RETRIES, Job, JobSpec
 from skerry.model.schedules import FunctionTarget, JobTarget, OverlapPolicy
 from skerry.model.services import check_service_name
 from skerry.model.workloads import InstanceSpec, RestartMode
-from skerry.wire.spec_documents import OptionalField, SpecInput, made_name
-
-T = TypeVar("T")
+from skerry.wire.spec_documents import ImageSpecInput, OptionalField, SpecInput, made_name, merge_field
 
 _Namespace = (
     Annotated[str, Meta(description="Where it is made, unless the address says so; for ever")] | UnsetType
@@ -33,10 +31,9 @@ _Namespace = (
 NUMBERS = ("completions", "parallelism", "retries", "deadline_s", "keep_for_s")
 
 
-class JobSpecInput(SpecInput, frozen=True, forbid_unknown_fields=True, kw_only=True):
+class JobSpecInput(ImageSpecInput, frozen=True, forbid_unknown_fields=True, kw_only=True):
     """What a job runs, as of a workload, and how often; what is needed is `image`. Times are seconds."""
 
-    image: OptionalField[Annotated[str, Meta(description="The same as `uri`")]] = UNSET
     completions: OptionalField[Annotated[int, Meta(description=f"1 to {MAX_COMPLETIONS}; 1")]] = UNSET
     parallelism: OptionalField[Annotated[int, Meta(description="Tries at once; 1")]] = UNSET
     retries: OptionalField[Annotated[int, Meta(description=f"Of each completion, 0 to {MAX_RETRIES}; 3")]] = (
@@ -61,13 +58,7 @@ class JobSpecInput(SpecInput, frozen=True, forbid_unknown_fields=True, kw_only=T
                 "a try of a job never restarts by itself; say how often it is tried again with `retries`",
                 field="restart",
             )
-        if self.image is UNSET:
-            return replace(self, name=name)
-        if self.uri not in (UNSET, self.image):
-            raise errors.Invalid(
-                "`uri` and `image` mean the same and differ; give one of them", field="image"
-            )
-        return replace(self, name=name, uri=self.image)
+        return replace(self.with_uri(), name=name)
 
     def _numbers(self) -> dict[str, Any]:
         given = {field: getattr(self, field) for field in NUMBERS}
@@ -136,10 +127,10 @@ class ScheduleInput(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_
         return ScheduleSettings(
             base.cron if self.cron is UNSET else self.cron,
             target or base.target,
-            _laid(self.timezone, base.timezone, default.timezone),
-            _laid(self.overlap, base.overlap, default.overlap),
-            _laid(self.window_s, base.window_s, default.window_s),
-            _laid(self.paused, base.is_paused, default.is_paused),
+            merge_field(self.timezone, base.timezone, default.timezone),
+            merge_field(self.overlap, base.overlap, default.overlap),
+            merge_field(self.window_s, base.window_s, default.window_s),
+            merge_field(self.paused, base.is_paused, default.is_paused),
         )
 
     def _target(self, caller: Caller, name: str, job: Job | None) -> JobTarget | FunctionTarget | None:
@@ -158,9 +149,3 @@ class ScheduleInput(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_
 def _copied(template: InstanceSpec, caller: Caller, name: str) -> InstanceSpec:
     """Refused if the caller may not have it, also if another made the job."""
     return SpecInput(name=name).given_by(caller, template)
-
-
-def _laid(given: OptionalField[T], base: T, default: T) -> T:
-    if given is UNSET:
-        return base
-    return default if given is None else given

@@ -14,24 +14,20 @@ from skerry.model import errors
 from skerry.model.jobs import Job
 from skerry.transport.http.endpoints import RequestContext, Response, endpoint
 from skerry.wire import namespaces, rest_conventions
-from skerry.wire.namespaces import NamespaceFilter, NamespaceQuery, NamespaceTarget
+from skerry.wire.namespaces import NamespaceQuery, NamespaceTarget, PageQuery
 from skerry.wire.own.jobs import documents
 from skerry.wire.own.jobs.context import JobContext
 from skerry.wire.own.jobs.documents import JobDocument, TryDocument
 from skerry.wire.own.jobs.inputs import JobInput
-from skerry.wire.rest_conventions import Cursor, Limit, Offset
 
 
 class JobPath(msgspec.Struct, frozen=True):
     name: Annotated[str, Meta(min_length=1, max_length=128, description="Its name, or its id")]
 
 
-class JobQuery(NamespaceFilter, frozen=True, forbid_unknown_fields=True, kw_only=True):
+class JobQuery(PageQuery, frozen=True, forbid_unknown_fields=True, kw_only=True):
     """Which jobs."""
 
-    limit: Limit = 100
-    offset: Offset = 0
-    cursor: Cursor = ""
     schedule: Annotated[str, Meta(description="Only runs of the schedule of that name")] = ""
 
 
@@ -58,17 +54,11 @@ class TryList(msgspec.Struct, frozen=True):
 )
 async def list_jobs(context: JobContext, call: RequestContext, query: JobQuery) -> JobList:
     """In the order of their creation, those that are over included, until they are removed."""
-    namespace = namespaces.listed_namespace(query)
     schedule = None
     if query.schedule:
+        namespace = namespaces.listed_namespace(query)
         schedule = (await context.schedules.read(query.schedule, namespace)).value.id
-    page = context.jobs.list(
-        limit=rest_conventions.page_size(query.limit),
-        offset=query.offset,
-        cursor=query.cursor or None,
-        namespace=namespace,
-        schedule=schedule,
-    )
+    page = context.jobs.list(**query.arguments(), schedule=schedule)
     items = tuple(documents.job_document(job, context.jobs.tries(job)) for job in page.items)
     return JobList(page.total, items, page.cursor)
 
@@ -88,14 +78,7 @@ async def show(
     summary="Create a job",
     status=201,
     extra_statuses={200: "It was there already, with the same spec, or of the same Idempotency-Key."},
-    raises=(
-        errors.Invalid,
-        errors.AlreadyExists,
-        errors.Unprocessable,
-        errors.Expired,
-        errors.TooLarge,
-        errors.Unavailable,
-    ),
+    raises=rest_conventions.CREATE_ERRORS,
     headers=rest_conventions.RETRY_HEADER,
     max_body_bytes=rest_conventions.MAX_SPEC_BODY,
 )
@@ -163,5 +146,5 @@ async def tries(context: JobContext, call: RequestContext, path: JobPath, query:
 
 
 def _answer(context: JobContext, job: Job, *, status: int | None = None, **headers: str) -> Response:
-    sent = tuple((name.encode(), value.encode()) for name, value in headers.items())
-    return Response(documents.job_document(job, context.jobs.tries(job)), status, sent)
+    document = documents.job_document(job, context.jobs.tries(job))
+    return rest_conventions.respond(document, status, **headers)

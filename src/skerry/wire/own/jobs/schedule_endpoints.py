@@ -16,26 +16,17 @@ from skerry.model.schedules import Schedule
 from skerry.model.services import check_service_name
 from skerry.transport.http.endpoints import RequestContext, Response, endpoint
 from skerry.wire import namespaces, rest_conventions
-from skerry.wire.namespaces import NamespaceFilter, NamespaceQuery, NamespaceTarget
+from skerry.wire.namespaces import NamespaceQuery, NamespaceTarget, PageQuery
 from skerry.wire.own.jobs import documents
 from skerry.wire.own.jobs.context import JobContext
 from skerry.wire.own.jobs.documents import RunDocument, ScheduleDocument
 from skerry.wire.own.jobs.inputs import ScheduleInput
-from skerry.wire.rest_conventions import Cursor, Limit, Offset
 
 _CHANGE_ERRORS = (errors.Invalid, errors.NotFound, errors.FailedPrecondition, errors.Unavailable)
 
 
 class SchedulePath(msgspec.Struct, frozen=True):
     name: Annotated[str, Meta(min_length=1, max_length=128)]
-
-
-class ScheduleQuery(NamespaceFilter, frozen=True, forbid_unknown_fields=True, kw_only=True):
-    """Which schedules."""
-
-    limit: Limit = 100
-    offset: Offset = 0
-    cursor: Cursor = ""
 
 
 class ScheduleList(msgspec.Struct, frozen=True):
@@ -47,14 +38,9 @@ class ScheduleList(msgspec.Struct, frozen=True):
 
 
 @endpoint("GET", "/schedule/", summary="List schedules", raises=(errors.Invalid, errors.Unprocessable))
-async def list_schedules(context: JobContext, call: RequestContext, query: ScheduleQuery) -> ScheduleList:
+async def list_schedules(context: JobContext, call: RequestContext, query: PageQuery) -> ScheduleList:
     """In the order of their creation."""
-    page = context.schedules.list(
-        limit=rest_conventions.page_size(query.limit),
-        offset=query.offset,
-        cursor=query.cursor or None,
-        namespace=namespaces.listed_namespace(query),
-    )
+    page = context.schedules.list(**query.arguments())
     return ScheduleList(page.total, tuple(_document(context, each) for each in page.items), page.cursor)
 
 
@@ -73,15 +59,7 @@ async def show(
     summary="Create a schedule",
     status=201,
     extra_statuses={200: "It was there already, with the same settings, or of the same Idempotency-Key."},
-    raises=(
-        errors.Invalid,
-        errors.NotFound,
-        errors.AlreadyExists,
-        errors.Unprocessable,
-        errors.Expired,
-        errors.TooLarge,
-        errors.Unavailable,
-    ),
+    raises=(*rest_conventions.CREATE_ERRORS, errors.NotFound),
     headers=rest_conventions.RETRY_HEADER,
     max_body_bytes=rest_conventions.MAX_SPEC_BODY,
 )
@@ -215,5 +193,4 @@ def _document(context: JobContext, schedule: Schedule) -> ScheduleDocument:
 def _answer(
     context: JobContext, schedule: Schedule, *, status: int | None = None, **headers: str
 ) -> Response:
-    sent = tuple((name.encode(), value.encode()) for name, value in headers.items())
-    return Response(_document(context, schedule), status, sent)
+    return rest_conventions.respond(_document(context, schedule), status, **headers)

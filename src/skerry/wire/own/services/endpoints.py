@@ -18,12 +18,12 @@ from skerry.model.services import Service
 from skerry.transport.http.endpoints import RequestContext, Response, endpoint
 from skerry.wire import namespaces, rest_conventions
 from skerry.wire.diagnostic_documents import EventDocument, event_document
-from skerry.wire.namespaces import NamespaceFilter, NamespaceQuery, NamespaceTarget
+from skerry.wire.namespaces import NamespaceQuery, NamespaceTarget, PageQuery
 from skerry.wire.own.services import documents
 from skerry.wire.own.services.context import ServiceContext
 from skerry.wire.own.services.documents import RevisionDocument, ServiceDocument, ServicePlanDocument
 from skerry.wire.own.services.inputs import RollbackRequest, ScaleRequest, ServiceInput
-from skerry.wire.rest_conventions import Cursor, Limit, Offset
+from skerry.wire.rest_conventions import Limit
 
 _CHANGE_ERRORS = (
     errors.Invalid,
@@ -36,14 +36,6 @@ _CHANGE_ERRORS = (
 
 class ServicePath(msgspec.Struct, frozen=True):
     name: Annotated[str, Meta(min_length=1, max_length=128, description="Its name, or its id")]
-
-
-class ServiceQuery(NamespaceFilter, frozen=True, forbid_unknown_fields=True, kw_only=True):
-    """Which services."""
-
-    limit: Limit = 100
-    offset: Offset = 0
-    cursor: Cursor = ""
 
 
 class ServiceEventsQuery(NamespaceQuery, frozen=True, forbid_unknown_fields=True, kw_only=True):
@@ -76,15 +68,10 @@ class ServiceEvents(msgspec.Struct, frozen=True):
 
 @endpoint("GET", "/service/", summary="List services", raises=(errors.Invalid, errors.Unprocessable))
 async def list_services(
-    context: ServiceContext, call: RequestContext, query: ServiceQuery
+    context: ServiceContext, call: RequestContext, query: PageQuery
 ) -> ServiceList | Response:
     """In the order of their creation, those that are being deleted included; without their copies."""
-    page = context.services.list(
-        limit=rest_conventions.page_size(query.limit),
-        offset=query.offset,
-        cursor=query.cursor or None,
-        namespace=namespaces.listed_namespace(query),
-    )
+    page = context.services.list(**query.arguments())
     return ServiceList(page.total, tuple(map(documents.service_summary, page.items)), page.cursor)
 
 
@@ -102,15 +89,7 @@ async def show(
     summary="Create a service",
     status=201,
     extra_statuses={200: "It was there already, with the same spec, or of the same Idempotency-Key."},
-    raises=(
-        errors.Invalid,
-        errors.AlreadyExists,
-        errors.Conflict,
-        errors.Unprocessable,
-        errors.Expired,
-        errors.TooLarge,
-        errors.Unavailable,
-    ),
+    raises=(*rest_conventions.CREATE_ERRORS, errors.Conflict),
     headers=rest_conventions.RETRY_HEADER,
     max_body_bytes=rest_conventions.MAX_SPEC_BODY,
 )
@@ -335,5 +314,4 @@ async def _answer(
 ) -> Response:
     state = await context.services.get(name, namespaces.requested_namespace(query))
     headers["etag"] = rest_conventions.etag(state.revision)
-    sent = tuple((key.encode(), value.encode()) for key, value in headers.items())
-    return Response(documents.service_document(state), status, sent)
+    return rest_conventions.respond(documents.service_document(state), status, **headers)

@@ -26,7 +26,7 @@ from skerry.model.services import (
     UpdatePolicy,
     check_service_name,
 )
-from skerry.wire.spec_documents import OptionalField, SpecInput
+from skerry.wire.spec_documents import ImageSpecInput, OptionalField
 
 T = TypeVar("T", bound=msgspec.Struct)
 
@@ -65,14 +65,13 @@ class AutoscaleInput(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw
     down_after_s: OptionalField[float] = UNSET
 
 
-class ServiceInput(SpecInput, frozen=True, forbid_unknown_fields=True, kw_only=True):
+class ServiceInput(ImageSpecInput, frozen=True, forbid_unknown_fields=True, kw_only=True):
     """A service: what to run as of a workload, in how many copies, and how they are kept and replaced."""
 
     kind: Annotated[Literal["service"], Meta(description="For clients that write it")] | UnsetType = UNSET
     namespace: (
         Annotated[str, Meta(description="Where it is made, unless the address says so; for ever")] | UnsetType
     ) = UNSET
-    image: OptionalField[Annotated[str, Meta(description="The same as `uri`")]] = UNSET
     replicas: OptionalField[Annotated[int, Meta(description=f"0 to {MAX_REPLICAS}")]] = UNSET
     update: OptionalField[UpdateInput] = UNSET
     budget: OptionalField[BudgetInput] = UNSET
@@ -82,28 +81,17 @@ class ServiceInput(SpecInput, frozen=True, forbid_unknown_fields=True, kw_only=T
         """The spec that this makes of `base` if `caller` sends it."""
         if isinstance(self.name, str):
             check_service_name(self.name)
-        given = self._with_uri(base)
+        template = base.template if base else None
         autoscale = _autoscale(self.autoscale, base.autoscale if base else None)
         least = 1 if autoscale is None else autoscale.min
         replicas = (base.replicas if base else least) if self.replicas is UNSET else self.replicas
         return ServiceSpec(
-            given.given_by(caller, base.template if base else None),
+            self.with_uri(template).given_by(caller, template),
             least if replicas is None else replicas,
-            _laid(self.update, base.update if base else UpdatePolicy(), UpdatePolicy()),
-            _laid(self.budget, base.budget if base else DisruptionBudget(), DisruptionBudget()),
+            _merge(self.update, base.update if base else UpdatePolicy(), UpdatePolicy()),
+            _merge(self.budget, base.budget if base else DisruptionBudget(), DisruptionBudget()),
             autoscale,
         )
-
-    def _with_uri(self, base: ServiceSpec | None) -> ServiceInput:
-        """With the image as `uri`."""
-        if self.image is UNSET:
-            return self
-        present = base.template.uri if base else None
-        if self.uri not in (UNSET, self.image, present):
-            raise errors.Invalid(
-                "`uri` and `image` mean the same and differ; give one of them", field="image"
-            )
-        return replace(self, uri=self.image)
 
 
 class ScaleRequest(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
@@ -124,14 +112,14 @@ def _autoscale(given: OptionalField[AutoscaleInput], base: AutoscalePolicy | Non
     if not isinstance(given, AutoscaleInput):
         return base if given is UNSET else None
     if base is not None:
-        return _laid(given, base, base)
+        return _merge(given, base, base)
     fields = _given(given)
     if fields.get("min") is None or fields.get("max") is None:
         raise errors.Invalid("autoscaling needs `min` and `max` replicas", field="autoscale.min")
     return AutoscalePolicy(**{name: value for name, value in fields.items() if value is not None})
 
 
-def _laid(given: msgspec.Struct | UnsetType | None, base: T, default: T) -> T:
+def _merge(given: msgspec.Struct | UnsetType | None, base: T, default: T) -> T:
     """`base` with the fields that are given; null is the field's default."""
     if given is UNSET:
         return base
