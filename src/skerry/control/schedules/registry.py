@@ -19,7 +19,7 @@ from skerry.control.jobs.registry import check_spec
 from skerry.control.paging import ListPage
 from skerry.control.schedules import decisions, due_times
 from skerry.control.schedules.table import ScheduleRecord, ScheduleTable, schedule_key
-from skerry.control.workloads.registry import check_may_create, check_space
+from skerry.control.workloads.registry import check_match, check_may_create, check_space
 from skerry.kit import logs, ulid
 from skerry.kit.clock import Clock
 from skerry.model import errors
@@ -198,10 +198,7 @@ class ScheduleRegistry:
         check_space()
 
         def decide(record: ScheduleRecord) -> Write[Schedule] | None:
-            if if_match is not None and if_match != record.revision:
-                raise errors.FailedPrecondition(
-                    "it has changed since you read it; read it again, then decide anew"
-                )
+            check_match(record.revision, if_match)
             before, now = record.value, self._clock.now()
             after = _apply(before, merge(ScheduleSettings.of(before)), now)
             if after == before:
