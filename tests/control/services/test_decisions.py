@@ -5,7 +5,8 @@ from __future__ import annotations
 import pytest
 from msgspec.structs import replace
 
-from skerry.control.services import rollouts
+from skerry.control.services import decisions, rollouts
+from skerry.control.services.copies import NodeAvailability
 from skerry.model import errors
 from skerry.model.ids import NodeId
 from skerry.model.ports import PortMapping
@@ -313,6 +314,67 @@ def test_a_node_whose_clock_is_ahead_does_not_stop_an_update() -> None:
     ahead = replace(world.copies[new.id].observed, since=world.now + 7200)
     world.copies[new.id] = replace(world.copies[new.id], observed=ahead)
     assert len(world.turn().retires) == 1
+
+
+def test_copies_on_nodes_that_are_silent_are_not_destroyed_for_an_update() -> None:
+    """The server may be the one that is cut off, and all of them in service."""
+    world = well(3, update=replace(QUICK, order=UpdateOrder.STOP_FIRST, max_unavailable=1))
+    world.unreachable = {NodeId("n0"), NodeId("n1"), NodeId("n2")}
+    world.service = updated(world.service, revision(2), world.now)
+    plan = world.turn()
+    assert (plan.retires, plan.destroys) == ([], [])
+    world.unreachable.clear()
+    world.settle()
+    assert world.revisions() == [2, 2, 2]
+
+
+def test_a_node_whose_clock_is_ahead_does_not_hold_up_the_next_copy() -> None:
+    world = well(1)
+    (copy,) = world.existing
+    world.end(copy)
+    ahead = replace(world.copies[copy.id].observed, since=world.now + 86_400)
+    world.copies[copy.id] = replace(world.copies[copy.id], observed=ahead)
+    world.now += 1.0
+    (new,) = world.turn().creates
+    assert new.attempt == 1
+
+
+def test_a_copy_that_retires_goes_also_if_the_clock_is_set_back() -> None:
+    world = well(2, update=replace(QUICK, drain_s=5.0))
+    world.service = replace(world.service, replicas=1)
+    assert len(world.turn().retires) == 1
+    world.now -= 30.0
+    assert world.turn().destroys == [], "perhaps another server leads, whose clock is behind"
+    world.now -= 3600.0
+    assert len(world.turn().destroys) == 1
+
+
+def test_canaries_that_get_worse_after_a_long_wait_have_their_whole_deadline() -> None:
+    world = well(3, update=replace(QUICK, canary=1))
+    world.service = updated(world.service, revision(2), world.now)
+    world.settle()
+    world.now += 10_000
+    canary = next(copy for copy in world.ready if not is_old(copy))
+    world.check(canary, has_passed=False)
+    world.turn()
+    assert world.service.status(2) is ServiceStatus.CANARY
+    world.now += world.service.update.deadline_s
+    world.turn()
+    assert world.service.status(2) is ServiceStatus.REVERTING
+
+
+def test_the_time_in_which_nobody_led_does_not_count_against_an_update() -> None:
+    world = well(1)
+    world.service = updated(world.service, revision(2), world.now)
+    world.turn()
+    world.now += 86_400
+    deadline_s = world.service.update.deadline_s
+    copies = list(world.copies.values())
+    nodes = NodeAvailability(watched_since=world.now)
+    plan = decisions.decide(world.service, copies, nodes, world.now + deadline_s - 1)
+    assert (plan.events, plan.wake_at) == ([], world.now + deadline_s)
+    plan = decisions.decide(world.service, copies, nodes, world.now + deadline_s)
+    assert [event.kind for event in plan.events] == ["failed", "reverting"]
 
 
 def test_a_deleted_service_takes_its_copies_with_it_and_is_removed_when_they_are_gone() -> None:

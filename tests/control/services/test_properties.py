@@ -150,6 +150,7 @@ class ServiceMachine(RuleBasedStateMachine):
         """Decide and do it, and look whether that was allowed."""
         world = self.world
         ready, existing = len(world.ready), len(world.existing)
+        silent = [copy for copy in world.copies.values() if copy.is_ready and copy.node in world.unreachable]
         plan = world.turn()
         service: Service = plan.service
         bounds = service.bounds
@@ -158,6 +159,8 @@ class ServiceMachine(RuleBasedStateMachine):
         allowed = max(bounds.unavailable, service.budget.resolve(service.replicas))
         lowered = ready - len(world.ready)
         if lowered:
+            assert len(world.ready) >= service.replicas - allowed, (ready, len(world.ready))
+        if any(not world.copies[copy.id].is_ready for copy in silent):  # it may have been in service
             assert len(world.ready) >= service.replicas - allowed, (ready, len(world.ready))
         assert not {copy.id for copy in plan.retires} & {copy.id for copy in plan.destroys}
         return plan

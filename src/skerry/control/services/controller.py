@@ -100,6 +100,7 @@ class ServiceController:
         await self._instances.sync()
         await self._tables.services.sync()
         self._slots = asyncio.Semaphore(_UNDER_WAY)
+        self._nodes = self._nodes._replace(watched_since=self._clock.now())
         self._uncertain.clear()  # the store refuses what has the fence of an earlier term
         self._queue.clear()
         self._queue.add_all(record.value.id for _, record in self._tables.services.items())
@@ -266,7 +267,9 @@ class ServiceController:
         is_heard = condition is not None and condition.liveness is Liveness.LIVE
         is_draining = condition is not None and condition.drain_by is not None
         if _put(self._unreachable, node, not is_heard) | _put(self._draining, node, is_draining):
-            self._nodes = NodeAvailability(frozenset(self._unreachable), frozenset(self._draining))
+            self._nodes = self._nodes._replace(
+                unreachable=frozenset(self._unreachable), draining=frozenset(self._draining)
+            )
             for known in self._instances.index.on_node(node):
                 self._instance_changed(None, known)
 

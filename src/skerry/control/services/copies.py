@@ -21,6 +21,7 @@ class NodeAvailability(NamedTuple):
 
     unreachable: frozenset[NodeId] = frozenset()  # not heard of: what is there may or may not be ready
     draining: frozenset[NodeId] = frozenset()
+    watched_since: float = 0.0  # by whoever leads now: what progress there was before, nobody may have seen
 
 
 class ServiceCopies:
@@ -50,7 +51,7 @@ class ServiceCopies:
             else:
                 self.serving.setdefault(index, []).append(copy)
         for ended in self.over.values():
-            ended.sort(key=lambda copy: (copy.observed.since, copy.id))
+            ended.sort(key=lambda copy: (copy.created_at, copy.id))  # nodes' clocks differ
         # Asked of every copy again and again, and the same for all: a service may have thousands.
         rollout = service.rollout
         self.is_frozen = rollout is not None and (rollout.is_halted or service.is_paused)
@@ -86,6 +87,10 @@ class ServiceCopies:
 
     def is_of_target(self, copy: Instance) -> bool:
         return owner_of(copy).revision == self._service.target.number
+
+    @property
+    def watched_since(self) -> float:
+        return self._nodes.watched_since
 
     def is_reachable(self, copy: Instance) -> bool:
         return copy.node not in self._nodes.unreachable

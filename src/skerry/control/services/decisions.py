@@ -3,7 +3,8 @@
 What always holds of what is decided here:
 
 - There are never more than `replicas + max_surge` copies, however they came about.
-- A ready copy is taken out of service only while at least `replicas - max_unavailable` others are ready.
+- A ready copy is taken out of service only while at least `replicas - max_unavailable` others are ready. One
+  on a node that is silent does not count as ready, and is not taken either unless enough others are.
 - A copy that failed is replaced for ever, after pauses that grow.
 - A copy leaves in two steps: it is retired, which takes it out of service, and destroyed when it has drained.
 
@@ -33,6 +34,8 @@ _FIRST_PAUSE_S = 1.0
 _LONGEST_PAUSE_S = 300.0
 _LASTED_S = 600.0
 _MOST_ATTEMPTS = 16  # beyond which the pause does not grow
+# The clocks of two servers, at most. What is further ahead was written before the clock was set back.
+_CLOCKS_DIFFER_S = 60.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -110,7 +113,8 @@ class _Decision:
         """Destroy what has been out of service for long enough, or does not run anyway."""
         for copy in self._copies.leaving:
             until = (copy.retiring_at or 0.0) + self._service.update.drain_s
-            if until <= self._now or not _may_serve(copy):
+            is_set_back = until > self._now + 2 * self._service.update.drain_s + _CLOCKS_DIFFER_S
+            if until <= self._now or is_set_back or not _may_serve(copy):
                 self._plan.destroys.append(copy)
             else:
                 self._plan.wake(until)
@@ -203,7 +207,7 @@ class _Decision:
     def _create(self, index: int) -> None:
         """Create a copy, unless its predecessor failed a short while ago."""
         revision = self._copies.wanted(index)
-        attempt, due_at = _next_attempt(self._copies.over.get(index, ()), revision)
+        attempt, due_at = _next_attempt(self._copies.over.get(index, ()), revision, self._now)
         if due_at > self._now:
             self._plan.wake(due_at)
             return
@@ -214,13 +218,16 @@ class _Decision:
         """Retire a copy if so many others stay ready; destroy it at once if it serves nobody anyway."""
         if copy.id in self._leaving:
             return
-        if not self._copies.is_ready(copy):
-            self._leaving.add(copy.id)
-            self._plan.destroys.append(copy)
-        elif self._ready - 1 >= floor:
+        if self._copies.is_ready(copy):
+            if self._ready - 1 < floor:
+                return
             self._ready -= 1
-            self._leaving.add(copy.id)
             self._plan.retires.append(copy)
+        elif copy.is_ready and self._ready < floor:
+            return  # its node is silent, and it may well be in service there
+        else:
+            self._plan.destroys.append(copy)
+        self._leaving.add(copy.id)
 
     def _left(self, index: int) -> Sequence[Instance]:
         group = self._copies.serving.get(index, [])
@@ -241,7 +248,7 @@ def _may_serve(copy: Instance) -> bool:
     return copy.desired is DesiredStatus.RUNNING and copy.node is not None and copy.observed.has_passed
 
 
-def _next_attempt(ended: Iterable[Instance], revision: ServiceRevision) -> tuple[int, float]:
+def _next_attempt(ended: Iterable[Instance], revision: ServiceRevision, now: float) -> tuple[int, float]:
     """Which attempt the next copy is, and when it is due, after those of its index that are over."""
     last = None
     for copy in ended:
@@ -249,7 +256,8 @@ def _next_attempt(ended: Iterable[Instance], revision: ServiceRevision) -> tuple
             last = copy
     if last is None:
         return 0, 0.0
-    if last.observed.since - last.created_at >= _LASTED_S:
-        return 1, last.observed.since + _FIRST_PAUSE_S
+    ended_at = last.status_since(now)
+    if ended_at - last.created_at >= _LASTED_S:
+        return 1, ended_at + _FIRST_PAUSE_S
     attempt = min(owner_of(last).attempt + 1, _MOST_ATTEMPTS)
-    return attempt, last.observed.since + min(_LONGEST_PAUSE_S, _FIRST_PAUSE_S * 2 ** (attempt - 1))
+    return attempt, ended_at + min(_LONGEST_PAUSE_S, _FIRST_PAUSE_S * 2 ** (attempt - 1))

@@ -64,7 +64,7 @@ def advance(service: Service, copies: ServiceCopies, now: float) -> RolloutAdvan
     waits_for_people = rollout.is_canary and rollout.canaries_good_at is not None
     reason = _crashes(service, copies, rollout)
     if not reason and not waits_for_people:
-        fails_at = rollout.progress_at + service.update.deadline_s
+        fails_at = max(rollout.progress_at, copies.watched_since) + service.update.deadline_s
         if now >= fails_at:
             reason = _overdue(service, copies, good)
         else:
@@ -95,7 +95,10 @@ def _complete(result: RolloutAdvance, rollout: ServiceRollout) -> None:
 def _try_canaries(result: RolloutAdvance, rollout: ServiceRollout, good: int, now: float) -> ServiceRollout:
     update = result.service.update
     if good < min(update.canary, result.service.replicas):
-        return replace(rollout, canaries_good_at=None)
+        if rollout.canaries_good_at is None:
+            return rollout
+        # They have their whole deadline to get well: while they were good, nothing was waited for.
+        return replace(rollout, canaries_good_at=None, progress_at=now)
     if rollout.canaries_good_at is None:
         rollout = replace(rollout, canaries_good_at=now)
     if update.promote_after_s is None or rollout.canaries_good_at is None:
