@@ -91,6 +91,10 @@ RETIRED_WORDS = frozenset(
 # These are retired in the packages that have been reworked, and remain elsewhere.
 RETIRED_WORDS_IN = {
     "control": frozenset({"told", "door", "doors", "promise", "promises", "promised", "room", "rooms"}),
+    "market": frozenset(
+        {"told", "loan", "loans", "lent", "lend", "door", "doors", "book", "books"}
+        | {"promise", "promised", "ask", "asked", "hear", "heard", "kept"}
+    ),
     "model": frozenset({"told"}),
     "node/agent": frozenset({"told", "door", "doors", "promise", "promised", "room", "terms"}),
     "schedule": frozenset(

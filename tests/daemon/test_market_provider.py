@@ -70,7 +70,7 @@ class Provider:
         hold = await self.market.ledger.reserve(ANN, FLAVOR, resources=Resources(resources(cores).cpu))
         return (await self.market.ledger.purchase(hold.id, ANN)).contract
 
-    async def lent(self, contract: Contract) -> Instance:
+    async def leased(self, contract: Contract) -> Instance:
         """Wait until the contract's cell is placed; its node then makes it at once."""
         await self.server.becomes(cell_id_for(contract.id), InstanceStatus.SCHEDULED)
         found = self.cell(contract.id)
@@ -113,7 +113,7 @@ async def test_a_contract_is_a_cell_on_the_node_that_it_was_carved_from() -> Non
     async with providing(machine("m", 3), machine("n")) as p:
         await p.offers(4)
         contract = await p.buy(2)
-        cell = await p.lent(contract)
+        cell = await p.leased(contract)
         assert (cell.node, cell.namespace, cell.spec.kind) == ("n", NAMESPACE, WorkloadKind.CELL)
         assert (cell.spec.resources, cell.spec.uri) == (contract.taken, f"contract:{contract.id}")
         assert cell.spec.architecture == "amd64"
@@ -132,7 +132,7 @@ async def test_a_contract_that_nobody_opens_ends_its_cell_goes_and_its_room_is_o
     async with providing(machine("n"), open_s=0.2) as p:
         await p.offers(4)
         contract = await p.buy(2)
-        cell = await p.lent(contract)
+        cell = await p.leased(contract)
         await p.server.becomes(cell.id, InstanceStatus.RUNNING)
         assert p.offered() == 2
 
@@ -154,7 +154,7 @@ async def test_nobody_else_stops_or_destroys_a_cell_and_one_that_goes_all_the_sa
     async with providing(machine("n")) as p:
         await p.offers(4)
         contract = await p.buy(2)
-        cell = await p.lent(contract)
+        cell = await p.leased(contract)
         await p.server.becomes(cell.id, InstanceStatus.RUNNING)
         for change in (p.server.instances.stop, p.server.instances.destroy):
             with pytest.raises(errors.Forbidden, match="skerry market reclaim"):
@@ -165,7 +165,7 @@ async def test_nobody_else_stops_or_destroys_a_cell_and_one_that_goes_all_the_sa
         )
         await p.server.instances.destroy(cell.id, actor=MARKET)
         await p.server.obey("n")
-        again = await p.lent(contract)
+        again = await p.leased(contract)
         assert again.generation > cell.generation
         assert again.node == "n"
 
@@ -185,14 +185,14 @@ async def test_a_cell_that_failed_is_shown_for_a_while_and_then_made_again() -> 
         p.market.clock.advance(10)
         await estate.lend(contract, None)
         await p.server.obey("n")
-        await p.lent(contract)
+        await p.leased(contract)
 
 
 async def test_a_server_that_no_longer_leads_makes_and_removes_no_cell() -> None:
     async with providing(machine("n")) as p:
         await p.offers(4)
         contract = await p.buy(2)
-        cell = await p.lent(contract)
+        cell = await p.leased(contract)
         store = p.market.store
         stale = Expect("other-leader", await store.commit([Put("other-leader", b"here")]))
         await store.commit([Put("other-leader", b"there")])
@@ -203,7 +203,7 @@ async def test_a_server_that_no_longer_leads_makes_and_removes_no_cell() -> None
             await estate.take_back(contract.id, stale)
         with pytest.raises(LeadershipLost):
             await estate.lend(replace(contract, id=ContractId("another")), stale)
-        assert list(estate.lent()) == [contract.id]
+        assert list(estate.leased()) == [contract.id]
         known = p.server.instance_table.index.get(cell.id)
         assert known is not None
         assert known.value.desired is DesiredStatus.RUNNING
@@ -213,7 +213,7 @@ async def test_the_cell_of_a_node_that_is_lost_moves_to_another() -> None:
     async with providing(machine("n")) as p:
         await p.offers(4)
         contract = await p.buy(2)
-        cell = await p.lent(contract)
+        cell = await p.leased(contract)
         p.nodes.put(machine("m"))
         p.nodes.put(machine("n", liveness=Liveness.LOST))
         await eventually(lambda: (one := p.cell(contract.id)) is not None and one.node == "m")
@@ -232,7 +232,7 @@ async def test_room_that_is_held_or_sold_is_not_given_to_our_own() -> None:
         await p.server.becomes(small.id, InstanceStatus.SCHEDULED)
         assert p.server.status(ours.id) is InstanceStatus.SCHEDULING
         contract = (await p.market.ledger.purchase(hold.id, ANN)).contract
-        cell = await p.lent(contract)
+        cell = await p.leased(contract)
         assert cell.node == "n"
         assert p.server.status(ours.id) is InstanceStatus.SCHEDULING
         await p.market.ledger.release(contract.id, ANN)
@@ -277,7 +277,7 @@ async def test_a_cell_whose_contract_is_over_takes_room_until_it_is_gone() -> No
     async with providing(machine("n", 4), sell_percent=100) as p:
         await p.offers(4)
         contract = await p.buy(3)
-        cell = await p.lent(contract)
+        cell = await p.leased(contract)
         await p.market.ledger.release(contract.id, ANN)
         await p.offers(1)
         await p.server.obey("n")
@@ -342,7 +342,7 @@ async def test_an_offer_by_hand_is_sold_as_far_as_nodes_that_take_work_have_it_f
         contract = (await it.market.ledger.purchase(first.id, ANN)).contract
         with pytest.raises(errors.ResourcesExhausted):
             await hold(3)  # what is sold and on no node yet counts too
-        await it.lent(contract)
+        await it.leased(contract)
         with pytest.raises(errors.ResourcesExhausted):
             await hold(3)
         await hold(2)

@@ -155,7 +155,7 @@ class Shop:
         self.opens = True  # contracts are opened as soon as they are there
         by_cloud = {lender.key.cloud: lender for lender in lenders}
         self.peers = MarketPeerTable(store, self.events, own=BUYER.cloud)
-        self.loans = BorrowedContractTable(store, self.events)
+        self.contracts = BorrowedContractTable(store, self.events)
         self.own: list[OfferSnapshot] = []
         lister = OfferSearch(
             self.peers,
@@ -166,7 +166,7 @@ class Shop:
         )
         numbers = itertools.count(1)
         self.buyer = ContractBuyer(
-            self.loans,
+            self.contracts,
             self.peers,
             lister,
             lambda peer: by_cloud[peer.cloud],
@@ -176,7 +176,7 @@ class Shop:
             new_id=lambda: f"deal-{next(numbers)}-of-{id(self)}",
         )
         self.desk = BuyerService(
-            self.loans,
+            self.contracts,
             self.peers,
             lister,
             self.buyer,
@@ -188,11 +188,11 @@ class Shop:
 
     @asynccontextmanager
     async def running(self, *known: MarketPeer) -> AsyncIterator[Shop]:
-        loops = [asyncio.ensure_future(part.run()) for part in (self.peers, self.loans)]
+        loops = [asyncio.ensure_future(part.run()) for part in (self.peers, self.contracts)]
         loops.append(asyncio.ensure_future(self._open()))
         try:
             await self.peers.ready()
-            await self.loans.ready()
+            await self.contracts.ready()
             for peer in known:
                 await self.desk.set_peer(peer, actor="ed")
             yield self
@@ -208,11 +208,15 @@ class Shop:
     async def _open(self) -> None:
         """Be whoever keeps contracts alive."""
         while True:
-            moved = self.loans.moved
-            for loan in self.loans.all():
-                if self.opens and loan.borrowed.state is BorrowedContractState.OPENING:
-                    opened = replace(loan, borrowed=replace(loan.borrowed, state=BorrowedContractState.OPEN))
-                    await self.loans.change(loan.borrowed.id, lambda _, after=opened: after, actor="test")
+            moved = self.contracts.moved
+            for record in self.contracts.all():
+                if self.opens and record.borrowed.state is BorrowedContractState.OPENING:
+                    opened = replace(
+                        record, borrowed=replace(record.borrowed, state=BorrowedContractState.OPEN)
+                    )
+                    await self.contracts.change(
+                        record.borrowed.id, lambda _, after=opened: after, actor="test"
+                    )
             await moved.wait()
 
     async def buy(self, cpu: int = 1, **more: Any) -> BorrowedContract:

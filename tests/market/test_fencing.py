@@ -92,23 +92,23 @@ async def test_deadlines_are_left_to_another_when_the_lead_is_lost() -> None:
         await eventually(lambda: m.ledger._service._fence == stale)
         await lead(m.store)
         await m.pass_time(60)
-        assert m.ledger._books.holds[hold.id].ending is None
+        assert m.ledger._state.holds[hold.id].ending is None
         await tasks.cancel_and_wait([leading])
         leading = asyncio.create_task(m.ledger.lead(await lead(m.store)))
-        await eventually(lambda: m.ledger._books.holds[hold.id].ending is EndReason.EXPIRED)
+        await eventually(lambda: m.ledger._state.holds[hold.id].ending is EndReason.EXPIRED)
         await tasks.cancel_and_wait([leading])
 
 
 async def test_a_leader_that_was_replaced_drops_no_deal_of_another_server() -> None:
     async with market() as m:
-        loans = BorrowedContractTable(m.store, m.events)
-        running = asyncio.create_task(loans.run())
-        await loans.ready()
+        contracts = BorrowedContractTable(m.store, m.events)
+        running = asyncio.create_task(contracts.run())
+        await contracts.ready()
         deal = PendingContract("d1", "north", F, resources(1, 1000), 1, 0.0, 20.0)
-        await loans.begin(deal)
+        await contracts.begin(deal)
         stale = await lead(m.store)
         await lead(m.store)
         with pytest.raises(LeadershipLost):
-            await loans.drop(deal, fence=stale)
-        assert [one.id for one in loans.deals()] == ["d1"]
+            await contracts.drop(deal, fence=stale)
+        assert [one.id for one in contracts.deals()] == ["d1"]
         await tasks.cancel_and_wait([running])

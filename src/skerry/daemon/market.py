@@ -135,7 +135,7 @@ async def _start_buyer(
 ) -> BuyerPort:
     """Begin to buy and to borrow, with `key`. What `ledger` offers is shown beside what peers do."""
     store, events, clock, settings = base.store, base.events, base.clock, base.settings.market
-    peers, loans = MarketPeerTable(store, events, own=key.cloud), BorrowedContractTable(store, events)
+    peers, contracts = MarketPeerTable(store, events, own=key.cloud), BorrowedContractTable(store, events)
     clients = RearClientPool(RequestSigner(key, clock), timeout_s=settings.deal_timeout_s)
     base.undo.push_async_callback(clients.close)
     # Entered after it, so that it is left before it: these loops must not outlive their connections.
@@ -147,9 +147,9 @@ async def _start_buyer(
         timeout_s=settings.list_timeout_s,
         own=lambda: [OfferSnapshot(account.flavor, account.free) for account in ledger.flavors()],
     )
-    buyer = ContractBuyer(loans, peers, lister, clients, key, clock, settings)
+    buyer = ContractBuyer(contracts, peers, lister, clients, key, clock, settings)
     borrower = BorrowedNodeController(
-        loans,
+        contracts,
         peers,
         clients,
         fleet.sessions,
@@ -159,10 +159,10 @@ async def _start_buyer(
         converse=BorrowedNodeConversations(fleet.sessions, clock),
     )
     base.loops.forever("peers", peers.run, critical=True)
-    base.loops.forever("loans", loans.run, critical=True)
+    base.loops.forever("loans", contracts.run, critical=True)
     await base.loops.unless_failed(peers.ready())
-    await base.loops.unless_failed(loans.ready())
+    await base.loops.unless_failed(contracts.ready())
     errands.forever("deals", buyer.run)
     for named, run in (("overdue deals", buyer.lead), ("doors", borrower.run)):
         errands.forever(named, partial(fleet.leader.run_while_leading, named, run))
-    return BuyerService(loans, peers, lister, buyer, clients, key, clock, settings)
+    return BuyerService(contracts, peers, lister, buyer, clients, key, clock, settings)

@@ -50,7 +50,7 @@ async def test_the_cheapest_offer_is_held_bought_signed_and_kept() -> None:
         both = signatures.verify(borrowed.document.encode(), seller=south.key.cloud, buyer=BUYER.cloud)
         assert both.buyer is not None
         assert south.ledger.contract(borrowed.id).countersigned == borrowed.document.encode()
-        assert mine.loans.deals() == []
+        assert mine.contracts.deals() == []
         assert mine.desk.borrowed() == [borrowed]
         assert {"peer.set", "borrowed.bought", "borrowed.open"} <= set(await mine.kinds())
 
@@ -139,7 +139,7 @@ async def test_a_peer_that_hangs_in_the_middle_is_left_for_the_next_and_undone_w
         assert north.split() == (7, 1, 0)
         is_back.set()
         await mine.sweep()
-        assert (north.split(), mine.loans.deals()) == ((8, 0, 0), [])
+        assert (north.split(), mine.contracts.deals()) == ((8, 0, 0), [])
 
 
 async def test_a_peer_that_hangs_is_not_asked_for_each_of_its_offers_and_is_named_once() -> None:
@@ -212,7 +212,7 @@ async def test_a_peer_that_is_full_by_then_falls_to_the_next() -> None:
 
         north.before = be_quicker
         assert (await mine.buy()).peer == "south"
-        assert (north.split(), mine.loans.deals()) == ((0, 8, 0), [])
+        assert (north.split(), mine.contracts.deals()) == ((0, 8, 0), [])
 
 
 def resigned(sale: ContractRecord, signer: str = "north", **changes: Any) -> bytes:
@@ -255,7 +255,7 @@ async def test_a_provider_that_lies_gets_nothing_and_its_contract_back(lie: str)
         await south.sell()
         north.forge = LIES[lie]
         assert (await mine.buy(duration_s=600.0)).peer == "south"
-        assert (north.split(), mine.loans.deals()) == ((8, 0, 0), [])
+        assert (north.split(), mine.contracts.deals()) == ((8, 0, 0), [])
         assert "sign" not in north.calls
         assert "release" in north.calls
         with pytest.raises(errors.Unavailable, match="nothing could be bought; peer north: "):
@@ -303,7 +303,7 @@ async def test_who_hangs_up_before_it_is_bought_has_nothing() -> None:
                     if progress.step == last:
                         break
             await mine.sweep()
-            assert (north.split(), mine.loans.deals(), mine.desk.borrowed()) == ((8, 0, 0), [], [])
+            assert (north.split(), mine.contracts.deals(), mine.desk.borrowed()) == ((8, 0, 0), [], [])
 
 
 async def test_who_hangs_up_afterwards_keeps_it() -> None:
@@ -324,11 +324,11 @@ async def test_a_contract_that_does_not_open_fails_with_its_reason() -> None:
         await north.sell()
         mine.opens = False
         buying = asyncio.ensure_future(mine.buy())
-        loan = await eventually(lambda: next(iter(mine.loans.all()), None))
+        record = await eventually(lambda: next(iter(mine.contracts.all()), None))
         over = replace(
-            loan.borrowed, state=BorrowedContractState.ENDED, reason="it did not open in time: no room"
+            record.borrowed, state=BorrowedContractState.ENDED, reason="it did not open in time: no room"
         )
-        await mine.loans.change(loan.borrowed.id, lambda now: replace(now, borrowed=over), actor="test")
+        await mine.contracts.change(record.borrowed.id, lambda now: replace(now, borrowed=over), actor="test")
         with pytest.raises(errors.Unavailable, match="did not open in time: no room"):
             await buying
 
@@ -340,9 +340,9 @@ async def test_deals_of_others_are_undone_by_who_leads_when_they_are_overdue() -
             (await mine.desk.offers(CapacityRequest(resources(1, 1000)))).found[0],
             CapacityRequest(resources(1, 1000)),
         )
-        await mine.loans.begin(deal)
+        await mine.contracts.begin(deal)
         held = await north.reserve(deal.flavor, deal.resources, 1, None, key=deal.id)
-        await mine.loans.note(replace(deal, hold=held.id))
+        await mine.contracts.note(replace(deal, hold=held.id))
         await mine.sweep()
         assert north.split() == (7, 1, 0)
         mine.clock.advance(SETTINGS.deal_timeout_s + 5)
@@ -351,7 +351,7 @@ async def test_deals_of_others_are_undone_by_who_leads_when_they_are_overdue() -
         assert north.split() == (7, 1, 0)
         mine.is_leading = True
         await mine.sweep()
-        assert (north.split(), mine.loans.deals()) == ((8, 0, 0), [])
+        assert (north.split(), mine.contracts.deals()) == ((8, 0, 0), [])
 
 
 async def test_what_a_peer_that_hangs_holds_keeps_nobody_else_s_from_being_undone() -> None:
@@ -361,7 +361,7 @@ async def test_what_a_peer_that_hangs_holds_keeps_nobody_else_s_from_being_undon
             await one.sell()
         for found in (await mine.desk.offers(wish)).found:
             deal = mine.buyer._deal(found, wish)
-            await mine.loans.begin(deal)
+            await mine.contracts.begin(deal)
             await {"north": north, "south": south}[found.peer].reserve(
                 deal.flavor, deal.resources, 1, None, key=deal.id
             )
@@ -377,7 +377,7 @@ async def test_what_a_peer_that_hangs_holds_keeps_nobody_else_s_from_being_undon
         assert north.split() == (7, 1, 0)
         is_back.set()
         await sweeping
-        assert (north.split(), mine.loans.deals()) == ((8, 0, 0), [])
+        assert (north.split(), mine.contracts.deals()) == ((8, 0, 0), [])
 
 
 async def test_a_peer_that_is_gone_is_asked_less_and_less_often_and_once_more_when_it_is_back() -> None:
@@ -401,7 +401,7 @@ async def test_a_peer_that_is_gone_is_asked_less_and_less_often_and_once_more_wh
         north.before = None
         mine.clock.advance(400)
         await mine.sweep()
-        assert mine.loans.deals() == []
+        assert mine.contracts.deals() == []
         await mine.sweep()
         assert mine.buyer._failed == {}
 
@@ -442,8 +442,8 @@ async def test_a_crash_at_any_write_leaves_a_contract_that_is_kept_or_nothing(is
             clock.advance(SETTINGS.deal_timeout_s + 5)
             async with Shop(store, clock, [north], SETTINGS).running() as after:
                 await after.sweep()
-                assert after.loans.deals() == []
-                live = [loan for loan in after.loans.all() if not loan.is_over]
+                assert after.contracts.deals() == []
+                live = [record for record in after.contracts.all() if not record.is_over]
                 assert north.split() == ((7, 0, 1) if live else (8, 0, 0))
                 assert (await after.buy()).state is BorrowedContractState.OPEN
         await store.close()
@@ -465,4 +465,4 @@ async def test_an_answer_that_is_lost_is_found_again_and_undone(lost: str) -> No
         delattr(north, lost)
         assert north.split() != (8, 0, 0)
         await mine.sweep()
-        assert (north.split(), mine.loans.deals()) == ((8, 0, 0), [])
+        assert (north.split(), mine.contracts.deals()) == ((8, 0, 0), [])

@@ -36,7 +36,7 @@ async def test_a_contract_is_renewed_and_given_back() -> None:
         assert mine.desk.get(borrowed.id) == longer
         leaving = await mine.desk.release(borrowed.id, actor="ann")
         assert leaving.state is BorrowedContractState.DRAINING
-        assert mine.loans.get(borrowed.id).leave_by == mine.clock.now() + SETTINGS.drain_s
+        assert mine.contracts.get(borrowed.id).leave_by == mine.clock.now() + SETTINGS.drain_s
         with pytest.raises(errors.FailedPrecondition, match="ends: given back"):
             await mine.desk.renew(borrowed.id, 300.0, actor="ann")
 
@@ -131,29 +131,31 @@ async def test_contracts_that_are_done_with_are_forgotten_beyond_a_number_the_ol
         bought = [await mine.buy() for _ in range(4)]
         for number, borrowed in enumerate(bought[:3]):
             over = replace(borrowed, state=BorrowedContractState.ENDED, ended_at=float(3 - number))
-            await mine.loans.change(
+            await mine.contracts.change(
                 borrowed.id,
-                lambda loan, over=over: replace(loan, borrowed=over, is_told=over.ended_at != 3.0),
+                lambda record, over=over: replace(
+                    record, borrowed=over, is_provider_notified=over.ended_at != 3.0
+                ),
                 actor="test",
             )
-        await mine.loans.trim(4)
+        await mine.contracts.trim(4)
         assert len(mine.desk.borrowed()) == 4
-        await mine.loans.trim(0)
+        await mine.contracts.trim(0)
         await eventually(lambda: len(mine.desk.borrowed()) == 2)
         assert {one.id for one in mine.desk.borrowed()} == {bought[0].id, bought[3].id}
         with pytest.raises(errors.NotFound, match="list them"):
-            await mine.loans.change(bought[1].id, lambda loan: loan, actor="test")
+            await mine.contracts.change(bought[1].id, lambda record: record, actor="test")
 
 
 async def test_of_two_purchases_at_once_with_one_id_the_first_is_kept() -> None:
     async with shop("north") as (mine, north):
         await north.sell()
         first = await mine.buy()
-        kept = mine.loans.get(first.id)
+        kept = mine.contracts.get(first.id)
         wish = CapacityRequest(resources(1, 1000))
         deal = mine.buyer._deal((await mine.desk.offers(wish)).found[0], wish)
-        await mine.loans.begin(deal)
+        await mine.contracts.begin(deal)
         with pytest.raises(errors.Conflict):
-            await mine.loans.keep(deal, replace(kept, hold=HoldId("other")))
-        assert mine.loans.get(first.id) == kept
-        assert mine.loans.deals() == [deal]
+            await mine.contracts.keep(deal, replace(kept, hold=HoldId("other")))
+        assert mine.contracts.get(first.id) == kept
+        assert mine.contracts.deals() == [deal]

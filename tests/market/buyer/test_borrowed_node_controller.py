@@ -48,7 +48,7 @@ from skerry.store.protocol import Delete, Expect
 from skerry.transport.links.nodes.borrowed_session import BorrowedNodeConversations
 from skerry.transport.links.nodes.tunnel_connection import TunnelConnection
 from tests.control.sessions.test_node_session import FakeInstances
-from tests.market.buyer.test_node_decisions import LOAN
+from tests.market.buyer.test_node_decisions import RECORD
 from tests.market.markets import lead
 from tests.support.deals import BUYER, SELLER
 from tests.support.fleets import FACTS, Fleet, fleet_on, instance_on
@@ -97,7 +97,7 @@ class FakeLandlord:
         self.released.append(contract)
 
     @asynccontextmanager
-    async def door(
+    async def contract_tunnel(
         self, contract: ContractId, credential: str, told: Callable[[RemoteContractStatus], None]
     ) -> AsyncIterator[TunnelEndpoint]:
         self._check()
@@ -165,10 +165,10 @@ class World:
         self.instances = FakeInstances(fleet.instance_table)
         self.sessions = NodeSessions(fleet.nodes, self.instances, FleetSettings())
         events = EventLog(fleet.store, fleet.clock, EventSettings())
-        self.loans = BorrowedContractTable(fleet.store, events)
+        self.contracts = BorrowedContractTable(fleet.store, events)
         self.peers = MarketPeerTable(fleet.store, events, own=BUYER.cloud)
         self.borrower = BorrowedNodeController(
-            self.loans,
+            self.contracts,
             self.peers,
             lambda peer: landlord,
             self.sessions,
@@ -181,9 +181,9 @@ class World:
 
     @asynccontextmanager
     async def running(self) -> AsyncIterator[World]:
-        loops = [asyncio.ensure_future(part.run()) for part in (self.loans, self.peers)]
+        loops = [asyncio.ensure_future(part.run()) for part in (self.contracts, self.peers)]
         try:
-            await self.loans.ready()
+            await self.contracts.ready()
             await self.peers.ready()
             yield self
         finally:
@@ -194,9 +194,9 @@ class World:
     async def borrow(self) -> None:
         now = self.clock.now()
         await self.peers.put(MarketPeer("north", "http://north.example", SELLER.cloud), actor="ed")
-        deal = PendingContract("d1", "north", OfferId("f"), LOAN.borrowed.resources, 1, now, now + 20)
-        await self.loans.begin(deal)
-        await self.loans.keep(deal, LOAN)
+        deal = PendingContract("d1", "north", OfferId("f"), RECORD.borrowed.resources, 1, now, now + 20)
+        await self.contracts.begin(deal)
+        await self.contracts.keep(deal, RECORD)
 
     async def until(self, condition: Callable[[], Any]) -> Any:
         """Look again and again, as the borrower does by itself, until this is so."""
@@ -208,11 +208,11 @@ class World:
         return await eventually(look, what="the borrower to come to it")
 
     async def opened(self) -> None:
-        await self.until(lambda: self.loan.borrowed.state is BorrowedContractState.OPEN)
+        await self.until(lambda: self.record.borrowed.state is BorrowedContractState.OPEN)
 
     @property
-    def loan(self) -> BorrowedContractRecord:
-        return self.loans.get("c1")
+    def record(self) -> BorrowedContractRecord:
+        return self.contracts.get("c1")
 
     @property
     def is_registered(self) -> bool:
@@ -228,7 +228,7 @@ async def world() -> AsyncIterator[World]:
     store = MemoryStore(clock)
     async with (
         fleet_on(store, clock) as fleet,
-        World(fleet, FakeLandlord(LOAN.borrowed.ends_at)).running() as made,
+        World(fleet, FakeLandlord(RECORD.borrowed.ends_at)).running() as made,
     ):
         await made.borrow()
         yield made
@@ -239,7 +239,7 @@ async def test_a_contract_becomes_a_node_that_is_what_we_say_and_not_what_it_say
     async with world() as made:
         await made.opened()
         node = made.fleet.nodes.get(NODE)
-        assert (node.name, node.resources, node.facts) == ("north-c1", LOAN.borrowed.taken, FACTS)
+        assert (node.name, node.resources, node.facts) == ("north-c1", RECORD.borrowed.taken, FACTS)
         assert node.labels == {"skerry.borrowed": "north", "skerry.contract": "c1"}
         assert node.subnet != "10.9.9.0/24"
         assert node.member is None
@@ -248,7 +248,7 @@ async def test_a_contract_becomes_a_node_that_is_what_we_say_and_not_what_it_say
         assert contract_state is not None
         assert contract_state.view.is_borrowed
         assert (
-            contract_state.view.resources == LOAN.borrowed.taken
+            contract_state.view.resources == RECORD.borrowed.taken
         )  # nothing is kept back for a machine that is not ours
         assert made.landlord.guest is not None
         await made.landlord.guest.send(
@@ -316,7 +316,7 @@ async def test_a_door_that_is_shut_is_opened_again_and_it_is_the_same_node() -> 
         await made.landlord.hang_up()
         await made.until(lambda: made.landlord.doors >= 2)
         await eventually(lambda: NODE in made.sessions._sessions)
-        assert made.loan.borrowed.state is BorrowedContractState.OPEN
+        assert made.record.borrowed.state is BorrowedContractState.OPEN
         assert len(await made.fleet.events("node.registered")) == 1
 
 
@@ -327,12 +327,12 @@ async def test_what_is_taken_back_is_drained_and_released_when_it_is_empty() -> 
         notice = made.clock.now() + 120
         made.landlord.tell(reclaim_at=notice, reason="repairs")
         await made.until(lambda: made.fleet.nodes.get(NODE).drain_by == notice)
-        assert made.loan.borrowed.state is BorrowedContractState.DRAINING
+        assert made.record.borrowed.state is BorrowedContractState.DRAINING
         assert made.landlord.released == []
         await remove(made.fleet, "one")
-        await made.until(lambda: made.loan.is_done)
+        await made.until(lambda: made.record.is_done)
         assert made.landlord.released == ["c1"]
-        assert made.loan.borrowed.reason == "taken back: repairs"
+        assert made.record.borrowed.reason == "taken back: repairs"
         assert not made.is_registered
 
 
@@ -345,12 +345,12 @@ async def test_what_we_give_back_is_drained_and_released() -> None:
     async with world() as made:
         await made.opened()
         by = made.clock.now() + 60
-        await made.loans.change(
-            ContractId("c1"), lambda loan: node_decisions.request_release(loan, by), actor="ann"
+        await made.contracts.change(
+            ContractId("c1"), lambda record: node_decisions.request_release(record, by), actor="ann"
         )
-        await made.until(lambda: made.loan.is_done)
+        await made.until(lambda: made.record.is_done)
         assert (made.landlord.released, made.is_registered) == (["c1"], False)
-        assert made.loan.borrowed.reason == "given back"
+        assert made.record.borrowed.reason == "given back"
         assert made.borrower._open_sessions == {}  # or its node would register again
 
 
@@ -363,14 +363,14 @@ async def test_a_silent_provider_is_given_up_with_its_work_and_told_when_it_is_b
         await eventually(lambda: NODE not in made.sessions._sessions)
         made.clock.advance(119 - PEER_LOSS_S)
         await made.borrower.tend()
-        assert not made.loan.is_over
+        assert not made.record.is_over
         made.clock.advance(2 + PEER_LOSS_S)
-        await made.until(lambda: made.loan.is_over)
+        await made.until(lambda: made.record.is_over)
         await made.until(lambda: not made.is_registered)
-        assert made.loan.borrowed.reason == "nothing was heard of its provider for 120 s"
-        assert not made.loan.is_done
+        assert made.record.borrowed.reason == "nothing was heard of its provider for 120 s"
+        assert not made.record.is_done
         made.landlord.is_down = False
-        await made.until(lambda: made.loan.is_done)
+        await made.until(lambda: made.record.is_done)
         assert made.landlord.released == ["c1"]
 
 
@@ -385,7 +385,7 @@ async def test_silence_counts_from_the_last_word_and_not_from_when_it_was_notice
         await eventually(lambda: opened.silent_s)
         assert opened.silent_s == PEER_LOSS_S
         made.clock.advance(120 - PEER_LOSS_S)
-        await made.until(lambda: made.loan.is_over)
+        await made.until(lambda: made.record.is_over)
 
 
 async def test_a_release_that_could_not_be_told_is_forgotten_at_the_contracts_end() -> None:
@@ -395,9 +395,9 @@ async def test_a_release_that_could_not_be_told_is_forgotten_at_the_contracts_en
         await made.landlord.hang_up()
         await eventually(lambda: NODE not in made.sessions._sessions)
         made.clock.advance(200)
-        await made.until(lambda: made.loan.is_over)
+        await made.until(lambda: made.record.is_over)
         made.clock.advance(3600)
-        await made.until(lambda: made.loan.is_done)
+        await made.until(lambda: made.record.is_done)
         assert made.landlord.released == []
 
 
@@ -412,7 +412,7 @@ async def test_a_contract_that_ended_while_nobody_was_at_the_door_is_over(is_for
                 raise errors.NotFound("there is no such contract")
 
             made.landlord.contract_state = forgotten
-        await made.until(lambda: made.loan.is_done)
+        await made.until(lambda: made.record.is_done)
         assert (made.landlord.released, made.is_registered) == ([], False)
 
 
@@ -422,8 +422,8 @@ async def test_a_cell_that_is_not_made_in_time_is_given_back_with_the_reason() -
         await made.borrower.tend()
         await eventually(lambda: made.borrower._open_sessions[ContractId("c1")][0].trouble)
         made.clock.advance(21)
-        await made.until(lambda: made.loan.is_done)
-        assert "did not open in time: peer north: its cell is scheduling" in made.loan.borrowed.reason
+        await made.until(lambda: made.record.is_done)
+        assert "did not open in time: peer north: its cell is scheduling" in made.record.borrowed.reason
         assert made.landlord.released == ["c1"]
 
 
@@ -437,13 +437,13 @@ async def test_another_server_that_leads_takes_over() -> None:
             await made.borrower.let_go()
             await eventually(lambda: NODE not in made.sessions._sessions)
             await other.until(lambda: NODE in other.sessions._sessions)
-            assert other.loan.borrowed.state is BorrowedContractState.OPEN
+            assert other.record.borrowed.state is BorrowedContractState.OPEN
             assert len(await fleet.events("node.registered")) == 1
             by = made.clock.now()
-            await other.loans.change(
-                ContractId("c1"), lambda loan: node_decisions.request_release(loan, by), actor="ann"
+            await other.contracts.change(
+                ContractId("c1"), lambda record: node_decisions.request_release(record, by), actor="ann"
             )
-            await other.until(lambda: other.loan.is_done)
+            await other.until(lambda: other.record.is_done)
 
 
 async def test_a_server_that_no_longer_leads_neither_drains_nor_ends_anything() -> None:
@@ -454,7 +454,7 @@ async def test_a_server_that_no_longer_leads_neither_drains_nor_ends_anything() 
         made.landlord.tell(ended="withdrawn", reason="repairs")
         with pytest.raises(LeadershipLost):
             await made.borrower.tend(stale)
-        assert made.loan.borrowed.state is BorrowedContractState.OPEN
+        assert made.record.borrowed.state is BorrowedContractState.OPEN
         for late in (
             made.fleet.nodes.drain(NODE, actor="market", fence=stale),
             made.fleet.nodes.unregister(NODE, actor="market", force=True, fence=stale),
@@ -467,10 +467,10 @@ async def test_a_server_that_no_longer_leads_neither_drains_nor_ends_anything() 
 async def test_it_runs_by_itself() -> None:
     async with world() as made:
         running = asyncio.ensure_future(made.borrower.run(await lead(made.fleet.store)))
-        await eventually(lambda: made.loan.borrowed.state is BorrowedContractState.OPEN)
+        await eventually(lambda: made.record.borrowed.state is BorrowedContractState.OPEN)
         assert made.fleet.nodes.get(NODE).status is NodeStatus.READY
         made.landlord.tell(ended="withdrawn", reason="repairs")
-        await eventually(lambda: made.loan.is_done and not made.is_registered)
+        await eventually(lambda: made.record.is_done and not made.is_registered)
         await cancel_and_wait([running])
 
 
@@ -488,7 +488,7 @@ async def running_world() -> AsyncIterator[World]:
     async with world() as made:
         running = asyncio.ensure_future(made.borrower.run(await lead(made.fleet.store)))
         try:
-            await eventually(lambda: made.loan.borrowed.state is BorrowedContractState.OPEN)
+            await eventually(lambda: made.record.borrowed.state is BorrowedContractState.OPEN)
             await come_to_rest()
             yield made
         finally:
@@ -508,7 +508,7 @@ async def test_a_node_that_becomes_empty_is_noticed() -> None:
         await eventually(lambda: made.fleet.nodes.get(NODE).status is NodeStatus.DRAINING, within=SOON_S)
         await come_to_rest()
         await remove(made.fleet, "one")
-        await eventually(lambda: made.loan.is_done and not made.is_registered, within=SOON_S)
+        await eventually(lambda: made.record.is_done and not made.is_registered, within=SOON_S)
 
 
 async def test_a_node_that_somebody_lets_take_work_again_is_drained_again() -> None:
@@ -525,11 +525,11 @@ async def test_a_node_that_somebody_lets_take_work_again_is_drained_again() -> N
 async def test_the_time_to_drain_is_noticed() -> None:
     async with left_alone() as made:
         await made.fleet.bind(instance_on(NODE, "one"))
-        begun = LOAN.borrowed.starts_at
+        begun = RECORD.borrowed.starts_at
         # A short contract is drained for half of its time, which begins when the clock is advanced.
         end = begun + 2 * (made.clock.now() - begun + 0.2)
         made.landlord.tell(ends_at=end)
-        await eventually(lambda: made.loan.borrowed.ends_at == end)
+        await eventually(lambda: made.record.borrowed.ends_at == end)
         await come_to_rest()
         made.clock.advance(0.3)
         await eventually(lambda: made.fleet.nodes.get(NODE).status is NodeStatus.DRAINING, within=SOON_S)
@@ -537,19 +537,19 @@ async def test_the_time_to_drain_is_noticed() -> None:
 
 async def test_a_release_that_cannot_be_written_down_is_tried_again(monkeypatch: pytest.MonkeyPatch) -> None:
     async with left_alone() as made:
-        change, refused = made.loans.change, 0
+        change, refused = made.contracts.change, 0
 
         async def refuse_what_was_told(id: ContractId, decide: Any, **more: Any) -> BorrowedContractRecord:
             nonlocal refused
-            if decide(made.loan).is_told and refused < 2:
+            if decide(made.record).is_provider_notified and refused < 2:
                 refused += 1
                 raise errors.Unavailable("the store is away")
             return await change(id, decide, **more)
 
-        monkeypatch.setattr(made.loans, "change", refuse_what_was_told)
+        monkeypatch.setattr(made.contracts, "change", refuse_what_was_told)
         by = made.clock.now() + 60
-        await change(ContractId("c1"), lambda loan: node_decisions.request_release(loan, by), actor="ann")
-        await eventually(lambda: made.loan.is_done, within=SOON_S)
+        await change(ContractId("c1"), lambda record: node_decisions.request_release(record, by), actor="ann")
+        await eventually(lambda: made.record.is_done, within=SOON_S)
         assert refused == 2
 
 
@@ -560,14 +560,14 @@ async def test_a_provider_that_has_news_without_end_is_listened_to_now_and_then(
     looks: list[float] = []
     async with world() as made:
         running = asyncio.ensure_future(made.borrower.run(await lead(made.fleet.store)))
-        await eventually(lambda: made.loan.borrowed.state is BorrowedContractState.OPEN)
-        trim = made.loans.trim
+        await eventually(lambda: made.record.borrowed.state is BorrowedContractState.OPEN)
+        trim = made.contracts.trim
 
         async def look(most: int, *, fence: Expect | None) -> None:
             looks.append(asyncio.get_running_loop().time())
             await trim(most, fence=fence)
 
-        monkeypatch.setattr(made.loans, "trim", look)
+        monkeypatch.setattr(made.contracts, "trim", look)
         numbers = iter(range(10**9))
 
         def nag() -> bool:

@@ -22,7 +22,7 @@ from tests.market.markets import resources
 NOW = 1_700_000_000.0
 END = NOW + 3600.0
 SETTINGS = MarketSettings(drain_s=60.0, peer_silence_s=120.0)
-LOAN = BorrowedContractRecord(
+RECORD = BorrowedContractRecord(
     BorrowedContract(
         id=ContractId("c1"),
         peer="north",
@@ -46,49 +46,49 @@ LOAN = BorrowedContractRecord(
     signed_until=END,
     open_by=NOW + 20.0,
 )
-HEARD = ObservedBorrowedNode(is_heard=True, is_registered=True)
+HEARD = ObservedBorrowedNode(is_connected=True, is_registered=True)
 
 
 def in_state(state: BorrowedContractState, **changes: Any) -> BorrowedContractRecord:
-    return replace(LOAN, borrowed=replace(LOAN.borrowed, state=state, **changes))
+    return replace(RECORD, borrowed=replace(RECORD.borrowed, state=state, **changes))
 
 
 def decide(
-    loan: BorrowedContractRecord, seen: ObservedBorrowedNode, now: float = NOW + 1
+    record: BorrowedContractRecord, seen: ObservedBorrowedNode, now: float = NOW + 1
 ) -> BorrowedNodePlan:
-    return node_decisions.decide(loan, seen, SETTINGS, now)
+    return node_decisions.decide(record, seen, SETTINGS, now)
 
 
 def test_a_new_contract_has_its_door_opened_and_is_open_when_its_node_is_heard() -> None:
-    plan = decide(LOAN, ObservedBorrowedNode())
-    assert (plan.wants_door, plan.loan.borrowed.state) == (True, BorrowedContractState.OPENING)
-    assert decide(LOAN, HEARD).loan.borrowed.state is BorrowedContractState.OPEN
+    plan = decide(RECORD, ObservedBorrowedNode())
+    assert (plan.wants_tunnel, plan.record.borrowed.state) == (True, BorrowedContractState.OPENING)
+    assert decide(RECORD, HEARD).record.borrowed.state is BorrowedContractState.OPEN
 
 
 def test_one_that_does_not_open_in_time_is_given_back_with_the_providers_reason() -> None:
     told = RemoteContractStatus(END, cell="scheduling", cell_reason="no node has room")
-    plan = decide(LOAN, ObservedBorrowedNode(contract_state=told), NOW + 20)
-    assert plan.loan.borrowed.reason == "it did not open in time: no node has room"
-    assert (plan.wants_door, plan.releases) == (False, True)
-    plan = decide(LOAN, ObservedBorrowedNode(trouble="peer north: it is being made"), NOW + 20)
-    assert plan.loan.borrowed.reason == "it did not open in time: peer north: it is being made"
+    plan = decide(RECORD, ObservedBorrowedNode(contract_state=told), NOW + 20)
+    assert plan.record.borrowed.reason == "it did not open in time: no node has room"
+    assert (plan.wants_tunnel, plan.releases) == (False, True)
+    plan = decide(RECORD, ObservedBorrowedNode(trouble="peer north: it is being made"), NOW + 20)
+    assert plan.record.borrowed.reason == "it did not open in time: peer north: it is being made"
 
 
 def test_a_node_is_drained_before_the_end_and_released_when_it_is_empty() -> None:
-    loan = in_state(BorrowedContractState.OPEN)
-    assert decide(loan, HEARD, END - 61).drain_by is None
-    plan = decide(loan, HEARD, END - 60)
-    assert (plan.drain_by, plan.loan.borrowed.state, plan.wants_door) == (
+    record = in_state(BorrowedContractState.OPEN)
+    assert decide(record, HEARD, END - 61).drain_by is None
+    plan = decide(record, HEARD, END - 60)
+    assert (plan.drain_by, plan.record.borrowed.state, plan.wants_tunnel) == (
         END,
         BorrowedContractState.DRAINING,
         True,
     )
-    over = decide(plan.loan, replace(HEARD, is_drained=True), END - 30)
-    assert (over.loan.borrowed.state, over.loan.borrowed.reason) == (
+    over = decide(plan.record, replace(HEARD, is_drained=True), END - 30)
+    assert (over.record.borrowed.state, over.record.borrowed.reason) == (
         BorrowedContractState.ENDED,
         "its time is over",
     )
-    assert (over.unregisters, over.releases, over.wants_door) == (True, True, False)
+    assert (over.unregisters, over.releases, over.wants_tunnel) == (True, True, False)
 
 
 def test_a_short_contract_is_used_for_half_of_it() -> None:
@@ -100,9 +100,9 @@ def test_a_short_contract_is_used_for_half_of_it() -> None:
 def test_what_is_taken_back_is_drained_at_once_until_its_notice_is_over() -> None:
     told = RemoteContractStatus(END, reclaim_at=NOW + 120, reason="repairs")
     plan = decide(in_state(BorrowedContractState.OPEN), replace(HEARD, contract_state=told))
-    assert (plan.drain_by, plan.loan.borrowed.reclaim_at) == (NOW + 120, NOW + 120)
-    over = decide(plan.loan, replace(HEARD, contract_state=told), NOW + 120)
-    assert over.loan.borrowed.reason == "taken back: repairs"
+    assert (plan.drain_by, plan.record.borrowed.reclaim_at) == (NOW + 120, NOW + 120)
+    over = decide(plan.record, replace(HEARD, contract_state=told), NOW + 120)
+    assert over.record.borrowed.reason == "taken back: repairs"
 
 
 def test_what_we_give_back_is_drained_first() -> None:
@@ -110,11 +110,13 @@ def test_what_we_give_back_is_drained_first() -> None:
     assert leaving.borrowed.state is BorrowedContractState.DRAINING
     assert node_decisions.request_release(leaving, NOW + 900) == leaving
     assert decide(leaving, HEARD).drain_by == NOW + 60
-    assert not decide(leaving, HEARD, NOW + 59).loan.is_over
-    assert decide(leaving, HEARD, NOW + 60).loan.is_over  # also if its node is lost, and never drained
-    assert decide(leaving, replace(HEARD, is_drained=True)).loan.is_over
+    assert not decide(leaving, HEARD, NOW + 59).record.is_over
+    assert decide(leaving, HEARD, NOW + 60).record.is_over  # also if its node is lost, and never drained
+    assert decide(leaving, replace(HEARD, is_drained=True)).record.is_over
     assert (
-        decide(node_decisions.request_release(LOAN, NOW + 60), ObservedBorrowedNode()).loan.borrowed.reason
+        decide(
+            node_decisions.request_release(RECORD, NOW + 60), ObservedBorrowedNode()
+        ).record.borrowed.reason
         == "given back"
     )
 
@@ -126,38 +128,38 @@ def test_a_renewed_contract_takes_work_again() -> None:
         replace(HEARD, contract_state=RemoteContractStatus(END + 3600)),
         END - 9,
     )
-    assert (plan.is_reopened, plan.loan.borrowed.state) == (True, BorrowedContractState.OPEN)
-    assert plan.loan.borrowed.ends_at == END + 3600
+    assert (plan.is_reopened, plan.record.borrowed.state) == (True, BorrowedContractState.OPEN)
+    assert plan.record.borrowed.ends_at == END + 3600
 
 
 def test_a_provider_can_shorten_what_it_signed_and_not_lengthen_it() -> None:
-    loan = in_state(BorrowedContractState.OPEN)
+    record = in_state(BorrowedContractState.OPEN)
     assert (
-        decide(loan, replace(HEARD, contract_state=RemoteContractStatus(END + 900))).loan.borrowed.ends_at
+        decide(record, replace(HEARD, contract_state=RemoteContractStatus(END + 900))).record.borrowed.ends_at
         == END
     )
     assert (
-        decide(loan, replace(HEARD, contract_state=RemoteContractStatus(NOW + 9))).loan.borrowed.ends_at
+        decide(record, replace(HEARD, contract_state=RemoteContractStatus(NOW + 9))).record.borrowed.ends_at
         == NOW + 9
     )
 
 
 def test_a_silent_provider_is_given_up_and_told_until_the_end_of_the_contract() -> None:
-    loan = in_state(BorrowedContractState.OPEN)
-    assert not decide(loan, ObservedBorrowedNode(is_registered=True, silent_s=119)).loan.is_over
-    plan = decide(loan, ObservedBorrowedNode(is_registered=True, silent_s=120))
-    assert plan.loan.borrowed.reason == "nothing was heard of its provider for 120 s"
+    record = in_state(BorrowedContractState.OPEN)
+    assert not decide(record, ObservedBorrowedNode(is_registered=True, silent_s=119)).record.is_over
+    plan = decide(record, ObservedBorrowedNode(is_registered=True, silent_s=120))
+    assert plan.record.borrowed.reason == "nothing was heard of its provider for 120 s"
     assert (plan.unregisters, plan.releases) == (True, True)
-    assert decide(plan.loan, ObservedBorrowedNode(), END - 1).releases
-    late = decide(plan.loan, ObservedBorrowedNode(), END)
-    assert (late.releases, late.loan.is_done) == (False, True)
+    assert decide(plan.record, ObservedBorrowedNode(), END - 1).releases
+    late = decide(plan.record, ObservedBorrowedNode(), END)
+    assert (late.releases, late.record.is_done) == (False, True)
 
 
 def test_who_was_told_of_the_end_by_the_provider_need_not_tell_it() -> None:
     told = RemoteContractStatus(END, ended="withdrawn", reason="repairs")
     plan = decide(in_state(BorrowedContractState.OPEN), replace(HEARD, contract_state=told))
-    assert (plan.loan.is_done, plan.releases, plan.unregisters) == (True, False, True)
-    assert plan.loan.borrowed.reason == "taken back: repairs"
+    assert (plan.record.is_done, plan.releases, plan.unregisters) == (True, False, True)
+    assert plan.record.borrowed.reason == "taken back: repairs"
 
 
 moments = st.floats(NOW - 100, END + 7200)
@@ -176,12 +178,12 @@ sights = st.builds(
     st.sampled_from([0.0, 0.0, 1.0, 119.9, 120.0, 1e6]),
     standings,
 )
-loans = st.builds(
-    lambda state, ends_at, reclaim_at, leave_by, is_told: replace(
+contracts = st.builds(
+    lambda state, ends_at, reclaim_at, leave_by, is_provider_notified: replace(
         in_state(state, ends_at=ends_at, reclaim_at=reclaim_at),
         signed_until=max(ends_at, END),
         leave_by=leave_by,
-        is_told=is_told and state is BorrowedContractState.ENDED,
+        is_provider_notified=is_provider_notified and state is BorrowedContractState.ENDED,
     ),
     st.sampled_from(BorrowedContractState),
     moments,
@@ -191,53 +193,53 @@ loans = st.builds(
 )
 
 
-@given(loan=loans, seen=sights, now=moments)
+@given(record=contracts, seen=sights, now=moments)
 def test_whatever_was_seen_the_plan_is_safe_and_asking_again_changes_nothing(
-    loan: BorrowedContractRecord, seen: ObservedBorrowedNode, now: float
+    record: BorrowedContractRecord, seen: ObservedBorrowedNode, now: float
 ) -> None:
-    plan = decide(loan, seen, now)
-    after = plan.loan
+    plan = decide(record, seen, now)
+    after = plan.record
     # What is over has no door and no node; what is not has both, and its provider is not told otherwise.
-    assert plan.wants_door == (not after.is_over)
+    assert plan.wants_tunnel == (not after.is_over)
     if after.is_over:
         assert plan.unregisters == seen.is_registered
-        assert plan.releases == (not after.is_told)
-        assert after.borrowed.reason or loan.is_over
+        assert plan.releases == (not after.is_provider_notified)
+        assert after.borrowed.reason or record.is_over
     else:
         assert not plan.unregisters
         assert not plan.releases
         assert now < after.borrowed.due_at
         assert seen.silent_s < SETTINGS.peer_silence_s
     # Nothing that is over comes back, and nothing drains for longer than there is.
-    assert not loan.is_over or after.is_over
+    assert not record.is_over or after.is_over
     if plan.drain_by is not None:
         assert plan.drain_by <= after.borrowed.due_at
         assert after.borrowed.state is BorrowedContractState.DRAINING
-    assert after.borrowed.ends_at <= max(after.signed_until, loan.borrowed.ends_at)
+    assert after.borrowed.ends_at <= max(after.signed_until, record.borrowed.ends_at)
     again = decide(after, seen, now)
-    assert again.loan == after
-    assert (again.wants_door, again.drain_by, again.unregisters, again.releases) == (
-        plan.wants_door,
+    assert again.record == after
+    assert (again.wants_tunnel, again.drain_by, again.unregisters, again.releases) == (
+        plan.wants_tunnel,
         plan.drain_by,
         plan.unregisters,
         plan.releases,
     )
 
 
-@given(loan=loans, seen=sights, now=moments, later=st.floats(0, 10_000))
+@given(record=contracts, seen=sights, now=moments, later=st.floats(0, 10_000))
 def test_every_contract_ends_by_its_end_and_is_done_with(
-    loan: BorrowedContractRecord, seen: ObservedBorrowedNode, now: float, later: float
+    record: BorrowedContractRecord, seen: ObservedBorrowedNode, now: float, later: float
 ) -> None:
-    plan = decide(loan, seen, now)
-    last = decide(plan.loan, seen, max(now, plan.loan.signed_until) + later)
-    assert last.loan.is_done
+    plan = decide(record, seen, now)
+    last = decide(plan.record, seen, max(now, plan.record.signed_until) + later)
+    assert last.record.is_done
 
 
-@given(loan=loans, seen=sights, now=moments, share=st.floats(0, 1, exclude_max=True))
+@given(record=contracts, seen=sights, now=moments, share=st.floats(0, 1, exclude_max=True))
 def test_nothing_else_is_decided_before_the_next_time_that_is_due(
-    loan: BorrowedContractRecord, seen: ObservedBorrowedNode, now: float, share: float
+    record: BorrowedContractRecord, seen: ObservedBorrowedNode, now: float, share: float
 ) -> None:
-    done = decide(loan, seen, now).loan
+    done = decide(record, seen, now).record
     plan = decide(done, seen, now)
     due = min(node_decisions.next_due(done, SETTINGS, now), END + 8000)
     between = now + (due - now) * share
@@ -246,6 +248,6 @@ def test_nothing_else_is_decided_before_the_next_time_that_is_due(
 
 
 def test_a_contract_that_is_done_with_is_never_due() -> None:
-    over = replace(in_state(BorrowedContractState.ENDED, ended_at=NOW), is_told=True)
+    over = replace(in_state(BorrowedContractState.ENDED, ended_at=NOW), is_provider_notified=True)
     assert node_decisions.next_due(over, SETTINGS, NOW) == float("inf")
-    assert node_decisions.next_due(replace(over, is_told=False), SETTINGS, NOW) == END
+    assert node_decisions.next_due(replace(over, is_provider_notified=False), SETTINGS, NOW) == END

@@ -33,9 +33,9 @@ def contract(id: str, **changes: Any) -> Contract:
 def test_what_is_sold_is_lent_and_what_has_ended_is_taken_back() -> None:
     sold = [contract("new"), contract("lent"), contract("over", ended_at=NOW, ending=EndReason.RELEASED)]
     sold.append(contract("broken"))
-    lent = {"lent": True, "over": True, "unknown": False, "broken": False}
-    todo = plan(sold, {ContractId(id): is_sound for id, is_sound in lent.items()}, NOW)
-    assert [one.id for one in todo.lend] == ["new", "broken"]
+    leased = {"lent": True, "over": True, "unknown": False, "broken": False}
+    todo = plan(sold, {ContractId(id): is_sound for id, is_sound in leased.items()}, NOW)
+    assert [one.id for one in todo.create] == ["new", "broken"]
     assert todo.take_back == ["over", "unknown"]
 
 
@@ -48,11 +48,11 @@ def test_what_is_due_is_not_lent_any_more_and_not_taken_back_before_its_end_is_w
 names = st.sets(st.sampled_from([ContractId(name) for name in "abcdef"]))
 
 
-@given(sold=names, lent=names)
-def test_after_a_plan_there_is_nothing_to_do(sold: set[ContractId], lent: set[ContractId]) -> None:
+@given(sold=names, leased=names)
+def test_after_a_plan_there_is_nothing_to_do(sold: set[ContractId], leased: set[ContractId]) -> None:
     contracts = [contract(id) for id in sorted(sold)]
-    todo = plan(contracts, dict.fromkeys(lent, True), NOW)
-    after = lent - set(todo.take_back) | {one.id for one in todo.lend}
+    todo = plan(contracts, dict.fromkeys(leased, True), NOW)
+    after = leased - set(todo.take_back) | {one.id for one in todo.create}
     assert after == sold
     assert plan(contracts, dict.fromkeys(after, True), NOW).is_nothing
 
@@ -66,10 +66,10 @@ class Cells:
         self.adopted: set[ContractId] = set()
         self._listeners: list[Callable[[], None]] = []
 
-    def lent(self) -> Mapping[ContractId, bool]:
+    def leased(self) -> Mapping[ContractId, bool]:
         return dict.fromkeys(self.there, True)
 
-    async def lend(self, contract: Contract, fence: Expect | None) -> None:
+    async def ensure(self, contract: Contract, fence: Expect | None) -> None:
         if self.refusals:
             self.refusals -= 1
             raise errors.Unavailable("the store is away")
@@ -160,8 +160,8 @@ async def test_a_cell_whose_contract_is_only_not_known_yet_is_left_alone() -> No
         await m.publish()
         sale = await m.buy()
         cells.there[sale.contract.id] = sale.contract
-        books = other.ledger._books  # as if what was sold had not come by yet
-        books.live_sales.pop(sale.contract.id, None)
+        state = other.ledger._state  # as if what was sold had not come by yet
+        state.live_sales.pop(sale.contract.id, None)
         await ContractCellController(other.ledger, cells).turn()
         assert sale.contract.id in cells.there
 

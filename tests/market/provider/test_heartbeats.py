@@ -37,7 +37,7 @@ async def test_a_contract_whose_buyer_left_and_did_not_come_back_is_taken_back()
             m.clock.advance(1)
             await visits.look()
         assert ending(m, left) is EndReason.WITHDRAWN
-        assert m.ledger.contract(left).contract.reason == "its buyer was not at its door for 100 s"
+        assert m.ledger.contract(left).contract.reason == "its buyer was not connected for 100 s"
         assert (ending(m, there), ending(m, never)) == (None, None)
         assert m.split() == (6, 0, 2)
         await visits.look()

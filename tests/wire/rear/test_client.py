@@ -74,7 +74,7 @@ async def test_from_an_offer_to_a_contract_and_back(market: Market) -> None:
             seller=market.key.cloud,
             buyer=BUYER.cloud,
             flavor=offer.flavor,
-            held=held,
+            hold=held,
             duration_s=600.0,
             now=market.clock.now(),
         )
@@ -263,7 +263,7 @@ async def test_a_peer_that_hangs_or_is_not_there_says_so() -> None:
         with pytest.raises(errors.TimedOut, match=r"peer north did not answer within 0\.1 s; try again"):
             await client.offers(CapacityRequest())
         with pytest.raises(errors.TimedOut):
-            async with client.door(ContractId("c"), "c.secret", lambda _: None):
+            async with client.contract_tunnel(ContractId("c"), "c.secret", lambda _: None):
                 pass
     async with client_of(url, SELLER.cloud) as client:
         with pytest.raises(
@@ -305,7 +305,10 @@ async def test_a_proxy_of_the_environment_is_not_used(
 
 async def test_a_door_carries_frames_and_tells_how_the_contract_stands(hall: Hall) -> None:
     told: list[RemoteContractStatus] = []
-    async with buyer_at(hall.market) as client, client.door(hall.id, hall.token, told.append) as end:
+    async with (
+        buyer_at(hall.market) as client,
+        client.contract_tunnel(hall.id, hall.token, told.append) as end,
+    ):
         await end.send(b"hello")
         assert await end.receive() == b"hello"
         assert (told[0].cell, told[0].ended) == ("running", "")
@@ -321,16 +324,16 @@ async def test_a_door_carries_frames_and_tells_how_the_contract_stands(hall: Hal
 async def test_a_door_that_does_not_open_says_why(hall: Hall) -> None:
     async with buyer_at(hall.market) as client:
         with pytest.raises(errors.FailedPrecondition, match="not the credential"):
-            async with client.door(hall.id, "c.wrong", lambda _: None):
+            async with client.contract_tunnel(hall.id, "c.wrong", lambda _: None):
                 pass
         hall.seen(InstanceStatus.SCHEDULING, "no node has room", node=None)
         with pytest.raises(errors.Unavailable, match=r"peer north: .*no node has room"):
-            async with client.door(hall.id, hall.token, lambda _: None):
+            async with client.contract_tunnel(hall.id, hall.token, lambda _: None):
                 pass
         contract = hall.market.ledger.contract(hall.id).contract
         await hall.market.ledger.release(hall.id, contract.buyer)
         with pytest.raises(errors.Expired, match="released"):
-            async with client.door(hall.id, hall.token, lambda _: None):
+            async with client.contract_tunnel(hall.id, hall.token, lambda _: None):
                 pass
 
 
@@ -378,7 +381,7 @@ async def test_what_is_no_frame_and_no_standing_ends_the_conversation(message: b
     async with (
         server(answer) as url,
         client_of(url, SELLER.cloud) as client,
-        client.door(ContractId("c"), "c.secret", lambda _: None) as end,
+        client.contract_tunnel(ContractId("c"), "c.secret", lambda _: None) as end,
     ):
         with pytest.raises(errors.Invalid):
             await end.receive()
@@ -405,7 +408,7 @@ async def test_a_provider_that_never_stops_telling_is_heard_at_a_bearable_pace(
     async with (
         server(answer) as url,
         client_of(url, SELLER.cloud) as client,
-        client.door(ContractId("c"), "c.secret", told) as end,
+        client.contract_tunnel(ContractId("c"), "c.secret", told) as end,
     ):
         assert await end.receive() is None
     assert len(heard) == 4
@@ -426,7 +429,7 @@ async def test_a_provider_that_never_stops_sending_does_not_keep_us_from_going(
         return socket
 
     async with server(answer) as url, client_of(url, SELLER.cloud) as client, asyncio.timeout(PATIENCE_S):
-        async with client.door(ContractId("c"), "c.secret", lambda _: None) as end:
+        async with client.contract_tunnel(ContractId("c"), "c.secret", lambda _: None) as end:
             assert await end.receive() == b"x" * 1000
         with pytest.raises(errors.Unavailable, match="the connection to peer north ended"):
             await end.send(b"y")
@@ -449,7 +452,7 @@ async def test_a_door_is_not_found_behind_a_redirect_nor_without_its_protocol() 
     ):
         async with server(answer) as url, client_of(url, SELLER.cloud) as client:
             with pytest.raises(errors.FailedPrecondition, match=words):
-                async with client.door(ContractId("c"), "c.secret", lambda _: None):
+                async with client.contract_tunnel(ContractId("c"), "c.secret", lambda _: None):
                     pass
 
 

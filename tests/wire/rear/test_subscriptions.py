@@ -276,7 +276,7 @@ async def test_who_is_too_slow_is_reset_and_gets_everything_anew(
         for number in range(5):  # at once, so that nobody could read in between
             version = msgspec.structs.replace(account.flavor, version=account.flavor.version + 1 + number)
             after = msgspec.structs.replace(account, flavor=version)
-            ledger.changes.tell(ledger.changes.revision + 1, [OfferChange(account, after)])
+            ledger.changes.append(ledger.changes.revision + 1, [OfferChange(account, after)])
         name, reset = await client.next()
         assert (name, reset["Flavors"]) == ("ResetMessage", 1)
         assert (await client.next())[1]["Flavor"]["FlavorID"] == "f-1"
@@ -311,7 +311,7 @@ async def test_changes_that_others_are_told_of_are_silence_too(
             account = ledger.flavors()[0]
             beat = asyncio.ensure_future(client.next())
             while not beat.done():
-                ledger.changes.tell(ledger.changes.revision + 1, [OfferChange(account, account)])
+                ledger.changes.append(ledger.changes.revision + 1, [OfferChange(account, account)])
                 await asyncio.sleep(0)
             name, message = beat.result()
             assert name == "HeartbeatMessage"

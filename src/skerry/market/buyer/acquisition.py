@@ -79,7 +79,7 @@ class ContractBuyer:
 
     def __init__(
         self,
-        loans: BorrowedContractTable,
+        contracts: BorrowedContractTable,
         peers: MarketPeerTable,
         lister: OfferSearch,
         providers: ProviderClients,
@@ -89,7 +89,7 @@ class ContractBuyer:
         *,
         new_id: Callable[[], str] = lambda: secrets.token_hex(16),
     ) -> None:
-        self._loans = loans
+        self._contracts = contracts
         self._peers = peers
         self._lister = lister
         self._providers = providers
@@ -102,7 +102,7 @@ class ContractBuyer:
         self._wake = asyncio.Event()
 
     async def buy(self, request: CapacityRequest, *, actor: str) -> AsyncIterator[BuyProgress]:
-        """Buy what is wished for at the best price, and wait for its node."""
+        """Buy the requested capacity at the best price, and wait for its node."""
         yield BuyProgress("listing", "asking " + (f"peer {request.peer}" if request.peer else "all peers"))
         listing = await self._lister.offers(request)
         candidates = _candidates(listing, request)
@@ -113,7 +113,7 @@ class ContractBuyer:
             )
         if not candidates:
             raise errors.ResourcesExhausted(
-                "no peer offers what is wished for; see `skerry market offers` for what there is"
+                "no peer offers what is requested; see `skerry market offers` for what there is"
                 + _because(failures)
             )
         yield BuyProgress("listing", _listed(listing, candidates))
@@ -129,10 +129,10 @@ class ContractBuyer:
                     "reserving",
                     f"{found.flavor.id} of {found.peer} for {provider_client.format_price(found.price)}",
                 )
-                held = await _by(deadline, self._reserve(deal, found))
-                deal = replace(deal, hold=held.id)
-                yield BuyProgress("buying", f"hold {held.id} of {found.peer}")
-                bought, contract = await _by(deadline, self._purchase(deal, found, held))
+                hold = await _by(deadline, self._reserve(deal, found))
+                deal = replace(deal, hold=hold.id)
+                yield BuyProgress("buying", f"hold {hold.id} of {found.peer}")
+                bought, contract = await _by(deadline, self._purchase(deal, found, hold))
                 yield BuyProgress("signing", f"contract {contract.id} of {found.peer}")
                 document = await _by(deadline, self._sign(deal, contract, bought))
             except errors.SkerryError as error:
@@ -167,32 +167,32 @@ class ContractBuyer:
         )
 
     async def _reserve(self, deal: PendingContract, found: OfferQuote) -> RemoteHold:
-        await self._loans.begin(deal)
-        held = await self._held(deal)
-        provider_client.check_hold(held, resources=found.resources, count=found.count, most=found.price)
+        await self._contracts.begin(deal)
+        hold = await self._place_hold(deal)
+        provider_client.check_hold(hold, resources=found.resources, count=found.count, most=found.price)
         # Before it is bought: who finds this record knows the hold that may be a contract.
-        await self._loans.note(replace(deal, hold=held.id))
-        return held
+        await self._contracts.note(replace(deal, hold=hold.id))
+        return hold
 
-    async def _held(self, deal: PendingContract) -> RemoteHold:
+    async def _place_hold(self, deal: PendingContract) -> RemoteHold:
         return await self._provider(deal).reserve(
             deal.flavor, deal.resources, deal.count, deal.duration_s, key=deal.id
         )
 
     async def _purchase(
-        self, deal: PendingContract, found: OfferQuote, held: RemoteHold
+        self, deal: PendingContract, found: OfferQuote, hold: RemoteHold
     ) -> tuple[RemoteContract, Contract]:
-        bought = await self._provider(deal).purchase(held.id)
+        bought = await self._provider(deal).purchase(hold.id)
         contract = provider_client.check_contract(
             bought.document,
             seller=CloudId(self._peers.get(deal.peer).cloud),
             buyer=self._key.cloud,
             flavor=found.flavor,
-            held=held,
+            hold=hold,
             duration_s=deal.duration_s,
             now=self._clock.now(),
         )
-        if self._loans.find(contract.id) is not None:
+        if self._contracts.find(contract.id) is not None:
             raise errors.FailedPrecondition("its contract has an id that another one has")
         return bought, contract
 
@@ -225,14 +225,14 @@ class ContractBuyer:
             document=document.decode("ascii"),
             actor=actor,
         )
-        loan = BorrowedContractRecord(
+        record = BorrowedContractRecord(
             borrowed,
             hold=contract.hold,
             signed_until=contract.ends_at,
             open_by=self._clock.now() + max(left_s, 0.0),
         )
         try:
-            await run_to_completion(self._loans.keep(deal, loan))
+            await run_to_completion(self._contracts.keep(deal, record))
         except errors.SkerryError as error:
             await self._compensate(deal, error)
             raise
@@ -246,8 +246,8 @@ class ContractBuyer:
                 return await self._settled(borrowed)
         except TimeoutError:
             now = self._clock.now()
-            await self._loans.change(
-                borrowed.id, lambda loan: node_decisions.request_release(loan, now), actor=borrowed.actor
+            await self._contracts.change(
+                borrowed.id, lambda record: node_decisions.request_release(record, now), actor=borrowed.actor
             )
             raise errors.TimedOut(
                 f"contract {borrowed.id} of {borrowed.peer} was not opened in time, and is given back"
@@ -255,13 +255,13 @@ class ContractBuyer:
 
     async def _settled(self, borrowed: BorrowedContract) -> BorrowedContract:
         while True:
-            moved = self._loans.moved
-            loan = self._loans.find(borrowed.id)
-            if loan is None or loan.is_over:
-                reason = loan.borrowed.reason if loan is not None else "it is forgotten"
+            moved = self._contracts.moved
+            record = self._contracts.find(borrowed.id)
+            if record is None or record.is_over:
+                reason = record.borrowed.reason if record is not None else "it is forgotten"
                 raise errors.Unavailable(f"contract {borrowed.id} of {borrowed.peer} ended: {reason}")
-            if loan.borrowed.state is not BorrowedContractState.OPENING:
-                return loan.borrowed
+            if record.borrowed.state is not BorrowedContractState.OPENING:
+                return record.borrowed
             await moved.wait()
 
     # Undoing
@@ -276,7 +276,7 @@ class ContractBuyer:
     async def lead(self, fence: Expect) -> None:
         """Undo deals that are overdue, whichever server left them, while this one leads."""
         while True:
-            moved = self._loans.moved
+            moved = self._contracts.moved
             await self.undo_overdue(fence)
             with suppress(TimeoutError):
                 async with asyncio.timeout(self._until_due()):
@@ -291,14 +291,14 @@ class ContractBuyer:
     async def undo_overdue(self, fence: Expect | None = None) -> None:
         """Try once to undo the deals that are overdue. Happens by itself; a test with its own clock calls
         it."""
-        deals = {deal.id: deal for deal in self._loans.deals()}
+        deals = {deal.id: deal for deal in self._contracts.deals()}
         self._failed = {id: failed for id, failed in self._failed.items() if id in deals}
         due = [deal for deal in deals.values() if self._wait_s(deal) <= 0]
         await asyncio.gather(*(self._try_to_undo(deal, fence) for deal in due))
 
     def _until_due(self) -> float | None:
         """Seconds until a deal that is on record is to be undone; None if there is none."""
-        waits = (self._wait_s(deal) for deal in self._loans.deals())
+        waits = (self._wait_s(deal) for deal in self._contracts.deals())
         return min((min(max(wait_s, _PAUSE_S), _AT_MOST_S) for wait_s in waits), default=None)
 
     def _wait_s(self, deal: PendingContract) -> float:
@@ -328,7 +328,7 @@ class ContractBuyer:
             self._failed[deal.id] = _RollbackAttempt(before + 1, again_at)
             log.warning("deal.not_undone", deal=deal.id, peer=deal.peer, error=str(error))
             if self._clock.now() >= deal.made_at + (deal.duration_s or _FORGET_S) + _FORGET_S:
-                await self._loans.drop(deal, fence=fence)
+                await self._contracts.drop(deal, fence=fence)
             return
         log.info("deal.undone", deal=deal.id, peer=deal.peer)
 
@@ -337,9 +337,9 @@ class ContractBuyer:
         hold = deal.hold
         if hold is None:
             try:
-                hold = (await self._held(deal)).id  # with the same key: what was held, if anything was
+                hold = (await self._place_hold(deal)).id  # with the same key: what was held, if anything was
             except _NOTHING:
-                await self._loans.drop(deal, fence=fence)
+                await self._contracts.drop(deal, fence=fence)
                 return
         try:
             await provider.cancel(hold)
@@ -347,7 +347,7 @@ class ContractBuyer:
             await provider.release((await provider.purchase(hold)).id)
         except (errors.NotFound, errors.Expired):
             pass  # its time was over, and with it all that it held
-        await self._loans.drop(deal, fence=fence)
+        await self._contracts.drop(deal, fence=fence)
 
     def _provider(self, deal: PendingContract) -> ProviderClient:
         return self._providers(self._peers.get(deal.peer))

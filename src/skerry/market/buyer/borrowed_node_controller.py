@@ -1,9 +1,10 @@
-"""Borrowed contracts kept alive: on the server that leads, each has its door open and does what is decided.
+"""Borrowed contracts kept alive: the server that leads keeps the tunnel of each open and does what is
+decided.
 
 What is to be done is `skerry.market.buyer.node_decisions`, on the record and on what was seen; here it is
 seen and done. Everything is looked at again when a record, a node or a session has changed, and when the next
 time comes that a decision depends on; a server that takes over begins where the last one was. One that no
-longer leads lets go of every door.
+longer leads closes every tunnel.
 """
 
 from __future__ import annotations
@@ -54,9 +55,9 @@ class BorrowedNodeController:
 
     def __init__(
         self,
-        loans: BorrowedContractTable,
+        contracts: BorrowedContractTable,
         peers: MarketPeerTable,
-        landlords: Callable[[MarketPeer], BorrowedContractClient],
+        providers: Callable[[MarketPeer], BorrowedContractClient],
         sessions: NodeSessions,
         nodes: NodeRegistry,
         clock: Clock,
@@ -64,9 +65,9 @@ class BorrowedNodeController:
         *,
         converse: BorrowedNodeConversation,
     ) -> None:
-        self._loans = loans
+        self._contracts = contracts
         self._peers = peers
-        self._landlords = landlords
+        self._providers = providers
         self._sessions = sessions
         self._nodes = nodes
         self._clock = clock
@@ -74,7 +75,7 @@ class BorrowedNodeController:
         self._converse = converse
         self.backoff = Backoff(first_s=0.5, cap_s=15.0)
         self._open_sessions: dict[ContractId, tuple[BorrowedNodeSession, asyncio.Future[None]]] = {}
-        self._telling: dict[ContractId, asyncio.Future[None]] = {}
+        self._releases: dict[ContractId, asyncio.Future[None]] = {}
         self._watched: set[NodeId] = set()
         self._wake = asyncio.Event()
 
@@ -84,7 +85,7 @@ class BorrowedNodeController:
         try:
             while True:
                 self._wake.clear()
-                moved, since = self._loans.moved, self._clock.now()
+                moved, since = self._contracts.moved, self._clock.now()
                 is_done = await self.tend(fence)
                 await asyncio.sleep(_PAUSE_S)
                 wait_s = self._wait_s(since) if is_done else _RETRY_S
@@ -96,15 +97,15 @@ class BorrowedNodeController:
     async def tend(self, fence: Expect | None = None) -> bool:
         """One look at every contract; False if not all could be done. Happens by itself; a test with its own
         clock calls it."""
-        is_done, loans = True, self._loans.all()
-        self._watched = {loan.borrowed.node for loan in loans}
-        for loan in loans:
+        is_done, contracts = True, self._contracts.all()
+        self._watched = {record.borrowed.node for record in contracts}
+        for record in contracts:
             try:
-                await self._tend(loan, fence)
+                await self._tend(record, fence)
             except errors.SkerryError as error:
-                log.warning("contract.not_tended", contract=loan.borrowed.id, error=error.message)
+                log.warning("contract.not_tended", contract=record.borrowed.id, error=error.message)
                 is_done = False
-        await self._loans.trim(self._settings.keep_ended, fence=fence)
+        await self._contracts.trim(self._settings.keep_ended, fence=fence)
         return is_done
 
     def _node_changed(self, node: NodeId) -> None:
@@ -114,33 +115,35 @@ class BorrowedNodeController:
     def _wait_s(self, since: float) -> float:
         """How long nothing has to be looked at that was looked at at `since`, unless something changes."""
         now = self._clock.now()
-        dues = (node_decisions.next_due(loan, self._settings, since) - now for loan in self._loans.all())
+        dues = (
+            node_decisions.next_due(record, self._settings, since) - now for record in self._contracts.all()
+        )
         # A provider that is heard may fall silent at any moment: that is early enough to look again.
         silences = (
             self._settings.peer_silence_s - session.silent_s for session, _ in self._open_sessions.values()
         )
         return min((_AT_MOST_S, *dues, *silences))
 
-    async def _tend(self, loan: BorrowedContractRecord, fence: Expect | None) -> None:
-        id, node = loan.borrowed.id, self._node(loan)
-        seen, now = self._seen(loan, node), self._clock.now()
-        if loan.is_done and node is None:
+    async def _tend(self, record: BorrowedContractRecord, fence: Expect | None) -> None:
+        id, node = record.borrowed.id, self._node(record)
+        seen, now = self._seen(record, node), self._clock.now()
+        if record.is_done and node is None:
             return
-        plan = self._decided(loan, seen, now)
+        plan = self._decided(record, seen, now)
         if plan.is_reopened and node is not None:
             # Before it is written, or nobody would do it.
             await self._nodes.uncordon(node.id, actor=ACTOR, fence=fence)
-        if plan.loan != loan:
-            written = await self._loans.change(
-                id, lambda current: self._decided(current, seen, now).loan, actor=ACTOR, fence=fence
+        if plan.record != record:
+            written = await self._contracts.change(
+                id, lambda current: self._decided(current, seen, now).record, actor=ACTOR, fence=fence
             )
             plan = self._decided(written, seen, now)
         await self._act(plan, node, fence)
 
     async def _act(self, plan: BorrowedNodePlan, node: Node | None, fence: Expect | None) -> None:
-        id = plan.loan.borrowed.id
-        if plan.wants_door:
-            self._open(plan.loan)
+        id = plan.record.borrowed.id
+        if plan.wants_tunnel:
+            self._open(plan.record)
         else:
             await self._close(id)  # first: a node that is in session registers again
         if plan.drain_by is not None and node is not None and node.drain_by != plan.drain_by:
@@ -149,20 +152,20 @@ class BorrowedNodeController:
             with suppress(errors.NotFound):
                 await self._nodes.unregister(node.id, actor=ACTOR, force=True, fence=fence)
         if plan.releases:
-            self._tell(plan.loan, fence)
-        elif (telling := self._telling.pop(id, None)) is not None:
-            await cancel_and_wait([telling])
+            self._start_release(plan.record, fence)
+        elif (release := self._releases.pop(id, None)) is not None:
+            await cancel_and_wait([release])
 
     def _decided(
-        self, loan: BorrowedContractRecord, seen: ObservedBorrowedNode, now: float
+        self, record: BorrowedContractRecord, seen: ObservedBorrowedNode, now: float
     ) -> BorrowedNodePlan:
-        return node_decisions.decide(loan, seen, self._settings, now)
+        return node_decisions.decide(record, seen, self._settings, now)
 
-    def _seen(self, loan: BorrowedContractRecord, node: Node | None) -> ObservedBorrowedNode:
-        opened = self._open_sessions.get(loan.borrowed.id)
+    def _seen(self, record: BorrowedContractRecord, node: Node | None) -> ObservedBorrowedNode:
+        opened = self._open_sessions.get(record.borrowed.id)
         session = None if opened is None else opened[0]
         return ObservedBorrowedNode(
-            is_heard=session is not None and session.is_heard,
+            is_connected=session is not None and session.is_connected,
             is_registered=node is not None,
             is_drained=node is not None and node.status is NodeStatus.DRAINED,
             silent_s=0.0 if session is None else session.silent_s,
@@ -170,18 +173,18 @@ class BorrowedNodeController:
             trouble="" if session is None else session.trouble,
         )
 
-    def _node(self, loan: BorrowedContractRecord) -> Node | None:
-        node: NodeId = loan.borrowed.node
+    def _node(self, record: BorrowedContractRecord) -> Node | None:
+        node: NodeId = record.borrowed.node
         return None if self._nodes.condition(node) is None else self._nodes.get(node)
 
     # Sessions
 
-    def _open(self, loan: BorrowedContractRecord) -> None:
-        id = loan.borrowed.id
+    def _open(self, record: BorrowedContractRecord) -> None:
+        id = record.borrowed.id
         if id not in self._open_sessions:
             session = BorrowedNodeSession(
-                loan,
-                lambda: self._provider(loan),
+                record,
+                lambda: self._provider(record),
                 self._sessions,
                 self._clock,
                 converse=self._converse,
@@ -199,38 +202,38 @@ class BorrowedNodeController:
         if (opened := self._open_sessions.pop(id, None)) is not None:
             await cancel_and_wait([opened[1]])
 
-    def _provider(self, loan: BorrowedContractRecord) -> BorrowedContractClient:
-        return self._landlords(self._peers.get(loan.borrowed.peer))
+    def _provider(self, record: BorrowedContractRecord) -> BorrowedContractClient:
+        return self._providers(self._peers.get(record.borrowed.peer))
 
     async def let_go(self) -> None:
-        """Close every door; somebody else opens them."""
-        tasks = [task for _, task in self._open_sessions.values()] + list(self._telling.values())
+        """Close every tunnel; the next leader opens them."""
+        tasks = [task for _, task in self._open_sessions.values()] + list(self._releases.values())
         self._open_sessions.clear()
-        self._telling.clear()
+        self._releases.clear()
         await cancel_and_wait(tasks)
 
     # Giving back
 
-    def _tell(self, loan: BorrowedContractRecord, fence: Expect | None) -> None:
-        telling = self._telling.get(loan.borrowed.id)
-        if telling is None or telling.done():
-            self._telling[loan.borrowed.id] = asyncio.ensure_future(self._release(loan, fence))
+    def _start_release(self, record: BorrowedContractRecord, fence: Expect | None) -> None:
+        release = self._releases.get(record.borrowed.id)
+        if release is None or release.done():
+            self._releases[record.borrowed.id] = asyncio.ensure_future(self._release(record, fence))
 
-    async def _release(self, loan: BorrowedContractRecord, fence: Expect | None) -> None:
+    async def _release(self, record: BorrowedContractRecord, fence: Expect | None) -> None:
         """Tell the provider, until it knows; whoever calls gives it up at the contract's end."""
         failures = 0
-        while not await self._try_to_release(loan, fence):
+        while not await self._try_to_release(record, fence):
             await asyncio.sleep(self.backoff.delay(failures))
             failures += 1
 
-    async def _try_to_release(self, loan: BorrowedContractRecord, fence: Expect | None) -> bool:
+    async def _try_to_release(self, record: BorrowedContractRecord, fence: Expect | None) -> bool:
         """True if the provider knows, and it is on record that it does."""
-        id = loan.borrowed.id
+        id = record.borrowed.id
         try:
             with suppress(*_OVER):
-                await self._provider(loan).release(id)
-            await self._loans.change(
-                id, lambda current: replace(current, is_told=True), actor=ACTOR, fence=fence
+                await self._provider(record).release(id)
+            await self._contracts.change(
+                id, lambda current: replace(current, is_provider_notified=True), actor=ACTOR, fence=fence
             )
         except (errors.NotFound, LeadershipLost):
             return True  # it is no longer ours to tell

@@ -1,11 +1,11 @@
-"""The door of one borrowed contract, kept open: behind it is a node, which is one of ours while it lasts.
+"""The session of one borrowed node, over the tunnel of its contract, which is kept open.
 
 `BorrowedNodeSession` dials, again and again, and has the conversation that any node has
-(`skerry.transport.links.nodes.borrowed_session`). What the node says of itself is ours to say: its name, its
-room and its labels are those of the contract, and it takes no calls of functions. It is not told where our
-servers are. Tunnels that its session is asked for are not the node's to dial: they are opened at the
-provider, and joined with whoever waits here. What to do about the contract is decided by others, on what is
-seen here. The provider has `skerry.wire.rear.contract_tunnels`.
+(`skerry.transport.links.nodes.borrowed_session`). The name, the resources
+and the labels of the node are those of the contract, whatever it reports, and it takes no calls of functions.
+It does not get the addresses of our servers. Tunnels that its session is asked for are not the node's to
+dial: they are opened at the provider, and joined with whoever waits here. What to do about the contract is
+decided by others, on what is seen here. The provider has `skerry.wire.rear.contract_tunnels`.
 """
 
 from __future__ import annotations
@@ -49,8 +49,8 @@ class BorrowedContractClient(Protocol):
 
     async def release(self, contract: str) -> None: ...
 
-    def door(
-        self, contract: ContractId, credential: str, told: Callable[[RemoteContractStatus], None]
+    def contract_tunnel(
+        self, contract: ContractId, credential: str, on_status: Callable[[RemoteContractStatus], None]
     ) -> AbstractAsyncContextManager[TunnelStream]: ...
 
     def tunnel(
@@ -70,13 +70,13 @@ class BorrowedNodeIdentity(msgspec.Struct, frozen=True):
 class BorrowedNodeHooks(NamedTuple):
     """What a conversation with a borrowed node tells and asks of its session."""
 
-    hear_frame: Callable[[], None]  # something came through the door
-    set_heard: Callable[[bool], None]  # whether the node is in session
+    frame_received: Callable[[], None]  # a frame came through the tunnel
+    set_connected: Callable[[bool], None]  # whether the node is in session
     join: Callable[[TunnelRequest], Awaitable[None]]  # open a tunnel at the provider
 
 
 class BorrowedNodeConversation(Protocol):
-    """A node's session over an open door, until it is over."""
+    """A node's session over an open tunnel, until it is over."""
 
     async def __call__(
         self, frames: TunnelStream, identity: BorrowedNodeIdentity, hooks: BorrowedNodeHooks
@@ -86,12 +86,12 @@ class BorrowedNodeConversation(Protocol):
 class BorrowedNodeSession:
     """`run` for ever; `changed` is called whenever something else is to be seen here.
 
-    `landlord` is asked for anew whenever the tunnel is dialled, for the way to it may change.
+    `provider` is called whenever the tunnel is dialled, because the peer's address may change.
     """
 
     def __init__(
         self,
-        loan: BorrowedContractRecord,
+        record: BorrowedContractRecord,
         provider: Callable[[], BorrowedContractClient],
         sessions: NodeSessions,
         clock: Clock,
@@ -101,23 +101,23 @@ class BorrowedNodeSession:
         backoff: Backoff,
     ) -> None:
         self._converse = converse
-        self._borrowed = loan.borrowed
-        self._hold = loan.hold
+        self._borrowed = record.borrowed
+        self._hold = record.hold
         self._provider = provider
         self._sessions = sessions
         self._clock = clock
         self._changed = changed
         self._backoff = backoff
         self._is_open = False
-        self._heard_at = clock.monotonic()  # a server that begins gives everybody the full time
+        self._last_contact_at = clock.monotonic()  # a server that begins gives everybody the full time
         self.contract_state: RemoteContractStatus | None = None
-        self.trouble = ""  # why the door did not open last time
-        self.is_heard = False  # the node is in session
+        self.trouble = ""  # why the tunnel did not open last time
+        self.is_connected = False  # the node is in session
 
     @property
     def silent_s(self) -> float:
         """How long nothing was heard of the provider."""
-        return 0.0 if self._is_open else self._clock.monotonic() - self._heard_at
+        return 0.0 if self._is_open else self._clock.monotonic() - self._last_contact_at
 
     async def run(self) -> None:
         """Dial, and again when it is over."""
@@ -139,7 +139,7 @@ class BorrowedNodeSession:
             except (errors.Unavailable, errors.TimedOut):
                 raise
             except errors.SkerryError:
-                await self._ask_why(provider)
+                await self._fetch_contract_state(provider)
                 raise
         except errors.SkerryError as error:
             self.trouble = error.message
@@ -147,7 +147,7 @@ class BorrowedNodeSession:
         else:
             log.info("door.closed", contract=contract, peer=peer)
 
-    async def _ask_why(self, provider: BorrowedContractClient) -> None:
+    async def _fetch_contract_state(self, provider: BorrowedContractClient) -> None:
         """We were turned away: perhaps the contract is over."""
         try:
             self._note(await provider.contract_state(self._borrowed.id))
@@ -155,17 +155,17 @@ class BorrowedNodeSession:
             self._note(RemoteContractStatus(self._borrowed.ends_at, ended="forgotten"))
 
     async def _visit(self, provider: BorrowedContractClient) -> None:
-        # The same answer every time: so what opens the door need not be kept.
+        # The same answer every time, so the credential need not be stored.
         credential = (await provider.purchase(self._hold)).credential
-        self._hear()
-        async with provider.door(self._borrowed.id, credential, self._note) as frames:
+        self._provider_answered()
+        async with provider.contract_tunnel(self._borrowed.id, credential, self._note) as frames:
             self._is_open = True
             try:
                 await self._attend(provider, credential, frames)
             finally:
                 self._is_open = False
                 # That nobody was there any more came out late, unless somebody said so.
-                self._heard_at = max(self._heard_at, self._clock.monotonic() - PEER_LOSS_S)
+                self._last_contact_at = max(self._last_contact_at, self._clock.monotonic() - PEER_LOSS_S)
                 self._changed()
 
     async def _attend(self, provider: BorrowedContractClient, credential: str, frames: TunnelStream) -> None:
@@ -177,34 +177,34 @@ class BorrowedNodeSession:
             {BORROWED_LABEL: borrowed.peer, CONTRACT_LABEL: borrowed.id},
         )
         hooks = BorrowedNodeHooks(
-            hear_frame=self._hear_frame,
-            set_heard=self._set_heard,
-            join=lambda asked: self._join(provider, credential, asked),
+            frame_received=self._frame_received,
+            set_connected=self._set_connected,
+            join=lambda request: self._join(provider, credential, request),
         )
         await self._converse(frames, identity, hooks)
 
     def _note(self, contract_state: RemoteContractStatus) -> None:
         self.contract_state = contract_state
-        self._hear()
+        self._provider_answered()
 
-    def _hear(self) -> None:
-        self._hear_frame()
+    def _provider_answered(self) -> None:
+        self._frame_received()
         self._changed()
 
-    def _hear_frame(self) -> None:
-        """Something came through the door."""
-        self._heard_at = self._clock.monotonic()
+    def _frame_received(self) -> None:
+        """A frame came through the tunnel."""
+        self._last_contact_at = self._clock.monotonic()
 
-    def _set_heard(self, is_heard: bool) -> None:
-        self.is_heard = is_heard
+    def _set_connected(self, is_connected: bool) -> None:
+        self.is_connected = is_connected
         self._changed()
 
-    async def _join(self, provider: BorrowedContractClient, credential: str, asked: TunnelRequest) -> None:
+    async def _join(self, provider: BorrowedContractClient, credential: str, request: TunnelRequest) -> None:
         """Open a tunnel at the provider for whoever waits for it here."""
         with suppress(errors.NotFound):  # who waited has gone
-            async with self._sessions.tunnels.dialled(self._borrowed.node, asked.id) as near:
+            async with self._sessions.tunnels.dialled(self._borrowed.node, request.id) as near:
                 try:
-                    async with provider.tunnel(self._borrowed.id, credential, asked) as far:
+                    async with provider.tunnel(self._borrowed.id, credential, request) as far:
                         await run_together(_carry(near, far), _carry(far, near))
                 except errors.SkerryError as error:
                     await near.fail(error)

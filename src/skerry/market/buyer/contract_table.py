@@ -3,8 +3,8 @@
 `market-deal/ID` is written before a provider is asked to hold something, and goes in the transaction that
 makes the contract ours (`market-borrowed/ID`) or when the deal is undone: whatever happens in between, there
 is a record of what a provider may hold for us. Contracts stay when they are over, up to a number. No secret
-is kept: what opens a contract's door is asked for again, by the hold that it came of. What becomes of records
-is decided by `skerry.market.buyer.acquisition` and `skerry.market.buyer.node_decisions`.
+is kept: the credential of a contract's tunnel is fetched again, by the hold that the contract came of. What
+becomes of records is decided by `skerry.market.buyer.acquisition` and `skerry.market.buyer.node_decisions`.
 """
 
 from __future__ import annotations
@@ -49,8 +49,8 @@ class BorrowedContractRecord(msgspec.Struct, frozen=True, omit_defaults=True):
     hold: HoldId
     signed_until: float  # as the document says
     open_by: float  # if it is not open by then it is given back
-    leave_by: float | None = None  # it is given back by our own wish, and is empty by then
-    is_told: bool = False  # the provider knows that it is over
+    leave_by: float | None = None  # a release was requested; its node is empty by then
+    is_provider_notified: bool = msgspec.field(name="is_told", default=False)  # that it is over
 
     @property
     def is_over(self) -> bool:
@@ -59,7 +59,7 @@ class BorrowedContractRecord(msgspec.Struct, frozen=True, omit_defaults=True):
     @property
     def is_done(self) -> bool:
         """True if nothing remains to be done about it at the provider."""
-        return self.is_over and self.is_told
+        return self.is_over and self.is_provider_notified
 
 
 class BorrowedContractTable:
@@ -69,26 +69,26 @@ class BorrowedContractTable:
         self._store = store
         self._events = events
         self._deals = Table(store, PENDING_PREFIX, json_of(PendingContract))
-        self._loans = Table(store, BORROWED_PREFIX, json_of(BorrowedContractRecord))
+        self._contracts = Table(store, BORROWED_PREFIX, json_of(BorrowedContractRecord))
         self._moved = asyncio.Event()
-        self._deals.subscribe(lambda _: self._tell())
-        self._loans.subscribe(lambda _: self._tell())
+        self._deals.subscribe(lambda _: self._notify())
+        self._contracts.subscribe(lambda _: self._notify())
 
     async def run(self) -> None:
         async with asyncio.TaskGroup() as group:
             group.create_task(self._deals.run())
-            group.create_task(self._loans.run())
+            group.create_task(self._contracts.run())
 
     async def ready(self) -> None:
         await self._deals.ready()
-        await self._loans.ready()
+        await self._contracts.ready()
 
     @property
     def moved(self) -> asyncio.Event:
         """Set when something is not as it is now. Take it first, then look, then wait."""
         return self._moved
 
-    def _tell(self) -> None:
+    def _notify(self) -> None:
         moved, self._moved = self._moved, asyncio.Event()
         moved.set()
 
@@ -96,17 +96,17 @@ class BorrowedContractTable:
 
     def all(self) -> Sequence[BorrowedContractRecord]:
         """Live and over, by id."""
-        return self._loans.values()
+        return self._contracts.values()
 
     def find(self, id: str) -> BorrowedContractRecord | None:
-        return self._loans.value(id)
+        return self._contracts.value(id)
 
     def get(self, id: str) -> BorrowedContractRecord:
         """Raises `NotFound`."""
-        loan = self.find(id)
-        if loan is None:
+        record = self.find(id)
+        if record is None:
             raise _unknown(id)
-        return loan
+        return record
 
     def deals(self) -> Sequence[PendingContract]:
         """All that are under way, or were left behind."""
@@ -122,13 +122,13 @@ class BorrowedContractTable:
         """Write what came of it so far; `Conflict` if it was undone meanwhile."""
         await self._deals.commit([self._deals.put(deal.id, deal)], [self._expected(deal.id)])
 
-    async def keep(self, deal: PendingContract, loan: BorrowedContractRecord) -> None:
+    async def keep(self, deal: PendingContract, record: BorrowedContractRecord) -> None:
         """The deal has become a contract; `Conflict` if it was undone meanwhile, or the id is taken."""
-        borrowed = loan.borrowed
-        told = self._event("bought", borrowed, borrowed.actor)
-        await self._loans.commit(
-            [self._deals.delete(deal.id), self._loans.put(borrowed.id, loan), told],
-            [self._expected(deal.id), self._loans.expect(borrowed.id, None)],
+        borrowed = record.borrowed
+        event = self._event("bought", borrowed, borrowed.actor)
+        await self._contracts.commit(
+            [self._deals.delete(deal.id), self._contracts.put(borrowed.id, record), event],
+            [self._expected(deal.id), self._contracts.expect(borrowed.id, None)],
         )
 
     async def drop(self, deal: PendingContract, *, fence: Expect | None = None) -> None:
@@ -150,30 +150,30 @@ class BorrowedContractTable:
         change: Callable[[BorrowedContractRecord], BorrowedContractRecord],
         *,
         actor: str,
-        told: str = "",
+        event: str = "",
         fence: Expect | None = None,
     ) -> BorrowedContractRecord:
-        """Do what `change` says, and tell of it if it is in another state then, or as `told` says."""
+        """Apply `change`, with an event of the kind `event`, or of the new state if that is another."""
 
-        def decide(loan: Record[BorrowedContractRecord]) -> Write[BorrowedContractRecord] | None:
-            before, after = loan.value, change(loan.value)
+        def decide(current: Record[BorrowedContractRecord]) -> Write[BorrowedContractRecord] | None:
+            before, after = current.value, change(current.value)
             if after == before:
                 return None
-            kind = told or ("" if after.borrowed.state is before.borrowed.state else after.borrowed.state)
+            kind = event or ("" if after.borrowed.state is before.borrowed.state else after.borrowed.state)
             return Write(after, [self._event(kind, after.borrowed, actor)] if kind else [])
 
-        return await self._loans.update(id, decide, missing=_unknown(id), fence=fence)
+        return await self._contracts.update(id, decide, missing=_unknown(id), fence=fence)
 
     async def trim(self, keep: int, *, fence: Expect | None = None) -> None:
         """Forget the oldest that are over and done with, but `keep` of them."""
-        if len(self._loans) <= keep:
+        if len(self._contracts) <= keep:
             return
         over = sorted(
-            (loan.borrowed for loan in self.all() if loan.is_done), key=lambda one: one.ended_at or 0.0
+            (record.borrowed for record in self.all() if record.is_done), key=lambda one: one.ended_at or 0.0
         )
         old = over[: max(0, len(over) - keep)][:MAX_OPS]
         if old:
-            ops = [self._loans.delete(borrowed.id) for borrowed in old]
+            ops = [self._contracts.delete(borrowed.id) for borrowed in old]
             await fencing.commit(self._store, ops, fence=fence)
 
     def _event(self, kind: str, borrowed: BorrowedContract, actor: str) -> Put:

@@ -68,17 +68,17 @@ class MarketPeerTable:
             return
         if known is None and len(self._table) >= MAX_PEERS:
             raise errors.TooLarge(f"there are {MAX_PEERS} peers, the most; remove some")
-        told = self._events.put(
+        event = self._events.put(
             "peer.set", f"peer/{peer.name}", actor=actor, url=peer.url, cloud=str(peer.cloud)
         )
-        await self._table.commit([self._table.put(peer.name, peer), told])
+        await self._table.commit([self._table.put(peer.name, peer), event])
 
     async def remove(self, name: str, *, actor: str) -> None:
         """Forget it; raises `NotFound`."""
         self.get(name)
-        told = self._events.put("peer.removed", f"peer/{name}", actor=actor)
+        event = self._events.put("peer.removed", f"peer/{name}", actor=actor)
         await self._table.update(
-            name, lambda peer: Write(peer.value, [told], is_delete=True), missing=_unknown(name)
+            name, lambda peer: Write(peer.value, [event], is_delete=True), missing=_unknown(name)
         )
 
 

@@ -29,7 +29,7 @@ _MOMENT_S: Final = 1.0  # times in documents are rounded too
 
 
 class RemoteHold(msgspec.Struct, frozen=True):
-    """A hold, as the provider told of it."""
+    """A hold, as the provider reported it."""
 
     id: HoldId
     resources: Resources
@@ -42,20 +42,20 @@ class RemoteContract(msgspec.Struct, frozen=True):
 
     id: str
     document: bytes
-    credential: str  # opens the contract's door, and nothing else
+    credential: str  # opens the contract's tunnel, and nothing else
 
     def __repr__(self) -> str:
         return f"Bought(id={self.id!r})"
 
 
 class RemoteContractStatus(msgspec.Struct, frozen=True):
-    """What a provider says of a contract while its door is open."""
+    """What a provider says of a contract while its tunnel is open."""
 
     ends_at: float
     reclaim_at: float | None = None
     reason: str = ""
     ended: str = ""  # how; empty while it is not over
-    cell: str = ""  # the status of what stands behind the door
+    cell: str = ""  # the status of the contract cell
     cell_reason: str = ""
 
 
@@ -67,7 +67,7 @@ class ProviderClient(Protocol):
         us."""
 
     async def offers(self, request: CapacityRequest) -> Sequence[OfferSnapshot]:
-        """What it offers that could suit the wish; everything without one, as far as one answer goes."""
+        """Its offers that could meet the request; all without one, as far as one answer goes."""
 
     async def reserve(
         self, flavor: OfferId, resources: Resources, count: int, duration_s: float | None, *, key: str
@@ -110,7 +110,7 @@ def check_contract(
     seller: CloudId,
     buyer: CloudId,
     flavor: Offer,
-    held: RemoteHold,
+    hold: RemoteHold,
     duration_s: float | None,
     now: float,
 ) -> Contract:
@@ -120,15 +120,15 @@ def check_contract(
     `Invalid` or `FailedPrecondition` says what is wrong. Clocks may differ as much as those of proofs.
     """
     contract = signatures.verify(document, seller=seller, buyer=buyer).contract
-    if contract.hold != held.id:
+    if contract.hold != hold.id:
         raise errors.FailedPrecondition("the contract is for another hold")
     if _described(contract.flavor) != _described(flavor):
         raise errors.FailedPrecondition("the contract is for something else than was offered")
-    if (contract.resources, contract.count) != (held.resources, held.count):
+    if (contract.resources, contract.count) != (hold.resources, hold.count):
         raise errors.FailedPrecondition("the contract is for another amount than was held")
-    if not is_price_within(contract.price, held.price):
+    if not is_price_within(contract.price, hold.price):
         raise errors.FailedPrecondition(
-            f"it was held for {format_price(held.price)}, and the contract says "
+            f"it was held for {format_price(hold.price)}, and the contract says "
             f"{format_price(contract.price)}"
         )
     length_s = contract.ends_at - contract.starts_at
@@ -136,7 +136,7 @@ def check_contract(
         raise errors.FailedPrecondition(
             "the contract asks for more in all than its price and its length come to"
         )
-    # Whole seconds are asked for, and no fewer than are wished for.
+    # Whole seconds are asked for, rounded up.
     if duration_s is not None and not -_MOMENT_S <= length_s - duration_s <= 2 * _MOMENT_S:
         raise errors.FailedPrecondition(
             f"the contract lasts {length_s:g} s, and {duration_s:g} s were asked for"

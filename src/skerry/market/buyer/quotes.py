@@ -1,6 +1,6 @@
-"""What is said between the part of a cloud that buys and whoever shows it: peers, wishes, offers, contracts.
+"""Values between the buyer's part of a cloud and its API: peers, requests for capacity, quotes, contracts.
 
-Values, and the door `BuyerPort`. The buyer's part itself is `skerry.market.buyer.acquisition` and what keeps
+`BuyerPort` is the interface. The buyer's part itself is `skerry.market.buyer.acquisition` and what keeps
 bought contracts alive; the own HTTP interface, the command line and the console show it. Nothing here knows
 how a provider is spoken to.
 """
@@ -68,11 +68,13 @@ class CapacityRequest(msgspec.Struct, frozen=True):
     def check_amount(self) -> None:
         """Nobody buys whatever there is."""
         if self.resources == NO_RESOURCES:
-            raise errors.Invalid("nothing is wished for; name an amount of cpu, memory or disk", field="cpu")
+            raise errors.Invalid(
+                "no capacity is requested; name an amount of cpu, memory or disk", field="cpu"
+            )
 
 
 class OfferQuote(msgspec.Struct, frozen=True):
-    """An offer of a peer, and what of it is meant by the wish."""
+    """An offer of a peer, and the part of it that meets the request."""
 
     peer: str
     flavor: Offer
@@ -161,7 +163,7 @@ class BuyerPort(Protocol):
     def buy(self, request: CapacityRequest, *, actor: str) -> AsyncIterator[BuyProgress]:
         """Buy the best offer and wait for its node; raises if it fails, and what was begun is undone.
 
-        `Invalid` at once if no amount is wished for.
+        `Invalid` at once if no amount is requested.
         """
 
     def borrowed(self) -> Sequence[BorrowedContract]: ...

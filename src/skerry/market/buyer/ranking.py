@@ -1,7 +1,7 @@
-"""Which offer is the best for a wish: pure, on what peers said that they have.
+"""Which offer is the best for a request: pure, on the offers that peers sent.
 
-A wish is for at least so much: of an offer that is sold in parts, the smallest part that may be taken and is
-no less; of one that is sold whole, a whole one; always some cpu and some memory. Prices of different
+A request is for at least so much: of an offer that is sold in parts, the smallest part that may be taken and
+is no less; of one that is sold whole, a whole one; always some cpu and some memory. Prices of different
 currencies are not compared. An offer's period does not matter: what counts is what a second costs, exactly.
 """
 
@@ -26,7 +26,7 @@ _HOUR_S: Final = 3600
 
 
 def quote_for(peer: str, offer: OfferSnapshot, request: CapacityRequest) -> OfferQuote | None:
-    """What of the offer would be taken; None if it is not what is wished for."""
+    """What of the offer would be taken; None if it does not meet the request."""
     flavor = offer.flavor
     if request.where not in ("", flavor.location) or request.architecture not in ("", flavor.architecture):
         return None

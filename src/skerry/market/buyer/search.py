@@ -63,8 +63,8 @@ class OfferSearch:
 
     async def offers(self, request: CapacityRequest, *, own: bool = False) -> OfferSearchResult:
         """What could be had, best first, and who gave no answer; `NotFound` for a peer that is none."""
-        asked = [self._peers.get(request.peer)] if request.peer else self._peers.all()
-        answers = await asyncio.gather(*(self._ask(peer, request) for peer in asked))
+        peers = [self._peers.get(request.peer)] if request.peer else self._peers.all()
+        answers = await asyncio.gather(*(self._query(peer, request) for peer in peers))
         found: list[OfferQuote] = []
         failures: list[PeerFailure] = []
         for answer in answers:
@@ -76,7 +76,7 @@ class OfferSearch:
             found += _met(OWN, (offer for offer in self._own() if offer.is_available), request)
         return OfferSearchResult(ranking.rank(found, request.currency), failures)
 
-    async def _ask(self, peer: MarketPeer, request: CapacityRequest) -> list[OfferQuote] | PeerFailure:
+    async def _query(self, peer: MarketPeer, request: CapacityRequest) -> list[OfferQuote] | PeerFailure:
         began = self._clock.monotonic()
         try:
             async with asyncio.timeout(self._timeout_s):

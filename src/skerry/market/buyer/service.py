@@ -1,7 +1,7 @@
-"""The buyer's part of a cloud as one door: `skerry.market.buyer.quotes.BuyerPort`.
+"""The buyer's part of a cloud: `skerry.market.buyer.quotes.BuyerPort`.
 
 Only puts together: peers are `skerry.market.buyer.peers`, asking them `skerry.market.buyer.search`, buying
-`skerry.market.buyer.acquisition`. Contracts are given back by a wish on their record, which whoever keeps
+`skerry.market.buyer.acquisition`. Contracts are given back by a mark on their record, which whoever keeps
 them alive carries out.
 """
 
@@ -39,7 +39,7 @@ class BuyerService:
 
     def __init__(
         self,
-        loans: BorrowedContractTable,
+        contracts: BorrowedContractTable,
         peers: MarketPeerTable,
         lister: OfferSearch,
         buyer: ContractBuyer,
@@ -48,7 +48,7 @@ class BuyerService:
         clock: Clock,
         settings: MarketSettings,
     ) -> None:
-        self._loans = loans
+        self._contracts = contracts
         self._peers = peers
         self._lister = lister
         self._buyer = buyer
@@ -84,7 +84,9 @@ class BuyerService:
 
     def _require_unused(self, name: str, becoming: str) -> None:
         live = [
-            loan.borrowed.id for loan in self._loans.all() if not loan.is_over and loan.borrowed.peer == name
+            record.borrowed.id
+            for record in self._contracts.all()
+            if not record.is_over and record.borrowed.peer == name
         ]
         if live:
             others = f" and {len(live) - 1} more" if len(live) > 1 else ""
@@ -92,7 +94,7 @@ class BuyerService:
                 f"contract {live[0]} of peer {name}{others} is live; release what is bought of it before it "
                 f"{becoming}"
             )
-        if any(deal.peer == name for deal in self._loans.deals()):
+        if any(deal.peer == name for deal in self._contracts.deals()):
             raise errors.Conflict(f"a purchase of peer {name} is under way; try again in a minute")
 
     # Buying
@@ -107,24 +109,24 @@ class BuyerService:
     # Contracts
 
     def borrowed(self) -> Sequence[BorrowedContract]:
-        return [loan.borrowed for loan in self._loans.all()]
+        return [record.borrowed for record in self._contracts.all()]
 
     def get(self, id: str) -> BorrowedContract:
-        return self._loans.get(id).borrowed
+        return self._contracts.get(id).borrowed
 
     async def release(self, id: str, *, actor: str) -> BorrowedContract:
         """Its node is drained first, for at most `market.drain_s`; one that is over stays as it is."""
         by = self._clock.now() + self._settings.drain_s
-        loan = await self._loans.change(
-            self.get(id).id, lambda loan: node_decisions.request_release(loan, by), actor=actor
+        record = await self._contracts.change(
+            self.get(id).id, lambda record: node_decisions.request_release(record, by), actor=actor
         )
-        return loan.borrowed
+        return record.borrowed
 
     async def renew(self, id: str, duration_s: float, *, actor: str) -> BorrowedContract:
         """`FailedPrecondition` if it ends anyway, or if its provider asks for more money than before."""
-        loan = self._loans.get(id)
-        borrowed = loan.borrowed
-        if loan.is_over or loan.leave_by is not None or borrowed.reclaim_at is not None:
+        record = self._contracts.get(id)
+        borrowed = record.borrowed
+        if record.is_over or record.leave_by is not None or borrowed.reclaim_at is not None:
             raise errors.FailedPrecondition(
                 f"contract {borrowed.id} ends: {borrowed.reason or 'it is over'}; buy anew"
             )
@@ -138,14 +140,14 @@ class BuyerService:
         both = signatures.countersign(self._key, document)
         await provider.sign(borrowed.id, both)
 
-        def renewed(loan: BorrowedContractRecord) -> BorrowedContractRecord:
+        def renewed(record: BorrowedContractRecord) -> BorrowedContractRecord:
             terms = replace(
-                loan.borrowed,
+                record.borrowed,
                 price=after.price,
                 total=after.total,
                 ends_at=after.ends_at,
                 document=both.decode("ascii"),
             )
-            return replace(loan, borrowed=terms, signed_until=after.ends_at)
+            return replace(record, borrowed=terms, signed_until=after.ends_at)
 
-        return (await self._loans.change(borrowed.id, renewed, actor=actor, told="renewed")).borrowed
+        return (await self._contracts.change(borrowed.id, renewed, actor=actor, event="renewed")).borrowed

@@ -79,8 +79,8 @@ class BuyerAllowlist:
             CloudId(id), ids.check_display_text(note, "note"), known.added_at if known else self._clock.now()
         )
         if buyer != known:
-            told = self._events.put("buyer.allowed", f"buyer/{id}", actor=actor)
-            await self._table.commit([self._table.put(id, buyer), told])
+            event = self._events.put("buyer.allowed", f"buyer/{id}", actor=actor)
+            await self._table.commit([self._table.put(id, buyer), event])
         return buyer
 
     async def remove(self, id: str, *, actor: str) -> None:
@@ -90,7 +90,7 @@ class BuyerAllowlist:
             if id in self._named:
                 raise errors.Conflict(f"{id} is named in the setting market.buyers; take it out there")
             raise unknown
-        told = self._events.put("buyer.removed", f"buyer/{id}", actor=actor)
+        event = self._events.put("buyer.removed", f"buyer/{id}", actor=actor)
         await self._table.update(
-            id, lambda buyer: Write(buyer.value, [told], is_delete=True), missing=unknown
+            id, lambda buyer: Write(buyer.value, [event], is_delete=True), missing=unknown
         )

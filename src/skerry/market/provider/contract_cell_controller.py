@@ -1,7 +1,7 @@
-"""Lending: the cells of contracts among the instances, kept in line with what is sold.
+"""Contract cells at the provider: one instance per live contract.
 
-`ContractCellController` carries out the plan of `skerry.market.provider.contract_cells` on whatever lends
-(`CellProvisioner`), on the one server that leads: it rests until the ledger or what is lent changes, and
+`ContractCellController` carries out the plan of `skerry.market.provider.contract_cells` on a
+(`CellProvisioner`), on the server that leads: it waits until the ledger or a leased cell changes, and
 tries again what did not work. It acts on ends that are written, never on the clock alone: a contract may have
 been made longer by another server.
 """
@@ -42,13 +42,13 @@ _EASE: Final = 4
 
 
 class CellProvisioner(Protocol):
-    """What is lent from."""
+    """Creates and removes contract cells."""
 
-    def lent(self) -> Mapping[ContractId, bool]:
+    def leased(self) -> Mapping[ContractId, bool]:
         """The contracts that have a cell which nobody removes, and whether that is as it should be."""
         ...
 
-    async def lend(self, contract: Contract, fence: Expect | None) -> None:
+    async def ensure(self, contract: Contract, fence: Expect | None) -> None:
         """Bring the contract's cell nearer to being there; asked again, it does no more than is left."""
         ...
 
@@ -61,7 +61,7 @@ class CellProvisioner(Protocol):
         ...
 
     def listen(self, changed: Callable[[], None]) -> Callable[[], None]:
-        """Call `changed` whenever a cell that is lent has changed; the result ends that."""
+        """Call `changed` whenever a leased cell has changed; the result unsubscribes."""
         ...
 
 
@@ -73,7 +73,7 @@ class ContractCells:
         self._instance_table = instance_table
         self._clock = clock
 
-    def lent(self) -> Mapping[ContractId, bool]:
+    def leased(self) -> Mapping[ContractId, bool]:
         cells = [known.value for known in self._instance_table.index.after(None, contract_cells.NAMESPACE)]
         found = [
             (contract_cells.contract_id_for(cell.id), cell)
@@ -86,7 +86,7 @@ class ContractCells:
             if id is not None and cell.desired is not DesiredStatus.DESTROYED
         }
 
-    async def lend(self, contract: Contract, fence: Expect | None) -> None:
+    async def ensure(self, contract: Contract, fence: Expect | None) -> None:
         id = contract_cells.cell_id_for(contract.id)
         known = self._instance_table.index.get(id)
         if known is None:
@@ -116,12 +116,12 @@ class ContractCells:
         return known is not None and known.value.is_adopted
 
     def listen(self, changed: Callable[[], None]) -> Callable[[], None]:
-        def heard(before: InstanceRecord | None, after: InstanceRecord | None) -> None:
+        def instance_changed(before: InstanceRecord | None, after: InstanceRecord | None) -> None:
             known = after or before
             if known is not None and known.value.namespace == contract_cells.NAMESPACE:
                 changed()
 
-        return self._instance_table.listen(heard)
+        return self._instance_table.listen(instance_changed)
 
 
 class ContractCellController:
@@ -131,10 +131,12 @@ class ContractCellController:
         self._ledger = ledger
         self._cells = cells
         self._moved = asyncio.Event()
-        self._unknown: set[ContractId] = set()  # of cells that are lent and stay, though no ledger says so
+        self._unknown: set[ContractId] = (
+            set()
+        )  # contracts of leased cells that stay although the ledger does not have them
 
     async def run(self, fence: Expect) -> None:
-        """Keep what is lent in line with what is sold."""
+        """Lease a cell to every live contract, and to no other."""
         stops = (
             self._ledger.listen(lambda _: self._moved.set()),
             self._cells.listen(self._moved.set),
@@ -157,9 +159,9 @@ class ContractCellController:
 
     async def turn(self, fence: Expect | None = None) -> bool:
         """Do what is to be done now; True if there was nothing."""
-        lent = {id: is_well for id, is_well in self._cells.lent().items() if id not in self._unknown}
-        todo = contract_cells.plan(self._ledger.live_contracts(), lent, self._ledger.now())
-        steps = [self._cells.lend(contract, fence) for contract in todo.lend]
+        leased = {id: is_well for id, is_well in self._cells.leased().items() if id not in self._unknown}
+        todo = contract_cells.plan(self._ledger.live_contracts(), leased, self._ledger.now())
+        steps = [self._cells.ensure(contract, fence) for contract in todo.create]
         steps += [self._take_back(id, fence) for id in todo.take_back]
         for failure in await asyncio.gather(*steps, return_exceptions=True):
             if isinstance(failure, errors.SkerryError):

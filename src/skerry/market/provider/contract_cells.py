@@ -1,7 +1,7 @@
-"""Which cells are to be lent: every live contract has its cell, and no other cell is lent.
+"""Which cells are to be leased: every live contract has its cell, and there is no other.
 
-`plan` compares what the ledger has sold with what is lent, and looks at nothing else. A cell is an instance
-of a kind of its own, in a namespace of its own: how it is called and what it asks for is said here.
+`plan` compares the live contracts of the ledger with the leased cells, and reads nothing else. A cell is an
+instance of a kind of its own, in a namespace of its own: how it is called and what it asks for is said here.
 `skerry.market.provider.contract_cell_controller` carries the plan out.
 """
 
@@ -44,21 +44,21 @@ def cell_spec_for(contract: Contract) -> InstanceSpec:
 
 
 class ContractCellPlan(msgspec.Struct, frozen=True):
-    """What is to be done so that exactly what is sold is lent."""
+    """Which contract cells to create and which to remove."""
 
-    lend: Sequence[Contract]
+    create: Sequence[Contract]
     take_back: Sequence[ContractId]
 
     @property
     def is_nothing(self) -> bool:
-        return not self.lend and not self.take_back
+        return not self.create and not self.take_back
 
 
-def plan(sold: Iterable[Contract], lent: Mapping[ContractId, bool], now: float) -> ContractCellPlan:
-    """What to lend and what to take back; `lent` is as `CellProvisioner` has it."""
+def plan(sold: Iterable[Contract], leased: Mapping[ContractId, bool], now: float) -> ContractCellPlan:
+    """Which cells to create and which to take back; `leased` is as `CellProvisioner` has it."""
     owed = {contract.id: contract for contract in sold if contract.ended_at is None}
     return ContractCellPlan(
         # What is due by now is about to end, though that is not written yet.
-        lend=[one for id, one in owed.items() if not lent.get(id) and now < one.due_at],
-        take_back=[id for id in lent if id not in owed],
+        create=[one for id, one in owed.items() if not leased.get(id) and now < one.due_at],
+        take_back=[id for id in leased if id not in owed],
     )

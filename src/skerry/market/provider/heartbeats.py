@@ -1,7 +1,8 @@
-"""Buyers at the doors of their contracts: when each was last there, and who has not been for too long.
+"""Heartbeats of buyers: when each was last connected to the tunnel of its contract, and who is silent too
+long.
 
 Kept in the store, one key for each contract whose buyer ever came: with several servers a buyer may be at the
-door of any of them. The server that leads looks, and takes contracts back whose buyer is gone, or has not
+tunnel of any of them. The server that leads looks, and takes contracts back whose buyer is gone, or has not
 signed or opened them in time (`skerry.market.provider.ledger.activation_rules`). All of these times count
 from when that server began to look, at the earliest: buyers cannot come while nobody is there.
 """
@@ -47,7 +48,7 @@ class BuyerHeartbeats:
 
     @asynccontextmanager
     async def visit(self, id: ContractId) -> AsyncIterator[None]:
-        """The buyer of the contract is at its door for as long as the context lasts."""
+        """The buyer of the contract is connected to its tunnel for as long as the context lasts."""
         noting = asyncio.ensure_future(self._note_for_ever(id))
         try:
             yield
@@ -84,7 +85,7 @@ class BuyerHeartbeats:
             if await self._is_over(id):
                 over.append(id)
             elif now - max(float(entry.value), since) >= self._silence_s:
-                reason = f"its buyer was not at its door for {self._silence_s:g} s"
+                reason = f"its buyer was not connected for {self._silence_s:g} s"
                 await self._ledger.reclaim(id, actor="skerry", reason=reason, at_once=True, fence=fence)
                 log.info("contract.abandoned", contract=id)
         for start in range(0, len(over), MAX_OPS):

@@ -1,4 +1,4 @@
-"""What nodes have for the market, and what the market has promised of them.
+"""What nodes have for the market, and what is held and sold of them.
 
 `ReservedCapacitySync` tells whoever places instances what is held and sold; `NodeCapacity` says whether the
 nodes can take what is asked for. Every server does both. `ChangedNodes` is what both offers and it follow.
@@ -45,9 +45,9 @@ class ReservedCapacitySync:
         for id in flavors:
             node = node_offers.node_id_for(id)
             if node is not None:
-                self._keep(node, self._promised(id, node))
+                self._keep(node, self._reserved(id, node))
 
-    def _promised(self, id: OfferId, node: NodeId) -> Mapping[InstanceId, Resources]:
+    def _reserved(self, id: OfferId, node: NodeId) -> Mapping[InstanceId, Resources]:
         try:
             account = self._ledger.flavor(id)
         except errors.NotFound:
@@ -108,9 +108,9 @@ class ChangedNodes:
         self.moved = asyncio.Event()
         self._nodes = {condition.view.id: None for condition in conditions.conditions()}
         self._stops = (
-            instance_table.listen(self._hear),
-            conditions.listen(self._see),
-            ledger.listen(self._hear_of_flavors),
+            instance_table.listen(self._instance_changed),
+            conditions.listen(self._node_changed),
+            ledger.listen(self._offers_changed),
         )
 
     def take(self) -> Iterable[NodeId]:
@@ -122,20 +122,20 @@ class ChangedNodes:
         for stop in self._stops:
             stop()
 
-    def _see(self, node: NodeId) -> None:
+    def _node_changed(self, node: NodeId) -> None:
         self._nodes[node] = None
         self.moved.set()
 
-    def _hear(self, before: InstanceRecord | None, after: InstanceRecord | None) -> None:
+    def _instance_changed(self, before: InstanceRecord | None, after: InstanceRecord | None) -> None:
         for known in (before, after):
             if known is not None and known.value.node is not None:
-                self._see(known.value.node)
+                self._node_changed(known.value.node)
 
-    def _hear_of_flavors(self, flavors: Collection[OfferId]) -> None:
+    def _offers_changed(self, flavors: Collection[OfferId]) -> None:
         for flavor in flavors:
             node = node_offers.node_id_for(flavor)
             if node is not None:
-                self._see(node)
+                self._node_changed(node)
 
 
 class NodeCapacity:
@@ -151,8 +151,8 @@ class NodeCapacity:
     def follow(self) -> None:
         """Have the ledger ask this from now on, and know which contracts are on a node."""
         for cell in self._instance_table.index.after(None, contract_cells.NAMESPACE):
-            self._hear(None, cell)
-        self._instance_table.listen(self._hear)
+            self._instance_changed(None, cell)
+        self._instance_table.listen(self._instance_changed)
         self._ledger.follow_nodes(self.check)
 
     def check(self, flavor: Offer, resources: Resources, unplaced: Callable[[], UnplacedDemand]) -> None:
@@ -172,7 +172,7 @@ class NodeCapacity:
                 self._supplies[node] = self._supply(condition)
 
     def _supply(self, condition: NodeCondition) -> NodeSupply:
-        """A node, with what is promised of its own offer and not there yet."""
+        """A node, with what is held and sold of its own offer and not there yet."""
         node = condition.view.id
         known = self._instance_table.index.on_node(node)
         supply = supply_of(condition, known, ())
@@ -185,7 +185,7 @@ class NodeCapacity:
         coming = total(resources for id, resources in parts.items() if id not in there)
         return replace(supply, used=supply.used + coming)
 
-    def _hear(self, before: InstanceRecord | None, after: InstanceRecord | None) -> None:
+    def _instance_changed(self, before: InstanceRecord | None, after: InstanceRecord | None) -> None:
         known = after or before
         if known is None or known.value.namespace != contract_cells.NAMESPACE:
             return

@@ -119,12 +119,12 @@ def shortage(offered: Iterable[OfferRecord], flavor: Offer, nodes: Sequence[Reso
     piece = flavor.resources if flavor.partition is None else flavor.partition.least
     if not any(node.fits(piece) for node in nodes):
         return f"no node has {in_words(piece)}, so nothing of this can be delivered; add a node, or sell less"
-    asked = add_amounts(account.size for account in offered if not account.flavor.worker)
-    lack = capped(add_amounts(nodes, asked, times=-1))
+    requested = add_amounts(account.size for account in offered if not account.flavor.worker)
+    lack = capped(add_amounts(nodes, requested, times=-1))
     if lack == NO_RESOURCES:
         return ""
     return (
-        f"offers that follow no node come to {in_words(capped(asked))}, and all nodes together lack "
+        f"offers that follow no node come to {in_words(capped(requested))}, and all nodes together lack "
         f"{in_words(lack)} of that; what no node has free is refused when it is asked for"
     )
 
@@ -156,20 +156,20 @@ def can_place(
     if not any(node.fits(resources) for node in free):
         return False
     wanted = [resources, *others.parts]
-    there, asked = add_amounts(free), add_amounts(wanted, others.more)
-    if not _covers(there, asked):
+    there, requested = add_amounts(free), add_amounts(wanted, others.more)
+    if not _covers(there, requested):
         return False
     is_summed = len(others.parts) > _MOST_PLACED or others.more != NO_AMOUNTS
     # One that has enough for all of them, as there mostly is, saves looking at each.
     return (
         is_summed
-        or any(_covers(add_amounts([node]), asked) for node in free)
+        or any(_covers(add_amounts([node]), requested) for node in free)
         or _have_places(free, wanted, there)
     )
 
 
-def _covers(there: Amounts, asked: Amounts) -> bool:
-    return all(ask <= has for ask, has in zip(asked, there, strict=True))
+def _covers(there: Amounts, requested: Amounts) -> bool:
+    return all(amount <= has for amount, has in zip(requested, there, strict=True))
 
 
 def _have_places(free: Sequence[Resources], wanted: Sequence[Resources], there: Amounts) -> bool:

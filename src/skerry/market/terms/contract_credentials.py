@@ -1,9 +1,9 @@
-"""What a buyer shows at the door of its contract: made from the market's key, and kept nowhere.
+"""The credential for the tunnel of a contract: made from the market's key, and stored nowhere.
 
 A credential is the contract's id and a code over it, which only who has the key can make. So nothing secret
 is in the store, every server of the cloud knows the credentials of all, and whoever asks again gets the same.
 It opens that one contract and nothing else; whether that is still live is for the ledger to say. Texts only:
-`skerry.wire.rear` serves the doors.
+`skerry.wire.rear` serves the tunnels.
 """
 
 from __future__ import annotations

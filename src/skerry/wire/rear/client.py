@@ -138,7 +138,7 @@ class RearClient:
     # What was bought
 
     @asynccontextmanager
-    async def door(
+    async def contract_tunnel(
         self, contract: ContractId, credential: str, told: Callable[[RemoteContractStatus], None]
     ) -> AsyncIterator[WebSocketTunnel]:
         """Frames of whoever lives behind the contract's door; `told` gets what the provider says of it."""

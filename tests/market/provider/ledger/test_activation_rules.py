@@ -184,4 +184,4 @@ async def test_who_comes_once_and_not_again_is_gone_after_the_time_for_silence()
         assert m.ledger.contract(id).contract.ending is None
         m.clock.advance(1)
         await visits.look()
-        assert m.ledger.contract(id).contract.reason == "its buyer was not at its door for 400 s"
+        assert m.ledger.contract(id).contract.reason == "its buyer was not connected for 400 s"

@@ -139,7 +139,7 @@ async def test_a_deadline_that_cannot_be_written_is_tried_again_but_not_all_the_
         monkeypatch.undo()
         await m.pass_time(1)
         assert m.ledger.holds()[0].ending is EndReason.EXPIRED
-        assert m.ledger._books.flavors[F].account == m.ledger.flavor(F)  # and now it is written
+        assert m.ledger._state.flavors[F].account == m.ledger.flavor(F)  # and now it is written
 
 
 async def test_everything_is_as_it_was_after_a_restart() -> None:

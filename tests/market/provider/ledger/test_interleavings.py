@@ -151,8 +151,8 @@ async def test_deadlines_are_minded_by_the_server_that_leads() -> None:
         await m.publish()
         hold = await m.reserve()
         await m.pass_time(60)
-        assert m.ledger._books.holds[hold.id].ending is None
+        assert m.ledger._state.holds[hold.id].ending is None
         assert m.split() == (8, 0, 0)  # over all the same
         leading = asyncio.create_task(m.ledger.lead(await lead(m.store)))
-        await eventually(lambda: m.ledger._books.holds[hold.id].ending is EndReason.EXPIRED)
+        await eventually(lambda: m.ledger._state.holds[hold.id].ending is EndReason.EXPIRED)
         await tasks.cancel_and_wait([leading])

@@ -527,7 +527,7 @@ async def test_a_buyer_that_lets_holds_expire_gets_no_more_for_a_while() -> None
         await m.reserve(BOB)
         await m.pass_time(3600)
         await m.reserve()
-        buyers = m.ledger._books.buyers
+        buyers = m.ledger._state.buyers
         assert (len(buyers.lapsed(ANN, m.clock.now())), len(buyers.lapsed(BOB, m.clock.now()))) == (0, 1)
         await m.pass_time(7200)
         await m.reserve(CloudId("cat"))

@@ -47,7 +47,7 @@ _SORTED_BY: Final = {OfferSort.CPU: _CPU, OfferSort.MEMORY: _MEMORY, OfferSort.D
 _NARROW: Final = 2**16 - 1  # codes below it, and no word has this one
 _LEAST_ROWS: Final = 1024
 _SPARSE: Final = 8  # if less than one in so many is left, only those are looked at further
-_MOST_KEPT: Final = 64  # sets of policies
+_MAX_CACHED: Final = 64  # sets of policies
 
 
 class PartitionPolicy(NamedTuple):
@@ -77,8 +77,8 @@ class PartitionPolicy(NamedTuple):
         if amounts is None or not self.is_divisible:
             return True
         return all(
-            asked >= least and not (step and (asked - least) % step)
-            for asked, least, step in zip(amounts, self.least, self.step, strict=True)
+            amount >= least and not (step and (amount - least) % step)
+            for amount, least, step in zip(amounts, self.least, self.step, strict=True)
         )
 
 
@@ -278,16 +278,16 @@ class OfferColumns:
 
     def _with_policies(self, codes: tuple[int, ...]) -> BoolColumn:
         """Which rows have one of these policies; kept, as offers change more often than their policies."""
-        kept = self._by_policies.get(codes)
-        if kept is None or len(kept) != len(self._offers):
+        rows = self._by_policies.get(codes)
+        if rows is None or len(rows) != len(self._offers):
             column = self._codes[_POLICY, : len(self._offers)]
-            kept = column == codes[0]
+            rows = column == codes[0]
             for code in codes[1:]:
-                kept |= column == code
-            if len(self._by_policies) >= _MOST_KEPT:
+                rows |= column == code
+            if len(self._by_policies) >= _MAX_CACHED:
                 self._by_policies.clear()
-            self._by_policies[codes] = kept
-        return kept
+            self._by_policies[codes] = rows
+        return rows
 
     def _wholes_like(self, view: ColumnView, among: BoolColumn, part: Resources, count: int) -> BoolColumn:
         """Where the part is a whole one, and there are so many."""

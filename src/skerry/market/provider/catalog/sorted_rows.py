@@ -80,9 +80,9 @@ class SortedRows:
         look = max(_LOOK, 2 * count)
         while count > 0 and begin < len(self._rows):
             rows = self._rows[begin : begin + look]
-            kept = rows[keep.take(rows)][:count]
-            found.append(kept)
-            count -= len(kept)
+            selected = rows[keep.take(rows)][:count]
+            found.append(selected)
+            count -= len(selected)
             begin += look
             look *= 4
         return np.concatenate(found) if found else self._rows[:0]

@@ -1,7 +1,7 @@
-"""The market in the store and in memory: decisions are written here, and come back as books and changes.
+"""The market in the store and in memory: decisions are written here, and come back as state and changes.
 
-The books are fed by the watch only, also with what was written by ourselves, so there is one order of things;
-who writes waits until its own has come back. Each record is one key: `market/flavor/`, `market/hold/` and
+The state is fed by the watch only, also with our own writes, so there is one order of changes;
+a writer waits until its own has come back. Each record is one key: `market/flavor/`, `market/hold/` and
 `market/contract/`, with its id.
 """
 
@@ -38,7 +38,7 @@ LedgerRecord = OfferRecord | Hold | ContractRecord
 
 
 class LedgerCache:
-    """Books of the market in `store`. `touched` is told which flavors moved, in the step in which they do."""
+    """The ledger in memory. `touched` is called with the offers that changed, in the same step."""
 
     def __init__(
         self,
@@ -47,7 +47,7 @@ class LedgerCache:
         changes: OfferChangeLog,
         touched: Callable[[Collection[OfferId]], None],
     ) -> None:
-        self.books = LedgerState()
+        self.state = LedgerState()
         self._store = store
         self._events = events
         self._changes = changes
@@ -58,7 +58,8 @@ class LedgerCache:
 
     @property
     def revision(self) -> int:
-        """Of the store, up to which the books are. No flavor has had a version above it: each is a commit."""
+        """Of the store, up to which the state is read. No flavor has had a version above it: each is a
+        commit."""
         return self._table.revision
 
     async def run(self) -> None:
@@ -69,7 +70,7 @@ class LedgerCache:
         await self._table.ready()
 
     async def write(self, flavor: OfferId, decision: LedgerDecision, fences: Collection[Expect] = ()) -> None:
-        """Make a decision durable and wait until it is in the books.
+        """Make a decision durable and wait until it is in memory.
 
         Raises `Conflict` if the flavor is not as it was when this was decided, or who decided by one of the
         `fences` no longer leads.
@@ -81,28 +82,28 @@ class LedgerCache:
         records |= {contract_key(id): sale for id, sale in decision.sales.items()}
         ops = [self._table.put(name.removeprefix(PREFIX), record) for name, record in records.items()]
         ops += [
-            self._events.put(told.kind, told.subject, actor=told.actor, reason=told.reason, **told.data)
-            for told in decision.events
+            self._events.put(event.kind, event.subject, actor=event.actor, reason=event.reason, **event.data)
+            for event in decision.events
         ]
-        new = [hold for id, hold in decision.holds.items() if id not in self.books.holds]
+        new = [hold for id, hold in decision.holds.items() if id not in self.state.holds]
         for hold in new:
-            self.books.buyers.promise(hold)
+            self.state.buyers.add_pending(hold)
         try:
-            expect = Expect(key, self.books.book(flavor).revision or ABSENT)
+            expect = Expect(key, self.state.account_of(flavor).revision or ABSENT)
             await self._table.commit(ops, [expect, *fences])
         finally:
             for hold in new:
-                self.books.buyers.forget(hold)
+                self.state.buyers.forget(hold)
 
     async def catch_up(self, flavor: OfferId) -> None:
-        """Another server has changed this flavor: wait until that is in the books."""
+        """Another server has changed this flavor: wait until that is in memory."""
         entry = await self._store.get(offer_key(flavor))
         await self._table.wait_for_revision(
             entry.revision if entry is not None else await self._store.revision()
         )
 
     async def look_up(self, key: str) -> None:
-        """Perhaps another server has just written this: then wait until it is in the books."""
+        """Perhaps another server has just written this: then wait until it is in memory."""
         try:
             ids.check_id(key.rpartition("/")[2])
         except errors.Invalid:
@@ -115,18 +116,18 @@ class LedgerCache:
         """Forget the oldest of what is over but `keep` of each; such holds and contracts do not change any
         more, and a flavor that is offered again at this moment stays. So do holds of unknown buyers while
         their limits count them, or a restart would forget that they were made."""
-        books = self.books
+        state = self.state
 
         def is_counted(id: HoldId) -> bool:
-            hold = books.holds.get(id)
+            hold = state.holds.get(id)
             return hold is not None and hold.is_unknown and now - hold.created_at < WINDOW_S
 
         keys = []
-        for id in _oldest(books.over_sales, keep):  # first: in pairs, which no transaction parts
-            if not is_counted(hold := books.sales[id].contract.hold):
+        for id in _oldest(state.over_sales, keep):  # first: in pairs, which no transaction parts
+            if not is_counted(hold := state.sales[id].contract.hold):
                 keys += [contract_key(id), hold_key(hold)]
-        keys += [hold_key(id) for id in _oldest(books.over_holds, keep) if not is_counted(id)]
-        seen = {offer_key(id): books.book(id).revision for id in _oldest(books.over_flavors, keep)}
+        keys += [hold_key(id) for id in _oldest(state.over_holds, keep) if not is_counted(id)]
+        seen = {offer_key(id): state.account_of(id).revision for id in _oldest(state.over_flavors, keep)}
         keys += seen
         for start in range(0, len(keys), MAX_OPS):
             batch = keys[start : start + MAX_OPS]
@@ -135,7 +136,7 @@ class LedgerCache:
             try:
                 await self._table.wait_for_revision(await fencing.commit(self._store, ops, expect, fence))
             except errors.Conflict:
-                return  # the books are about to move, and then it is looked at again
+                return  # the state is about to change, and then it is tried again
 
     def _moved(self, moved: Sequence[RecordChange[LedgerRecord]]) -> None:
         touched: dict[OfferId, None] = {}
@@ -148,7 +149,7 @@ class LedgerCache:
                 case OfferRecord():
                     assert not isinstance(was, Hold | ContractRecord)
                     assert not isinstance(now, Hold | ContractRecord)
-                    flavor = self.books.put_account(was, now, after.revision if after is not None else 0)
+                    flavor = self.state.put_account(was, now, after.revision if after is not None else 0)
                     # An offer goes only when it was withdrawn, unless the store was put back to a backup.
                     is_new = is_new or (now is None and was is not None and was.withdrawn is None)
                     known = None if was is None else was.flavor.version
@@ -157,21 +158,21 @@ class LedgerCache:
                 case Hold():
                     assert not isinstance(was, OfferRecord | ContractRecord)
                     assert not isinstance(now, OfferRecord | ContractRecord)
-                    flavor = self.books.put_hold(was, now)
+                    flavor = self.state.put_hold(was, now)
                 case _:
                     assert not isinstance(was, OfferRecord | Hold)
                     assert not isinstance(now, OfferRecord | Hold)
-                    flavor = self.books.put_sale(was, now)
+                    flavor = self.state.put_sale(was, now)
             touched[flavor] = None
         if is_new:
-            self.books.sort()
+            self.state.sort()
             self._changes.start(
                 max((after.revision for _, _, after in moved if after is not None), default=0)
             )
         else:
             # After an interruption there are many at once; each has its own place, for who resumes amid them.
             for revision, change in sorted(changed, key=itemgetter(0)):
-                self._changes.tell(revision, [change])
+                self._changes.append(revision, [change])
         self._touched(touched)
 
 

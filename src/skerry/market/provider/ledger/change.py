@@ -1,6 +1,6 @@
-"""One decision in the making: a flavor's account with its holds and contracts, on top of the books.
+"""One decision in the making: a flavor's account with its holds and contracts, on top of the ledger state.
 
-What changes is kept here and seen by whatever is decided after it; the books are not touched. Ending what is
+Changes are kept here and seen by the decisions after them; the ledger state is not touched. Ending what is
 due is here too, because it comes before everything. `offer_rules`, `hold_rules` and `contract_rules` say what
 requests change, and `skerry.market.provider.ledger.decisions` puts them in order.
 """
@@ -29,12 +29,12 @@ _BYTES_OF_OP: Final = 8 * 1024
 _MOST_CONTACT: Final = -(-MAX_DETAILS // _BYTES_OF_OP)
 # The most that one request or one deadline writes: a hold, a contract and an event. The account is apart.
 _MOST_OPS: Final = 3 + 2 * _MOST_CONTACT
-# Of contracts that are on no node yet, so many are told one by one, and of more only the sum.
-_MOST_TOLD: Final = 500
+# Of contracts that are on no node yet, so many are listed one by one, and of more only the sum.
+_MAX_LISTED: Final = 500
 
 
 class UnplacedDemand(NamedTuple):
-    """What is promised of flavors that are carved from no node, and is on no node yet."""
+    """What is held and sold of offers that are carved from no node, and is on no node yet."""
 
     parts: Sequence[Resources]  # each is to find a node
     more: Amounts = NO_AMOUNTS  # all further ones together
@@ -42,7 +42,7 @@ class UnplacedDemand(NamedTuple):
 
 NO_DEMAND: Final = UnplacedDemand(())
 
-# Raises why no node can take so much of an offer now, besides what is promised already.
+# Raises why no node can take so much of an offer now, besides what is held and sold already.
 PlacementCheck = Callable[[Offer, Resources, Callable[[], UnplacedDemand]], None]
 
 
@@ -72,18 +72,20 @@ class LedgerEventDraft(NamedTuple):
 class LedgerChange:
     """The account of one flavor, and what changed of its holds and contracts."""
 
-    def __init__(self, books: LedgerState, book: OfferAccount, now: float, deps: LedgerContext) -> None:
-        self.books = books
+    def __init__(
+        self, state: LedgerState, offer_account: OfferAccount, now: float, deps: LedgerContext
+    ) -> None:
+        self.state = state
         self.now = now
         self.deps = deps
-        self.account = book.account
+        self.account = offer_account.account
         self.holds: dict[HoldId, Hold] = {}  # those that changed
         self.sales: dict[ContractId, ContractRecord] = {}
         self.events: list[LedgerEventDraft] = []
         self.once: dict[str, HoldId] = {}
-        self._book = book
+        self._offer_account = offer_account
         self._contact_ops = 0
-        self._new: dict[CloudId, int] = {}  # live holds of each buyer, more or less than in the books
+        self._new: dict[CloudId, int] = {}  # live holds of each buyer, more or less than in the ledger state
 
     @property
     def has_budget(self) -> bool:
@@ -94,7 +96,7 @@ class LedgerChange:
     @property
     def final_account(self) -> OfferRecord | None:
         """The account as it is to be written: with the next version if buyers see a difference."""
-        before, account = self._book.account, self.account
+        before, account = self._offer_account.account, self.account
         if account is None or before is None or _shown(before) == _shown(account):
             return account
         return replace(account, flavor=replace(account.flavor, version=before.flavor.version + 1))
@@ -113,10 +115,10 @@ class LedgerChange:
 
     def holds_of(self, buyer: CloudId) -> int:
         """How many live holds a buyer has, of all flavors."""
-        return self.books.buyers.holds(buyer) + self._new.get(buyer, 0)
+        return self.state.buyers.holds(buyer) + self._new.get(buyer, 0)
 
     def find_hold(self, id: HoldId) -> Hold | None:
-        return self.holds.get(id) or self.books.holds.get(id)
+        return self.holds.get(id) or self.state.holds.get(id)
 
     def own_hold(self, id: HoldId, buyer: CloudId) -> Hold:
         hold = self.find_hold(id)
@@ -127,7 +129,7 @@ class LedgerChange:
         return hold
 
     def sale(self, id: ContractId) -> ContractRecord:
-        sale = self.sales.get(id) or self.books.sales.get(id)
+        sale = self.sales.get(id) or self.state.sales.get(id)
         if sale is None:
             raise no_such_contract()
         return sale
@@ -139,24 +141,24 @@ class LedgerChange:
         return sale
 
     def live_holds(self) -> list[Hold]:
-        return [hold for hold in (self._book.holds | self.holds).values() if hold.ending is None]
+        return [hold for hold in (self._offer_account.holds | self.holds).values() if hold.ending is None]
 
     def live_sales(self) -> list[ContractRecord]:
-        both = (self._book.sales | self.sales).values()
+        both = (self._offer_account.sales | self.sales).values()
         return [sale for sale in both if sale.contract.ended_at is None]
 
     def unplaced(self) -> UnplacedDemand:
         """What is held of all flavors that are carved from no node, and sold and on none yet."""
-        holds = self.books.loose_holds | self.books.buyers.promised() | self.holds
-        held = self._live_parts(hold for hold in holds.values() if not hold.flavor.worker)
+        holds = self.state.loose_holds | self.state.buyers.pending() | self.holds
+        parts = self._live_parts(hold for hold in holds.values() if not hold.flavor.worker)
         sold = self.unplaced_sold()
-        return UnplacedDemand([*held, *sold.parts], sold.more)
+        return UnplacedDemand([*parts, *sold.parts], sold.more)
 
     def unplaced_sold(self) -> UnplacedDemand:
         """The same without what is only held."""
-        loose = self.books.loose_contracts
+        loose = self.state.loose_contracts
         changed = {id: sale.contract for id, sale in self.sales.items() if loose.may_wait(sale.contract)}
-        if len(loose.waiting) <= _MOST_TOLD:
+        if len(loose.waiting) <= _MAX_LISTED:
             return UnplacedDemand(self._live_parts((loose.waiting | changed).values()))
         before = [loose.waiting[id].taken for id in changed if id in loose.waiting]
         more = add_amounts(before, loose.waiting_amounts, times=-1)
@@ -168,17 +170,17 @@ class LedgerChange:
 
     def unknown_of_flavor(self, counts: Callable[[CloudId], bool]) -> Resources:
         """What unknown buyers that count hold and have bought of this flavor, all together."""
-        records = self._book.unknown | self._changed_unknown()
+        records = self._offer_account.unknown | self._changed_unknown()
         return self._live_unknown({id: one for id, one in records.items() if counts(one.buyer)})
 
     def unknown_of_buyer(self, buyer: CloudId) -> Resources:
         """What one of them holds and has bought, of all flavors."""
         changed = {id: one for id, one in self._changed_unknown().items() if one.buyer == buyer}
-        return self._live_unknown(self.books.buyers.unknown(buyer) | changed)
+        return self._live_unknown(self.state.buyers.unknown(buyer) | changed)
 
     def new_unknown(self) -> list[Hold]:
         """Holds that unknown buyers made in this decision."""
-        return [hold for id, hold in self.holds.items() if hold.is_unknown and id not in self.books.holds]
+        return [hold for id, hold in self.holds.items() if hold.is_unknown and id not in self.state.holds]
 
     def _changed_unknown(self) -> dict[str, Hold | Contract]:
         changed: list[Hold | Contract] = [*self.holds.values()]
@@ -190,13 +192,13 @@ class LedgerChange:
 
     def tidy(self) -> bool:
         """End what is due and announce what is to be taken back; False if more is left than fits."""
-        for due in self._book.due(self.now):
+        for due in self._offer_account.due(self.now):
             if not self.has_budget:
                 return False
             if due.is_hold:
-                self.end_hold(self._book.holds[HoldId(due.id)], EndReason.EXPIRED, due.at)
+                self.end_hold(self._offer_account.holds[HoldId(due.id)], EndReason.EXPIRED, due.at)
             else:
-                self.end_sale(self._book.sales[ContractId(due.id)], due.at)
+                self.end_sale(self._offer_account.sales[ContractId(due.id)], due.at)
         account = self.account
         if account is not None and account.withdrawn is None and not account.is_offered(self.now):
             self.withdraw(OfferWithdrawal(self.now, "its time is over"), "skerry")
@@ -233,7 +235,7 @@ class LedgerChange:
         self._put_hold(replace(hold, ending=EndReason.BOUGHT, ended_at=self.now, contract=contract.id))
         self._new[hold.buyer] = self._new.get(hold.buyer, 0) - 1
         self.put_sale(sale)
-        self.tell("contract.made", hold.buyer, contract=contract.id, room=describe_resources(hold.taken))
+        self.add_event("contract.made", hold.buyer, contract=contract.id, room=describe_resources(hold.taken))
 
     def end_sale(self, sale: ContractRecord, at: float, ending: EndReason | None = None) -> ContractRecord:
         account, contract = self.known(), sale.contract
@@ -242,12 +244,16 @@ class LedgerChange:
         self.account = account.moved(held=account.held, sold=account.sold - contract.taken)
         self.put_sale(after := replace(sale, contract=replace(contract, ended_at=at, ending=ending)))
         actor = contract.buyer if ending is EndReason.RELEASED else "skerry"
-        self.tell(f"contract.{ending}", actor, contract=contract.id, room=describe_resources(contract.taken))
+        self.add_event(
+            f"contract.{ending}", actor, contract=contract.id, room=describe_resources(contract.taken)
+        )
         return after
 
     def withdraw(self, withdrawal: OfferWithdrawal, actor: str) -> None:
         self.account = replace(self.known(), withdrawn=withdrawal)
-        self.tell("flavor.withdrawn", actor, withdrawal.reason, reclaims=str(withdrawal.reclaims).lower())
+        self.add_event(
+            "flavor.withdrawn", actor, withdrawal.reason, reclaims=str(withdrawal.reclaims).lower()
+        )
 
     def reclaim_withdrawn(self, actor: str) -> bool:
         """Take every contract of a flavor back that was withdrawn so; False if there are more than fit."""
@@ -268,7 +274,7 @@ class LedgerChange:
         at = self.now + sale.contract.notice_s if at is None else at
         after = replace(sale, contract=replace(sale.contract, reclaim_at=at, reason=reason))
         self.put_sale(after)
-        self.tell("contract.reclaimed", actor, reason, contract=sale.contract.id)
+        self.add_event("contract.reclaimed", actor, reason, contract=sale.contract.id)
         return after
 
     def document(self, contract: Contract) -> bytes:
@@ -279,7 +285,7 @@ class LedgerChange:
             )
         return document
 
-    def tell(self, kind: str, actor: str, reason: str = "", **data: str) -> None:
+    def add_event(self, kind: str, actor: str, reason: str = "", **data: str) -> None:
         """An event of an offer or a contract. Holds have none: who makes and cancels many would push all else
         out of the log.
         """
@@ -303,7 +309,7 @@ def describe_resources(resources: Resources) -> str:
 
 
 def _shown(account: OfferRecord) -> tuple[object, ...]:
-    """What buyers are told of: neither a purchase, which moves room that was not free before, nor whatever
+    """What buyers are notified of: neither a purchase, which moves resources that were not free, nor whatever
     becomes of a flavor after it was withdrawn.
     """
     if account.withdrawn is not None:

@@ -1,8 +1,8 @@
-"""Changes of flavors, told in the order of the store's revisions: a snapshot, and then what changes.
+"""The log of changes of offers, in the order of the store's revisions: a snapshot, and then the changes.
 
 A subscriber has a place in one bounded history and no queue of its own, so a slow one costs nothing and gets
 None when it has fallen out. The place is the store's revision, the same on every server; each
-flavor's own `version` goes up by one with every change that is told here.
+flavor's own `version` goes up by one with every change in this log.
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ class OfferChangeLog:
 
     @property
     def revision(self) -> int:
-        """The place after all that was told."""
+        """The position after the last change."""
         return self._revision
 
     def start(self, revision: int) -> None:
@@ -51,7 +51,7 @@ class OfferChangeLog:
         self._number += 1
         self._wake()
 
-    def tell(self, revision: int, changed: Sequence[OfferChange]) -> None:
+    def append(self, revision: int, changed: Sequence[OfferChange]) -> None:
         """The ledger has moved to `revision`."""
         if changed:
             if len(self._history) == self._history.maxlen:
@@ -72,7 +72,7 @@ class OfferChangeLog:
                 f"changes after {revision} are not kept here, only after {self._floor} up to "
                 f"{self._revision}; take a new snapshot"
             )
-        behind = len(self._history) - bisect_right(self._history, revision, key=lambda told: told[0])
+        behind = len(self._history) - bisect_right(self._history, revision, key=lambda entry: entry[0])
         return OfferWatcher(self, self._number - behind)
 
     async def _news_after(self, number: int) -> None:
@@ -99,10 +99,10 @@ class OfferWatcher:
 
     def take(self) -> ChangeBatch | None:
         """All that changed since the last call, with the revision of each; None if more did than is kept."""
-        told = self._changes._after(self._number)
-        if told is not None:
-            self._number += len(told)
-        return told
+        batches = self._changes._after(self._number)
+        if batches is not None:
+            self._number += len(batches)
+        return batches
 
     async def wait(self) -> None:
         """Until there is something to take."""

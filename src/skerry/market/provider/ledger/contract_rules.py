@@ -65,7 +65,7 @@ def renew(draft: LedgerChange, request: RenewContract) -> ContractRecord:
         countersigned=b"",
     )
     draft.put_sale(after)
-    draft.tell("contract.renewed", contract.buyer, contract=contract.id)
+    draft.add_event("contract.renewed", contract.buyer, contract=contract.id)
     return after
 
 
@@ -82,7 +82,7 @@ def countersign(draft: LedgerChange, request: CountersignContract) -> ContractRe
         raise errors.TooLarge(f"a signed contract has at most {MAX_DOCUMENT} bytes; this is none of ours")
     after = replace(sale, countersigned=request.document, signed_until=sale.contract.ends_at)
     draft.put_sale(after)
-    draft.tell("contract.signed", request.buyer, contract=sale.contract.id)
+    draft.add_event("contract.signed", request.buyer, contract=sale.contract.id)
     return after
 
 
@@ -108,7 +108,7 @@ def mark_opened(draft: LedgerChange, request: MarkContractOpened) -> ContractRec
         return sale
     after = replace(sale, opened_at=draft.now)
     draft.put_sale(after)
-    draft.tell("contract.opened", sale.contract.buyer, contract=sale.contract.id)
+    draft.add_event("contract.opened", sale.contract.buyer, contract=sale.contract.id)
     return after
 
 

@@ -1,7 +1,7 @@
 """What becomes of requests about one flavor: no I/O, and no clock or chance but what comes in.
 
-`decide` answers as many of the requests as fit into one transaction, on top of the flavor's book, and says
-what that transaction writes; the book is not touched. First comes what is due, so a hold is over at its
+`decide` answers as many of the requests as fit into one transaction, on top of the offer's account, and says
+what that transaction writes; the account is not changed. First comes what is due, so a hold is over at its
 deadline whoever asks and whenever; then who waits in line; then the requests in the order in which they came.
 Nobody overtakes the line: who would have to wait and does not want to is refused while others wait.
 
@@ -62,7 +62,7 @@ class LedgerDecision(msgspec.Struct):
 
 
 def decide(
-    books: LedgerState,
+    state: LedgerState,
     flavor: OfferId,
     line: Sequence[CreateHold],
     requests: Sequence[LedgerRequest],
@@ -70,7 +70,7 @@ def decide(
     deps: LedgerContext,
 ) -> LedgerDecision:
     """What becomes of `line`, who waits already, and of `requests`, at the time `now`."""
-    draft = LedgerChange(books, books.book(flavor), now, deps)
+    draft = LedgerChange(state, state.account_of(flavor), now, deps)
     old = deque(enumerate(line))
     line_answers: dict[int, LedgerAnswer] = {}
     answers: list[LedgerAnswer] = []

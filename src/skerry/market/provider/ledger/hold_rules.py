@@ -56,7 +56,7 @@ def find_by_idempotency_key(draft: LedgerChange, request: CreateHold) -> Hold | 
     """The hold that the same request made before, if it did."""
     if not request.once:
         return None
-    id = draft.once.get(request.once) or draft.books.once.get(request.once)
+    id = draft.once.get(request.once) or draft.state.once.get(request.once)
     hold = draft.find_hold(id) if id is not None else None
     if hold is not None and hold.digest != request.digest:
         raise errors.Unprocessable(
@@ -76,7 +76,7 @@ def check_buyer(draft: LedgerChange, buyer: CloudId) -> OfferRecord:
             f"you have {settings.max_holds} holds, the most at once; buy or cancel some",
             retry_after_s=settings.hold_s,
         )
-    lapsed = draft.books.buyers.lapsed(buyer, draft.now)
+    lapsed = draft.state.buyers.lapsed(buyer, draft.now)
     if len(lapsed) >= settings.max_lapsed:
         # Once that one is too old to count, fewer are left than may be.
         wait_s = lapsed[-settings.max_lapsed] + WINDOW_S - draft.now
@@ -109,8 +109,8 @@ def can_become_free(draft: LedgerChange, request: CreateHold) -> bool:
     if account is None or account.held == NO_RESOURCES:
         return False
     part = request.resources
-    ask = NO_RESOURCES if part is None else part * _count(account.flavor, request)
-    return account.moved(held=NO_RESOURCES, sold=account.sold).free.fits(ask)
+    resources = NO_RESOURCES if part is None else part * _count(account.flavor, request)
+    return account.moved(held=NO_RESOURCES, sold=account.sold).free.fits(resources)
 
 
 def purchase(draft: LedgerChange, request: ConvertHold) -> ContractRecord:
@@ -157,13 +157,13 @@ def cancel(draft: LedgerChange, request: CancelHold) -> Hold:
     return draft.end_hold(hold, EndReason.CANCELLED, draft.now)
 
 
-def _check_share(draft: LedgerChange, account: OfferRecord, buyer: CloudId, ask: Resources) -> None:
+def _check_share(draft: LedgerChange, account: OfferRecord, buyer: CloudId, resources: Resources) -> None:
     percent = draft.deps.settings.hold_percent
     if percent == 100 or account.flavor.partition is None:
         return
     for hold in draft.live_holds():
-        ask = ask + hold.taken if hold.buyer == buyer else ask
-    for (name, unit, taken), (_, _, there) in zip(ask.parts(), account.capacity.parts(), strict=True):
+        resources = resources + hold.taken if hold.buyer == buyer else resources
+    for (name, unit, taken), (_, _, there) in zip(resources.parts(), account.capacity.parts(), strict=True):
         if taken * 100 > there * percent:
             raise errors.Unprocessable(
                 f"one buyer holds at most {percent} % of this offer at once, which is "
@@ -179,7 +179,8 @@ def _all_of(account: OfferRecord, count: int) -> Resources:
     """What is taken if no part is named: all that is free, if it is sold in parts, or else a whole one. Where
     several are taken, equal parts of it.
 
-    Of less than the least part nothing may be taken: who asks for a whole one is told what is missing.
+    Of less than the least part nothing may be taken: a buyer that asks for a whole one gets an error that
+    names what is missing.
     """
     flavor, free = account.flavor, account.free
     if flavor.partition is None or free == NO_RESOURCES or not free.fits(flavor.partition.least * count):

@@ -1,9 +1,9 @@
-"""The ledger: offers, holds and contracts, made durable before anybody is told.
+"""The ledger: offers, holds and contracts, made durable before anybody is answered.
 
 Requests about a flavor are decided together (`skerry.market.provider.ledger.decisions`: no I/O) and written
 in one transaction, which expects the flavor's account at the revision that was decided on. If another server
 was quicker, its change is read and the same requests are decided again. Answers are given when the
-transaction is durable and in the books, so who was answered finds it.
+transaction is durable and in memory, so a caller finds what it was answered.
 
 Deadlines stand in the records, on the provider's clock; they are judged at every decision and every read, and
 minded by the server that leads. Limits of a buyer over all flavors are counted by each server on
@@ -111,7 +111,7 @@ class Ledger:
         )
         self.lead = self._service.lead
         self._cache = self._service.cache
-        self._books = self._cache.books
+        self._state = self._cache.state
         self._under_way: set[str] = set()  # names of requests that are done once
 
     async def run(self) -> None:
@@ -119,7 +119,7 @@ class Ledger:
         await self._service.run()
 
     async def ready(self) -> None:
-        """Wait until the books have been read and requests are taken."""
+        """Wait until the ledger has been read and requests are taken."""
         await self._service.ready()
 
     async def sweep(self) -> None:
@@ -132,12 +132,12 @@ class Ledger:
 
     def follow_nodes(self, check_placement: PlacementCheck) -> None:
         """Hold and sell only what `check_placement` lets pass, which knows what the nodes have free, and is
-        told what is promised already of offers that are carved from no node."""
+        given what is held and sold already of offers that are carved from no node."""
         self._check_placement = check_placement
 
     def set_placed(self, id: ContractId, *, is_placed: bool) -> None:
-        """What a contract takes is on a node, or is not: which counts as promised and not placed."""
-        self._books.loose_contracts.set_placed(id, is_placed=is_placed)
+        """Whether the cell of a contract is on a node; if not, it counts as unplaced demand."""
+        self._state.loose_contracts.set_placed(id, is_placed=is_placed)
 
     def listen(self, moved: OfferListener) -> Callable[[], None]:
         """Call `moved` with the flavors of which anything has changed, also a hold or a contract, before
@@ -160,14 +160,14 @@ class Ledger:
         """
         if flavor.provider != self._provider:
             raise errors.Invalid(f"this provider is {self._provider}; it offers nothing of others")
-        books = self._books
-        is_another = flavor.id not in books.flavors or flavor.id in books.over_flavors
-        if is_another and len(books.flavors) - len(books.over_flavors) >= self._settings.max_flavors:
+        state = self._state
+        is_another = flavor.id not in state.flavors or flavor.id in state.over_flavors
+        if is_another and len(state.flavors) - len(state.over_flavors) >= self._settings.max_flavors:
             raise errors.TooLarge(
                 f"{self._settings.max_flavors} flavors are offered, the most; withdraw some"
             )
         request = PublishOffer(flavor, flavor.whole if capacity is None else capacity, actor)
-        return _account(await self._service.ask(flavor.id, request, fence))
+        return _account(await self._service.submit(flavor.id, request, fence))
 
     async def update(
         self,
@@ -180,7 +180,7 @@ class Ledger:
     ) -> OfferRecord:
         """Change terms or capacity; never below what is held or sold, whose terms stay."""
         request = UpdateOffer(change, capacity, actor)
-        return _account(await self._service.ask(await self._find_flavor(id), request, fence))
+        return _account(await self._service.submit(await self._find_flavor(id), request, fence))
 
     async def reprice(self, id: OfferId, price: Price, *, actor: str) -> OfferRecord:
         """Ask another price from now on; holds and contracts keep theirs. `FailedPrecondition` for one whose
@@ -206,7 +206,7 @@ class Ledger:
     ) -> OfferRecord:
         """Offer it no longer; with `reclaim`, take its contracts back after the notice of each."""
         request = WithdrawOffer(ids.check_display_text(reason, "reason"), reclaim, actor)
-        return _account(await self._service.ask(await self._find_flavor(id), request, fence))
+        return _account(await self._service.submit(await self._find_flavor(id), request, fence))
 
     async def reclaim(
         self,
@@ -222,7 +222,7 @@ class Ledger:
         With `at_once` it ends now: for a buyer that is gone, and whom no notice would reach.
         """
         request = ReclaimContract(id, ids.check_display_text(reason, "reason"), actor, at_once)
-        return _sale(await self._service.ask(await self._flavor_of_contract(id), request, fence))
+        return _sale(await self._service.submit(await self._flavor_of_contract(id), request, fence))
 
     # Holds
 
@@ -272,12 +272,12 @@ class Ledger:
         wait_until = self._time.now() + min(wait_s, settings.max_wait_s) if wait_s else None
         request = CreateHold(flavor, buyer, resources, count, duration_s, wait_until, once, digest, contact)
         if not once:
-            return _hold(await self._service.ask(await self._find_flavor(flavor), request))
+            return _hold(await self._service.submit(await self._find_flavor(flavor), request))
         if once in self._under_way:
             raise errors.Conflict("a request with this Idempotency-Key is under way; wait for its answer")
         self._under_way.add(once)
         try:
-            return _hold(await self._service.ask(await self._find_flavor(flavor), request))
+            return _hold(await self._service.submit(await self._find_flavor(flavor), request))
         finally:
             self._under_way.remove(once)
 
@@ -288,17 +288,19 @@ class Ledger:
         `ResourcesExhausted` if no node can take it now, or `Unavailable` while they are silent; the hold
         stays.
         """
-        return _sale(await self._service.ask(await self._flavor_of_hold(id), ConvertHold(id, buyer)))
+        return _sale(await self._service.submit(await self._flavor_of_hold(id), ConvertHold(id, buyer)))
 
     async def cancel(self, id: HoldId, buyer: CloudId) -> Hold:
         """Give the hold up; `Conflict` if it was bought."""
-        return _hold(await self._service.ask(await self._flavor_of_hold(id), CancelHold(id, buyer)))
+        return _hold(await self._service.submit(await self._flavor_of_hold(id), CancelHold(id, buyer)))
 
     # Contracts
 
     async def release(self, id: ContractId, buyer: CloudId) -> ContractRecord:
         """Give the contract's room back now."""
-        return _sale(await self._service.ask(await self._flavor_of_contract(id), ReleaseContract(id, buyer)))
+        return _sale(
+            await self._service.submit(await self._flavor_of_contract(id), ReleaseContract(id, buyer))
+        )
 
     async def renew(self, id: ContractId, buyer: CloudId, until: float) -> ContractRecord:
         """Let the contract last until then, at the price of now for the time that is added.
@@ -306,7 +308,7 @@ class Ledger:
         No change if it lasts that long already. `Expired` if it, or its flavor, is over.
         """
         return _sale(
-            await self._service.ask(await self._flavor_of_contract(id), RenewContract(id, buyer, until))
+            await self._service.submit(await self._flavor_of_contract(id), RenewContract(id, buyer, until))
         )
 
     async def countersign(
@@ -315,81 +317,81 @@ class Ledger:
         """Keep the contract as its buyer signed it, once; whoever calls has verified that it signed `over`,
         and if that is no longer what holds it is `Conflict`."""
         signed = CountersignContract(id, buyer, document, over)
-        return _sale(await self._service.ask(await self._flavor_of_contract(id), signed))
+        return _sale(await self._service.submit(await self._flavor_of_contract(id), signed))
 
     async def mark_opened(self, id: ContractId) -> ContractRecord:
         """The buyer has come to the contract's tunnel; once that was in time it cannot be too late."""
-        return _sale(await self._service.ask(await self._flavor_of_contract(id), MarkContractOpened(id)))
+        return _sale(await self._service.submit(await self._flavor_of_contract(id), MarkContractOpened(id)))
 
     async def end_unused(
         self, id: ContractId, *, since: float, fence: Expect | None = None
     ) -> ContractRecord:
         """End the contract if it was not signed or opened in time, counted from `since` at the earliest."""
         request = EndUnusedContract(id, since)
-        return _sale(await self._service.ask(await self._flavor_of_contract(id), request, fence))
+        return _sale(await self._service.submit(await self._flavor_of_contract(id), request, fence))
 
     # Reading
 
     def check_access(self, buyer: CloudId, *, is_read: bool, is_own: bool = False) -> None:
         """Raise `Forbidden` unless the buyer may see what is offered, or buy; what `is_own` to it, whoever
         has holds or contracts here may always see and change."""
-        if self._deps.is_known(buyer) or (is_own and self._books.buyers.has_deals(buyer)):
+        if self._deps.is_known(buyer) or (is_own and self._state.buyers.has_deals(buyer)):
             return
         unknown_buyer_rules.check_access(self._settings, buyer, is_read=is_read)
 
     def flavors(self) -> Sequence[OfferRecord]:
         """All that is offered, in the order of ids, also if nothing of it is free."""
         now = self._time.now()
-        accounts = (self._as_of(book, now) for _, book in sorted(self._books.flavors.items()))
+        accounts = (self._as_of(account, now) for _, account in sorted(self._state.flavors.items()))
         return [account for account in accounts if account is not None and account.withdrawn is None]
 
     def flavors_of_nodes(self) -> Sequence[OfferRecord]:
         """All that are carved from a node, also those that were withdrawn and are kept."""
         now = self._time.now()
-        accounts = (self._as_of(self._books.flavors[id], now) for id in sorted(self._books.of_nodes))
+        accounts = (self._as_of(self._state.flavors[id], now) for id in sorted(self._state.of_nodes))
         return [account for account in accounts if account is not None]
 
     def flavor(self, id: OfferId) -> OfferRecord:
         """Raises `NotFound`; one that was withdrawn is found while it is kept."""
-        account = self._as_of(self._books.book(id), self._time.now())
+        account = self._as_of(self._state.account_of(id), self._time.now())
         if account is None:
             raise errors.NotFound("there is no such flavor; list flavors to see what is offered")
         return account
 
     def hold(self, id: HoldId) -> Hold:
         """Live or ended; raises `NotFound`."""
-        if id not in self._books.holds:
+        if id not in self._state.holds:
             raise no_such_hold()
-        return self._hold_as_of(self._books.holds[id], self._time.now())
+        return self._hold_as_of(self._state.holds[id], self._time.now())
 
     def contract(self, id: ContractId) -> ContractRecord:
         """Live or ended; raises `NotFound`."""
-        if id not in self._books.sales:
+        if id not in self._state.sales:
             raise no_such_contract()
-        return self._books.sales[id]
+        return self._state.sales[id]
 
     def holds(self, buyer: CloudId | None = None) -> Sequence[Hold]:
         """Holds that are kept, live or ended, of one buyer or of all."""
         now = self._time.now()
         return [
             self._hold_as_of(hold, now)
-            for hold in self._books.holds.values()
+            for hold in self._state.holds.values()
             if buyer is None or hold.buyer == buyer
         ]
 
     def contracts(self, buyer: CloudId | None = None) -> Sequence[ContractRecord]:
         """Contracts that are kept, live or ended, of one buyer or of all."""
-        sales = self._books.sales.values()
+        sales = self._state.sales.values()
         return [sale for sale in sales if buyer is None or sale.contract.buyer == buyer]
 
     def live_contracts(self, flavor: OfferId | None = None) -> Sequence[Contract]:
         """Contracts that have not ended, of one flavor or of all."""
-        live = self._books.live_sales if flavor is None else self._books.book(flavor).sales
+        live = self._state.live_sales if flavor is None else self._state.account_of(flavor).sales
         return [sale.contract for sale in live.values()]
 
     def live_sales(self) -> Sequence[ContractRecord]:
         """Contracts that have not ended, with their documents."""
-        return list(self._books.live_sales.values())
+        return list(self._state.live_sales.values())
 
     async def find_hold(self, id: HoldId) -> Hold:
         """As `hold`, but found also if another server has only just made it."""
@@ -407,13 +409,13 @@ class Ledger:
 
     def audits(self) -> Iterator[tuple[OfferId, list[str]]]:
         """The same flavor by flavor, for whoever lets others go on between them; also those that add up."""
-        return ((id, book.audit()) for id, book in list(self._books.flavors.items()))
+        return ((id, account.audit()) for id, account in list(self._state.flavors.items()))
 
-    def _as_of(self, book: OfferAccount, now: float) -> OfferRecord | None:
+    def _as_of(self, account: OfferAccount, now: float) -> OfferRecord | None:
         """The account with what is due by now ended, though it may not be written yet."""
-        if book.next_due is None or book.next_due > now:
-            return book.account
-        draft = LedgerChange(self._books, book, now, self._deps)
+        if account.next_due is None or account.next_due > now:
+            return account.account
+        draft = LedgerChange(self._state, account, now, self._deps)
         draft.tidy()
         return draft.account
 
@@ -423,23 +425,23 @@ class Ledger:
         return hold
 
     async def _find_flavor(self, id: OfferId) -> OfferId:
-        if id not in self._books.flavors:
+        if id not in self._state.flavors:
             await self._cache.look_up(offer_key(id))
         return id
 
     async def _flavor_of_hold(self, id: HoldId) -> OfferId:
-        if id not in self._books.holds:
+        if id not in self._state.holds:
             await self._cache.look_up(hold_key(id))
-        if id not in self._books.holds:
+        if id not in self._state.holds:
             raise no_such_hold()
-        return self._books.holds[id].flavor.id
+        return self._state.holds[id].flavor.id
 
     async def _flavor_of_contract(self, id: ContractId) -> OfferId:
-        if id not in self._books.sales:
+        if id not in self._state.sales:
             await self._cache.look_up(contract_key(id))
-        if id not in self._books.sales:
+        if id not in self._state.sales:
             raise no_such_contract()
-        return self._books.sales[id].contract.flavor.id
+        return self._state.sales[id].contract.flavor.id
 
 
 def _account(answer: LedgerAnswer) -> OfferRecord:

@@ -41,7 +41,7 @@ def publish(draft: LedgerChange, request: PublishOffer) -> OfferRecord:
             withdrawn=None,
         ).sized(request.capacity)
     draft.account = after
-    draft.tell("flavor.offered", request.actor, room=describe_resources(after.capacity))
+    draft.add_event("flavor.offered", request.actor, room=describe_resources(after.capacity))
     return after
 
 
@@ -58,7 +58,7 @@ def update(draft: LedgerChange, request: UpdateOffer) -> OfferRecord:
     after = replace(before, flavor=flavor).sized(wanted)
     if after != before:
         draft.account = after
-        draft.tell("flavor.changed", request.actor, room=describe_resources(after.capacity))
+        draft.add_event("flavor.changed", request.actor, room=describe_resources(after.capacity))
     return after
 
 

@@ -34,7 +34,7 @@ class OfferQueue:
     """Requests in the order in which they came."""
 
     def __init__(self) -> None:
-        self.asked: deque[PendingRequest] = deque()
+        self.requests: deque[PendingRequest] = deque()
         self.line: deque[PendingRequest] = deque()
         self.is_busy = False
         self.rests_until = 0.0  # something failed: what is due is not tried again before
@@ -48,21 +48,21 @@ class OfferQueue:
 
     def next(self, limit: int) -> tuple[list[CreateHold], list[LedgerRequest]]:
         """Who waits and who asks, without those who gave up; not more than one decision can take."""
-        self.asked = _still_there(self.asked)
+        self.requests = _still_there(self.requests)
         self.line = _still_there(self.line)
         line = [one.request for one in self.line if isinstance(one.request, CreateHold)]
-        return line, [one.request for one in islice(self.asked, limit)]
+        return line, [one.request for one in islice(self.requests, limit)]
 
     def fences(self, limit: int) -> set[Expect]:
         """Under which the decision on those who ask is to be written."""
-        return {one.fence for one in islice(self.asked, limit) if one.fence is not None}
+        return {one.fence for one in islice(self.requests, limit) if one.fence is not None}
 
     def refuse(self, fence: Expect, why: Exception) -> None:
         """Who asked under this fence no longer leads."""
-        for one in self.asked:
+        for one in self.requests:
             if one.fence == fence and not one.answer.done():
                 one.answer.set_exception(why)
-        self.asked = _still_there(self.asked)
+        self.requests = _still_there(self.requests)
 
     def settle(self, decision: LedgerDecision) -> list[tuple[PendingRequest, LedgerAnswer]]:
         """Take out whoever is answered, with the answers; who joined the line goes there."""
@@ -74,7 +74,7 @@ class OfferQueue:
             self.line = deque(one for place, one in enumerate(line) if place not in served)
         joined = set(decision.joined)
         for number, answer in enumerate(decision.answers):
-            one = self.asked.popleft()
+            one = self.requests.popleft()
             if number in joined:
                 self.line.append(one)
             else:

@@ -55,7 +55,7 @@ class LedgerService:
         has_leader: bool,
     ) -> None:
         self.cache = LedgerCache(store, events, changes, self._touched)
-        self._books = self.cache.books
+        self._state = self.cache.state
         self._time = time
         self._deps = deps
         self._store = store
@@ -69,7 +69,7 @@ class LedgerService:
         self._listeners: CallbackList[[Collection[OfferId]]] = CallbackList()
 
     def listen(self, moved: OfferListener) -> Callable[[], None]:
-        """Call `moved` with the flavors whose books have moved, in the step in which they do; the result ends
+        """Call `moved` with the flavors whose account changed, in the step in which it does; the result ends
         that."""
         return self._listeners.add(moved)
 
@@ -93,21 +93,21 @@ class LedgerService:
             self._opened.clear()
             gone = errors.Unavailable("the market is closing; what was asked last may have happened")
             for offer_queue in self._queues.values():
-                queue.resolve_requests([(one, gone) for one in (*offer_queue.line, *offer_queue.asked)])
+                queue.resolve_requests([(one, gone) for one in (*offer_queue.line, *offer_queue.requests)])
             self._queues.clear()
 
     async def lead(self, fence: Expect) -> None:
         """Mind the deadlines of holds and contracts until this is cancelled."""
         self._fence = fence
         try:
-            for flavor in list(self._books.flavors):
-                self._arm(flavor, self._books.book(flavor).next_due)
+            for flavor in list(self._state.flavors):
+                self._arm(flavor, self._state.account_of(flavor).next_due)
             self._alarm.set()
             await asyncio.Event().wait()
         finally:
             self._fence = None
 
-    def ask(
+    def submit(
         self, flavor: OfferId, request: LedgerRequest, fence: Expect | None = None
     ) -> asyncio.Future[LedgerAnswer]:
         """The answer to a request, durable, or the error that it comes to. With a `fence` it is a leader's,
@@ -116,7 +116,7 @@ class LedgerService:
             raise errors.Unavailable("the market is not open yet; try again")
         answer: asyncio.Future[LedgerAnswer] = asyncio.get_running_loop().create_future()
         offer_queue = self._queues.setdefault(flavor, OfferQueue())
-        offer_queue.asked.append(PendingRequest(request, answer, fence))
+        offer_queue.requests.append(PendingRequest(request, answer, fence))
         if isinstance(request, CreateHold) and request.wait_until is not None:
             answer.add_done_callback(lambda answer: self._answered(flavor, answer))
         self._wake(flavor, offer_queue)
@@ -134,10 +134,10 @@ class LedgerService:
         return self._fence is not None or not self._has_leader
 
     def _touched(self, flavors: Collection[OfferId]) -> None:
-        """Their books moved: there may be new deadlines, and room for who waits."""
+        """Their accounts changed: there may be new deadlines, and free resources for buyers that wait."""
         self._listeners.notify(flavors)
         for flavor in flavors:
-            self._arm(flavor, self._books.book(flavor).next_due)
+            self._arm(flavor, self._state.account_of(flavor).next_due)
             offer_queue = self._queues.get(flavor)
             if offer_queue is not None and offer_queue.line:
                 self._wake(flavor, offer_queue)
@@ -159,31 +159,33 @@ class LedgerService:
     async def _serve(self, flavor: OfferId, offer_queue: OfferQueue) -> None:
         """Decide on whatever is in the queue until there is nothing more to decide."""
         is_done = True
-        while offer_queue.is_woken or offer_queue.asked or not is_done:
+        while offer_queue.is_woken or offer_queue.requests or not is_done:
             offer_queue.is_woken = False
             try:
                 is_done = await self._decide(flavor, offer_queue)
             except Exception as error:
                 log.exception("ledger.broken", flavor=flavor)
                 fault = errors.Internal("the ledger failed; ask again", detail=repr(error))
-                queue.resolve_requests([(one, fault) for one in (*offer_queue.line, *offer_queue.asked)])
+                queue.resolve_requests([(one, fault) for one in (*offer_queue.line, *offer_queue.requests)])
                 offer_queue.line.clear()
-                offer_queue.asked.clear()
+                offer_queue.requests.clear()
                 offer_queue.rests_until = self._time.now() + _RETRY_S
                 is_done = True
             await asyncio.sleep(0)  # those just answered may have something for the next decision
         offer_queue.is_busy = False
         if not offer_queue.line:
             del self._queues[flavor]
-        dues = [at for at in (offer_queue.waits_until, self._books.book(flavor).next_due) if at is not None]
+        dues = [
+            at for at in (offer_queue.waits_until, self._state.account_of(flavor).next_due) if at is not None
+        ]
         if dues:
             self._arm(flavor, max(min(dues), offer_queue.rests_until))
 
     async def _decide(self, flavor: OfferId, offer_queue: OfferQueue) -> bool:
         """Decide once; True if all that was there is decided."""
-        line, asked = offer_queue.next(MAX_OPS)
+        line, requests = offer_queue.next(MAX_OPS)
         fences = offer_queue.fences(MAX_OPS)
-        decision = decide(self._books, flavor, line, asked, self._time.now(), self._deps)
+        decision = decide(self._state, flavor, line, requests, self._time.now(), self._deps)
         try:
             if decision.is_change:
                 await self._write(flavor, decision, fences)
@@ -193,7 +195,7 @@ class LedgerService:
                     await fencing.check(self._store, fence)
                 except LeadershipLost as lost:
                     offer_queue.refuse(fence, lost)
-            return False  # the books have moved, or who asked has lost the lead: decide again
+            return False  # the account changed, or the caller no longer leads: decide again
         except errors.SkerryError as error:
             log.warning("ledger.unwritten", flavor=flavor, error=error.message, detail=error.detail)
             queue.resolve_requests([(one, error) for one, _ in offer_queue.settle(decision)])
@@ -234,12 +236,12 @@ class LedgerService:
         for flavor in self._deadlines.take(now):
             offer_queue = self._queues.get(flavor)
             if self._owns_deadlines or (offer_queue is not None and offer_queue.line):
-                looks.append(self.ask(flavor, ExpireDue(), self._fence))
+                looks.append(self.submit(flavor, ExpireDue(), self._fence))
         return looks
 
     @property
     def _is_overfull(self) -> bool:
         """True if more that is over is kept than need be."""
         most = self._deps.settings.keep_ended + _SLACK
-        books = self._books
-        return max(len(books.over_holds), len(books.over_sales), len(books.over_flavors)) > most
+        state = self._state
+        return max(len(state.over_holds), len(state.over_sales), len(state.over_flavors)) > most

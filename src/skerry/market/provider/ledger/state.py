@@ -71,12 +71,12 @@ class OfferAccount:
         if self.account is None:
             return ["there are holds or contracts on no flavor"] if not self.is_empty else []
         wrong = []
-        for name, kept, found in (
+        for name, stored, found in (
             ("held", self.account.held, total(hold.taken for hold in self.holds.values())),
             ("sold", self.account.sold, total(sale.contract.taken for sale in self.sales.values())),
         ):
-            if kept != found:
-                wrong.append(f"{name} is {kept}, but what is {name} makes {found}")
+            if stored != found:
+                wrong.append(f"{name} is {stored}, but what is {name} makes {found}")
         if not self.account.capacity.fits(self.account.held + self.account.sold):
             wrong.append(f"more is held and sold than {self.account.capacity}")
         return wrong
@@ -151,8 +151,8 @@ class BuyerUsage:
         self._made = HourlyCounter()  # by unknown buyers
         self._unknown: defaultdict[CloudId, dict[str, Hold | Contract]] = defaultdict(dict)  # live ones
         self._holds: defaultdict[CloudId, int] = defaultdict(int)
-        self._promised: dict[HoldId, Hold] = {}
-        self._kept: defaultdict[CloudId, int] = defaultdict(
+        self._pending: dict[HoldId, Hold] = {}
+        self._records: defaultdict[CloudId, int] = defaultdict(
             int
         )  # holds, live or over; contracts have one each
 
@@ -162,7 +162,7 @@ class BuyerUsage:
 
     def has_deals(self, buyer: CloudId) -> bool:
         """Whether it has holds or contracts, or had some that are kept."""
-        return buyer in self._kept
+        return buyer in self._records
 
     def lapsed(self, buyer: CloudId, now: float) -> Sequence[float]:
         """When it let holds expire within the last hour, the oldest first."""
@@ -171,26 +171,26 @@ class BuyerUsage:
     def unknown(self, buyer: CloudId) -> dict[str, Hold | Contract]:
         """Live holds and contracts of an unknown buyer, with those that are decided and not durable yet."""
         return self._unknown.get(buyer, {}) | {
-            str(hold.id): hold for hold in self._promised_unknown() if hold.buyer == buyer
+            str(hold.id): hold for hold in self._pending_unknown() if hold.buyer == buyer
         }
 
     def made_by_unknown(self, now: float) -> list[tuple[float, CloudId]]:
         """When unknown buyers made holds within the last hour, and who, however those ended."""
-        promised = [(hold.created_at, hold.buyer) for hold in self._promised_unknown()]
-        return [*self._made.all(now), *promised]
+        pending = [(hold.created_at, hold.buyer) for hold in self._pending_unknown()]
+        return [*self._made.all(now), *pending]
 
-    def promised(self) -> dict[HoldId, Hold]:
+    def pending(self) -> dict[HoldId, Hold]:
         """Holds that are decided and not durable yet."""
-        return self._promised
+        return self._pending
 
-    def promise(self, hold: Hold) -> None:
+    def add_pending(self, hold: Hold) -> None:
         """Count a hold that is on its way into the store."""
-        self._promised[hold.id] = hold
+        self._pending[hold.id] = hold
         _count(self._holds, hold.buyer, 1)
 
     def forget(self, hold: Hold) -> None:
         """It did not get there; no matter if it did."""
-        if self._promised.pop(hold.id, None) is not None:
+        if self._pending.pop(hold.id, None) is not None:
             _count(self._holds, hold.buyer, -1)
 
     def put_hold(self, before: Hold | None, after: Hold | None) -> None:
@@ -201,10 +201,10 @@ class BuyerUsage:
         self._put_unknown(before, after)
         if after is None:
             if before is not None:
-                _count(self._kept, before.buyer, -1)
+                _count(self._records, before.buyer, -1)
             return
         if before is None:
-            _count(self._kept, after.buyer, 1)
+            _count(self._records, after.buyer, 1)
         if before is None and after.is_unknown:
             self._made.add(after.created_at, after.buyer)
         if after.ending is None:
@@ -219,8 +219,8 @@ class BuyerUsage:
         self._lapsed.sort()
         self._made.sort()
 
-    def _promised_unknown(self) -> list[Hold]:
-        return [hold for hold in self._promised.values() if hold.is_unknown]
+    def _pending_unknown(self) -> list[Hold]:
+        return [hold for hold in self._pending.values() if hold.is_unknown]
 
     def _put_unknown(self, before: Hold | Contract | None, after: Hold | Contract | None) -> None:
         record = after or before
@@ -288,8 +288,8 @@ class LedgerState:
         self.over_sales: dict[ContractId, None] = {}
         self.over_flavors: dict[OfferId, None] = {}
 
-    def book(self, flavor: OfferId) -> OfferAccount:
-        """The book of a flavor, empty if it is not known."""
+    def account_of(self, flavor: OfferId) -> OfferAccount:
+        """The account of an offer, empty if it is not known."""
         return self.flavors.get(flavor) or OfferAccount()
 
     def put_account(self, before: OfferRecord | None, after: OfferRecord | None, revision: int) -> OfferId:
@@ -297,8 +297,8 @@ class LedgerState:
         account = after or before
         assert account is not None
         id = account.flavor.id
-        book = self.flavors.setdefault(id, OfferAccount())
-        book.account, book.revision = after, revision
+        offer_account = self.flavors.setdefault(id, OfferAccount())
+        offer_account.account, offer_account.revision = after, revision
         if after is not None and after.flavor.worker:
             self.of_nodes[id] = None
         else:
@@ -307,7 +307,7 @@ class LedgerState:
             self.over_flavors.setdefault(id)
         else:
             self.over_flavors.pop(id, None)
-        self._drop_if_empty(id, book)
+        self._drop_if_empty(id, offer_account)
         return id
 
     def put_hold(self, before: Hold | None, after: Hold | None) -> OfferId:
@@ -315,8 +315,8 @@ class LedgerState:
         hold = after or before
         assert hold is not None
         flavor = hold.flavor.id
-        book = self.flavors.setdefault(flavor, OfferAccount())
-        book.put_hold(before, after)
+        offer_account = self.flavors.setdefault(flavor, OfferAccount())
+        offer_account.put_hold(before, after)
         self.buyers.put_hold(before, after)
         if after is not None and after.ending is None and not after.flavor.worker:
             self.loose_holds[hold.id] = after
@@ -333,7 +333,7 @@ class LedgerState:
                 self.once[after.once] = hold.id
             if after.ending not in (None, EndReason.BOUGHT):
                 self.over_holds.setdefault(hold.id)
-        self._drop_if_empty(flavor, book)
+        self._drop_if_empty(flavor, offer_account)
         return flavor
 
     def put_sale(self, before: ContractRecord | None, after: ContractRecord | None) -> OfferId:
@@ -341,8 +341,8 @@ class LedgerState:
         sale = after or before
         assert sale is not None
         id, flavor = sale.contract.id, sale.contract.flavor.id
-        book = self.flavors.setdefault(flavor, OfferAccount())
-        book.put_sale(before, after)
+        offer_account = self.flavors.setdefault(flavor, OfferAccount())
+        offer_account.put_sale(before, after)
         self.buyers.put_sale(before, after)
         if after is not None and after.contract.ended_at is None:
             self.live_sales[id] = after
@@ -357,7 +357,7 @@ class LedgerState:
             self.sales[id] = after
             if after.contract.ended_at is not None:
                 self.over_sales.setdefault(id)
-        self._drop_if_empty(flavor, book)
+        self._drop_if_empty(flavor, offer_account)
         return flavor
 
     def sort(self) -> None:
@@ -375,8 +375,8 @@ class LedgerState:
         account = self.flavors[id].account
         return account.withdrawn.at if account is not None and account.withdrawn is not None else 0.0
 
-    def _drop_if_empty(self, id: OfferId, book: OfferAccount) -> None:
-        if book.is_empty:
+    def _drop_if_empty(self, id: OfferId, offer_account: OfferAccount) -> None:
+        if offer_account.is_empty:
             self.flavors.pop(id, None)
 
 

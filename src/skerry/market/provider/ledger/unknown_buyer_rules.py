@@ -52,7 +52,7 @@ def limits_of(settings: MarketSettings, buyer: CloudId) -> Limits:
         )
     return Limits(
         "not on the list",
-        _ask_for(buyer),
+        _request_access_hint(buyer),
         _resources(settings.unknown_cpu, settings.unknown_memory, settings.unknown_disk),
         settings.unknown_percent,
         settings.unknown_contract_s,
@@ -69,20 +69,22 @@ def check_access(settings: MarketSettings, buyer: CloudId, *, is_read: bool) -> 
         return
     may_do = settings.unknown_buyers
     if may_do == _REFUSE or (may_do != _BUY and not is_read):
-        raise errors.Forbidden(f"this market is closed to buyers that are not on its list; {_ask_for(buyer)}")
+        raise errors.Forbidden(
+            f"this market is closed to buyers that are not on its list; {_request_access_hint(buyer)}"
+        )
 
 
-def check_hold(draft: LedgerChange, buyer: CloudId, ask: Resources, duration_s: float) -> None:
+def check_hold(draft: LedgerChange, buyer: CloudId, resources: Resources, duration_s: float) -> None:
     """Raise unless an unknown buyer may hold `ask` of this flavor, for a contract of that length."""
     limits = limits_of(draft.deps.settings, buyer)
     check_length(draft, buyer, duration_s)
-    if not limits.resources.fits(draft.unknown_of_buyer(buyer) + ask):
+    if not limits.resources.fits(draft.unknown_of_buyer(buyer) + resources):
         raise errors.Unprocessable(
             f"a buyer {limits.kind} may have {in_words(limits.resources)} at once; ask for less, or "
             f"{limits.remedy}"
         )
     share = _share(draft.known().capacity, limits.percent)
-    if not share.fits(draft.unknown_of_flavor(lambda other: _are_alike(buyer, other)) + ask):
+    if not share.fits(draft.unknown_of_flavor(lambda other: _are_alike(buyer, other)) + resources):
         raise errors.ResourcesExhausted(
             f"buyers {limits.kind} may have {limits.percent} % of this offer, all of them together "
             f"{in_words(share)}; ask for less, come back later, or {limits.remedy}"
@@ -103,7 +105,7 @@ def check_length(draft: LedgerChange, buyer: CloudId, duration_s: float) -> None
 def check_number(draft: LedgerChange, buyer: CloudId) -> None:
     """Raise if an unknown buyer, or all of them, made too many holds within the hour, however those ended."""
     limits = limits_of(draft.deps.settings, buyer)
-    made = draft.books.buyers.made_by_unknown(draft.now)
+    made = draft.state.buyers.made_by_unknown(draft.now)
     made += [(hold.created_at, hold.buyer) for hold in draft.new_unknown()]
     made = [(at, whose) for at, whose in made if _are_alike(buyer, whose)]
     theirs = [at for at, whose in made if whose == buyer]
@@ -137,5 +139,5 @@ def _share(capacity: Resources, percent: int) -> Resources:
     )
 
 
-def _ask_for(buyer: CloudId) -> str:
+def _request_access_hint(buyer: CloudId) -> str:
     return f"ask the provider to allow you: `skerry market buyers add {buyer}`"

@@ -36,10 +36,10 @@ class BorrowedNodeConversations:
         try:
             hello = tunnel_connection.decode_first_hello(await line.recv_message())
             async with self._sessions.connect(identity.node, hello) as session:
-                hooks.set_heard(True)
+                hooks.set_connected(True)
                 await handle_session(line, self._sessions, session, self._clock, check=_always)
         finally:
-            hooks.set_heard(False)
+            hooks.set_connected(False)
             await cancel_and_wait(line.joined)
 
 
@@ -60,7 +60,7 @@ class _FilteredNodeStream:
     async def recv_message(self) -> pb.FromNode | None:
         message = await self._link.recv_message()
         if message is not None:
-            self._hooks.hear_frame()
+            self._hooks.frame_received()
             if message.HasField("hello"):
                 message.hello.CopyFrom(self._presented(message.hello))
         return message
