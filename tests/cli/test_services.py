@@ -179,7 +179,7 @@ def test_an_update_that_fails_is_told_with_its_reason_and_an_exit_code(cloud: Cl
         "service", "update", "web", "--constraint", "zone=none", "--deadline", "1s", "--on-failure", "pause"
     )
     assert halted.exit_code == 1
-    assert "'skerry service rollback web' goes back" in halted.stderr
+    assert "'skerry service rollback web' rolls back" in halted.stderr
     assert cloud.say("service", "rollback", "web").startswith("rolled back service web: HEALTHY, revision 1")
 
 

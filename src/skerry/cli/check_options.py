@@ -19,9 +19,17 @@ checks = option_group(
         help="Readiness check: http:80/health, tcp:5432, grpc:50051 or exec:COMMAND, with options such as "
         ",interval=2s behind it; repeatable.",
     ),
-    click.option("--liveness", multiple=True, metavar="CHECK", help="Check whose failure restarts it."),
     click.option(
-        "--startup", multiple=True, metavar="CHECK", help="Check that must pass before the others begin."
+        "--liveness",
+        multiple=True,
+        metavar="CHECK",
+        help="Liveness check: its failure restarts the instance.",
+    ),
+    click.option(
+        "--startup",
+        multiple=True,
+        metavar="CHECK",
+        help="Startup check: must pass before the other checks begin.",
     ),
 )
 

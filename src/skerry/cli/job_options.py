@@ -49,10 +49,8 @@ spec = option_group(
         help="User namespace: its own, or the node's, which needs the role admin.  [default: private]",
     ),
     click.option("--completions", metavar="N", type=int, help="Runs that must succeed.  [default: 1]"),
-    click.option("--parallelism", metavar="N", type=int, help="Runs at once.  [default: 1]"),
-    click.option(
-        "--retries", metavar="N", type=int, help="Retries of each completion that failed.  [default: 3]"
-    ),
+    click.option("--parallelism", metavar="N", type=int, help="Maximum concurrent tries.  [default: 1]"),
+    click.option("--retries", metavar="N", type=int, help="Retries of each failed completion.  [default: 3]"),
     click.option(
         "--deadline",
         metavar="TIME",
@@ -63,7 +61,7 @@ spec = option_group(
         "--keep-for",
         metavar="TIME",
         type=SECONDS,
-        help="Keep the job and the logs of every try after its end: 1h, 7d.  [default: 1d]",
+        help="Time for which the job and all logs are kept after its end: 1h, 7d.  [default: 1d]",
     ),
 )
 

@@ -104,7 +104,10 @@ placement = option_group(
         help="Spread copies over the values of this label of nodes, such as zone; repeatable.",
     ),
     click.option(
-        "--max-per-node", metavar="N", type=click.IntRange(min=0), help="Copies on one node; 0: any number."
+        "--max-per-node",
+        metavar="N",
+        type=click.IntRange(min=0),
+        help="Maximum copies on one node; 0: any number.",
     ),
     click.option(
         "--budget",
@@ -120,37 +123,46 @@ update = option_group(
         help="Order in which a copy is replaced.  [default: start-first, or stop-first if ports force it]",
     ),
     click.option(
-        "--max-surge", metavar="COUNT", type=Count(), help="Copies beyond the replicas during an update."
+        "--max-surge",
+        metavar="COUNT",
+        type=Count(),
+        help="Maximum copies above the replicas during an update: 1 or 25%.",
     ),
     click.option(
-        "--max-unavailable", metavar="COUNT", type=Count(), help="Copies that may be missing meanwhile."
+        "--max-unavailable",
+        metavar="COUNT",
+        type=Count(),
+        help="Maximum replicas that are not ready during an update: 1 or 25%.",
     ),
     click.option(
         "--min-ready",
         metavar="DURATION",
         type=_SECONDS,
-        help="How long a new copy is ready before it counts.",
+        help="Time for which a new copy must be ready before it counts.",
     ),
     click.option(
-        "--drain", metavar="DURATION", type=_SECONDS, help="Between out of service and the stop of a copy."
+        "--drain",
+        metavar="DURATION",
+        type=_SECONDS,
+        help="Time between taking a copy out of service and stopping it.",
     ),
     click.option(
         "--deadline",
         metavar="DURATION",
         type=printing.Duration(),
-        help="Without progress for so long, an update has failed.",
+        help="Progress deadline: an update fails after this time without progress.",
     ),
     click.option(
         "--max-failures",
         metavar="N",
         type=click.IntRange(min=1),
-        help="Restarts of a new copy after which an update has failed.",
+        help="Restarts of a new copy after which an update fails.",
     ),
     click.option(
         "--canary",
         metavar="N",
         type=click.IntRange(min=0),
-        help="Copies that try a revision before the others follow.",
+        help="Copies that run a new revision before the others are updated.",
     ),
     click.option(
         "--promote-after",
@@ -161,25 +173,41 @@ update = option_group(
     click.option(
         "--on-failure",
         type=click.Choice(["revert", "pause"]),
-        help="What follows an update that fails: back to the last good revision, or wait.",
+        help="After a failed update: roll back to the last good revision, or pause.",
     ),
 )
 scaling = option_group(
     click.option(
-        "--min", "least", metavar="N", type=click.IntRange(min=1), help="Autoscaling: fewest copies."
+        "--min",
+        "least",
+        metavar="N",
+        type=click.IntRange(min=1),
+        help="Autoscaling: minimum number of copies.",
     ),
-    click.option("--max", "most", metavar="N", type=click.IntRange(min=1), help="Autoscaling: most copies."),
     click.option(
-        "--target-cpu", metavar="PERCENT", type=float, help="Autoscaling: CPU use of the limit, such as 70."
+        "--max",
+        "most",
+        metavar="N",
+        type=click.IntRange(min=1),
+        help="Autoscaling: maximum number of copies.",
     ),
     click.option(
-        "--target-memory", metavar="PERCENT", type=float, help="Autoscaling: memory use of the limit."
+        "--target-cpu",
+        metavar="PERCENT",
+        type=float,
+        help="Autoscaling target: CPU usage in percent of the limit, such as 70.",
+    ),
+    click.option(
+        "--target-memory",
+        metavar="PERCENT",
+        type=float,
+        help="Autoscaling target: memory usage in percent of the limit.",
     ),
     click.option(
         "--target-metric",
         metavar="NAME:PORT[/PATH]=TARGET",
         type=MetricTarget(),
-        help="Autoscaling: a Prometheus metric of the copies and its mean.",
+        help="Autoscaling target: the mean of a Prometheus metric of the copies.",
     ),
 )
 settings = option_group(spec, placement, update, scaling)

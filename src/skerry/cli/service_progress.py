@@ -151,14 +151,14 @@ def _check(server: ApiClient, seen: JsonObject, revision: int) -> None:
     if rollout["phase"] == "halted":
         raise click.ClickException(
             f"the update of {name} to revision {revision} failed: {rollout['reason']}. 'skerry service "
-            f"rollback {name}' goes back, 'skerry service resume {name}' tries again."
+            f"rollback {name}' rolls back, 'skerry service resume {name}' tries again."
         )
     if rollout["phase"] == "paused":
         click.echo(f"{name} is paused; 'skerry service resume {name}' goes on.", err=True)
     else:
         click.echo(
-            f"The canaries of {name} are good; 'skerry service promote {name}' has the others follow, "
-            f"'skerry service rollback {name}' goes back.",
+            f"The canaries of {name} are good; 'skerry service promote {name}' updates the others, "
+            f"'skerry service rollback {name}' rolls back.",
             err=True,
         )
 

@@ -172,7 +172,7 @@ def invoke(
 def poll(server: ApiClient, request: str, wait: bool, printed: bool, output: str) -> None:
     """Print the result of an async call; ID is what 'skerry fn invoke --async' printed.
 
-    The exit code is 1 if it failed, or is not done yet: --output json tells them apart, by its State.
+    The exit code is 1 if it failed or has not ended yet; the field State of --output json says which.
     """
     report = function_calls.result(server, request) if wait else function_calls.poll_call(server, request)
     if report["State"] in function_calls.PENDING:

@@ -89,7 +89,7 @@ def run(
 def list_jobs(
     server: ApiClient, namespace: str | None, all_namespaces: bool, schedule: str | None, output: str
 ) -> None:
-    """List jobs, those that have ended included until they expire."""
+    """List jobs; ended ones are listed until they expire."""
     where = object_kinds.EVERY_NAMESPACE if all_namespaces else namespace
     found = object_kinds.everything(server, JOB, namespace=where, schedule=schedule)
     shown = JOB.with_namespace() if all_namespaces else JOB
@@ -122,7 +122,7 @@ def describe(server: ApiClient, name: str, namespace: str | None, output: str) -
         ("reason", found["reason"] or "-"),
         ("completions", f"{found['succeeded']} of {found['completions']}"),
         ("parallelism", str(found["parallelism"])),
-        ("retries", f"{found['retries']} of each; {found['failures']} tries have failed"),
+        ("retries", f"{found['retries']} of each; failed tries: {found['failures']}"),
         ("deadline", deadline),
         ("image", found["image"]),
         ("arguments", " ".join(found["arguments"]) or "-"),
@@ -187,7 +187,7 @@ def logs(
 @object_kinds.namespace
 @options.server
 def cancel(server: ApiClient, names: tuple[str, ...], namespace: str | None) -> None:
-    """End jobs now: tries that run are stopped. Logs are kept."""
+    """Cancel jobs now: running tries are stopped. Logs are kept."""
     with ErrorCollector() as failures:
         for name in names:
             with failures.collect():

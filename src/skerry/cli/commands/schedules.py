@@ -51,15 +51,15 @@ def schedule() -> None:
 @click.option(
     "--overlap",
     type=click.Choice(["skip", "queue", "replace"]),
-    help="What becomes of a run that is due while the last one goes on.  [default: skip]",
+    help="Policy for a run that is due while the last one is running.  [default: skip]",
 )
 @click.option(
     "--window",
     metavar="TIME",
     type=job_options.SECONDS,
-    help="Runs missed while no server was there are made up for within this: 1h.  [default: 1h]",
+    help="Start runs that were due while no server was running, if at most this late: 1h.  [default: 1h]",
 )
-@click.option("--paused", is_flag=True, help="Begin when it is resumed.")
+@click.option("--paused", is_flag=True, help="Create it paused.")
 @job_options.spec
 @object_kinds.namespace
 @options.server
@@ -154,7 +154,7 @@ def describe(server: ApiClient, name: str, namespace: str | None, output: str) -
 @object_kinds.namespace
 @options.server
 def pause(server: ApiClient, names: tuple[str, ...], namespace: str | None) -> None:
-    """Pause schedules; what runs goes on."""
+    """Pause schedules; current runs continue."""
     _each(server, names, namespace, "pause", "paused")
 
 
@@ -163,7 +163,7 @@ def pause(server: ApiClient, names: tuple[str, ...], namespace: str | None) -> N
 @object_kinds.namespace
 @options.server
 def resume(server: ApiClient, names: tuple[str, ...], namespace: str | None) -> None:
-    """Resume schedules; times that were due meanwhile are not made up for."""
+    """Resume schedules; runs that were due meanwhile are skipped."""
     _each(server, names, namespace, "resume", "resumed")
 
 
@@ -173,7 +173,7 @@ def resume(server: ApiClient, names: tuple[str, ...], namespace: str | None) -> 
 @options.server
 @printing.option
 def run(server: ApiClient, name: str, namespace: str | None, output: str) -> None:
-    """Run a schedule now, beside the times at which it is due."""
+    """Run a schedule now, in addition to its due times."""
     made = server.post(*job_options.path(SCHEDULE, name, namespace, "run"))
     printing.as_json(made) if output == "json" else click.echo(f"{name}: run of {made['due_at']} requested")
 
@@ -183,7 +183,7 @@ def run(server: ApiClient, name: str, namespace: str | None, output: str) -> Non
 @object_kinds.namespace
 @options.server
 def delete(server: ApiClient, names: tuple[str, ...], namespace: str | None) -> None:
-    """Delete schedules; jobs that they have made stay."""
+    """Delete schedules; their jobs stay."""
     with ErrorCollector() as failures:
         for name in names:
             with failures.collect():

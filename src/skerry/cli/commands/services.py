@@ -149,11 +149,11 @@ def scale(
 def update(
     server: ApiClient, name: str, namespace: str | None, is_detached: bool, output: str, **given: Any
 ) -> None:
-    """Change a service, and wait until all copies follow.
+    """Change a service, and wait until all copies are updated.
 
-    What is not given stays. Variables are added with -e; checks replace those of the same kind; other lists
-    are replaced. A copy is replaced when its successor is ready. If the update fails, the last good revision
-    comes back, and the exit code is 1.
+    Options that are not given keep their values. -e adds variables; checks replace those of the same kind;
+    other lists are replaced. A copy is stopped when its successor is ready. If the update fails, it is rolled
+    back to the last good revision, and the exit code is 1.
 
     \b
       skerry service update web --image docker.io/library/nginx:1.29 --deadline 5m
@@ -170,11 +170,17 @@ def update(
 
 @service.command()
 @_name
-@click.option("--min", "least", metavar="N", type=click.IntRange(min=1), help="Fewest copies.")
-@click.option("--max", "most", metavar="N", type=click.IntRange(min=1), help="Most copies.")
-@click.option("--cpu", "target_cpu", metavar="PERCENT", type=float, help="Target: CPU use of the limit.")
+@click.option("--min", "least", metavar="N", type=click.IntRange(min=1), help="Minimum number of copies.")
+@click.option("--max", "most", metavar="N", type=click.IntRange(min=1), help="Maximum number of copies.")
 @click.option(
-    "--memory", "target_memory", metavar="PERCENT", type=float, help="Target: memory use of the limit."
+    "--cpu", "target_cpu", metavar="PERCENT", type=float, help="Target: CPU usage in percent of the limit."
+)
+@click.option(
+    "--memory",
+    "target_memory",
+    metavar="PERCENT",
+    type=float,
+    help="Target: memory usage in percent of the limit.",
 )
 @click.option(
     "--metric",
@@ -183,7 +189,7 @@ def update(
     type=service_options.MetricTarget(),
     help="Target: the mean of a Prometheus metric of the copies.",
 )
-@click.option("--off", is_flag=True, help="Stop scaling; the copies stay as many as they are.")
+@click.option("--off", is_flag=True, help="Turn autoscaling off; the number of copies stays.")
 @object_kinds.namespace
 @options.server
 @printing.option
@@ -264,7 +270,7 @@ def plan(
 def rollback(
     server: ApiClient, name: str, revision: int | None, namespace: str | None, is_detached: bool, output: str
 ) -> None:
-    """Go back to the last good revision, or to another, and wait until all copies follow.
+    """Roll back to the last good revision, or to another, and wait until all copies are updated.
 
     \b
       skerry service rollback web
@@ -281,7 +287,7 @@ def rollback(
 @options.server
 @printing.option
 def promote(server: ApiClient, name: str, namespace: str | None, is_detached: bool, output: str) -> None:
-    """Have all copies follow the canaries, and wait until they do."""
+    """Update all copies to the revision of the canaries, and wait."""
     _finish(server, _post(server, name, namespace, "promote"), is_detached, output, "promoted")
 
 
@@ -329,7 +335,7 @@ def pause(server: ApiClient, name: str, namespace: str | None, output: str) -> N
 @options.server
 @printing.option
 def resume(server: ApiClient, name: str, namespace: str | None, output: str) -> None:
-    """Go on with an update that is paused, or that failed and waits."""
+    """Resume an update that is paused, or that failed and waits."""
     _print(_post(server, name, namespace, "resume"), output, "resumed")
 
 

@@ -109,7 +109,7 @@ def sim(
 @click.option("--seed", type=int, default=1, show_default=True, help="Random seed.")
 @printing.option
 def coordinates(rounds: int, output: str, **given: Any) -> None:
-    """See how well nodes come to know the round trips between them.
+    """Measure how well network coordinates predict round-trip times between nodes.
 
     Each node runs the code that a real one does and measures three of its peers each round. An error is the
     share by which a predicted round trip differs from the usual one, for pairs of nodes most of which have
