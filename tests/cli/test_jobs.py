@@ -7,6 +7,7 @@ from typing import Any
 
 import pytest
 
+from skerry.cli.commands import jobs
 from tests.support.sites import CloudServer
 from tests.support.waiting import eventually_sync
 
@@ -60,6 +61,24 @@ def test_a_job_is_run_listed_described_cancelled_and_deleted(cloud: CloudServer)
     assert json.loads(cloud.say("job", "list", "-A", "-o", "json"))["count"] == 1
     assert cloud.say("job", "cancel", "sums") == "sums: CANCELLED\n"
     eventually_sync(lambda: json.loads(cloud.say("job", "list", "-o", "json"))["count"] == 0)
+
+
+@pytest.mark.parametrize(
+    ("status", "succeeded", "has_failed"),
+    [
+        ("RUNNING", 0, False),
+        ("SUCCEEDED", 2, False),
+        ("FAILED", 1, True),
+        ("CANCELLED", 0, True),
+        ("DELETING", 2, False),  # as soon as it is over, if it is kept for no time
+        ("DELETING", 1, True),
+    ],
+)
+def test_a_job_that_is_over_and_was_not_done_has_failed(
+    status: str, succeeded: int, has_failed: bool
+) -> None:
+    seen = {"status": status, "succeeded": succeeded, "completions": 2}
+    assert jobs.has_failed(seen) is has_failed
 
 
 def test_a_name_is_made_of_the_image(cloud: CloudServer) -> None:

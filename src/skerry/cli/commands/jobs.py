@@ -76,7 +76,7 @@ def run(
     if wait:
         made = _wait(server, made)
     printing.as_json(made) if output == "json" else click.echo(made["name"])
-    if made["status"] in ("FAILED", "CANCELLED"):
+    if has_failed(made):
         raise SystemExit(1)
 
 
@@ -208,6 +208,11 @@ def delete(server: ApiClient, names: tuple[str, ...], namespace: str | None) -> 
                 click.echo(f"deleted job {name}")
 
 
+def has_failed(seen: JsonObject) -> bool:
+    """True if it is over and was not done; one that is kept for no time is DELETING then."""
+    return bool(seen["status"] != "RUNNING" and seen["succeeded"] < seen["completions"])
+
+
 def _tries(server: ApiClient, found: JsonObject) -> list[JsonObject]:
     path = job_options.path(JOB, found["name"], found["namespace"], "tries")
     return list(server.get(*path)["tries"])
@@ -266,7 +271,9 @@ def _wait(server: ApiClient, made: JsonObject) -> JsonObject:
     try:
         for seen in watch.poll_forever(read):
             if seen is None or seen["id"] != made["id"]:
-                raise click.ClickException(f"{made['name']} was deleted.")
+                raise click.ClickException(
+                    f"{made['name']} was deleted before its end was seen; --keep-for keeps it longer."
+                )
             line = _progress(seen)
             if line != shown:
                 click.echo(line, err=True)

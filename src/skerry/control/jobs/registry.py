@@ -125,6 +125,14 @@ class JobRegistry:
         """Its tries in the order in which they were made."""
         return decisions.in_order(known.value for known in self._instances.of_owner(OwnerKind.JOB, job.id))
 
+    def count_active(self, job: Job) -> int:
+        """Its tries that run or wait for a node."""
+        if job.is_over:
+            return 0
+        return sum(
+            decisions.is_live(known.value) for known in self._instances.of_owner(OwnerKind.JOB, job.id)
+        )
+
     def list(
         self,
         *,

@@ -100,14 +100,14 @@ class ScheduleDocument(msgspec.Struct, frozen=True, kw_only=True):
     created_at: Epoch
 
 
-def job_document(job: Job, tries: Sequence[Instance]) -> JobDocument:
+def job_document(job: Job, active: int) -> JobDocument:
     return JobDocument(
         id=job.id,
         name=job.name,
         namespace=job.namespace,
         status=job.status,
         succeeded=len(job.succeeded),
-        active=sum(map(decisions.is_live, tries)) if not job.is_over else 0,
+        active=active,
         failures=job.failures,
         reason=job.reason,
         schedule_id=job.schedule,

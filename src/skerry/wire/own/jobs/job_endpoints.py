@@ -59,7 +59,7 @@ async def list_jobs(context: JobContext, call: RequestContext, query: JobQuery) 
         namespace = namespaces.listed_namespace(query)
         schedule = (await context.schedules.read(query.schedule, namespace)).value.id
     page = context.jobs.list(**query.arguments(), schedule=schedule)
-    items = tuple(documents.job_document(job, context.jobs.tries(job)) for job in page.items)
+    items = tuple(documents.job_document(job, context.jobs.count_active(job)) for job in page.items)
     return JobList(page.total, items, page.cursor)
 
 
@@ -146,5 +146,5 @@ async def tries(context: JobContext, call: RequestContext, path: JobPath, query:
 
 
 def _answer(context: JobContext, job: Job, *, status: int | None = None, **headers: str) -> Response:
-    document = documents.job_document(job, context.jobs.tries(job))
+    document = documents.job_document(job, context.jobs.count_active(job))
     return rest_conventions.respond(document, status, **headers)
