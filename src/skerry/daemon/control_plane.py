@@ -110,6 +110,7 @@ def start(base: ServerBase, functions: FunctionRegistry) -> ControlPlaneParts:
         tables=tables,
         instance_table=instance_table,
         load=instances.load,
+        hears=lambda node: (beat := nodes.heartbeat(node)) is not None and beat.server == server,
         server=server,
     )
     job_parts = jobs.start(base, instance_table, functions)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from functools import partial
 
 import pytest
 from hypothesis import given, strategies
@@ -127,6 +128,7 @@ async def test_a_service_is_scaled_by_what_two_servers_hear(monkeypatch: pytest.
                     tables=one.tables,
                     instance_table=one.instance_table,
                     load=load_of(number),
+                    hears=lambda node: True,
                     server=f"server-{number}",
                 )
                 for number in range(2)
@@ -142,5 +144,41 @@ async def test_a_service_is_scaled_by_what_two_servers_hear(monkeypatch: pytest.
             told = [stored.event for stored in await one.registry.events("web")]
             reasons = [event.reason for event in told if event.kind == "service.scaled"]
             assert any("cpu is 90 per copy, the target is 50" in reason for reason in reasons)
+    finally:
+        await store.close()
+
+
+async def test_what_a_node_told_before_it_went_to_another_server_does_not_count(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(autoscaler, "PERIOD_S", 0.05)
+    store = MemoryStore(SystemClock())
+    is_here = {"a": True, "b": False}
+    try:
+        async with ServiceServer(store, fleet(), "a").serving() as one:
+            steady = AutoscalePolicy(min=2, max=10, up_after_s=3600.0, down_after_s=3600.0)
+            wanted = ServiceSpec(template=spec("web", cpu=1000), replicas=2, update=QUICK, autoscale=steady)
+            service, _ = await one.registry.create(wanted, actor="test")
+            await one.is_well(1, 2)
+            scalers = [
+                ServiceAutoscaler(
+                    store,
+                    one.events,
+                    one.clock,
+                    tables=one.tables,
+                    instance_table=one.instance_table,
+                    load=lambda id: (resources(500), None),  # both were told once
+                    hears=lambda node, name=name: is_here[name],
+                    server=name,
+                )
+                for name in is_here
+            ]
+            loops = [asyncio.ensure_future(scaler.run(one.leader)) for scaler in scalers]
+            try:
+                for server in is_here:
+                    await eventually(partial(store.get, f"{autoscaler.PREFIX}{server}"))
+                await eventually(lambda: scalers[0].loads() == {service.id: ServiceLoad(2, 1000)})
+            finally:
+                await tasks.cancel_and_wait(loops)
     finally:
         await store.close()

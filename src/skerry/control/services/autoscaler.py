@@ -21,7 +21,7 @@ from skerry.control.services.autoscaling import NO_LOAD, ScalingHistory, Service
 from skerry.control.services.tables import ServiceTables, service_key
 from skerry.kit.clock import Clock
 from skerry.model import errors
-from skerry.model.ids import InstanceId, ServiceId
+from skerry.model.ids import InstanceId, NodeId, ServiceId
 from skerry.model.resources import Resources
 from skerry.model.services import Service
 from skerry.model.workloads import OwnerKind
@@ -56,13 +56,16 @@ class ServiceAutoscaler:
         tables: ServiceTables,
         instance_table: InstanceTable,
         load: InstanceLoad,
+        hears: Callable[[NodeId], bool],
         server: str,
     ) -> None:
+        """`load` is what this server was last told of an instance, and counts while it `hears` its node."""
         self._events = events
         self._clock = clock
         self._tables = tables
         self._index = instance_table.index
         self._load = load
+        self._hears = hears
         self._server = server
         self._keeper = LeaseKeeper(store, _LEASE_S)
         self._loads: Table[_ServerLoads] = Table(store, PREFIX, json_of(_ServerLoads))
@@ -105,7 +108,9 @@ class ServiceAutoscaler:
     def _heard(self, service: Service) -> ServiceLoad:
         total = NO_LOAD
         for record in self._index.of_owner(OwnerKind.SERVICE, service.id):
-            if not record.value.is_ready:
+            node = record.value.node
+            # Of a node that has gone to another server, the last that was told here is outdated.
+            if not record.value.is_ready or node is None or not self._hears(node):
                 continue
             used, metric = self._load(record.value.id)
             if used is not None:
