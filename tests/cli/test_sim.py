@@ -25,7 +25,7 @@ def test_a_good_day_is_shown_as_it_goes_and_summed_up() -> None:
     assert result.exit_code == 0, result.output
     assert "3 nodes" in result.stderr
     assert "10 RUNNING" in result.stdout
-    assert "from the wish to RUNNING" in result.stdout
+    assert "creation to RUNNING" in result.stdout
     assert "No invariant was violated" in result.stdout
 
 

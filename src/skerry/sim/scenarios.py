@@ -99,19 +99,19 @@ async def run_healthy(day: Scenario, folder: Path, show: ProgressCallback) -> Sc
             watch = _Stopwatch(cloud)
             shown = asyncio.ensure_future(_show(cloud, show))
             try:
-                wishing = clock.monotonic()
+                creating = clock.monotonic()
                 await _create_all(cloud, day.specs)
-                created_s = clock.monotonic() - wishing
+                created_s = clock.monotonic() - creating
                 unrest = await _rest(cloud)
-                rest_s = clock.monotonic() - wishing
+                rest_s = clock.monotonic() - creating
             finally:
                 await cancel_and_wait([shown])
             show(_progress(cloud, rest_s))
             figures = [
                 ("nodes that joined", f"{day.nodes:,} in {joined_s:.1f} s"),
-                ("wishes made durable", f"{day.instances:,}, {day.instances / created_s:,.0f} a second"),
+                ("instances created", f"{day.instances:,}, {day.instances / created_s:,.0f} a second"),
                 ("placed", f"{cloud.witness.binds:,}, {watch.placed_per_s():,.0f} a second"),
-                ("from the wish to RUNNING", watch.latencies()),
+                ("creation to RUNNING", watch.latencies()),
                 *_state(cloud, day),
                 ("processor time", f"{time.process_time() - began:.1f} s"),
             ]
@@ -221,7 +221,7 @@ def _progress(cloud: SimulatedCloud, at_s: float) -> ScenarioProgress:
 
 
 class _Stopwatch:
-    """How long instances take from the wish to RUNNING, as the first server sees it."""
+    """How long instances take from their creation to RUNNING, as the first server sees it."""
 
     def __init__(self, cloud: SimulatedCloud) -> None:
         self._clock = cloud.clock
@@ -265,7 +265,7 @@ def _state(cloud: SimulatedCloud, day: Scenario) -> list[tuple[str, str]]:
     ours = packing.measure(have, list(used.values()))
     figures = [
         ("instances", counts or "none"),
-        ("room given away", f"{ours.given:.0%}, on {ours.nodes:,} of {day.nodes:,} nodes"),
+        ("resources allocated", f"{ours.given:.0%}, on {ours.nodes:,} of {day.nodes:,} nodes"),
     ]
     if day.nodes * len(instances) <= _PACKED:
         best = packing.best_fit(have, [one.spec.resources for one in instances])
