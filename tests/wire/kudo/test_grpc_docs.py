@@ -39,7 +39,7 @@ def test_the_numbers_of_every_status() -> None:
         [name] = names(cell)
         assert int(older) == kudo_controller_pb2.Status.Value(name)
         if name == InstanceStatus.CRASHED:
-            assert newer == "told as `FAILED`"
+            assert newer == "reported as `FAILED`"
         else:
             assert int(newer) == kudo_scheduler_pb2.Status.Value(name)
         if names(of_a_node):
