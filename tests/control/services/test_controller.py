@@ -9,12 +9,14 @@ from contextlib import asynccontextmanager
 import pytest
 from msgspec.structs import replace
 
+from skerry.control.services import controller as controllers
 from skerry.control.services.controller import ServiceController
 from skerry.control.services.registry import ServiceRegistry
 from skerry.control.services.requests import ServiceSpec
 from skerry.control.services.tables import ServiceTables
 from skerry.kit import tasks
 from skerry.kit.clock import SystemClock
+from skerry.model import errors
 from skerry.model.ids import DEFAULT_NAMESPACE, NodeId
 from skerry.model.nodes import Liveness
 from skerry.model.services import Service, UpdatePolicy
@@ -250,3 +252,21 @@ async def test_copies_are_in_the_namespace_of_their_service(namespace: str) -> N
         await one.is_well(1, 1)
         assert {copy.namespace for copy in one.copies()} == {namespace}
         assert NodeId(one.copies()[0].node or "") in {c.view.id for c in one.conditions.conditions()}
+
+
+async def test_a_service_that_nothing_can_be_done_with_does_not_stop_the_others(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    real = controllers.decide
+
+    def decide(service: Service, *rest: object) -> object:
+        if service.name == "broken":
+            raise errors.Internal("its record makes no sense")
+        return real(service, *rest)
+
+    monkeypatch.setattr(controllers, "decide", decide)
+    async with server() as one:
+        broken = ServiceSpec(template=spec("broken"), replicas=1, update=QUICK)
+        await one.registry.create(broken, actor="test")
+        await create(one)
+        await one.is_well(1, 3)

@@ -13,7 +13,7 @@ from skerry.kit.clock import SystemClock
 from skerry.model.health_checks import CheckMethod, CheckRole, HealthCheck
 from skerry.model.workloads import MetricSource
 from skerry.node.health import monitor as monitors
-from skerry.node.health.decisions import HealthState
+from skerry.node.health.decisions import CheckResult, HealthState
 from skerry.node.health.monitor import CheckLimits, CheckSubject, HealthMonitor, HealthWatch
 from tests.node.health.fakes import FakeProbes
 from tests.support.waiting import eventually
@@ -189,3 +189,27 @@ async def test_many_watches_that_ended_leave_nothing_in_the_schedule() -> None:
         assert len(here.monitor._schedule) < 200
         assert not here.monitor._watches - {stays}
         await eventually(lambda: stays.state.has_passed)
+
+
+class SomeHang(FakeProbes):
+    """Checks of instances whose names begin with `bad` never answer."""
+
+    async def check(self, name: str, check: HealthCheck) -> CheckResult:
+        if name.startswith("bad"):
+            await asyncio.Event().wait()
+        return await super().check(name, check)
+
+
+@pytest.mark.parametrize("method", [CheckMethod.TCP, CheckMethod.EXEC])
+async def test_instances_whose_checks_hang_do_not_hold_up_those_of_others(method: CheckMethod) -> None:
+    def made(number: int) -> HealthCheck:
+        if method is CheckMethod.EXEC:
+            return HealthCheck(CheckRole.READINESS, method, command=(f"c{number}",), interval_s=0.1)
+        return check(port=number)
+
+    async with node() as here:
+        here.probes = here.monitor._probes = SomeHang()
+        for number in range(30):
+            here.watch(*(made(1000 + each) for each in range(16)), name=f"bad-{number}")
+        here.watch(made(80), name="good")
+        await eventually(lambda: here.probes.asked[made(80).target] >= 3)

@@ -11,7 +11,7 @@ is written as it is, after which the store refuses what expected it as it was.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Sequence
 from contextlib import asynccontextmanager
 
 import structlog
@@ -40,6 +40,7 @@ from skerry.store.protocol import Expect, Store
 log = structlog.get_logger(__name__)
 
 _UNDER_WAY = 32  # transactions at once: enough that the store always has the next group at hand
+_FAILED_PAUSE_S = 60.0  # before a service that could not be worked on is looked at again
 _LOOKS_PER_TURN = 50  # before others have theirs
 
 ROLLOUTS = metrics.counter("skerry_service_rollouts_total", "Updates of services that ended", ["outcome"])
@@ -133,12 +134,27 @@ class ServiceController:
             elif id in self._uncertain:
                 await self._slots.acquire()
                 group.create_task(self._write_through(record, fence))
-            elif (transaction := self._decide(record, now)) is not None:
+            elif (transaction := self._decide_safely(record, now)) is not None:
                 decided.append(transaction)
         for batch in batches(decided):
             await self._slots.acquire()
             group.create_task(self._carry_out(batch, fence))
         return has_more
+
+    def _decide_safely(self, record: ServiceRecord, now: float) -> ServiceTransaction | None:
+        """As `_decide`; a service that nothing can be done with does not stop the work on all others."""
+        try:
+            return self._decide(record, now)
+        except errors.SkerryError as error:
+            self._give_up([record.value.id], error)
+            return None
+
+    def _give_up(self, ids: Iterable[ServiceId], error: errors.SkerryError) -> None:
+        """Look at these again after a pause."""
+        for id in ids:
+            log.error("services.failed", service=id, error=error.message, exc_info=error)
+            self._queue.done(id)
+            self._queue.add_at(id, self._clock.now() + _FAILED_PAUSE_S)
 
     def _decide(self, record: ServiceRecord, now: float) -> ServiceTransaction | None:
         """What is to be written about a service; None if nothing is."""
@@ -222,6 +238,9 @@ class ServiceController:
             log.warning("services.interrupted", error=error.message)
             self._uncertain.update(ids)
             await asyncio.sleep(self._backoff.delay(0))
+        except errors.SkerryError as error:
+            self._give_up(unfinished, error)
+            unfinished.clear()
         finally:
             self._slots.release()
             for id in ids:

@@ -51,10 +51,16 @@ class Probes(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class CheckLimits:
-    """What all checks together may cost; those that come too soon or are too many wait."""
+    """What all checks together may cost; those that come too soon or are too many wait.
 
-    probes_at_once: int = 64  # over the network
-    execs_at_once: int = 4  # each costs the start of a process in a container
+    An instance whose checks hang takes at most its own share, so that it does not hold up those of others: a
+    node has fewer addresses for instances than `probes_at_once` allows for.
+    """
+
+    probes_at_once: int = 1024  # over the network
+    execs_at_once: int = 64  # each costs the start of a process in a container
+    probes_per_instance: int = 4
+    execs_per_instance: int = 1
     per_second: float = math.inf
 
 
@@ -93,6 +99,7 @@ class HealthWatch:
         self.reported = self.state  # what `changed` was called for last
         self.reported_at = monitor.now()
         self.entries: list[_Entry] = []
+        self.running = {False: 0, True: 0}  # checks that run now, by whether they are commands
 
     def close(self) -> None:
         """No more checks: those that run are given up."""
@@ -115,8 +122,12 @@ class _Lane:
     """Checks of one kind, of which so many may run at once."""
 
     at_once: int
+    per_instance: int
     running: int = 0
     waiting: deque[_Entry] = field(default_factory=deque)
+
+    def has_place_for(self, entry: _Entry) -> bool:
+        return self.running < self.at_once and entry.watch.running[entry.is_exec] < self.per_instance
 
 
 class HealthMonitor:
@@ -133,7 +144,8 @@ class HealthMonitor:
         self._probes = probes
         self._clock = clock
         self._chance = chance
-        self._probe_lane, self._exec_lane = _Lane(limits.probes_at_once), _Lane(limits.execs_at_once)
+        self._probe_lane = _Lane(limits.probes_at_once, limits.probes_per_instance)
+        self._exec_lane = _Lane(limits.execs_at_once, limits.execs_per_instance)
         self._gap_s = 1 / limits.per_second
         self._free_at = 0.0  # when the next check may begin
         self._schedule: list[tuple[float, int, _Entry]] = []
@@ -237,10 +249,11 @@ class HealthMonitor:
 
     def _begin(self, entry: _Entry) -> None:
         lane = self._exec_lane if entry.is_exec else self._probe_lane
-        if lane.running >= lane.at_once:
+        if not lane.has_place_for(entry):
             lane.waiting.append(entry)
             return
         lane.running += 1
+        entry.watch.running[entry.is_exec] += 1
         entry.task = asyncio.get_running_loop().create_task(self._run(entry))
         self._tasks.add(entry.task)
         entry.task.add_done_callback(lambda task: self._end(task, entry, lane))
@@ -249,14 +262,17 @@ class HealthMonitor:
         self._tasks.discard(task)
         entry.task = None
         lane.running -= 1
+        entry.watch.running[entry.is_exec] -= 1
         if not task.cancelled() and (error := task.exception()) is not None:
             log.error("check.broken", container=entry.watch.subject.name, exc_info=error)
             if entry.watch.is_open:  # a fault of ours, which must not end the checks
                 self._put(entry, self.now() + entry.interval_s)
-        while lane.waiting and lane.running < lane.at_once:
+        for _ in range(len(lane.waiting)):
+            if lane.running >= lane.at_once:
+                break
             waiting = lane.waiting.popleft()
             if waiting.watch.is_open:
-                self._begin(waiting)
+                self._begin(waiting)  # or it waits on, behind the others
 
     async def _run(self, entry: _Entry) -> None:
         watch, began = entry.watch, self.now()
