@@ -24,7 +24,7 @@ class IdleMember:
     def standing(self) -> MemberLoad:
         return self._load
 
-    def heard(self, node: NodeId, standing: MemberLoad) -> None: ...
+    def load_reported(self, node: NodeId, standing: MemberLoad) -> None: ...
 
     async def code(self, digest: Digest) -> bytes:
         raise errors.NotFound(f"this member has no code {digest}")

@@ -142,7 +142,7 @@ class Serves(IdleMember):
             await begins()
         began = time.monotonic()
         async with self._turn:
-            result = await self._process.ask(call.ask.params)
+            result = await self._process.ask(call.request.params)
         took_s = time.monotonic() - began
         return CallReport(CallResult(took_s, result), took_s, is_warm=True, area="bench", node=THERE)
 

@@ -91,12 +91,14 @@ RETIRED_WORDS = frozenset(
 # These are retired in the packages that have been reworked, and remain elsewhere.
 RETIRED_WORDS_IN = {
     "control": frozenset({"told", "door", "doors", "promise", "promises", "promised", "room", "rooms"}),
+    "functions": frozenset({"told", "ask", "hear", "book", "promise", "promised"}),
     "market": frozenset(
         {"told", "loan", "loans", "lent", "lend", "door", "doors", "book", "books"}
         | {"promise", "promised", "ask", "asked", "hear", "heard", "kept"}
     ),
     "model": frozenset({"told"}),
     "node/agent": frozenset({"told", "door", "doors", "promise", "promised", "room", "terms"}),
+    "transport": frozenset({"told", "ask", "door", "doors", "lent", "ways"}),
     "schedule": frozenset(
         {"told", "ask", "asks", "account", "accounts", "door", "doors", "kept", "held", "known", "room"}
     ),

@@ -7,7 +7,7 @@ the core of the network; a height above it for the access link that every packet
 
 A peer is not believed blindly: what cannot be is refused, and what is far from usual counts little, so that
 those who lie, or are measured badly, drag nobody far while most do neither. Nothing here measures, sends or
-knows the time: `Vivaldi.observe` is told what was measured. `skerry.sim.coordinates.simulation` runs the same
+knows the time: `Vivaldi.observe` takes what was measured. `skerry.sim.coordinates.simulation` runs the same
 code.
 """
 
@@ -143,9 +143,9 @@ class Vivaldi:
         height = here.height + scale * heights_s
         x, y, z = (mine + scale * part for mine, part in zip(here.vector, aside, strict=True))
         # Distances alone hold the nodes together but nowhere: gravity keeps all of them from drifting off.
-        kept = 1.0 - math.hypot(x, y, z) / _GRAVITY_S**2
+        scale = 1.0 - math.hypot(x, y, z) / _GRAVITY_S**2
         return Coordinate(
-            (_within(x * kept), _within(y * kept), _within(z * kept)),
+            (_within(x * scale), _within(y * scale), _within(z * scale)),
             max(MIN_HEIGHT_S, min(height, EXTENT_S)),
             error,
         )

@@ -47,7 +47,7 @@ class FunctionWorker(Protocol):
         """
         ...
 
-    def on_end(self, tell: Callable[[], None]) -> None:
+    def on_end(self, ended: Callable[[], None]) -> None:
         """Have `tell` called from the event loop, once, when the worker has ended without `close`.
 
         If it already has, `tell` is called all the same. The worker still has to be closed.

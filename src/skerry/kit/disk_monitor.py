@@ -1,4 +1,5 @@
-"""Whether the disk of a data folder takes writes: asked every few seconds, and told in a sentence.
+"""Whether the disk of a data folder takes writes: checked every few seconds, with a sentence that says why
+not.
 
 `DiskMonitor` also refills the reserve (`skerry.kit.disk_reserve`) when there is space again. It neither
 removes anything nor decides what to refuse: `problem` is for `/readyz`, for the node's facts and for people.

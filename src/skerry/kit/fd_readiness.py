@@ -14,7 +14,7 @@ async def wait_readable(descriptor: int) -> None:
     loop = asyncio.get_running_loop()
     ready = loop.create_future()
     try:
-        loop.add_reader(descriptor, _tell, ready)
+        loop.add_reader(descriptor, _notify, ready)
     except PermissionError:
         return
     try:
@@ -28,7 +28,7 @@ async def wait_writable(descriptor: int) -> None:
     loop = asyncio.get_running_loop()
     ready = loop.create_future()
     try:
-        loop.add_writer(descriptor, _tell, ready)
+        loop.add_writer(descriptor, _notify, ready)
     except PermissionError:
         return
     try:
@@ -37,6 +37,6 @@ async def wait_writable(descriptor: int) -> None:
         loop.remove_writer(descriptor)
 
 
-def _tell(ready: asyncio.Future[None]) -> None:
+def _notify(ready: asyncio.Future[None]) -> None:
     if not ready.done():
         ready.set_result(None)

@@ -1,7 +1,7 @@
 """The last lines that this process logged, numbered, for whoever wants to look or to follow.
 
 `skerry.kit.logs` puts every line in. Any thread may log, at any moment, also from within a finalizer; a
-follower that is slow misses lines and is told which. Nothing here ever waits for a follower, and a line
+follower that is slow misses lines and learns which. Nothing here ever waits for a follower, and a line
 costs a follower's wake-up only if one is waiting.
 """
 

@@ -2,7 +2,7 @@
 
 By itself it hands large pieces back to the kernel as soon as they are free, and gets them anew, page by page
 and cleared, the next time. Work that needs large pieces for a moment, again and again, then spends most of
-its time on that. Here it is told to keep some. Where it cannot be told (not glibc) all is as it was.
+its time on that. Here it is set to keep some. Where that is impossible (not glibc) nothing changes.
 """
 
 from __future__ import annotations

@@ -46,10 +46,10 @@ def owner_of(local: SocketAddress, remote: SocketAddress) -> int | None:
         # A socket of its own for each question: no answer to an earlier one can be waiting in it.
         with socket.socket(
             socket.AF_NETLINK, socket.SOCK_RAW | socket.SOCK_CLOEXEC, _NETLINK_SOCK_DIAG
-        ) as ask:
-            ask.settimeout(_TIMEOUT_S)
-            ask.sendto(_question(sequence, *ends), (0, 0))
-            answer, (sender, _) = ask.recvfrom(4096)
+        ) as netlink:
+            netlink.settimeout(_TIMEOUT_S)
+            netlink.sendto(_question(sequence, *ends), (0, 0))
+            answer, (sender, _) = netlink.recvfrom(4096)
     except (OSError, ValueError, struct.error):
         return None
     if sender != 0:  # 0 is the kernel

@@ -1,4 +1,4 @@
-"""Where this process listens, bound before anything is served, and what others are told to dial.
+"""Where this process listens, bound before anything is served, and the addresses that others dial.
 
 The rule for gRPC is here and nowhere else: it listens where HTTP does, unless `grpc.listen` says otherwise. A
 listener on all addresses is dialled at loopback by this machine, and by others at what `advertised_addresses`
@@ -28,8 +28,8 @@ GRPC_PORT = 50052
 _MEMBERS = "functions.neighbours"
 _AUTO = "auto"
 _MEMBER_PORT = 7331
-# Of the addresses of a machine, what others are told: one that tries them all waits seconds for each.
-_MOST_TOLD = 8
+# So many addresses of a machine are advertised: a client that tries them all waits seconds for each.
+_MAX_ADVERTISED = 8
 _DNS_NAME = re.compile(r"(?=.{1,253}\Z)[a-z0-9_]([a-z0-9_-]{0,62})(\.[a-z0-9_][a-z0-9_-]{0,62})*")
 _LOOPBACK_FOR = {"0.0.0.0": "127.0.0.1", "[::]": "[::1]"}  # noqa: S104 - what to dial, not what to bind
 
@@ -125,7 +125,7 @@ def advertised_addresses(address: str, settings: Settings, machine: HostIdentity
     if peers.is_loopback(host):
         return [address]
     if ipaddress.ip_address(host).is_unspecified:
-        names = (*settings.http.names, *machine.addresses[:_MOST_TOLD], *machine.names)
+        names = (*settings.http.names, *machine.addresses[:_MAX_ADVERTISED], *machine.names)
     else:
         names = (host, *settings.http.names)
     return [join_host_port(name, port) for name in dict.fromkeys(names)]
@@ -198,12 +198,12 @@ def local_address(target: str) -> str:
 
 
 def unix_socket(named: str, folder: Path) -> Path:
-    """Where the node runtime's socket goes: as told, else where Aurae clients look, else the data folder."""
+    """Where the node runtime's socket goes: as set, else where Aurae clients look, else the data folder."""
     if named:
         return Path(named).absolute()
     return Path("/var/run/aurae/aurae.sock") if os.geteuid() == 0 else folder / "aurae.sock"
 
 
 def http_socket(named: str, folder: Path) -> Path:
-    """Where the HTTP API's socket goes: as told, else the data folder, which is closed to others."""
+    """Where the HTTP API's socket goes: as set, else the data folder, which is closed to others."""
     return Path(named).absolute() if named else folder / "http.sock"

@@ -122,7 +122,7 @@ class ConnectionAdmission:
         self._networks = networks
         self._trusted_uids = trusted_uids
         self._now = now
-        self._held: Counter[AdmissionSource] = Counter()
+        self._connections: Counter[AdmissionSource] = Counter()
         self._faults: Counter[AdmissionSource] = Counter()  # of those who are here
         self._barred: dict[AdmissionSource, float] = {}  # until when
         # By (is known, is busy); in each, whoever came to be so longest ago is first.
@@ -149,7 +149,7 @@ class ConnectionAdmission:
             self.leave(loser)
             loser.drop()
         place = ConnectionSlot(self, peer, drop, is_trusted=is_trusted)
-        self._held[source] += 1
+        self._connections[source] += 1
         self._ranks[place.is_known, False][place] = None
         return place
 
@@ -158,9 +158,9 @@ class ConnectionAdmission:
         rank = self._ranks[place.is_known, place.is_busy]
         if place in rank:
             del rank[place]
-            self._held[place.source] -= 1
-            if not self._held[place.source]:
-                del self._held[place.source]
+            self._connections[place.source] -= 1
+            if not self._connections[place.source]:
+                del self._connections[place.source]
                 self._faults.pop(place.source, None)
 
     def rank(self, place: ConnectionSlot, *, is_known: bool, is_busy: bool) -> None:
@@ -172,7 +172,7 @@ class ConnectionAdmission:
             self._ranks[is_known, is_busy][place] = None
 
     def blame(self, place: ConnectionSlot, *, at_once: bool) -> None:
-        if place.is_trusted or place.source not in self._held:
+        if place.is_trusted or place.source not in self._connections:
             return  # nobody is there any more to count for
         faults = self._faults[place.source] = 0 if at_once else self._faults[place.source] + 1
         if at_once or faults >= FAULTS:
@@ -185,9 +185,9 @@ class ConnectionAdmission:
             self._barred = {source: until for source, until in self._barred.items() if until > now}
             if source in self._barred:
                 raise AdmissionRefused(FLOODED, "it has flooded a connection a moment ago")
-        if self._held[source] >= self._places.per_source:
+        if self._connections[source] >= self._places.per_source:
             raise AdmissionRefused(
-                "source", f"it holds {self._held[source]} places, and no user or address gets more"
+                "source", f"it holds {self._connections[source]} places, and no user or address gets more"
             )
 
     def _loser_to(self, source: AdmissionSource, *, is_trusted: bool) -> ConnectionSlot | None:
@@ -195,9 +195,9 @@ class ConnectionAdmission:
         if (place := next(iter(idle), None)) is not None:
             return place
         # Not only the first: one connection of a source that holds no other must not stand before the rest.
-        fair = self._held[source] + 1
+        fair = self._connections[source] + 1
         for place in busy:
-            if is_trusted or self._held[place.source] > fair:
+            if is_trusted or self._connections[place.source] > fair:
                 return place
         known = self._ranks[True, False] if is_trusted else ()
         return next((place for place in known if not place.is_trusted), None)

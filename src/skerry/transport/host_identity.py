@@ -89,7 +89,7 @@ def _canonical_name(host_name: str) -> str:
     """The name with its domain, as the resolver has it; the name alone if it does not say in time."""
     answer = [host_name]
 
-    def ask() -> None:
+    def resolve() -> None:
         try:
             found = socket.getaddrinfo(host_name, None, type=socket.SOCK_STREAM, flags=socket.AI_CANONNAME)
         except (OSError, UnicodeError):
@@ -99,7 +99,7 @@ def _canonical_name(host_name: str) -> str:
             answer[0] = full
 
     # A resolver without a network takes many seconds; this thread may outlive the wait, and nobody minds.
-    asking = threading.Thread(target=ask, name="full-host-name", daemon=True)
+    asking = threading.Thread(target=resolve, name="full-host-name", daemon=True)
     asking.start()
     asking.join(_RESOLVE_S)
     return answer[0]

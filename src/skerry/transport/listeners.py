@@ -61,7 +61,7 @@ _AFTER_FLOODER_S: Final = 0.001
 _ACCEPTS_PER_WAKE: Final = 1  # then the loop gets to the others; what follows an accept is the dear part
 _BACKOFF: Final = Backoff(first_s=0.1, cap_s=5.0)
 _SHUTDOWN_S: Final = 1.0  # for the peer's half of a TLS goodbye
-# Connections without a place that are being told so, where there is a way to; more are closed without a word.
+# Connections without a place that get an error, where the protocol has one; more are closed without a word.
 MAX_REFUSED: Final = 64
 _OUT_OF_ROOM: Final = frozenset({errno.EMFILE, errno.ENFILE, errno.ENOBUFS, errno.ENOMEM})
 
@@ -149,7 +149,7 @@ class Listener(Generic[C]):
         self._refused = 0
         self._measures = options.measures
         self._failures = 0
-        self._refusals_told: set[str] = set()
+        self._logged_refusals: set[str] = set()
         self._loop = asyncio.get_running_loop()
         self._admission = ConnectionAdmission(
             options.places, options.trusted_uids, self._loop.time, options.networks
@@ -219,7 +219,7 @@ class Listener(Generic[C]):
                 task = self._attend(handle, self._serve_refusal(handle, self._make_refusal()))
                 task.add_done_callback(self._refusal_left)
             return True
-        self._refusals_told.clear()
+        self._logged_refusals.clear()
         task = self._attend(handle, self._serve(handle, address, place))
         task.add_done_callback(lambda _: self._admission.leave(place))
         return True
@@ -238,8 +238,8 @@ class Listener(Generic[C]):
 
     def _note_refused(self, reason: AdmissionRefused, address: str) -> None:
         self._measures.refused.labels(self._name, reason.slug).inc()
-        if reason.slug not in self._refusals_told:  # once until there are places again, not once per client
-            self._refusals_told.add(reason.slug)
+        if reason.slug not in self._logged_refusals:  # once until there are places again, not once per client
+            self._logged_refusals.add(reason.slug)
             event = "listener.unnamed" if reason.slug == UNNAMED else "listener.full"
             log.warning(event, listener=self._name, peer=address, why=str(reason))
 
@@ -255,7 +255,7 @@ class Listener(Generic[C]):
         self._refused -= 1
 
     async def _serve_refusal(self, handle: _ConnectionHandle, connection: C) -> None:
-        with contextlib.suppress(OSError):  # it left before it was told
+        with contextlib.suppress(OSError):  # it left before it was answered
             await self._loop.connect_accepted_socket(lambda: cast(asyncio.Protocol, connection), handle.sock)
             await handle.last(connection)
 
@@ -269,8 +269,10 @@ class Listener(Generic[C]):
             connection = await self._connect(handle.sock, await self._greet(handle.sock), place)
         except ConnectionRejected as reason:
             self._measures.refused.labels(self._name, reason.slug).inc()
-            tell = log.debug if reason.is_ordinary else log.warning
-            tell("connection.refused", listener=self._name, peer=address, reason=reason.slug, why=str(reason))
+            log_refusal = log.debug if reason.is_ordinary else log.warning
+            log_refusal(
+                "connection.refused", listener=self._name, peer=address, reason=reason.slug, why=str(reason)
+            )
             return
         except Exception as error:
             self._measures.refused.labels(self._name, "fault").inc()

@@ -51,7 +51,7 @@ class PacedInput:
         "_call_s",
         "_calls",
         "_handle",
-        "_is_held",
+        "_is_paused_by_reader",
         "_is_queued",
         "_is_reading",
         "_is_stopped",
@@ -80,7 +80,7 @@ class PacedInput:
         self._rest = memoryview(b"")  # received and not handled
         self._calls: deque[tuple[Callable[[], bool], float]] = deque()  # that wait, and what they take
         self._call_s = 0.0  # what the call takes that the piece in hand has begun
-        self._is_held = False  # by the reader
+        self._is_paused_by_reader = False
         self._is_queued = False
         self._is_reading = True
         self._is_stopped = False
@@ -89,7 +89,7 @@ class PacedInput:
         """Handle `data` now as far as it is within the connection's share, and the rest later."""
         if self._is_stopped:
             return
-        if self._rest or self._is_held or self._is_queued:
+        if self._rest or self._is_paused_by_reader or self._is_queued:
             # A transport may hand over what it had when it was paused.
             self._rest = memoryview(bytes(self._rest) + data)
             return
@@ -100,13 +100,13 @@ class PacedInput:
             self._rest = memoryview(data)
             if self._pacer.has_time:
                 self._pacer.spend(self._handle_share())
-        if self._calls or (self._rest and not self._is_held) or len(data) >= _LONG_READ:
+        if self._calls or (self._rest and not self._is_paused_by_reader) or len(data) >= _LONG_READ:
             self._queue()
 
     def put_back(self, data: bytes) -> None:
         """`data` was handled too early: it comes before what is left, and in its turn."""
         self._rest = memoryview(data + bytes(self._rest))
-        if not self._is_held:
+        if not self._is_paused_by_reader:
             self._queue()
 
     def begin_call(self, begin: Callable[[], bool], cost_s: float = CALL_S) -> None:
@@ -128,11 +128,11 @@ class PacedInput:
         self._update_reading()
 
     def pause_reading(self) -> None:
-        self._is_held = True
+        self._is_paused_by_reader = True
         self._update_reading()
 
     def resume_reading(self) -> None:
-        self._is_held = False
+        self._is_paused_by_reader = False
         if self._has_more:
             self._queue()
         self._update_reading()
@@ -163,7 +163,7 @@ class PacedInput:
 
     @property
     def _has_more(self) -> bool:
-        return bool(self._calls) or (bool(self._rest) and not self._is_held)
+        return bool(self._calls) or (bool(self._rest) and not self._is_paused_by_reader)
 
     def _handle_share(self) -> float:
         spent_s = 0.0
@@ -171,13 +171,13 @@ class PacedInput:
             begin, cost_s = self._calls.popleft()
             if begin():
                 spent_s += cost_s
-        while self._rest and not self._is_held and spent_s < SHARE_S:
+        while self._rest and not self._is_paused_by_reader and spent_s < SHARE_S:
             piece, self._rest = bytes(self._rest[: self._piece]), self._rest[self._piece :]
             spent_s += self._handle_piece(piece)
         return spent_s
 
     def _update_reading(self) -> None:
-        is_reading = not (self._is_held or self._is_queued or self._is_stopped or self._rest)
+        is_reading = not (self._is_paused_by_reader or self._is_queued or self._is_stopped or self._rest)
         if is_reading != self._is_reading and not self._transport.is_closing():
             self._is_reading = is_reading
             if is_reading:

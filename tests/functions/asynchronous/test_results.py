@@ -38,7 +38,7 @@ REPORTS = some.builds(
 
 @hypothesis.given(ASKS)
 def test_an_ask_reads_back(ask: CallRequest) -> None:
-    assert results.unpack_ask(results.pack_ask(ask)) == ask
+    assert results.unpack_request(results.pack_request(ask)) == ask
 
 
 @hypothesis.given(REPORTS, some.integers(0, 600))

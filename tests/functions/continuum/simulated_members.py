@@ -325,7 +325,7 @@ class TownLinks:
             await go
 
         async def run() -> CallReport:
-            if at_once and guests.has_warm(call.ask.function):
+            if at_once and guests.has_warm(call.request.function):
                 return await guests.invoke(call, begins=None)
             return await guests.invoke(call, begins=begins_there)
 
@@ -368,7 +368,7 @@ class TownLinks:
         town = self._town
         town.pings[self._node, member.node] += 1
         guests = town.residents[member.node].guests
-        guests.heard(self._node, mine)
+        guests.load_reported(self._node, mine)
         return guests.standing(), 2 * town.way_s
 
     async def fetch(self, member: ContinuumMember, digest: Digest) -> bytes:

@@ -18,8 +18,8 @@ async def test_members_are_those_that_were_told_last_also_after_a_restart(tmp_pa
     file = tmp_path / "members.json"
     known = MemberCache(file)
     assert known.all == ()
-    await known.hear(MemberList((ONE, TWO)))
-    await known.hear(MemberList((TWO,)))
+    await known.update(MemberList((ONE, TWO)))
+    await known.update(MemberList((TWO,)))
     assert MemberCache(file).all == known.all == (TWO,)
     assert stat.S_IMODE(file.stat().st_mode) == 0o600
 
@@ -29,7 +29,7 @@ async def test_listeners_hear_of_what_is_news(tmp_path: Path) -> None:
     heard: list[tuple[ContinuumMember, ...]] = []
     known.listen(lambda: heard.append(known.all))
     for members in ((ONE,), (ONE,), (ONE, TWO), ()):
-        await known.hear(MemberList(members))
+        await known.update(MemberList(members))
     assert heard == [(ONE,), (ONE, TWO), ()]
 
 
@@ -38,5 +38,5 @@ async def test_a_file_that_cannot_be_read_is_as_none(tmp_path: Path) -> None:
     file.write_bytes(b'{"members":[{}]}')
     known = MemberCache(file)
     assert known.all == ()
-    await known.hear(MemberList((ONE,)))
+    await known.update(MemberList((ONE,)))
     assert MemberCache(file).all == (ONE,)

@@ -146,15 +146,15 @@ async def test_who_is_down_and_speaks_up_is_asked_at_once() -> None:
         watch.links.away.add(NodeId("a"))
         await passes(4.5)  # between the second time that it was asked and the third
         watch.links.away.clear()
-        watch.measuring.heard(NodeId("a"), standing(memory_free=5))
-        watch.measuring.heard(NodeId("a"), standing(memory_free=6))
-        watch.measuring.heard(NodeId("stranger"), standing())
+        watch.measuring.load_reported(NodeId("a"), standing(memory_free=5))
+        watch.measuring.load_reported(NodeId("a"), standing(memory_free=6))
+        watch.measuring.load_reported(NodeId("stranger"), standing())
         assert peer(watch.places, "a").memory_free == 6
         assert not peer(watch.places, "a").is_up, "that it can talk to us says not that we can to it"
         await passes(0.1)
         assert peer(watch.places, "a").is_up
         asked = dict(watch.links.asked)
-        watch.measuring.heard(NodeId("a"), standing())
+        watch.measuring.load_reported(NodeId("a"), standing())
         await passes(0.1)
         assert watch.links.asked == asked, "it is up: its time will come"
 
@@ -235,7 +235,7 @@ async def test_a_member_that_answered_somebody_else_is_asked_at_once() -> None:
     async with Watch(member("a"), ping_s=60.0) as watch:
         watch.links.away.add(NodeId("a"))
         await passes(2.05)
-        assert not peer(watch.places, "a").is_asked
+        assert not peer(watch.places, "a").is_probing
         watch.links.away.clear()
         watch.measuring.seen(NodeId("a"))
         watch.measuring.seen(NodeId("stranger"))

@@ -180,7 +180,7 @@ async def test_a_call_that_a_kill_interrupted_is_told_so_by_others_too(tmp_path:
     async with durable_town(tmp_path / "disks", *NAMES) as cloud:
         store = cloud.calls["origin"].store
         id = f"f-1-{origin_suffix(NodeId('origin'))}"
-        await store.accept(id, "0/f", 0.0, results.pack_ask(ASK))
+        await store.accept(id, "0/f", 0.0, results.pack_request(ASK))
         await store.start(id)
         disk = as_after_a_kill(tmp_path / "disks/origin", tmp_path / "disk")
         await cloud.kill("origin", disk=disk)

@@ -15,7 +15,7 @@ from skerry.kit import ulid
 from skerry.model.calls import CallFailure, CallReport, CallRequest, CallResult, CallState
 
 _encode = msgspec.msgpack.Encoder().encode
-_decode_ask = msgspec.msgpack.Decoder(CallRequest).decode
+_decode_request = msgspec.msgpack.Decoder(CallRequest).decode
 _decode_report = msgspec.msgpack.Decoder(CallReport).decode
 
 INTERRUPTED: Final = (
@@ -34,17 +34,17 @@ class AsyncCallResult(msgspec.Struct, frozen=True):
     report: CallReport | None = None
 
 
-def new_id(ask: CallRequest, now: float) -> str:
+def new_id(request: CallRequest, now: float) -> str:
     """Of a call that is accepted now, on a node that is alone."""
-    return f"{ask.function}-{ulid.new_id(now)}"
+    return f"{request.function}-{ulid.new_id(now)}"
 
 
-def pack_ask(ask: CallRequest) -> bytes:
-    return _encode(ask)
+def pack_request(request: CallRequest) -> bytes:
+    return _encode(request)
 
 
-def unpack_ask(body: bytes) -> CallRequest:
-    return _decode_ask(body)
+def unpack_request(body: bytes) -> CallRequest:
+    return _decode_request(body)
 
 
 def pack_report(report: CallReport) -> bytes:
@@ -52,7 +52,7 @@ def pack_report(report: CallReport) -> bytes:
 
 
 def unpack(state: CallState, body: bytes) -> AsyncCallResult:
-    """What whoever polls is told of a call that has ended."""
+    """The answer to a poll of a call that has ended."""
     has_report = state in (CallState.DONE, CallState.FAILED)
     return AsyncCallResult(state, _decode_report(body) if has_report else None)
 
@@ -62,12 +62,12 @@ def failed(failure: CallFailure, error: str) -> CallReport:
     return CallReport(CallResult(0.0, failure=failure, error=error), response_s=0.0)
 
 
-def hasten(ask: CallRequest, waited_s: float) -> CallRequest | None:
+def hasten(request: CallRequest, waited_s: float) -> CallRequest | None:
     """The ask with the time that it has left; None if that is none."""
-    if ask.max_response_s is None:
-        return ask
-    left_s = ask.max_response_s - waited_s
-    return replace(ask, max_response_s=left_s) if left_s > 0 else None
+    if request.max_response_s is None:
+        return request
+    left_s = request.max_response_s - waited_s
+    return replace(request, max_response_s=left_s) if left_s > 0 else None
 
 
 def count_from_acceptance(report: CallReport, *, waited_s: float, total_s: float) -> CallReport:
@@ -75,9 +75,9 @@ def count_from_acceptance(report: CallReport, *, waited_s: float, total_s: float
     return replace(report, response_s=total_s, queueing_s=report.queueing_s + waited_s)
 
 
-def line_of(ask: CallRequest) -> str:
+def line_of(request: CallRequest) -> str:
     """Calls of one line wait behind each other; lines take turns."""
-    return f"{ask.qos_class}/{ask.function}"
+    return f"{request.qos_class}/{request.function}"
 
 
 def fit(report: CallReport, max_bytes: int) -> tuple[CallState, bytes]:

@@ -1,8 +1,8 @@
 """Async calls: accepted durably, run once, and their results kept for whoever polls.
 
 A call is on disk before its id is given out, and marked as running before it is run: after a crash those that
-waited are run, and those that ran are told as interrupted, because nobody knows how far they came. Here is
-what happens when; `skerry.store.sqlite.calls` has the disk, `skerry.functions.asynchronous.results` the
+waited are run, and those that ran are reported as interrupted, because nobody knows how far they came. Here
+is what happens when; `skerry.store.sqlite.calls` has the disk, `skerry.functions.asynchronous.results` the
 words. Memory holds no more of a call than its name: what it asks is read when its turn comes, what came of it
 when it is polled.
 """
@@ -45,7 +45,7 @@ PENDING = metrics.gauge("skerry_async_calls_pending", "Async calls that wait or 
 class CallRunner(Protocol):
     """What runs a call, such as `skerry.functions.invocation.invoker.Invoker`."""
 
-    async def invoke(self, ask: CallRequest, *, begins: Callable[[], Awaitable[None]]) -> CallReport: ...
+    async def invoke(self, request: CallRequest, *, begins: Callable[[], Awaitable[None]]) -> CallReport: ...
 
 
 @dataclass(slots=True)
@@ -129,7 +129,7 @@ class AsyncCallRunner:
                 calls._turns.add(waiting.line, waiting)
         return calls
 
-    async def accept(self, ask: CallRequest, *, id: str | None = None) -> str:
+    async def accept(self, request: CallRequest, *, id: str | None = None) -> str:
         """The id of the call, which is durable and can be polled. Raises `Overloaded`.
 
         With an `id` of the caller's own nothing happens if there is a call of that id, for as long as that is
@@ -139,12 +139,12 @@ class AsyncCallRunner:
         if self._is_closing:
             raise errors.Unavailable("this node is stopping; call again in a moment")
         now = self._clock.now()
-        body = results.pack_ask(ask)
+        body = results.pack_request(request)
         if id is None:
-            id = self._new_id(ask, now)
+            id = self._new_id(request, now)
         elif id in self._pending or await self.store.read(id) is not None:
             return id
-        call = _Call(id, results.line_of(ask), now, ROW_BYTES + len(body))
+        call = _Call(id, results.line_of(request), now, ROW_BYTES + len(body))
         self._check_room(call)
         self._admit(call)
         # To the end, also if the caller leaves: what is on disk has to be run.
@@ -295,8 +295,8 @@ class AsyncCallRunner:
         assert task is not None, "calls are run by tasks"
         self._invoking[task] = call
         try:
-            ask = results.unpack_ask(body)
-            hastened = results.hasten(ask, waited_s)
+            request = results.unpack_request(body)
+            hastened = results.hasten(request, waited_s)
             if hastened is None:
                 return results.failed(CallFailure.TIMEOUT, results.TOO_LATE)
             report = await self._invoker.invoke(hastened, begins=lambda: self._begin(call))
@@ -325,7 +325,7 @@ class AsyncCallRunner:
             del self._invoking[task]
         if (
             report.answer.failure is CallFailure.NO_ROOM
-            and ask.max_response_s is None
+            and request.max_response_s is None
             and self._since(call) < self._settings.result_ttl_s
         ):
             self._wait(_RETRY_AFTER_S)

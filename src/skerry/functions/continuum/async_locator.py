@@ -29,14 +29,14 @@ _LOOK_AGAIN_S: Final = 0.25  # at a call of another member, for whoever waits fo
 def id_maker(node: NodeId) -> Callable[[CallRequest, float], str]:
     """Makes ids of calls that are accepted at `node`."""
     mark = origin_suffix(node)
-    return lambda ask, now: f"{results.new_id(ask, now)}-{mark}"
+    return lambda request, now: f"{results.new_id(request, now)}-{mark}"
 
 
 class LocalAsyncCalls(Protocol):
     """The async calls that were accepted here, such as
     `skerry.functions.asynchronous.runner.AsyncCallRunner`."""
 
-    async def accept(self, ask: CallRequest) -> str: ...
+    async def accept(self, request: CallRequest) -> str: ...
 
     async def poll(self, id: str, *, wait_s: float = 0.0) -> AsyncCallResult | None: ...
 
@@ -50,12 +50,12 @@ class LocalAsyncCalls(Protocol):
 class AsyncCallLocator:
     """Accepts async calls here, and finds those that were accepted anywhere."""
 
-    def __init__(self, kept: LocalAsyncCalls, links: MemberClient, places: MemberTable) -> None:
-        self._kept = kept
+    def __init__(self, local: LocalAsyncCalls, links: MemberClient, places: MemberTable) -> None:
+        self._local = local
         self._links = links
         self._places = places
         self._mark = origin_suffix(places.me.node)
-        self.accept = kept.accept
+        self.accept = local.accept
 
     async def poll(self, id: str, *, wait_s: float = 0.0) -> AsyncCallResult | None:
         """How far it is, when it has ended or after `wait_s`; None if nobody knows it. Raises `Unavailable`
@@ -72,19 +72,19 @@ class AsyncCallLocator:
     async def _find(self, id: str, wait_s: float) -> AsyncCallResult | None:
         mark = replica_placement.mark_in(id)
         if not mark:
-            return await self._kept.poll(id, wait_s=wait_s)
+            return await self._local.poll(id, wait_s=wait_s)
         members = [peer.member for peer in self._places.peers.values()]
         # Two nodes may have the same mark, if hardly ever.
         origins = [member for member in members if origin_suffix(member.node) == mark]
-        polled = await self._kept.poll(id, wait_s=wait_s) if mark == self._mark else None
+        polled = await self._local.poll(id, wait_s=wait_s) if mark == self._mark else None
         away: list[str] = []
         if polled is None:
-            polled, away = await self._ask(origins, id)
+            polled, away = await self._poll_members(origins, id)
         if polled is None and mark != self._mark:
-            polled = await self._kept.poll(id)  # a copy may be here
+            polled = await self._local.poll(id)  # a copy may be here
         if polled is None:
             others = [member for member in members if member not in origins]
-            polled, _ = await self._ask(replica_placement.sought_holders(id, others), id)
+            polled, _ = await self._poll_members(replica_placement.sought_holders(id, others), id)
         if polled is None and away:
             raise errors.Unavailable(
                 f"the node that accepted the call cannot be asked ({'; '.join(away)}); poll again later, or "
@@ -92,7 +92,7 @@ class AsyncCallLocator:
             )
         return polled
 
-    async def _ask(
+    async def _poll_members(
         self, members: Iterable[ContinuumMember], id: str
     ) -> tuple[AsyncCallResult | None, list[str]]:
         """What the first of them says that knows it, and who could not be asked before that."""

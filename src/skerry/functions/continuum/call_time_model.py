@@ -20,7 +20,7 @@ from skerry.model.ids import FunctionName, NodeId
 _RUN_S = 0.1  # of a function of which nothing is known
 _START_S = 0.25  # of its workers
 _PER_BYTE_S = 1e-8  # of a link of which nothing is known: about a gigabit
-_WARM_IF_TOLD = 0.9  # how likely a worker that was idle when we heard still is
+_WARM_IF_REPORTED = 0.9  # how likely a worker that was idle when we heard still is
 _WARM_IF_NOT = 0.1
 _MEMORY = 40.0  # so many measurements back counts about a third
 _GUESS = 0.25  # of a measurement: how much a first guess counts
@@ -99,17 +99,17 @@ class _Function:
 class _Pair:
     """A function at a place; it begins with what is known of the function anywhere."""
 
-    __slots__ = ("run", "seen_at", "start", "warm_if_not", "warm_if_told")
+    __slots__ = ("run", "seen_at", "start", "warm_if_not", "warm_if_reported")
 
     def __init__(self, function: _Function) -> None:
         self.seen_at = function.calls
         self.run = RunningStatistics(function.run.mean, function.run.variance)
         self.start = RunningStatistics(function.start.mean, function.start.variance, _GUESS)
-        self.warm_if_told = RunningStatistics(_WARM_IF_TOLD, 0.0, _GUESS)
+        self.warm_if_reported = RunningStatistics(_WARM_IF_REPORTED, 0.0, _GUESS)
         self.warm_if_not = RunningStatistics(_WARM_IF_NOT, 0.0, _GUESS)
 
     def fade(self, share: float) -> None:
-        for measure in (self.run, self.start, self.warm_if_told, self.warm_if_not):
+        for measure in (self.run, self.start, self.warm_if_reported, self.warm_if_not):
             measure.weight *= share
 
 
@@ -190,7 +190,9 @@ class CallTimeModel:
         for known in (self._any.run, function.run, pair.run):
             known.add(run_s)
         is_cold = seen.start_s is not None
-        (pair.warm_if_told if place.warm or place.seats else pair.warm_if_not).add(0.0 if is_cold else 1.0)
+        (pair.warm_if_reported if place.warm or place.seats else pair.warm_if_not).add(
+            0.0 if is_cold else 1.0
+        )
         if seen.start_s is not None:
             for known in (self._any.start, function.start, pair.start):
                 known.add(seen.start_s)
@@ -236,7 +238,7 @@ class CallTimeModel:
         function = self._functions.get(demand.function, self._any)
         run_s, variance, start_s = function.run.mean, function.run.variance, function.start.mean
         is_warm = place.warm or place.seats
-        warm = _WARM_IF_TOLD if is_warm else _WARM_IF_NOT
+        warm = _WARM_IF_REPORTED if is_warm else _WARM_IF_NOT
         known = 0.0
         pair = function.pairs.get(place.node)
         if pair is not None:
@@ -245,7 +247,7 @@ class CallTimeModel:
             run_s += share * (pair.run.mean - run_s)
             variance += share * (pair.run.variance - variance)
             start_s += share * (pair.start.mean - start_s)
-            warm += share * ((pair.warm_if_told if is_warm else pair.warm_if_not).mean - warm)
+            warm += share * ((pair.warm_if_reported if is_warm else pair.warm_if_not).mean - warm)
         cold = 1.0 - warm
         variance += cold * (function.start.variance + warm * start_s * start_s)
 

@@ -31,7 +31,7 @@ from skerry.model.members import ContinuumMember
 
 log = structlog.get_logger(__name__)
 
-_ASKED_AT_ONCE: Final = 16
+_MAX_CONCURRENT_QUERIES: Final = 16
 _COPIED_AT_ONCE: Final = 2
 _COPIES_IN_A_ROUND: Final = 32  # then it is looked again who has what
 _COPY_S: Final = 300.0  # one that takes longer is given up
@@ -71,12 +71,12 @@ class CodeCopies(msgspec.Struct, frozen=True):
 class _Inventory:
     """What code a member has, as it said last."""
 
-    __slots__ = ("digests", "heard_at", "is_known", "is_up", "stamp")
+    __slots__ = ("digests", "is_known", "is_up", "reported_at", "stamp")
 
     def __init__(self, now: float) -> None:
         self.stamp = ""
         self.digests: set[Digest] = set()
-        self.heard_at = now
+        self.reported_at = now
         self.is_known = False
         self.is_up = False
 
@@ -202,13 +202,13 @@ class CodeReplicator:
             del self._inventories[node]
         for node in others.keys() - self._inventories.keys():
             self._inventories[node] = _Inventory(now)
-        turns = asyncio.Semaphore(_ASKED_AT_ONCE)
+        turns = asyncio.Semaphore(_MAX_CONCURRENT_QUERIES)
         async with asyncio.TaskGroup() as group:
             for node, member in others.items():
-                group.create_task(self._ask(member, self._inventories[node], turns))
+                group.create_task(self._query(member, self._inventories[node], turns))
         self._assess(self._plan())
 
-    async def _ask(self, member: ContinuumMember, inventory: _Inventory, turns: asyncio.Semaphore) -> None:
+    async def _query(self, member: ContinuumMember, inventory: _Inventory, turns: asyncio.Semaphore) -> None:
         async with turns:
             try:
                 listed = await self._links.list_code(member, inventory.stamp)
@@ -224,13 +224,13 @@ class CodeReplicator:
             inventory.stamp, inventory.digests = listed.stamp, set(listed.digests)
 
     def _answered(self, member: ContinuumMember, inventory: _Inventory) -> None:
-        inventory.heard_at = self._monotonic()
+        inventory.reported_at = self._monotonic()
         if not inventory.is_up:
             inventory.is_up = True
             self._prober.seen(member.node)
 
     def _is_long_away(self, inventory: _Inventory) -> bool:
-        return self._monotonic() - inventory.heard_at > _AWAY_ROUNDS * self._every_s
+        return self._monotonic() - inventory.reported_at > _AWAY_ROUNDS * self._every_s
 
     def _is_waiting(self) -> bool:
         """True if some member may still say that it has what nobody else seems to have."""
@@ -246,7 +246,9 @@ class CodeReplicator:
             for member in self._others()
             if member.node in self._inventories and self._inventories[member.node].is_up
         ]
-        code = {node: held.digests for node, held in self._inventories.items() if held.is_known}
+        code = {
+            node: inventory.digests for node, inventory in self._inventories.items() if inventory.is_known
+        }
         return replica_placement.plan_copies(
             needed, {**code, self._me.node: self._code.archived}, [*up, self._me]
         )

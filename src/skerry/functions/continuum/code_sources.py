@@ -37,15 +37,15 @@ class CodeSources:
     async def fetch(self, digest: Digest, source: NodeId | None = None) -> bytes:
         """The archive, of `source` if it has it. Raises `NotFound` if nobody has it, `Unavailable` if not all
         could be asked."""
-        asks: list[tuple[str, Callable[[Digest], Awaitable[bytes]]]] = [
+        sources: list[tuple[str, Callable[[Digest], Awaitable[bytes]]]] = [
             (f"{peer.member.name}: ", partial(self._links.fetch, peer.member))
             for peer in self._in_order(source)
         ]
-        asks += [("", partial(self._fetch_from, server)) for server in self._servers()]
+        sources += [("", partial(self._fetch_from, server)) for server in self._servers()]
         reasons = []
-        for name, ask in asks:
+        for name, fetch in sources:
             try:
-                return await ask(digest)
+                return await fetch(digest)
             except errors.NotFound:
                 continue
             except errors.SkerryError as error:

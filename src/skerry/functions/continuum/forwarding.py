@@ -47,24 +47,29 @@ _WORKER_STAYS: Final = (None, CallFailure.HANDLER, CallFailure.RESULT)
 class RoutedCall:
     """A call that has arrived here, and what has become of it so far."""
 
-    __slots__ = ("arrived", "ask", "begins", "demand", "function", "reasons", "tried_full", "until")
+    __slots__ = ("arrived", "begins", "demand", "function", "reasons", "request", "tried_full", "until")
 
     def __init__(
-        self, ask: CallRequest, function: Function, begins: BeforeStart | None, arrived: float, hops_left: int
+        self,
+        request: CallRequest,
+        function: Function,
+        begins: BeforeStart | None,
+        arrived: float,
+        hops_left: int,
     ) -> None:
-        self.ask = ask
+        self.request = request
         self.function = function
         self.begins = None if begins is None else StartOnce(begins)
         self.arrived = arrived
-        self.until = None if ask.max_response_s is None else arrived + ask.max_response_s
+        self.until = None if request.max_response_s is None else arrived + request.max_response_s
         self.demand = CallDemand(
             function.name,
             function.memory,
             (function.cpu or 0) / 1000,
-            len(ask.params),
-            ask.qos_class,
-            ask.max_response_s,
-            ask.can_offload,
+            len(request.params),
+            request.qos_class,
+            request.max_response_s,
+            request.can_offload,
             hops_left,
             function.is_idempotent,
         )
@@ -82,7 +87,7 @@ class RoutedCall:
 
     def hastened(self, now: float) -> CallRequest:
         """What it asks, with the time that is left; there must be some."""
-        return self.ask if self.until is None else replace(self.ask, max_response_s=self.until - now)
+        return self.request if self.until is None else replace(self.request, max_response_s=self.until - now)
 
     def note(self, reason: str, *, is_full: bool) -> None:
         self.reasons.append(reason)
@@ -205,7 +210,7 @@ class CallForwarder:
             return None  # since the decision
         demand = journey.demand
         call = ForwardedCall(
-            journey.ask, journey.function.version, max(0, demand.hops_left - 1), journey.left_s(sent)
+            journey.request, journey.function.version, max(0, demand.hops_left - 1), journey.left_s(sent)
         )
         # Where no warm worker is to be expected, asking back costs little, and whoever is lost has not begun.
         at_once = journey.begins is None and (demand.is_idempotent or place.warm > 0)

@@ -1,4 +1,4 @@
-"""The functions of a node: a copy of what is registered, as the control plane tells of it.
+"""The functions of a node: a copy of what is registered, as the control plane sends it.
 
 Nodes call and run from memory; the copy is on disk too, so that a node that starts while its control plane is
 away knows what it knew. Definitions come with the stream and code does not: others fetch it when it is
@@ -36,7 +36,7 @@ _COLLECT_EVERY_S: Final = 10.0
 ReplicaCallback = Callable[[Function | None, Function | None], Awaitable[None]]
 
 
-class _Book(msgspec.Struct, frozen=True):
+class _StoredFunctions(msgspec.Struct, frozen=True):
     functions: tuple[Function, ...]
 
 
@@ -49,7 +49,7 @@ class FunctionReplica:
         self._by_key: dict[str, Function] = {}  # by name
         self._listeners: list[ReplicaCallback] = []
         self._is_news = asyncio.Event()  # of what is not on disk
-        self._heard = asyncio.Event()  # set, and another one from then on, when something was told
+        self._updated = asyncio.Event()  # set, and another one from then on, when an update came
         self.code = code
         for function in known:
             self._put(function)
@@ -83,14 +83,14 @@ class FunctionReplica:
             await self._write()
 
     def listen(self, changed: ReplicaCallback) -> None:
-        """Await `changed` for each function that is another, once all that was told together is known."""
+        """Await `changed` for each function that is another, once the whole update is applied."""
         self._listeners.append(changed)
 
-    async def hear(self, told: FunctionUpdate) -> None:
-        """The control plane says that this is so."""
-        there = {function.name: function for function in told.functions}
-        gone = set[str](told.removed)
-        if told.is_full:
+    async def update(self, update: FunctionUpdate) -> None:
+        """Apply an update of the control plane."""
+        there = {function.name: function for function in update.functions}
+        gone = set[str](update.removed)
+        if update.is_full:
             gone |= self._by_key.keys() - there.keys()
         moves = [(self._by_key.get(key), function) for key, function in there.items()]
         moves = [(before, after) for before, after in moves if before != after]
@@ -100,11 +100,11 @@ class FunctionReplica:
         for function in ended:
             self._remove(function)
         for before, after in moves:
-            await self._tell(before, after)
+            await self._notify(before, after)
         for function in ended:
-            await self._tell(function, None)
-        self._heard.set()
-        self._heard = asyncio.Event()
+            await self._notify(function, None)
+        self._updated.set()
+        self._updated = asyncio.Event()
 
     def get(self, name: str) -> Function | None:
         """From memory."""
@@ -123,10 +123,10 @@ class FunctionReplica:
         return await self.code.archive(digest)
 
     async def catch_up(self, name: str, version: int) -> None:
-        """Wait until the control plane has told us of this version, for as long as that takes."""
+        """Wait until the control plane has sent this version, for as long as that takes."""
         log.info("functions.behind", function=name, version=version)
         while (function := self.get(name)) is None or function.version < version:
-            await self._heard.wait()
+            await self._updated.wait()
 
     def _put(self, function: Function) -> None:
         key = function.name
@@ -145,7 +145,7 @@ class FunctionReplica:
             self.code.unname(function.code)
         self._is_news.set()
 
-    async def _tell(self, before: Function | None, after: Function | None) -> None:
+    async def _notify(self, before: Function | None, after: Function | None) -> None:
         for changed in self._listeners:
             await changed(before, after)
 
@@ -158,9 +158,9 @@ class FunctionReplica:
 
     async def _write(self) -> None:
         self._is_news.clear()
-        book = _Book(tuple(self._by_key.values()))
+        stored = _StoredFunctions(tuple(self._by_key.values()))
         try:
-            await tasks.in_thread(_keep, self._file, book)
+            await tasks.in_thread(_keep, self._file, stored)
         except OSError as error:
             # What is in memory serves until we end, and the next session tells all anew.
             log.warning("functions.not_written", file=str(self._file), error=repr(error))
@@ -168,7 +168,7 @@ class FunctionReplica:
 
 def _read(file: Path) -> tuple[Function, ...]:
     try:
-        return json_codec.decode(file.read_bytes(), _Book).functions
+        return json_codec.decode(file.read_bytes(), _StoredFunctions).functions
     except FileNotFoundError:
         return ()
     except json_codec.InvalidJson as error:
@@ -176,5 +176,5 @@ def _read(file: Path) -> tuple[Function, ...]:
         return ()  # the control plane will tell again
 
 
-def _keep(file: Path, book: _Book) -> None:
-    files.write_atomically(file, json_codec.encode(book), files.PRIVATE)  # environments may hold secrets
+def _keep(file: Path, stored: _StoredFunctions) -> None:
+    files.write_atomically(file, json_codec.encode(stored), files.PRIVATE)  # environments may hold secrets

@@ -13,7 +13,7 @@ from __future__ import annotations
 from collections.abc import Awaitable, Callable
 from typing import Annotated, Final, Protocol
 
-from msgspec import Meta, Struct
+from msgspec import Meta, Struct, field
 
 from skerry.functions.asynchronous.results import AsyncCallResult
 from skerry.functions.coordinates import Coordinate
@@ -61,7 +61,7 @@ class MemberLoad(Struct, frozen=True):
 class ForwardedCall(Struct, frozen=True):
     """A call that a neighbour is to run."""
 
-    ask: CallRequest
+    request: CallRequest = field(name="ask")
     version: Annotated[int, Meta(ge=1)]  # of the function, as the caller knows it
     hops_left: Annotated[int, Meta(ge=0, le=MAX_HOPS)] = 0  # how many members more it may be handed on to
     deadline_s: Annotated[float, Meta(gt=0)] | None = None  # what is left of it
@@ -199,7 +199,7 @@ class MemberService(Protocol):
 
     def standing(self) -> MemberLoad: ...
 
-    def heard(self, node: NodeId, standing: MemberLoad) -> None:
+    def load_reported(self, node: NodeId, standing: MemberLoad) -> None:
         """The neighbour `node` says how it is; nobody has looked yet whether that can be."""
         ...
 

@@ -1,4 +1,4 @@
-"""The members that this process knows of, as the control plane told it last.
+"""The members that this process knows of, as the control plane last sent them.
 
 Kept on disk, so that a node that starts while its control plane is away finds its neighbours. Says only who
 they are; whether they are there is found out by those who call them.
@@ -20,7 +20,7 @@ from skerry.model.node_messages import MemberList
 log = structlog.get_logger(__name__)
 
 
-class _Book(msgspec.Struct, frozen=True):
+class _StoredMembers(msgspec.Struct, frozen=True):
     members: tuple[ContinuumMember, ...]
 
 
@@ -36,20 +36,20 @@ class MemberCache:
         """Call `changed` whenever `all` is another."""
         self._listeners.append(changed)
 
-    async def hear(self, told: MemberList) -> None:
-        """The control plane says that these are all of them; durable on return."""
-        if told.members == self.all:
+    async def update(self, members: MemberList) -> None:
+        """Replace all of them by what the control plane sent; durable on return."""
+        if members.members == self.all:
             return
-        data = json_codec.encode(_Book(told.members))
-        self.all = told.members
+        data = json_codec.encode(_StoredMembers(members.members))
+        self.all = members.members
         for changed in self._listeners:
             changed()
         await asyncio.to_thread(files.write_atomically, self._path, data, files.PRIVATE)
-        log.info("members.learnt", count=len(told.members))
+        log.info("members.learnt", count=len(members.members))
 
     def _read(self) -> tuple[ContinuumMember, ...]:
         try:
-            return json_codec.decode(self._path.read_bytes(), _Book).members
+            return json_codec.decode(self._path.read_bytes(), _StoredMembers).members
         except FileNotFoundError:
             return ()
         except json_codec.InvalidJson as error:

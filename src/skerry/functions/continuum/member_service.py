@@ -90,24 +90,26 @@ class LocalMemberService:
     async def invoke(self, call: ForwardedCall, *, begins: BeforeStart | None) -> CallReport:
         if not self._knows(call):
             await self._catch_up(call)
-        ask = call.ask if call.deadline_s is None else replace(call.ask, max_response_s=call.deadline_s)
+        request = (
+            call.request if call.deadline_s is None else replace(call.request, max_response_s=call.deadline_s)
+        )
         if begins is None:
-            return _checked(await self._invoker.invoke(ask), is_begun=True)
+            return _checked(await self._invoker.invoke(request), is_begun=True)
         once = StartOnce(begins)
         if call.hops_left:
-            report = await self._continuum.settle(ask, once, call.hops_left)
+            report = await self._continuum.settle(request, once, call.hops_left)
         else:
-            report = await self._continuum.run_here(ask, once)
+            report = await self._continuum.run_here(request, once)
         return _checked(report, is_begun=once.is_done)
 
     def _knows(self, call: ForwardedCall) -> bool:
-        function = self._registry.get(call.ask.function)
+        function = self._registry.get(call.request.function)
         return function is not None and function.version >= call.version
 
     async def _catch_up(self, call: ForwardedCall) -> None:
         """What was registered a moment ago is on its way here: wait for it. Raises `StaleFunction` if it does
         not come soon."""
-        name = call.ask.function
+        name = call.request.function
         with contextlib.suppress(TimeoutError, errors.Unavailable):
             async with asyncio.timeout(min(_NEWS_S, call.deadline_s or _NEWS_S)):
                 await self._registry.catch_up(name, call.version)
@@ -125,8 +127,8 @@ class LocalMemberService:
     def standing(self) -> MemberLoad:
         return self._continuum.standing()
 
-    def heard(self, node: NodeId, standing: MemberLoad) -> None:
-        self._continuum.measuring.heard(node, standing)
+    def load_reported(self, node: NodeId, standing: MemberLoad) -> None:
+        self._continuum.measuring.load_reported(node, standing)
 
     async def code(self, digest: Digest) -> bytes:
         return await self._registry.archive(digest)

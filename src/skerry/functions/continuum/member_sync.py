@@ -1,4 +1,5 @@
-"""What a node hears of members and functions, and keeps: `skerry.node.agent.session.MemberListener`."""
+"""Members and functions that the control plane sends to a node, kept on disk:
+`skerry.node.agent.session.MemberListener`."""
 
 from __future__ import annotations
 
@@ -23,8 +24,8 @@ class MemberSync:
         copies = await FunctionReplica.open(folder, settings, clock)
         return cls(MemberCache(folder / "members.json"), copies)
 
-    async def members_changed(self, told: MemberList) -> None:
-        await self.members.hear(told)
+    async def members_changed(self, members: MemberList) -> None:
+        await self.members.update(members)
 
-    async def functions_changed(self, told: FunctionUpdate) -> None:
-        await self.copies.hear(told)
+    async def functions_changed(self, update: FunctionUpdate) -> None:
+        await self.copies.update(update)

@@ -30,15 +30,15 @@ class MemberState:
         "cpus_free",
         "done",
         "due_at",
-        "heard_at",
-        "is_asked",
         "is_measured",
+        "is_probing",
         "is_up",
         "lost",
         "member",
         "memory_free",
         "misses",
         "refused",
+        "reported_at",
         "rtt_s",
         "stamp",
         "waiting",
@@ -51,8 +51,8 @@ class MemberState:
         self.rtt_s = math.inf  # as measured, or else as the coordinates say
         self.is_measured = False
         self.is_up = False  # until it has answered
-        self.heard_at = -math.inf
-        self.is_asked = False  # it has yet to answer a ping
+        self.reported_at = -math.inf
+        self.is_probing = False  # it has yet to answer a ping
         self.due_at = -math.inf  # when it is to be asked next
         self.misses = 0  # pings in a row that were not answered
         self.memory_free = 0
@@ -95,10 +95,10 @@ class MemberTable:
 
     def follow(self, members: Iterable[ContinuumMember]) -> None:
         """These are all members from now on."""
-        told = {member.node: member for member in members if member.node != self.me.node and member.address}
-        for node in self.peers.keys() - told.keys():
+        listed = {member.node: member for member in members if member.node != self.me.node and member.address}
+        for node in self.peers.keys() - listed.keys():
             del self.peers[node]
-        for node, member in told.items():
+        for node, member in listed.items():
             peer = self.peers.get(node)
             if peer is None:
                 self.peers[node] = MemberState(member)
@@ -131,7 +131,7 @@ class MemberTable:
 
     # What they are like
 
-    def hear(self, peer: MemberState, standing: MemberLoad, mine: Coordinate, now: float) -> None:
+    def update_load(self, peer: MemberState, standing: MemberLoad, mine: Coordinate, now: float) -> None:
         """`peer` says that it is so. What cannot be is cut down to what can."""
         member = peer.member
         peer.memory_free = min(standing.memory_free, member.memory)
@@ -139,7 +139,7 @@ class MemberTable:
         peer.waiting = standing.waiting
         peer.warm = dict(standing.warm)
         peer.coordinate = standing.coordinate if is_sound(standing.coordinate) else START
-        peer.heard_at = now
+        peer.reported_at = now
         if not peer.is_measured:
             peer.rtt_s = distance_s(mine, peer.coordinate)
         self._touch(peer)
@@ -160,7 +160,7 @@ class MemberTable:
             self._show()
 
     def take(self, peer: MemberState, demand: CallDemand) -> None:
-        """A call goes there: it takes its room long before the peer tells of it."""
+        """A call goes there: it takes its room long before the peer reports it."""
         peer.memory_free = max(0, peer.memory_free - demand.memory)
         peer.cpus_free = max(0.0, peer.cpus_free - demand.cpu)
         if warm := peer.warm.get(demand.function):
@@ -168,7 +168,7 @@ class MemberTable:
         self._touch(peer)
 
     def give_back(self, peer: MemberState, demand: CallDemand, *, leaves_worker: bool) -> None:
-        """It has ended there, whether the peer told of it meanwhile or not; its worker may be idle now."""
+        """It has ended there, whether the peer has reported it or not; its worker may be idle now."""
         peer.memory_free = min(peer.member.memory, peer.memory_free + demand.memory)
         peer.cpus_free = min(peer.member.cpus, peer.cpus_free + demand.cpu)
         if leaves_worker:
@@ -190,7 +190,7 @@ class MemberTable:
                 peer.member,
                 peer.is_up,
                 peer.rtt_s if math.isfinite(peer.rtt_s) else None,
-                now - peer.heard_at if math.isfinite(peer.heard_at) else None,
+                now - peer.reported_at if math.isfinite(peer.reported_at) else None,
                 peer.memory_free,
                 peer.cpus_free,
                 peer.waiting,
@@ -255,5 +255,5 @@ def _place(peer: MemberState, function: FunctionName, now: float) -> Candidate:
         peer.waiting,
         peer.rtt_s,
         True,
-        max(0.0, now - peer.heard_at),
+        max(0.0, now - peer.reported_at),
     )

@@ -62,24 +62,24 @@ class MemberProber:
         self._chance = chance
         self._pings: set[asyncio.Task[None]] = set()
         self._wake = asyncio.Event()
-        self._told = asyncio.Event()  # set, and another one from then on, when a ping has ended
+        self._answered = asyncio.Event()  # set, and another one from then on, when a ping has ended
         self._ranked_at = -math.inf
 
-    def heard(self, node: NodeId, standing: MemberLoad) -> None:
-        """A neighbour told of itself, when it asked us."""
+    def load_reported(self, node: NodeId, standing: MemberLoad) -> None:
+        """A neighbour reported its load with a ping of its own."""
         peer = self.places.peers.get(node)
         if peer is None:
             return
-        self.places.hear(peer, standing, self._vivaldi.coordinate, self._monotonic())
+        self.places.update_load(peer, standing, self._vivaldi.coordinate, self._monotonic())
         if not peer.is_up:
-            self.ask_soon(peer)
+            self.probe_soon(peer)
 
     def lost(self, peer: MemberState, reason: str) -> None:
         """A call could not be brought there, or came to no end."""
         self._down(peer, reason)
-        self.ask_soon(peer)
+        self.probe_soon(peer)
 
-    def ask_soon(self, peer: MemberState) -> None:
+    def probe_soon(self, peer: MemberState) -> None:
         peer.due_at = -math.inf
         self._wake.set()
 
@@ -88,7 +88,7 @@ class MemberProber:
         peer = self.places.peers.get(node)
         if peer is not None and not peer.is_up:
             peer.misses = 0
-            self.ask_soon(peer)
+            self.probe_soon(peer)
 
     async def first_answer(self) -> None:
         """Wait until one is up of those that are asked for the first time; no longer than one may be silent.
@@ -98,12 +98,12 @@ class MemberProber:
         with contextlib.suppress(TimeoutError):
             async with asyncio.timeout(self._timeout_s):
                 while self._has_unknown():
-                    await self._told.wait()
+                    await self._answered.wait()
 
     def _has_unknown(self) -> bool:
         peers = (*self.places.neighbours, *self.places.remote)
         return not any(peer.is_up for peer in peers) and any(
-            not (peer.is_measured or peer.misses) and (peer.is_asked or peer.due_at == -math.inf)
+            not (peer.is_measured or peer.misses) and (peer.is_probing or peer.due_at == -math.inf)
             for peer in peers
         )
 
@@ -115,7 +115,7 @@ class MemberProber:
         try:
             while True:
                 self._wake.clear()
-                wait_s = self._ask_those_due(self._monotonic())
+                wait_s = self._probe_due(self._monotonic())
                 try:
                     async with asyncio.timeout(wait_s):
                         await self._wake.wait()
@@ -124,7 +124,7 @@ class MemberProber:
         finally:
             await tasks.cancel_and_wait(self._pings)
 
-    def _ask_those_due(self, now: float) -> float:
+    def _probe_due(self, now: float) -> float:
         """Ask whoever's time it is; seconds until the next one's."""
         if now >= self._ranked_at + _RANK_S:
             self._ranked_at = now
@@ -138,24 +138,24 @@ class MemberProber:
                 if rank >= _NEAR and peer.due_at == -math.inf and not peer.is_measured:
                     # A large area that is new to us, or we to it, is not asked all at once.
                     peer.due_at = now + self._chance.random() * others_s
-                if peer.due_at <= now and not peer.is_asked:
+                if peer.due_at <= now and not peer.is_probing:
                     if len(self._pings) >= _AT_ONCE:
                         return next_at - now  # the end of one of them wakes us
                     peer.due_at = now + every_s * (1.0 + self._chance.uniform(-_JITTER, _JITTER))
-                    self._ask(peer)
+                    self._probe(peer)
                 next_at = min(next_at, max(soon, peer.due_at))
         return next_at - now
 
-    def _ask(self, peer: MemberState) -> None:
-        peer.is_asked = True
+    def _probe(self, peer: MemberState) -> None:
+        peer.is_probing = True
         ping = asyncio.get_running_loop().create_task(self._ping(peer))
         self._pings.add(ping)
-        ping.add_done_callback(partial(self._asked, peer))
+        ping.add_done_callback(partial(self._probe_ended, peer))
 
-    def _asked(self, peer: MemberState, ping: asyncio.Task[None]) -> None:
-        peer.is_asked = False
-        self._told.set()
-        self._told = asyncio.Event()
+    def _probe_ended(self, peer: MemberState, ping: asyncio.Task[None]) -> None:
+        peer.is_probing = False
+        self._answered.set()
+        self._answered = asyncio.Event()
         if len(self._pings) >= _AT_ONCE:
             self._wake.set()
         self._pings.discard(ping)
@@ -168,7 +168,7 @@ class MemberProber:
             standing, rtt_s = await self._links.ping(peer.member, self._standing())
         except errors.SkerryError as error:
             self._down(peer, error.message)
-            self._ask_again(peer)
+            self._probe_again(peer)
             return
         if self.places.peers.get(peer.member.node) is not peer or peer.member.address != address:
             return  # it has left meanwhile, or is elsewhere
@@ -176,10 +176,10 @@ class MemberProber:
         if not peer.is_up:
             log.info("neighbour.up", node=peer.member.node, name=peer.member.name, rtt_s=round(rtt_s, 6))
         self._vivaldi.observe(peer.member.node, standing.coordinate, rtt_s)
-        self.places.hear(peer, standing, self._vivaldi.coordinate, self._monotonic())
+        self.places.update_load(peer, standing, self._vivaldi.coordinate, self._monotonic())
         self.places.measured(peer, rtt_s)
 
-    def _ask_again(self, peer: MemberState) -> None:
+    def _probe_again(self, peer: MemberState) -> None:
         """Before its time, as long as it has missed only a few."""
         soon_s = _AGAIN_S * 2.0 ** min(peer.misses, 32)
         peer.misses += 1

@@ -1,4 +1,4 @@
-"""The door to functions where there are other members: calls run here, or at the place that a policy names.
+"""The router of calls where there are other members: a call runs here, or where a policy says.
 
 Has the shape of `skerry.functions.invocation.invoker.Invoker`, in front of which it stands, so that whoever
 takes calls needs not know how many nodes there are. A call that is to run here in any case, or finds a warm
@@ -44,7 +44,7 @@ log = structlog.get_logger(__name__)
 
 _TRIED: Final = 5  # places, at most, by a member that runs nothing itself
 _DROPPED_FOR_S: Final = 1.0
-_FRESH_S: Final = 0.05  # what neighbours are told may be this old
+_FRESH_S: Final = 0.05  # the load that neighbours get may be this old
 # Policies that never look further if a warm worker is free here.
 _CONTENT: Final = (DefaultPolicy, LocalOnly, EdgeOnly, EdgeCloud)
 
@@ -110,29 +110,29 @@ class CallRouter:
     # Calls
 
     def invoke(
-        self, ask: CallRequest, *, begins: BeforeStart | None = None
+        self, request: CallRequest, *, begins: BeforeStart | None = None
     ) -> Coroutine[Any, Any, CallReport]:
         """Run one call to its end, here or elsewhere. To be awaited at once.
 
         `begins` is awaited once it has a worker, before that is handed the call. Raises `NotFound` if there
         is no such function, `Overloaded` if no place takes it now, `Unavailable` if none can be reached, and
-        what `begins` raises. Whatever else goes wrong is told in the report. If the caller is cancelled, so
+        what `begins` raises. Whatever else goes wrong is in the report. If the caller is cancelled, so
         is the call.
         """
-        function = self._get(ask.function)
+        function = self._get(request.function)
         if function is not None:
             entry = self._entry(function)
             if entry.stays or (entry.is_content and self._invoker.has_warm(function)):
-                return self._invoker.invoke(ask, begins=begins)
-        return self.settle(ask, begins, self._settings.max_hops)
+                return self._invoker.invoke(request, begins=begins)
+        return self.settle(request, begins, self._settings.max_hops)
 
-    async def settle(self, ask: CallRequest, begins: BeforeStart | None, hops_left: int) -> CallReport:
+    async def settle(self, request: CallRequest, begins: BeforeStart | None, hops_left: int) -> CallReport:
         """Decide where it runs, and have it run there."""
         arrived = self._monotonic()
-        function = self._get(ask.function)
+        function = self._get(request.function)
         if function is None:
-            raise errors.NotFound(f"there is no function {ask.function!r}")
-        journey = RoutedCall(ask, function, begins, arrived, hops_left)
+            raise errors.NotFound(f"there is no function {request.function!r}")
+        journey = RoutedCall(request, function, begins, arrived, hops_left)
         view = self.places.view(function.name, self._here(function), arrived)
         policy = self._entry(function).policy
         decision = policy.decide(journey.demand, view, self._learnt)
@@ -156,14 +156,14 @@ class CallRouter:
                 raise
             return await self._travel.go(journey, elsewhere)
 
-    async def run_here(self, ask: CallRequest, begins: BeforeStart) -> CallReport:
+    async def run_here(self, request: CallRequest, begins: BeforeStart) -> CallReport:
         """Here or not at all: for a neighbour that has decided."""
-        function = self._get(ask.function)
+        function = self._get(request.function)
         if function is None:
-            raise errors.NotFound(f"there is no function {ask.function!r}")
+            raise errors.NotFound(f"there is no function {request.function!r}")
         if not self._me.memory:
             raise errors.ResourcesExhausted("this node runs no functions; send the call to another one")
-        journey = RoutedCall(ask, function, begins, self._monotonic(), 0)
+        journey = RoutedCall(request, function, begins, self._monotonic(), 0)
         return await self._travel.stay(journey, self._here(function))
 
     async def _forward(self, journey: RoutedCall, view: CandidateView) -> CallReport:
@@ -236,7 +236,7 @@ class CallRouter:
         return self.places.seen(self._monotonic())
 
     def standing(self) -> MemberLoad:
-        """What neighbours are told of this member."""
+        """The load of this member, for its neighbours."""
         now = self._monotonic()
         if self._standing is None or now - self._stood_at >= _FRESH_S:
             status = self._invoker.status()

@@ -67,8 +67,8 @@ class Dispatcher:
         self.is_closed = False
         self._inits: dict[str, MovingAverage] = {}  # by runtime
         self._overdue: FunctionWorkers | None = None  # others make way for it
-        self._promised = 0  # memory that comes free for those whose turn was before
-        self._promises: dict[FunctionWorkers, int] = {}  # how many workers of each that is for
+        self._reserved_memory = 0  # memory that comes free for those whose turn was before
+        self._reservations: dict[FunctionWorkers, int] = {}  # how many workers of each that is for
         self._review: asyncio.TimerHandle | None = None
         self._sees_stalls = False
         self._glance: asyncio.TimerHandle | None = None
@@ -125,12 +125,12 @@ class Dispatcher:
         waiting = self.queue.count
         if waiting - pool.starting < self._settings.queue_length:
             return
-        if line.waiting < (line.starting + self._promises.get(line, 0)) * function.max_concurrency:
+        if line.waiting < (line.starting + self._reservations.get(line, 0)) * function.max_concurrency:
             return  # a place for it is on its way
-        if self._overdue is None and pool.fits(function, beside=self._promised):
+        if self._overdue is None and pool.fits(function, beside=self._reserved_memory):
             pool.start(line, is_fresh=True)
         elif self._overdue is None and self._can_make_room(function):
-            self._promise(line)
+            self._reserve(line)
         else:
             now = self._clock.monotonic()
             wait_s = estimates.retry_after_s(
@@ -141,12 +141,12 @@ class Dispatcher:
                 retry_after_s=wait_s,
             )
 
-    def _promise(self, line: FunctionWorkers) -> None:
-        self._promised += line.function.memory
-        self._promises[line] = self._promises.get(line, 0) + 1
+    def _reserve(self, line: FunctionWorkers) -> None:
+        self._reserved_memory += line.function.memory
+        self._reservations[line] = self._reservations.get(line, 0) + 1
 
     def _can_make_room(self, function: Function) -> bool:
-        return self.pool.has_cpu(function) and self.pool.make_room(self._promised + function.memory)
+        return self.pool.has_cpu(function) and self.pool.make_room(self._reserved_memory + function.memory)
 
     def _set_deadline(self, at: float) -> None:
         if self._deadline is not None:
@@ -212,8 +212,8 @@ class Dispatcher:
     def _dispatch(self) -> None:
         """Serve whoever waits, in the order of turns, after room or a worker came free."""
         self._overdue = None
-        self._promised = 0
-        self._promises.clear()
+        self._reserved_memory = 0
+        self._reservations.clear()
         if not self.queue.count:
             return
         now = self._clock.monotonic()
@@ -226,11 +226,11 @@ class Dispatcher:
     def _hire(self, line: FunctionWorkers, now: float) -> bool:
         """Start the workers that the function lacks; False if others must make way for it."""
         pool, function = self.pool, line.function
-        for _ in range(self._shortage(line, now) - self._promises.get(line, 0)):
-            if pool.fits(function, beside=self._promised):
+        for _ in range(self._shortage(line, now) - self._reservations.get(line, 0)):
+            if pool.fits(function, beside=self._reserved_memory):
                 pool.start(line, is_fresh=True)
             elif self._can_make_room(function):
-                self._promise(line)
+                self._reserve(line)
             else:
                 break
         if not self._is_overdue(line, now):
@@ -255,7 +255,7 @@ class Dispatcher:
 
     def _is_overdue(self, line: FunctionWorkers, now: float) -> bool:
         has_busy = line.workers > len(line.idle)
-        if has_busy or line in self._promises or now < line.rests_until:
+        if has_busy or line in self._reservations or now < line.rests_until:
             return False
         waiter = self._first(line)
         if waiter is None:

@@ -1,4 +1,4 @@
-"""The door to functions: takes calls, prewarms, validates, and follows updates and deletions.
+"""The invoker of functions: takes calls, prewarms, validates, and follows updates and deletions.
 
 A call that finds a warm worker goes straight to it: no lock, no task, no log, nothing durable, and nothing
 that grows with the number of functions. All others wait in `skerry.functions.invocation.dispatcher`. Knows
@@ -88,43 +88,45 @@ class Invoker:
 
     # Calls
 
-    async def invoke(self, ask: CallRequest, *, begins: BeforeStart | None = None) -> CallReport:
+    async def invoke(self, request: CallRequest, *, begins: BeforeStart | None = None) -> CallReport:
         """Run one call to its end. `begins` is awaited once it has a worker, before it is handed over.
 
         Raises `NotFound` if there is no such function, `Overloaded` if too many calls wait already and
         `Unavailable` while the node stops, and what `begins` raises, which keeps the call from being run.
-        Whatever else goes wrong is told in the report's answer. If the caller is cancelled, so is the call.
+        Whatever else goes wrong is in the report's answer. If the caller is cancelled, so is the call.
         """
         arrived = self._monotonic()
-        function = self._get(ask.function)
+        function = self._get(request.function)
         if function is None:
-            raise errors.NotFound(f"there is no function {ask.function!r}")
+            raise errors.NotFound(f"there is no function {request.function!r}")
         line = self._lines.get(function.name)
         if line is None or line.function is not function:
             line = self._line(function)
         began, queueing_s, init_s, is_warm = arrived, 0.0, 0.0, True
         if begins is not None or self._queue.count or (slot := self._pool.take(line)) is None:
             try:
-                slot = await self._wait(ask, line, arrived, begins)
+                slot = await self._wait(request, line, arrived, begins)
             except CallAborted as ended:
-                return self._unserved(ask, line, ended, arrived)
+                return self._unserved(request, line, ended, arrived)
             began = self._monotonic()
             is_warm = not slot.is_fresh
             init_s = 0.0 if is_warm else min(slot.worker.init_s, began - arrived)
             queueing_s = began - arrived - init_s
             self._note_wait(line, slot, queueing_s, init_s)
         within_s = line.timeout_s
-        if ask.max_response_s is not None:
-            within_s = min(within_s, arrived + ask.max_response_s - began)
+        if request.max_response_s is not None:
+            within_s = min(within_s, arrived + request.max_response_s - began)
         try:
-            answer = await slot.worker.call(ask.params, wants_output=ask.wants_output, within_s=within_s)
+            answer = await slot.worker.call(
+                request.params, wants_output=request.wants_output, within_s=within_s
+            )
         except BaseException as error:  # noqa: BLE001 - told apart there, and a cancellation goes on
             answer = self._broken(line, slot, error, began)
         now = self._monotonic()
         if answer.failure is None:
             line.succeeded += 1
         else:
-            answer = self._note_failure(ask, line, slot, answer, queueing_s, init_s, now - began)
+            answer = self._note_failure(request, line, slot, answer, queueing_s, init_s, now - began)
         line.run.add(now - began)
         line.run_total_s += now - began
         self._counts.duration.add(answer.duration_s)
@@ -134,14 +136,14 @@ class Invoker:
         )
 
     async def _wait(
-        self, ask: CallRequest, line: FunctionWorkers, arrived: float, begins: BeforeStart | None
+        self, request: CallRequest, line: FunctionWorkers, arrived: float, begins: BeforeStart | None
     ) -> WorkerSlot:
         may_wait_s = self._settings.queue_wait_s
-        if ask.max_response_s is not None:
-            may_wait_s = min(may_wait_s, ask.max_response_s)
+        if request.max_response_s is not None:
+            may_wait_s = min(may_wait_s, request.max_response_s)
         while True:
             try:
-                slot = await self._dispatcher.wait(line, ask.qos_class, arrived, arrived + may_wait_s)
+                slot = await self._dispatcher.wait(line, request.qos_class, arrived, arrived + may_wait_s)
             except errors.Overloaded:
                 _count(line, "Overloaded")
                 raise
@@ -199,7 +201,7 @@ class Invoker:
 
     def _note_failure(
         self,
-        ask: CallRequest,
+        request: CallRequest,
         line: FunctionWorkers,
         slot: WorkerSlot,
         answer: CallResult,
@@ -217,17 +219,21 @@ class Invoker:
             error=f"the call was ended after {queueing_s + init_s + run_s:.3f} s: "
             f"{queueing_s:.3f} s in the queue, {init_s:.3f} s for the start of a worker, {run_s:.3f} s "
             f"running; its function may run {line.timeout_s:g} s"
-            + (f", its caller waits {ask.max_response_s:g} s" if ask.max_response_s is not None else ""),
+            + (
+                f", its caller waits {request.max_response_s:g} s"
+                if request.max_response_s is not None
+                else ""
+            ),
         )
 
     def _unserved(
-        self, ask: CallRequest, line: FunctionWorkers, ended: CallAborted, arrived: float
+        self, request: CallRequest, line: FunctionWorkers, ended: CallAborted, arrived: float
     ) -> CallReport:
         """The report of a call that never came to a worker."""
         waited_s = self._monotonic() - arrived
         failure, error = ended.failure, ended.error
         if ended.is_late:
-            if ask.max_response_s is not None and ask.max_response_s <= self._settings.queue_wait_s:
+            if request.max_response_s is not None and request.max_response_s <= self._settings.queue_wait_s:
                 failure = CallFailure.TIMEOUT
             error = f"the call was ended after {waited_s:.3f} s, all of it in the queue: {error}"
         _count(line, failure)

@@ -1,9 +1,9 @@
-"""Workers and the room they take: taken, put back, started, evicted and ended, with exact books.
+"""Workers and the resources they use: taken, put back, started, evicted and ended, with exact accounting.
 
 A worker's memory counts from before it is started until nothing of it is left; its cpu while it starts, has
 calls in it, or ends with calls in it. What is wanted is decided elsewhere
 (`skerry.functions.invocation.dispatcher`); here it is only made sure that it is possible, and never more than
-the limits at any moment. Every change of the books happens without an await between check and change.
+the limits at any moment. Every change of the accounting happens without an await between check and change.
 """
 
 from __future__ import annotations
@@ -115,7 +115,8 @@ class WorkerSlot:
 
 
 class WorkerPool:
-    """All workers of a node. The three callables are told what has changed, after the books are right."""
+    """All workers of a node. The three callables are called with what has changed, after the accounting is
+    right."""
 
     def __init__(
         self,
@@ -248,7 +249,7 @@ class WorkerPool:
             self._on_ready(slot)
         else:
             self._on_room()
-        self._tell()
+        self._notify()
 
     def _welcome(self, slot: WorkerSlot, worker: FunctionWorker) -> None:
         slot.worker = worker
@@ -271,8 +272,8 @@ class WorkerPool:
         False, and nothing is ended, if all of them together would not do. Those of `spare` are kept.
         """
         short = memory - (self.memory_total - self.memory_used) - self.memory_ending
-        kept = sum(slot.memory for slot in spare.idle) if spare is not None else 0
-        if short > self.memory_idle - kept:
+        spare_memory = sum(slot.memory for slot in spare.idle) if spare is not None else 0
+        if short > self.memory_idle - spare_memory:
             return False
         if short <= 0:
             return True
@@ -322,12 +323,12 @@ class WorkerPool:
 
     def _ended(self, slot: WorkerSlot, end: asyncio.Task[None]) -> None:
         if not end.cancelled() and (error := end.exception()) is not None:
-            # What is left of it is bounded by the kernel; books that are never balanced would be worse.
+            # What is left of it is bounded by the kernel; accounting that is never balanced would be worse.
             log.error("worker.close_failed", worker=slot.worker.id, error=repr(error), exc_info=error)
         self.memory_ending -= slot.memory
         self._forget(slot)
         self._on_room()
-        self._tell()
+        self._notify()
 
     def _forget(self, slot: WorkerSlot) -> None:
         """Nothing of it is left: its room is free."""
@@ -339,7 +340,7 @@ class WorkerPool:
         slot.line.slots.discard(slot)
         self.slots.discard(slot)
 
-    def _tell(self) -> None:
+    def _notify(self) -> None:
         changes, self._changes = self._changes, []
         for change in changes:
             if not change.done():

@@ -62,7 +62,7 @@ class CodeStore:
         self._life = secrets.token_hex(8)
         self._stamp = f"{self._life}-{next(self._changes)}"
         self._named: Counter[Digest] = Counter()  # by registered functions
-        self._held: Counter[Digest] = Counter()  # by who is about to register one
+        self._pins: Counter[Digest] = Counter()  # by who is about to register one
         self._ahead: dict[Digest, asyncio.TimerHandle] = {}  # held until they are named, or not needed
         self._spare: set[Digest] = set()  # there, and neither named nor held
 
@@ -145,7 +145,7 @@ class CodeStore:
 
     def hold(self, digest: Digest) -> None:
         """Keep it until `release`, or the end of this process."""
-        self._held[digest] += 1
+        self._pins[digest] += 1
         self._spare.discard(digest)
 
     def hold_ahead(self, digest: Digest, for_s: float) -> None:
@@ -167,7 +167,7 @@ class CodeStore:
 
     def release(self, digest: Digest) -> None:
         """One who held it does not any more."""
-        _count_down(self._held, digest)
+        _count_down(self._pins, digest)
         self._look(digest)
 
     async def collect(self, in_use: Collection[Digest]) -> int:
@@ -254,7 +254,7 @@ class CodeStore:
 
     def _look(self, digest: Digest) -> None:
         is_here = digest in self._there or digest in self._archived
-        if is_here and digest not in self._named and digest not in self._held:
+        if is_here and digest not in self._named and digest not in self._pins:
             self._spare.add(digest)
 
 

@@ -61,7 +61,7 @@ class NewFunction(msgspec.Struct, frozen=True):
 
 
 class FunctionEventWriter(Protocol):
-    """The operation that writes an event, for the transaction of the change it tells of."""
+    """The operation that writes an event, for the transaction of its change."""
 
     def put(self, kind: str, subject: str, *, actor: str, reason: str = "", **data: str) -> Put: ...
 
@@ -93,7 +93,7 @@ class FunctionRegistry:
 
         `most` is what the workers of one node may have together, of the largest that there is now: a function
         that asks for more is refused. `check_policy` raises `Invalid` for a name that no policy has.
-        `reached` is told each step that is done, so that tests can end the process there.
+        `reached` is called after each step, so that tests can end the process there.
         """
         self._store = store
         self.code = CodeStore(folder, settings, reached)
@@ -165,10 +165,10 @@ class FunctionRegistry:
         unknown = errors.NotFound("Unknown function.")
         if await self._look_up(name) is None:
             raise unknown
-        told = self._events.put("function.deleted", PREFIX + name, actor=actor, name=name)
+        event = self._events.put("function.deleted", PREFIX + name, actor=actor, name=name)
         return await tasks.run_to_completion(
             self._table.update(
-                name, lambda function: Write(function.value, [told], is_delete=True), missing=unknown
+                name, lambda function: Write(function.value, [event], is_delete=True), missing=unknown
             )
         )
 
@@ -213,12 +213,12 @@ class FunctionRegistry:
                 if check is not None:
                     await check(function, folder)
                 self._reached("function.checked")
-                told = self._events.put(
+                event = self._events.put(
                     kind, key, actor=actor, name=function.name, version=str(function.version)
                 )
                 put = self._table.put(function.name, function)
                 try:
-                    await self._commit([put, told], [self._table.expect(function.name, before)])
+                    await self._commit([put, event], [self._table.expect(function.name, before)])
                 except errors.Conflict:
                     if before is None:
                         raise _taken(new.name) from None

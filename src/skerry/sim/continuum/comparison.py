@@ -117,7 +117,7 @@ class PolicyTrial:
             told = {name: node.invoker.status() for name, node in self._nodes.items()}
             for node in self._nodes.values():
                 for sighting in node.sightings():
-                    sighting.hear(told[sighting.site.name], self._time())
+                    sighting.update_load(told[sighting.site.name], self._time())
 
     async def serve(self, call: SimulatedCall) -> None:
         """One call, from its arrival to its end."""

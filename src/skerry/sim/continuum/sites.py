@@ -105,11 +105,11 @@ class NeighbourView:
     def __init__(self, site: SimulatedSite, rtt_s: float) -> None:
         self.site = site
         self.rtt_s = rtt_s
-        self.hear(site.invoker.status(), 0.0)
+        self.update_load(site.invoker.status(), 0.0)
 
-    def hear(self, status: PoolStatus, at: float) -> None:
+    def update_load(self, status: PoolStatus, at: float) -> None:
         """The other told how it was at that moment."""
-        self.heard_at = at
+        self.reported_at = at
         self._status = status
         self._memory_free = status.available_memory_mb
         self._cpus_free = _cpus_free(status)
@@ -132,7 +132,7 @@ class NeighbourView:
             memory_mb=self._memory_free,
             cpus=self._cpus_free,
             rtt_s=self.rtt_s,
-            heard_s=now - self.heard_at,
+            heard_s=now - self.reported_at,
         )
 
 

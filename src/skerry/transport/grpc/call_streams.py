@@ -31,7 +31,7 @@ _DISPATCH = _DispatchServerEvents()  # grpclib's hooks; none are used
 
 
 class CallStream(server.Stream[Any, Any]):
-    """A call under way. `status` is what the client was told at the end, None until then."""
+    """A call under way. `status` is what the client got at the end, None until then."""
 
     def __init__(
         self,

@@ -346,14 +346,14 @@ class _RunningCalls(protocol.AbstractHandler):
         else:
             act()
 
-    def _begin(self, stream: protocol.Stream, asked: GrpcHeaders) -> bool:
+    def _begin(self, stream: protocol.Stream, headers: GrpcHeaders) -> bool:
         """True if the call is still wanted."""
         release = self._waiting.pop(stream, None)
         if release is None:
             return False
-        task = asyncio.get_running_loop().create_task(self._calls.answer(stream, asked, self._line))
+        task = asyncio.get_running_loop().create_task(self._calls.answer(stream, headers, self._line))
         self._tasks[stream] = task
-        if self._calls.is_endless(asked):
+        if self._calls.is_endless(headers):
             self._endless.add(stream)
         # Not in the task itself: one that is cancelled before its first step runs none of its code.
         task.add_done_callback(partial(self._ended, stream, release))

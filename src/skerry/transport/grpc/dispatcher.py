@@ -123,7 +123,7 @@ class GrpcDispatcher:
                 elif method is not None:
                     await self._serve(wire, method, fields, headers, request_id, line)
             except ProtocolError:
-                pass  # the client reset the call or closed the connection: nobody is there to be told
+                pass  # the client reset the call or closed the connection: there is no client to answer
             except Exception as error:
                 log.error("call.unanswered", path=fields.get(":path", ""), exc_info=error)
 
@@ -153,8 +153,8 @@ class GrpcDispatcher:
             took_s = self._clock.monotonic() - started
             CALLS.labels(stream.path, status).inc()
             SECONDS.labels(stream.path).observe(took_s)
-            tell = log.debug if stream.path.startswith(_QUIET) else log.info
-            tell(
+            log_call = log.debug if stream.path.startswith(_QUIET) else log.info
+            log_call(
                 "call.ended",
                 method=stream.path,
                 status=status,
@@ -201,14 +201,14 @@ class GrpcDispatcher:
         except (GRPCError, ProtocolError):
             raise
         except errors.SkerryError as error:
-            raise self._told(error, stream) from None
+            raise self._grpc_error(error, stream) from None
         except Exception as error:
             if limit is not None and limit.expired() and isinstance(error, TimeoutError):
                 raise GRPCError(Status.DEADLINE_EXCEEDED, "the deadline of the call has passed") from None
             log.error("call.failed", method=stream.path, caller=stream.caller.name, exc_info=error)
             raise _fault(stream) from None
 
-    def _told(self, error: errors.SkerryError, stream: CallStream) -> GRPCError:
+    def _grpc_error(self, error: errors.SkerryError, stream: CallStream) -> GRPCError:
         status = next(GRPC_STATUS[kind] for kind in type(error).__mro__ if kind in GRPC_STATUS)
         is_fault = status is Status.INTERNAL
         (log.error if is_fault else log.info)(

@@ -64,19 +64,19 @@ class ReadinessChecks:
         self._checks = dict(checks)
         self._fresh_s = fresh_s
         self._turn = asyncio.Lock()
-        self._asked_at = -math.inf
+        self._checked_at = -math.inf
         self._failing: frozenset[str] = frozenset()
 
     async def all_pass(self) -> bool:
         # Anybody may ask, so however many do, the checks run one round at a time and not all the time.
         now = asyncio.get_running_loop().time
         async with self._turn:
-            if now() - self._asked_at > self._fresh_s:
-                self._note(frozenset(await self._ask()))
-                self._asked_at = now()
+            if now() - self._checked_at > self._fresh_s:
+                self._note(frozenset(await self._failing_checks()))
+                self._checked_at = now()
         return not self._failing
 
-    async def _ask(self) -> list[str]:
+    async def _failing_checks(self) -> list[str]:
         """The names of the checks that fail now."""
         passed = await asyncio.gather(*(self._passes(*check) for check in self._checks.items()))
         return [name for name, good in zip(self._checks, passed, strict=True) if not good]
@@ -118,12 +118,12 @@ class HealthService(HealthBase):
     async def Watch(self, stream: _HealthStream) -> None:  # noqa: N802 - gRPC's name
         request = await request_of(stream)
         is_known = request.service in self._names
-        told = None
+        sent = None
         while True:
             status = await self._status() if is_known else HealthCheckResponse.SERVICE_UNKNOWN
-            if status != told:
+            if status != sent:
                 await stream.send_message(HealthCheckResponse(status=status))
-                told = status
+                sent = status
             await asyncio.sleep(self._watch_every_s)
 
     async def _status(self) -> HealthCheckResponse.ServingStatus.ValueType:

@@ -1,7 +1,7 @@
 """Telling a client how far something has come, at its pace and not too often.
 
-Whoever works tells every step; only the newest is kept until it can be sent. A client that does not read
-holds up nothing but what it is told.
+The work reports every step; only the newest is kept until it can be sent. A client that does not read
+holds up nothing but its own messages.
 """
 
 from __future__ import annotations
@@ -20,16 +20,16 @@ _EVERY_S: Final = 0.1
 
 
 async def run_with_progress(
-    work: Callable[[OnPullProgress], Awaitable[T]], tell: Callable[[PullProgress], Awaitable[None]]
+    work: Callable[[OnPullProgress], Awaitable[T]], send: Callable[[PullProgress], Awaitable[None]]
 ) -> T:
-    """The result of `work`, while `tell` is given its progress; cancelled with us."""
+    """The result of `work`, while `send` is given its progress; cancelled with us."""
     newest = _Newest()
     working = asyncio.ensure_future(work(newest.put))
     working.add_done_callback(lambda _: newest.wake())
     try:
         while not working.done():
             if (progress := await newest.take()) is not None:
-                await tell(progress)
+                await send(progress)
             await asyncio.wait({working}, timeout=_EVERY_S)
         return working.result()
     finally:

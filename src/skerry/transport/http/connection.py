@@ -73,7 +73,7 @@ class UpgradedProtocol(Protocol):
     def data_received(self, data: bytes) -> None: ...
 
     def ended(self) -> None:
-        """Nothing more will come. May be told more than once."""
+        """Nothing more will come. May be called more than once."""
         ...
 
 
@@ -84,7 +84,7 @@ class _Exit:
     loop turns: an answer in one piece is one system call instead of two.
     """
 
-    __slots__ = ("_close", "_held", "_holds", "_loop", "_transport", "is_closing")
+    __slots__ = ("_close", "_holds", "_loop", "_pending_head", "_transport", "is_closing")
 
     def __init__(
         self,
@@ -98,24 +98,24 @@ class _Exit:
         self._close = close
         self._loop = loop
         self._holds = holds  # nothing has been written yet, and something will follow the head
-        self._held = b""
+        self._pending_head = b""
         self.is_closing = transport.is_closing
 
     def write(self, data: bytes) -> None:
         if self._holds:
             self._holds = False
-            self._held = data
+            self._pending_head = data
             self._loop.call_soon(self.flush)
-        elif self._held:
-            head, self._held = self._held, b""
+        elif self._pending_head:
+            head, self._pending_head = self._pending_head, b""
             self._transport.writelines((head, data))
         else:
             self._transport.write(data)
 
     def flush(self) -> None:
         """Write what is held, if anything is."""
-        if self._held:
-            head, self._held = self._held, b""
+        if self._pending_head:
+            head, self._pending_head = self._pending_head, b""
             self._transport.write(head)
 
     def close(self) -> None:
@@ -137,7 +137,7 @@ class HttpConnection(HttpToolsProtocol):
         place: ConnectionSlot | None,
         when_lost: Callable[[], None],
     ) -> None:
-        """Without a `place` its client is told that there is none."""
+        """Without a `place` its client gets the answer that there is none."""
         super().__init__(config, server_state, app_state, loop)
         self._settings = settings
         self._when_lost = when_lost
@@ -218,7 +218,7 @@ class HttpConnection(HttpToolsProtocol):
 
     def drop(self) -> None:
         """End the connection now, without sending what is still waiting to be sent."""
-        self._tell_cycles_it_is_over()
+        self._notify_cycles()
         self.transport.abort()
 
     # From the transport.
@@ -238,7 +238,7 @@ class HttpConnection(HttpToolsProtocol):
         if self._silence_timer is not None:
             self._silence_timer.cancel()
         self.pipeline.clear()
-        self._tell_cycles_it_is_over()
+        self._notify_cycles()
         super().connection_lost(exc)
         if self._receiver is not None:
             self._receiver.ended()
@@ -437,7 +437,7 @@ class HttpConnection(HttpToolsProtocol):
             if newest.response_started or newest is not self._running:
                 self.drop()
                 return
-            self._tell_cycles_it_is_over()
+            self._notify_cycles()
         request_id = os.urandom(8).hex()
         log.info("request.refused", status=status, code=code, request_id=request_id, client=self.client)
         self.transport.write(_refusal(status, Problem(message, code, request_id)))
@@ -451,7 +451,7 @@ class HttpConnection(HttpToolsProtocol):
         limit = self._settings.header_timeout_s
         self._refuse(408, "slow-client", f"the headers took longer than {limit:g} s; send them at once")
 
-    def _tell_cycles_it_is_over(self) -> None:
+    def _notify_cycles(self) -> None:
         """Wake whoever waits for a body, for a disconnect, or for room to write."""
         for cycle in (self._running, self.cycle):
             if cycle is not None and not cycle.response_complete:

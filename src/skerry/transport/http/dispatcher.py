@@ -105,7 +105,7 @@ class _Exchange:
         self.status = status
         return True
 
-    async def tell(self, status: int, headers: responses.HttpHeaders, body: bytes) -> None:
+    async def respond(self, status: int, headers: responses.HttpHeaders, body: bytes) -> None:
         await self.send({"type": "http.response.start", "status": status, "headers": headers})
         await self.send({"type": "http.response.body", "body": body})
 
@@ -172,17 +172,17 @@ class HttpDispatcher:
         try:
             await self._serve(exchange, scope, headers, receive)
         except (errors.SkerryError, HttpError) as error:
-            await self._tell(exchange, scope, error)
+            await self._send_error(exchange, scope, error)
         except ClientDisconnected:
             exchange.status = exchange.status or CLIENT_CLOSED_REQUEST
             _drop(scope)
         except asyncio.CancelledError:
             # Only the server's stop cancels requests. The task ends here, so nothing is swallowed.
-            await self._tell(exchange, scope, errors.Unavailable("the server is stopping; try again"))
+            await self._send_error(exchange, scope, errors.Unavailable("the server is stopping; try again"))
         except Exception as error:
             log.error("request.failed", path=_shown_path(scope), exc_info=error)
             message = f"a fault of this server; its log tells more under request id {exchange.request_id}"
-            await self._tell(exchange, scope, errors.Internal(message))
+            await self._send_error(exchange, scope, errors.Internal(message))
         finally:
             HTTP_METRICS.in_flight -= 1
             self._note(exchange, scope, self._clock.monotonic() - started)
@@ -288,7 +288,9 @@ class HttpDispatcher:
             raise _wrong_verb(method, allowed)
         raise RouteNotFound("there is nothing at this path; /openapi.json lists what there is")
 
-    async def _tell(self, exchange: _Exchange, scope: Scope, error: errors.SkerryError | HttpError) -> None:
+    async def _send_error(
+        self, exchange: _Exchange, scope: Scope, error: errors.SkerryError | HttpError
+    ) -> None:
         if isinstance(error, errors.SkerryError) and error.detail:
             log.info("request.detail", code=error.slug, detail=error.detail)
         if exchange.status:
@@ -299,10 +301,10 @@ class HttpDispatcher:
             segment = _first_segment(scope["path"])
             target = exchange.target or self._beside.get(segment)
             if target is None:
-                told = self._shapes.get(segment, responses.error_response)(error, exchange.request_id)
+                response = self._shapes.get(segment, responses.error_response)(error, exchange.request_id)
             else:
-                told = _told(target, dict(scope["headers"]), error, exchange.request_id)
-            await exchange.tell(*told)
+                response = _error_response(target, dict(scope["headers"]), error, exchange.request_id)
+            await exchange.respond(*response)
 
     def _note(self, exchange: _Exchange, scope: Scope, seconds: float) -> None:
         target = exchange.target
@@ -329,7 +331,7 @@ def _numbered_ids(chance: bytes) -> Callable[[], bytes]:
     return lambda: f"{prefix}{next(numbers):08x}".encode()
 
 
-def _told(
+def _error_response(
     target: HttpRoute,
     headers: Mapping[bytes, bytes],
     error: errors.SkerryError | HttpError,

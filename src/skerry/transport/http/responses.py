@@ -73,7 +73,7 @@ def status_of(error: errors.SkerryError) -> int:
 
 
 def error_head(error: errors.SkerryError | HttpError) -> tuple[int, str, HttpHeaders]:
-    """Status, code and headers of an answer that tells of `error`, in whatever shape its body is."""
+    """Status, code and headers of the answer for `error`, in whatever shape its body is."""
     if isinstance(error, HttpError):
         return error.status, error.code, list(error.headers)
     headers: HttpHeaders = []

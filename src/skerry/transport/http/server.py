@@ -57,7 +57,7 @@ class HttpServer:
     def __init__(
         self, app: ASGIApp, settings: HttpSettings, *, trusted_uids: frozenset[int] | None = None
     ) -> None:
-        """`trusted_uids` are the local users who always find a place; root and our own if not told."""
+        """`trusted_uids` are the local users who always find a place; root and our own if None."""
         self._settings = settings
         self._trusted_uids = peers.trusted_uids(os.geteuid()) if trusted_uids is None else trusted_uids
         self._config = uvicorn.Config(

@@ -1,7 +1,7 @@
 """WebSockets: messages of bytes in both directions, on a connection that began as a request.
 
-The request passes the front like any other, so who may not come in is told so in plain HTTP; only then it is
-accepted here. The protocol is that of the `websockets` package, which does no I/O; the connection stays
+The request passes the front like any other, so a client without access gets a plain HTTP error; only then it
+is accepted here. The protocol is that of the `websockets` package, which does no I/O; the connection stays
 `skerry.transport.http.connection.HttpConnection`, with its bounds. A client that does not read, or is not
 heard, is let go; one that sends more than is taken is held up. Without compression. A conversation is either
 of bytes, the frames of a program, or of text; the other kind is refused. To it, both may be sent.
@@ -71,11 +71,11 @@ def accept(scope: Scope, subprotocols: Sequence[str] = ()) -> Handshake:
     def choose(protocol: ServerProtocol, offered: Sequence[Subprotocol]) -> Subprotocol | None:
         return ServerProtocol.select_subprotocol(protocol, offered) if offered else None
 
-    asked = ServerProtocol(subprotocols=known or None, select_subprotocol=choose, logger=_SILENT)
+    protocol = ServerProtocol(subprotocols=known or None, select_subprotocol=choose, logger=_SILENT)
     headers = [(name.decode("latin-1"), value.decode("latin-1")) for name, value in scope["headers"]]
-    response = asked.accept(Request("/", Headers(headers)))
+    response = protocol.accept(Request("/", Headers(headers)))
     if response.status_code != 101:
-        raise HttpError(400, "bad-websocket", f"the WebSocket handshake is wrong: {asked.handshake_exc}")
+        raise HttpError(400, "bad-websocket", f"the WebSocket handshake is wrong: {protocol.handshake_exc}")
     # The Date is the server's matter.
     return [(n.lower().encode(), v.encode()) for n, v in response.headers.raw_items() if n != "Date"]
 
@@ -90,7 +90,7 @@ async def serve(
     ping_s: float = PING_S,
     speaks_text: bool = False,
 ) -> None:
-    """Complete the handshake and `converse` to its end. What it raises, the client is told on closing."""
+    """Complete the handshake and `converse` to its end. What it raises is sent to the client on closing."""
     connection: HttpConnection = scope["state"]["connection"]
     socket = WebSocket(connection, max_message, speaks_text=speaks_text)
     connection.prepare_switch()
@@ -144,7 +144,7 @@ class WebSocket:
         it."""
         await self._send(message, is_text=self._speaks_text)
 
-    async def tell(self, text: bytes) -> None:
+    async def send_text(self, text: bytes) -> None:
         """The same of text, also in a conversation of bytes: something about it, and no part of it."""
         await self._send(text, is_text=True)
 

@@ -1,6 +1,6 @@
 """Tunnels on the wire: how a node is asked for one, and the frames in it, which are the same at both ends.
 
-What goes wrong at one end is told to the other by the error's slug and text, and is raised there as the same
+What goes wrong at one end is sent to the other as the error's slug and text, and is raised there as the same
 kind of error.
 """
 
@@ -40,33 +40,33 @@ END: Final = pb.Frame(end=pb.End())
 def encode_tunnel(tunnel: TunnelRequest) -> pb.OpenTunnel:
     message = pb.OpenTunnel(id=tunnel.id, instance=tunnel.instance)
     match tunnel.stream:
-        case LogStreamRequest() as ask:
-            message.logs.CopyFrom(_told_logs(ask))
-        case ExecStreamRequest() as ask:
-            message.exec.CopyFrom(_told_exec(ask))
+        case LogStreamRequest() as request:
+            message.logs.CopyFrom(_encode_logs(request))
+        case ExecStreamRequest() as request:
+            message.exec.CopyFrom(_encode_exec(request))
         case GuestSessionRequest():
             message.session.SetInParent()
-        case GuestStreamRequest(instance, LogStreamRequest() as ask):
-            message.guest.CopyFrom(pb.GuestAsk(instance=instance, logs=_told_logs(ask)))
-        case GuestStreamRequest(instance, ExecStreamRequest() as ask):
-            message.guest.CopyFrom(pb.GuestAsk(instance=instance, exec=_told_exec(ask)))
+        case GuestStreamRequest(instance, LogStreamRequest() as request):
+            message.guest.CopyFrom(pb.GuestAsk(instance=instance, logs=_encode_logs(request)))
+        case GuestStreamRequest(instance, ExecStreamRequest() as request):
+            message.guest.CopyFrom(pb.GuestAsk(instance=instance, exec=_encode_exec(request)))
     return message
 
 
 def decode_tunnel(message: pb.OpenTunnel) -> TunnelRequest:
-    ask: StreamRequest
+    request: StreamRequest
     match message.WhichOneof("ask"):
         case "logs":
-            ask = _logs_of(message.logs)
+            request = _logs_of(message.logs)
         case "exec":
-            ask = _exec_of(message.exec)
+            request = _exec_of(message.exec)
         case "session":
-            ask = GuestSessionRequest()
+            request = GuestSessionRequest()
         case "guest":
-            ask = decode_guest(message.guest)
+            request = decode_guest(message.guest)
         case _:
             raise errors.Invalid("the server asked for a tunnel of a kind that is not known here")
-    return TunnelRequest(message.id, InstanceId(message.instance), ask)
+    return TunnelRequest(message.id, InstanceId(message.instance), request)
 
 
 def decode_guest(message: pb.GuestAsk) -> GuestStreamRequest:
@@ -77,15 +77,15 @@ def decode_guest(message: pb.GuestAsk) -> GuestStreamRequest:
         case "exec":
             return GuestStreamRequest(instance, _exec_of(message.exec))
         case _:
-            raise errors.Invalid("of an instance in a lent cell there are only logs and programs to ask for")
+            raise errors.Invalid("of an instance in a leased cell only logs and exec are available")
 
 
-def _told_logs(ask: LogStreamRequest) -> pb.LogsAsk:
-    return pb.LogsAsk(follow=ask.follow, tail=ask.tail, stream=ask.stream or "")
+def _encode_logs(request: LogStreamRequest) -> pb.LogsAsk:
+    return pb.LogsAsk(follow=request.follow, tail=request.tail, stream=request.stream or "")
 
 
-def _told_exec(ask: ExecStreamRequest) -> pb.ExecAsk:
-    return copy_fields(pb.ExecAsk, ask)
+def _encode_exec(request: ExecStreamRequest) -> pb.ExecAsk:
+    return copy_fields(pb.ExecAsk, request)
 
 
 def _logs_of(logs: pb.LogsAsk) -> LogStreamRequest:

@@ -157,7 +157,7 @@ class ContractTunnelSession:
     async def _tell(self, socket: WebSocket, told: ContractStatusMessage | None) -> ContractStatusMessage:
         contract_state = self._tunnels.contract_state(self._contract)
         if contract_state != told:
-            await socket.tell(json_codec.encode(contract_state))
+            await socket.send_text(json_codec.encode(contract_state))
         return contract_state
 
 

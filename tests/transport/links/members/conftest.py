@@ -62,7 +62,7 @@ class FakeServes:
         self.begun: list[ForwardedCall] = []
         self.cancelled: list[ForwardedCall] = []
         self.hears: list[tuple[NodeId, MemberLoad]] = []
-        self.answers: Callable[[ForwardedCall], bytes] = lambda call: call.ask.params
+        self.answers: Callable[[ForwardedCall], bytes] = lambda call: call.request.params
         self.codes: dict[str, bytes] = {}
         self.results: dict[str, AsyncCallResult] = {}
         self.copies: list[ResultCopy] = []
@@ -95,7 +95,7 @@ class FakeServes:
         self.on_standing()
         return STANDING
 
-    def heard(self, node: NodeId, standing: MemberLoad) -> None:
+    def load_reported(self, node: NodeId, standing: MemberLoad) -> None:
         self.hears.append((node, standing))
 
     async def code(self, digest: Digest) -> bytes:

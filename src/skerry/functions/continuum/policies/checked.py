@@ -28,7 +28,7 @@ class CheckedPolicy:
     def __init__(self, policy: RoutingPolicy) -> None:
         self.name = policy.name
         self._policy = policy
-        self._told: set[str] = set()
+        self._reported: set[str] = set()
 
     def decide(self, demand: CallDemand, view: CandidateView, learnt: CallTimeModel) -> RoutingDecision:
         decision: RoutingDecision = RUN
@@ -40,8 +40,8 @@ class CheckedPolicy:
             raised, fault = error, f"it raised {type(error).__name__}"
         if not fault:
             return decision
-        if fault not in self._told:
-            self._told.add(fault)
+        if fault not in self._reported:
+            self._reported.add(fault)
             log.error("policy.overruled", policy=self.name, because=fault, exc_info=raised)
         return RUN
 

@@ -66,7 +66,7 @@ def _made(name: str, point: metadata.EntryPoint, classes: Sequence[QosClass]) ->
         make = point.load()
     except Exception as error:
         raise _bad(
-            f"policy {name!r} of {whose} cannot be imported: {_told(error)}; mend {point.value}"
+            f"policy {name!r} of {whose} cannot be imported: {_describe(error)}; mend {point.value}"
         ) from error
     if not callable(make):
         raise _bad(
@@ -77,7 +77,7 @@ def _made(name: str, point: metadata.EntryPoint, classes: Sequence[QosClass]) ->
         return make(tuple(classes))
     except Exception as error:
         raise _bad(
-            f"policy {name!r} of {whose} cannot be made: {_told(error)}; {point.value} is called with one "
+            f"policy {name!r} of {whose} cannot be made: {_describe(error)}; {point.value} takes one "
             "argument, the classes"
         ) from error
 
@@ -106,7 +106,7 @@ def _whose(points: Sequence[metadata.EntryPoint]) -> str:
     )
 
 
-def _told(error: Exception) -> str:
+def _describe(error: Exception) -> str:
     return f"{type(error).__name__}: {error}"
 
 

@@ -110,11 +110,11 @@ class ClientLink(MemberLink[ReplyMessage]):
         within_s = None if call.deadline_s is None else call.deadline_s + self._manners.timeout_s
         answer = self._loop.create_future()
         if begins is None:
-            return await self._ask(
+            return await self._request(
                 LinkCall(answer, number, self.send, at_once=at_once), number, frame, within_s
             )
         request = LinkCall(answer, number, self.send, at_once=False, ready=self._loop.create_future())
-        return await self._ask(request, number, frame, within_s, lambda: self._begin(request, begins))
+        return await self._request(request, number, frame, within_s, lambda: self._begin(request, begins))
 
     async def _begin(self, call: LinkCall, begins: BeforeStart) -> None:
         """Once the neighbour is ready, have it written down that the call runs, and then let it."""
@@ -132,7 +132,7 @@ class ClientLink(MemberLink[ReplyMessage]):
         frame = encode_frame(messages.PingMessage(number, mine))
         await self._may_send()
         request = LinkPing(self._loop.create_future(), self._manners.clock.monotonic)
-        standing, took_s = await self._ask(request, number, frame, self._manners.timeout_s)
+        standing, took_s = await self._request(request, number, frame, self._manners.timeout_s)
         self._round_trips.append(took_s)
         return standing, min(self._round_trips)
 
@@ -142,13 +142,15 @@ class ClientLink(MemberLink[ReplyMessage]):
         request = LinkFetch(self._loop.create_future(), digest, self._manners.max_code_bytes)
         # This long for each piece: a disk may be slower than a neighbour that only has to say a word.
         within_s = _LOOKS * self._manners.timeout_s
-        return await self._ask(request, number, encode_frame(messages.FetchCode(number, digest)), within_s)
+        return await self._request(
+            request, number, encode_frame(messages.FetchCode(number, digest)), within_s
+        )
 
     async def poll(self, id: str) -> AsyncCallResult | None:
         number = self._next()
         await self._may_send()
         request = LinkPoll(self._loop.create_future())
-        return await self._ask(
+        return await self._request(
             request, number, encode_frame(messages.PollCall(number, id)), self._manners.timeout_s
         )
 
@@ -158,7 +160,7 @@ class ClientLink(MemberLink[ReplyMessage]):
         number = self._next()
         await self._may_send()
         request = LinkStore(self._loop.create_future())
-        await self._ask(request, number, encode_frame(messages.StoreCode(number, digest, source)), None)
+        await self._request(request, number, encode_frame(messages.StoreCode(number, digest, source)), None)
 
     async def list_code(self, known: str) -> CodeList:
         self._check_keeps_copies()
@@ -166,7 +168,7 @@ class ClientLink(MemberLink[ReplyMessage]):
         await self._may_send()
         request = LinkCodeListing(self._loop.create_future())
         frame = encode_frame(messages.ListCode(number, known))
-        return await self._ask(request, number, frame, self._manners.timeout_s)
+        return await self._request(request, number, frame, self._manners.timeout_s)
 
     async def store_result(self, copy: ResultCopy) -> None:
         self._check_keeps_copies()
@@ -176,7 +178,7 @@ class ClientLink(MemberLink[ReplyMessage]):
             raise CopyRefused(f"{self.peer} takes messages of at most {self._max_sent} bytes")
         await self._may_send()
         request = LinkStore(self._loop.create_future())
-        await self._ask(request, number, frame, _LOOKS * self._manners.timeout_s)
+        await self._request(request, number, frame, _LOOKS * self._manners.timeout_s)
 
     def _check_keeps_copies(self) -> None:
         if self._version < messages.COPIES_SINCE:
@@ -216,7 +218,7 @@ class ClientLink(MemberLink[ReplyMessage]):
         if self._is_over:
             raise errors.Unavailable(f"the link to {self.peer} has ended")
 
-    async def _ask(
+    async def _request(
         self,
         request: LinkRequest[T],
         number: int,

@@ -34,7 +34,7 @@ class LinkAccess(Protocol):
 
 
 class MemberSource(Protocol):
-    """Who takes calls, as the control plane knows it or told it."""
+    """The members that take calls, as the control plane has them or sent them."""
 
     @property
     def all(self) -> tuple[ContinuumMember, ...]: ...

@@ -47,7 +47,7 @@ _CALLS = metrics.counter("skerry_far_calls_total", "Calls handed to neighbours",
 _DONE, _NOT_STARTED, _MAY_HAVE_RUN = map(_CALLS.labels, ("done", "not_started", "may_have_run"))
 
 
-class _Way:
+class _MemberRoute:
     """How a member is reached."""
 
     __slots__ = ("dialling", "failures", "link", "member", "reason", "retry_at")
@@ -85,7 +85,7 @@ class LinkPool:
         self._manners = ClientLinkDeps(
             here, clock, access, timeout_s, framing.max_frame_bytes(settings), settings.max_code_bytes
         )
-        self._ways: dict[NodeId, _Way] = {}
+        self._routes: dict[NodeId, _MemberRoute] = {}
         self._links: set[ClientLink] = set()  # also those that are being dialled, and those that end
         self._is_closed = False
         access.listen(self._check_access)
@@ -140,23 +140,25 @@ class LinkPool:
     def keep(self, members: Iterable[ContinuumMember]) -> None:
         """These are all the members now. Links to others end, as soon as what was asked there is answered."""
         addresses = {member.node: member.address for member in members}
-        for way in list(self._ways.values()):
-            if addresses.get(way.member.node) != way.member.address:
-                self._forget(way)
+        for route in list(self._routes.values()):
+            if addresses.get(route.member.node) != route.member.address:
+                self._forget(route)
 
     def unreachable(self) -> dict[NodeId, str]:
         """Why members cannot be reached that were dialled in vain, and what to do."""
         return {
-            node: f"{way.reason}; calls, code and results of functions cannot get there: open that port "
+            node: f"{route.reason}; calls, code and results of functions cannot get there: open that port "
             "on the node, or set functions.neighbour_address there"
-            for node, way in self._ways.items()
-            if way.failures
+            for node, route in self._routes.items()
+            if route.failures
         }
 
     async def close(self) -> None:
         """End all links at once, with whatever is under way."""
         self._is_closed = True
-        await tasks.cancel_and_wait([way.dialling for way in self._ways.values() if way.dialling is not None])
+        await tasks.cancel_and_wait(
+            [route.dialling for route in self._routes.values() if route.dialling is not None]
+        )
         links = list(self._links)
         for link in links:
             link.abort()
@@ -168,40 +170,40 @@ class LinkPool:
             link.check_access()
 
     def _open_link(self, member: ContinuumMember) -> ClientLink | None:
-        way = self._ways.get(member.node)
-        if way is None or way.link is None or not way.link.takes_more:
+        route = self._routes.get(member.node)
+        if route is None or route.link is None or not route.link.takes_more:
             return None
-        return way.link if way.member.address == member.address else None
+        return route.link if route.member.address == member.address else None
 
     async def _reach(self, member: ContinuumMember, *, despite_backoff: bool = False) -> ClientLink:
         """A link to `member`; `Unavailable` says why there is none."""
         if self._is_closed:
             raise errors.Unavailable("this node is stopping")
-        way = self._ways.get(member.node)
-        if way is not None and way.member.address != member.address:
-            self._forget(way)
-            way = None
-        if way is None:
-            way = self._ways[member.node] = _Way(member)
-        if way.dialling is None:
-            if self._clock.monotonic() < way.retry_at and not despite_backoff:
-                raise errors.Unavailable(way.reason)
-            way.dialling = asyncio.create_task(self._dial(way))
-        await asyncio.wait([way.dialling])
-        if way.link is None or not way.link.takes_more:
-            raise errors.Unavailable(way.reason or f"the link to {member.name} has ended")
-        return way.link
+        route = self._routes.get(member.node)
+        if route is not None and route.member.address != member.address:
+            self._forget(route)
+            route = None
+        if route is None:
+            route = self._routes[member.node] = _MemberRoute(member)
+        if route.dialling is None:
+            if self._clock.monotonic() < route.retry_at and not despite_backoff:
+                raise errors.Unavailable(route.reason)
+            route.dialling = asyncio.create_task(self._dial(route))
+        await asyncio.wait([route.dialling])
+        if route.link is None or not route.link.takes_more:
+            raise errors.Unavailable(route.reason or f"the link to {member.name} has ended")
+        return route.link
 
-    def _forget(self, way: _Way) -> None:
-        del self._ways[way.member.node]
-        if way.dialling is not None:
-            way.dialling.cancel()
-        if way.link is not None:
-            way.link.retire()
+    def _forget(self, route: _MemberRoute) -> None:
+        del self._routes[route.member.node]
+        if route.dialling is not None:
+            route.dialling.cancel()
+        if route.link is not None:
+            route.link.retire()
 
-    async def _dial(self, way: _Way) -> None:
+    async def _dial(self, route: _MemberRoute) -> None:
         """Have a link in `way`, or the reason why there is none."""
-        link = ClientLink(way.member, self._manners, self._links.discard)
+        link = ClientLink(route.member, self._manners, self._links.discard)
         self._links.add(link)
         reason = "the node is stopping, or the member has left"  # if this is cancelled
         try:
@@ -217,12 +219,12 @@ class LinkPool:
         except OSError as error:
             reason = error.strerror or str(error)
         else:
-            way.link, way.failures, way.reason, reason = link, 0, "", ""
-            log.info("neighbour.linked", node=way.member.node, address=way.member.address)
+            route.link, route.failures, route.reason, reason = link, 0, "", ""
+            log.info("neighbour.linked", node=route.member.node, address=route.member.address)
         finally:
-            way.dialling = None
+            route.dialling = None
             if reason:
-                self._failed(way, link, reason)
+                self._failed(route, link, reason)
 
     async def _connect(self, link: ClientLink) -> None:
         host, port = _split(link.member.address)
@@ -237,19 +239,19 @@ class LinkPool:
             ssl_shutdown_timeout=_SHUTDOWN_S,
         )
 
-    def _failed(self, way: _Way, link: ClientLink, reason: str) -> None:
+    def _failed(self, route: _MemberRoute, link: ClientLink, reason: str) -> None:
         link.abort()
         if not link.welcomed.cancel() and not link.welcomed.cancelled():
-            link.welcomed.exception()  # it is told here, and nobody waits for it any more
+            link.welcomed.exception()  # it is handled here, and nobody waits for it any more
         if not link.is_connected:
             self._links.discard(link)  # the loop has nothing to tell of it any more
-        way.link = None
-        way.reason = f"{link.peer} cannot be reached: {reason}"
-        way.retry_at = self._clock.monotonic() + self._backoff.delay(way.failures)
-        way.failures += 1
-        if way.failures == 1:  # not each time while it is away
+        route.link = None
+        route.reason = f"{link.peer} cannot be reached: {reason}"
+        route.retry_at = self._clock.monotonic() + self._backoff.delay(route.failures)
+        route.failures += 1
+        if route.failures == 1:  # not each time while it is away
             log.warning(
-                "neighbour.unreachable", node=way.member.node, address=way.member.address, reason=reason
+                "neighbour.unreachable", node=route.member.node, address=route.member.address, reason=reason
             )
 
 

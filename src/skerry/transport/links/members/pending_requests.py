@@ -1,6 +1,6 @@
 """What whoever dialled waits for, one kind of request each: what answers it, and what its loss means.
 
-A request is told every message with its number until it is over. Which failures of a call leave no doubt
+A request gets every message with its number until it is over. Which failures of a call leave no doubt
 that it was not run is decided here and nowhere else:
 
     before                                              the link ends or nothing comes in time

@@ -3,7 +3,7 @@
 `skerry.transport.links.members.server` owns these; what is done is
 `skerry.functions.continuum.member_api.MemberService`'. A call has a task from its turn to its answer, and
 ends with its link. What can be answered at once is, where it comes in. Until a neighbour has said who it is,
-as its certificate does, it is asked nothing and told nothing.
+as its certificate does, it gets no request and no answer.
 """
 
 from __future__ import annotations
@@ -169,7 +169,7 @@ class ServerLink(MemberLink[RequestMessage]):
         elif self.node is None:
             raise MalformedFrame(f"{type(message).__name__} before a hello")
         elif isinstance(message, messages.InvokeFunction):
-            self._start(message, self._invoke, len(message.call.ask.params))
+            self._start(message, self._invoke, len(message.call.request.params))
         elif isinstance(message, messages.StartCall):
             call = self._calls.get(message.number)
             if call is not None and call.go is not None and not call.go.done():
@@ -213,7 +213,7 @@ class ServerLink(MemberLink[RequestMessage]):
         if ping.standing is None:
             self.send(messages.PongMessage(ping.number))
         else:
-            self._serves.heard(node, ping.standing)
+            self._serves.load_reported(node, ping.standing)
             self.send(messages.PongMessage(ping.number, self._serves.standing()))
 
     def _wait_no_more(self) -> None:
@@ -222,9 +222,9 @@ class ServerLink(MemberLink[RequestMessage]):
     # What is done for it
 
     def _start(
-        self, asked: A, work: Callable[[A, _Call], Awaitable[bytearray]], params_bytes: int = 0
+        self, request: A, work: Callable[[A, _Call], Awaitable[bytearray]], params_bytes: int = 0
     ) -> None:
-        number = asked.number
+        number = request.number
         if number in self._calls:
             raise MalformedFrame(f"number {number} a second time")
         if self.is_stopping:
@@ -237,14 +237,14 @@ class ServerLink(MemberLink[RequestMessage]):
         else:
             call = self._calls[number] = _Call(params_bytes)
             self._params_bytes += params_bytes
-            self._input.begin_call(partial(self._begin, asked, call, work), _CALL_S)
+            self._input.begin_call(partial(self._begin, request, call, work), _CALL_S)
 
-    def _begin(self, asked: A, call: _Call, work: Callable[[A, _Call], Awaitable[bytearray]]) -> bool:
+    def _begin(self, request: A, call: _Call, work: Callable[[A, _Call], Awaitable[bytearray]]) -> bool:
         """True if the call is still wanted."""
-        number = asked.number
+        number = request.number
         if self._calls.get(number) is not call:
             return False
-        call.task = self._loop.create_task(self._perform(asked, call, work))
+        call.task = self._loop.create_task(self._perform(request, call, work))
         # Not in the task: one that is cancelled before its first step never runs.
         call.task.add_done_callback(lambda task: self._ended(number, is_cancelled=task.cancelled()))
         return True
@@ -269,33 +269,33 @@ class ServerLink(MemberLink[RequestMessage]):
 
     async def _perform(
         self,
-        asked: A,
+        request: A,
         call: _Call,
         work: Callable[[A, _Call], Awaitable[bytearray]],
     ) -> None:
         """Do it and send its answer, or why there is none."""
         try:
-            frame = await work(asked, call)
+            frame = await work(request, call)
         except errors.SkerryError as error:
             if error.detail:
                 log.info("neighbour.call_refused", peer=self.peer, kind=error.slug, detail=error.detail)
-            frame = encode_frame(messages.LinkRefusal(asked.number, error.slug, error.message))
+            frame = encode_frame(messages.LinkRefusal(request.number, error.slug, error.message))
         except Exception as error:
             log.error("neighbour.call_broke", peer=self.peer, error=repr(error), exc_info=error)
             frame = encode_frame(
                 messages.LinkRefusal(
-                    asked.number, errors.Internal.slug, _FAULT, may_have_run=call.may_have_run
+                    request.number, errors.Internal.slug, _FAULT, may_have_run=call.may_have_run
                 )
             )
         self.send_frame(frame)
 
-    async def _invoke(self, asked: messages.InvokeFunction, call: _Call) -> bytearray:
-        number, far = asked.number, asked.call
-        if asked.at_once and self._serves.has_warm(far.ask.function):
+    async def _invoke(self, request: messages.InvokeFunction, call: _Call) -> bytearray:
+        number, far = request.number, request.call
+        if request.at_once and self._serves.has_warm(far.request.function):
             call.may_have_run = True
             report = await self._serves.invoke(far, begins=None)
         else:
-            report = await self._serves.invoke(far, begins=lambda: self._ask_to_run(number, call))
+            report = await self._serves.invoke(far, begins=lambda: self._confirm_start(number, call))
         frame = encode_frame(messages.CallDone(number, report))
         if len(frame) > self._max_sent:
             frame = encode_frame(
@@ -305,7 +305,7 @@ class ServerLink(MemberLink[RequestMessage]):
             await self.writable()
         return frame
 
-    async def _ask_to_run(self, number: int, call: _Call) -> None:
+    async def _confirm_start(self, number: int, call: _Call) -> None:
         """There is a worker: ask whether it shall run, which it does not unless the word comes in time."""
         call.go = self._loop.create_future()
         self.send(messages.CallReady(number))
@@ -316,21 +316,21 @@ class ServerLink(MemberLink[RequestMessage]):
             raise errors.TimedOut("whoever asked for the call did not say that it shall run") from None
         call.may_have_run = True
 
-    def _list_code(self, asked: messages.ListCode) -> None:
-        listed = self._serves.list_code(asked.known)
-        frame = encode_frame(messages.CodeListReply(asked.number, listed))
+    def _list_code(self, request: messages.ListCode) -> None:
+        listed = self._serves.list_code(request.known)
+        frame = encode_frame(messages.CodeListReply(request.number, listed))
         if len(frame) > self._max_sent:
             raise MalformedFrame("the list of code is longer than whoever asks takes")
         self.send_frame(frame)
 
-    async def _store_code(self, asked: messages.StoreCode, _: _Call) -> bytearray:
+    async def _store_code(self, request: messages.StoreCode, _: _Call) -> bytearray:
         with self._transferring():
-            await self._serves.store_code(asked.digest, asked.source)
-        return encode_frame(messages.StoreReply(asked.number))
+            await self._serves.store_code(request.digest, request.source)
+        return encode_frame(messages.StoreReply(request.number))
 
-    async def _store_result(self, asked: messages.StoreResult, _: _Call) -> bytearray:
-        await self._serves.store_result(asked.copy)
-        return encode_frame(messages.StoreReply(asked.number))
+    async def _store_result(self, request: messages.StoreResult, _: _Call) -> bytearray:
+        await self._serves.store_result(request.copy)
+        return encode_frame(messages.StoreReply(request.number))
 
     @contextlib.contextmanager
     def _transferring(self) -> Iterator[None]:
@@ -343,18 +343,18 @@ class ServerLink(MemberLink[RequestMessage]):
         finally:
             self._fetches -= 1
 
-    async def _fetch(self, asked: messages.FetchCode, _: _Call) -> bytearray:
+    async def _fetch(self, request: messages.FetchCode, _: _Call) -> bytearray:
         with self._transferring():
-            code = memoryview(await self._serves.code(asked.digest))
+            code = memoryview(await self._serves.code(request.digest))
             while len(code) > _PIECE_BYTES:
                 await self.writable()
-                self.send(messages.CodeChunk(asked.number, bytes(code[:_PIECE_BYTES]), is_last=False))
+                self.send(messages.CodeChunk(request.number, bytes(code[:_PIECE_BYTES]), is_last=False))
                 code = code[_PIECE_BYTES:]
             await self.writable()
-            return encode_frame(messages.CodeChunk(asked.number, bytes(code), is_last=True))
+            return encode_frame(messages.CodeChunk(request.number, bytes(code), is_last=True))
 
-    async def _poll(self, asked: messages.PollCall, _: _Call) -> bytearray:
-        frame = encode_frame(messages.PollReply(asked.number, await self._serves.poll(asked.id)))
+    async def _poll(self, request: messages.PollCall, _: _Call) -> bytearray:
+        frame = encode_frame(messages.PollReply(request.number, await self._serves.poll(request.id)))
         if len(frame) > self._max_sent:
             raise errors.TooLarge(
                 f"the result takes {len(frame)} bytes, and whoever asks takes {self._max_sent}; ask here"

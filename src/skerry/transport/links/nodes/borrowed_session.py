@@ -1,7 +1,7 @@
 """A borrowed node's session over a contract's tunnel: the conversation of any node, filtered.
 
 `skerry.market.buyer.borrowed_node_session` opens the tunnel and says what the node is here. What the node
-says of itself is replaced by that; it is not told where our servers are, and tunnels are not its to dial.
+says of itself is replaced by that; it does not get the addresses of our servers, and does not dial tunnels.
 """
 
 from __future__ import annotations
@@ -68,8 +68,8 @@ class _FilteredNodeStream:
     async def send_message(self, message: pb.ToNode) -> None:
         match message.WhichOneof("message"):
             case "open_tunnel":
-                asked = tunnel_codec.decode_tunnel(message.open_tunnel)
-                joined = asyncio.ensure_future(self._hooks.join(asked))
+                request = tunnel_codec.decode_tunnel(message.open_tunnel)
+                joined = asyncio.ensure_future(self._hooks.join(request))
                 self.joined.add(joined)
                 joined.add_done_callback(self.joined.discard)
             case "servers":
@@ -85,4 +85,4 @@ class _FilteredNodeStream:
 
 
 def _always() -> None:
-    """A borrowed node is heard for as long as its door is kept open."""
+    """A borrowed node is connected for as long as its tunnel is open."""

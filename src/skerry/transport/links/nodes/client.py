@@ -58,14 +58,14 @@ class GrpcControlDialer:
 
 @asynccontextmanager
 async def open_remote_tunnel(
-    target: str, tls: ssl.SSLContext, node: NodeId, instance: InstanceId, ask: StreamRequest
+    target: str, tls: ssl.SSLContext, node: NodeId, instance: InstanceId, request: StreamRequest
 ) -> AsyncIterator[GrpcTunnel]:
     """A tunnel to an instance on a node that is connected to the server at `target`, asked for by another."""
-    wanted = pb.Reach(node=node, tunnel=tunnel_codec.encode_tunnel(TunnelRequest("", instance, ask)))
+    wanted = pb.Reach(node=node, tunnel=tunnel_codec.encode_tunnel(TunnelRequest("", instance, request)))
     channel = dial(target, tls)
     try:
         async with _opened(ServerServiceStub(channel).Reach) as stream:
-            with _told(stream, f"reach node {node} by way of the server that it is connected to"):
+            with _server_errors(stream, f"reach node {node} by way of the server that it is connected to"):
                 async with asyncio.timeout(_REACH_S):
                     await stream.send_message(pb.Frame(reach=wanted))
                     await stream.recv_initial_metadata()
@@ -84,7 +84,7 @@ class GrpcControlConnection:
 
     async def hello(self, hello: NodeHello) -> SessionConfig:
         await self.send(hello)
-        with _told(self._stream, _AIM):
+        with _server_errors(self._stream, _AIM):
             first = await self._stream.recv_message()
             if first is None:
                 await self._stream.recv_trailing_metadata()  # raises what the server has against us
@@ -95,7 +95,7 @@ class GrpcControlConnection:
     async def messages(self) -> AsyncIterator[ServerMessage]:
         reader = messages.MessageReader()
         while True:
-            with _told(self._stream, _AIM):
+            with _server_errors(self._stream, _AIM):
                 message = await self._stream.recv_message()
                 if message is None:
                     await self._stream.recv_trailing_metadata()
@@ -104,14 +104,14 @@ class GrpcControlConnection:
                 yield down
 
     async def send(self, message: NodeMessage) -> None:
-        with _told(self._stream, _AIM):
+        with _server_errors(self._stream, _AIM):
             async with self._sending:
                 await self._stream.send_message(messages.encode_node_message(message))
 
     @asynccontextmanager
     async def tunnel(self, id: str) -> AsyncIterator[GrpcTunnel]:
         async with _opened(NodeServiceStub(self._channel).Tunnel) as stream:
-            with _told(stream, "open the tunnel"):
+            with _server_errors(stream, "open the tunnel"):
                 await stream.send_message(pb.Frame(open=id))
                 await stream.recv_initial_metadata()
             yield GrpcTunnel(stream)
@@ -128,7 +128,7 @@ class GrpcTunnel:
     async def receive(self) -> bytes | None:
         if self._is_ended:
             return None
-        with _told(self._stream, "read from the tunnel"):
+        with _server_errors(self._stream, "read from the tunnel"):
             frame = await self._stream.recv_message()
             if frame is None:
                 await self._stream.recv_trailing_metadata()
@@ -154,14 +154,14 @@ class GrpcTunnel:
         await self._send(tunnel_codec.encode_failure(error))
 
     async def _send(self, frame: pb.Frame) -> None:
-        with _told(self._stream, "write to the tunnel"):
+        with _server_errors(self._stream, "write to the tunnel"):
             async with self._sending:
                 await self._stream.send_message(frame)
 
 
 @contextmanager
-def _told(stream: Stream[S, R], aim: str) -> Iterator[None]:
-    """What goes wrong inside leaves as the server's word on it, if it had one."""
+def _server_errors(stream: Stream[S, R], aim: str) -> Iterator[None]:
+    """Raise what goes wrong inside as the error that the server sent, if it sent one."""
     with map_errors(aim):
         try:
             yield
@@ -178,6 +178,6 @@ async def _opened(method: ServiceMethod[S, R]) -> AsyncIterator[Stream[S, R]]:
     try:
         yield stream
     finally:
-        # grpclib waits for the server to end the call if it is told that all is well.
+        # grpclib waits for the server to end the call if no error is passed.
         given_up = asyncio.CancelledError()
         await stream.__aexit__(asyncio.CancelledError, given_up, None)

@@ -36,10 +36,10 @@ class CodeService(CodeServiceBase):
 
     async def Fetch(self, stream: Stream[pb.CodeAsk, pb.CodePart]) -> None:  # noqa: N802 - gRPC's name
         caller = caller_of(stream)
-        ask = await request_of(stream)
+        request = await request_of(stream)
         if caller.role is Role.NODE and not self._is_member(NodeId(caller.node)):
             raise errors.Forbidden(f"node {caller.node} takes no calls of functions, and so gets no code")
-        archive = await self._archive(Digest(ids.check_digest(ask.digest, "digest")))
+        archive = await self._archive(Digest(ids.check_digest(request.digest, "digest")))
         for at in range(0, len(archive), _PART_BYTES):
             await stream.send_message(pb.CodePart(data=archive[at : at + _PART_BYTES]))
 

@@ -49,15 +49,15 @@ class DepartureService(DepartureServiceBase):
         within_s = request.within_s if request is not None else 0.0
         by = self._clock.now() + within_s if within_s else None
         await self._nodes.drain(node, actor=caller.name, by=by)
-        told = None
-        while (left := self._nodes.count(node)) or told is None:
-            if left != told:
+        sent = None
+        while (left := self._nodes.count(node)) or sent is None:
+            if left != sent:
                 await stream.send_message(pb.DrainProgress(instances=left))
-            told = left
+            sent = left
             if self._nodes.get(node).status is NodeStatus.DRAINED:
                 return
             await asyncio.sleep(_LOOK_S)
-        if told:
+        if sent:
             await stream.send_message(pb.DrainProgress(instances=0))
 
     async def Leave(self, stream: Stream[pb.LeaveRequest, pb.LeaveReply]) -> None:  # noqa: N802 - gRPC's name

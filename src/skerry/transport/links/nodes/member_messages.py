@@ -37,10 +37,10 @@ def decode_members(parts: Sequence[pb.Members]) -> MemberList:
     return MemberList(tuple(decode_member(member) for part in parts for member in part.members))
 
 
-def encode_functions(told: FunctionUpdate) -> Iterator[pb.Functions]:
-    removed = told.removed
-    for part, is_more in split_into_parts(told.functions, encode_function, beside=sum(map(len, removed))):
-        yield pb.Functions(whole=told.is_full, more=is_more, functions=part, gone=removed)
+def encode_functions(update: FunctionUpdate) -> Iterator[pb.Functions]:
+    removed = update.removed
+    for part, is_more in split_into_parts(update.functions, encode_function, beside=sum(map(len, removed))):
+        yield pb.Functions(whole=update.is_full, more=is_more, functions=part, gone=removed)
         removed = ()
 
 

@@ -18,14 +18,14 @@ P = TypeVar("P", pb.Orders, pb.Members, pb.Functions, pb.Revocations)
 
 
 def split_into_parts(
-    things: Sequence[T], told: Callable[[T], M], *, beside: int = 0
+    things: Sequence[T], encode: Callable[[T], M], *, beside: int = 0
 ) -> Iterator[tuple[list[M], bool]]:
     """`things` as messages, in parts of which there is at least one, each with whether more follow. In the
     first there are `beside` bytes more."""
     part: list[M] = []
     size = beside
     for thing in things:
-        message = told(thing)
+        message = encode(thing)
         size += message.ByteSize()
         if size > PART_BYTES and part:
             yield part, True

@@ -128,7 +128,7 @@ def _networks_of(texts: Sequence[str], field: str) -> tuple[str, ...]:
 
 
 def encode_reports(batch: ReportBatch) -> pb.Reports:
-    return pb.Reports(sequence=batch.sequence, reports=[_told_report(report) for report in batch.reports])
+    return pb.Reports(sequence=batch.sequence, reports=[_encode_report(report) for report in batch.reports])
 
 
 def decode_reports(message: pb.Reports) -> ReportBatch:
@@ -138,9 +138,9 @@ def decode_reports(message: pb.Reports) -> ReportBatch:
 def encode_claims(claims: ClaimBatch) -> pb.Claims:
     return pb.Claims(
         claims=[
-            pb.Claim(receipt=claim.receipt, report=_told_report(claim.report)) for claim in claims.claims
+            pb.Claim(receipt=claim.receipt, report=_encode_report(claim.report)) for claim in claims.claims
         ],
-        revoked=map(_told_revoked, claims.revoked),
+        revoked=map(_encode_revoked, claims.revoked),
     )
 
 
@@ -153,7 +153,7 @@ def decode_claims(message: pb.Claims) -> ClaimBatch:
     )
 
 
-def _told_report(report: InstanceReport) -> pb.Report:
+def _encode_report(report: InstanceReport) -> pb.Report:
     return pb.Report(
         instance=report.instance,
         generation=report.generation,
@@ -200,7 +200,7 @@ def _metric_of(message: pb.Report) -> float | None:
     return message.metric if message.HasField("metric") and math.isfinite(message.metric) else None
 
 
-# What a node is told
+# Messages to a node
 
 
 def encode_welcome(welcome: SessionConfig) -> pb.ToNode:
@@ -216,7 +216,7 @@ def encode_server_message(message: ServerMessage) -> Iterator[pb.ToNode]:
     """`message` in as many parts as it takes."""
     match message:
         case OrderUpdate():
-            for part in _told_orders(message):
+            for part in _encode_orders(message):
                 yield pb.ToNode(orders=part)
         case ReportAck():
             yield pb.ToNode(acknowledged=pb.Acknowledged(sequence=message.sequence))
@@ -231,7 +231,7 @@ def encode_server_message(message: ServerMessage) -> Iterator[pb.ToNode]:
             for few in member_messages.encode_functions(message):
                 yield pb.ToNode(functions=few)
         case RevocationUpdate():
-            for revoked, is_more in split_into_parts(message.revoked, _told_revoked):
+            for revoked, is_more in split_into_parts(message.revoked, _encode_revoked):
                 yield pb.ToNode(revocations=pb.Revocations(more=is_more, revoked=revoked))
         case SessionHeartbeat():
             yield HEARTBEAT
@@ -263,8 +263,8 @@ class MessageReader:
                 some = self._members.add(message.members, len(message.members.members))
                 return None if some is None else member_messages.decode_members(some)
             case "functions":
-                told = message.functions
-                few = self._functions.add(told, len(told.functions) + len(told.gone))
+                functions = message.functions
+                few = self._functions.add(functions, len(functions.functions) + len(functions.gone))
                 return None if few is None else member_messages.decode_functions(few)
             case "revocations":
                 revoked = self._revocations.add(message.revocations, len(message.revocations.revoked))
@@ -285,9 +285,9 @@ class MessageReader:
                 raise errors.Invalid("the server sent a message of a kind that is not known here")
 
 
-def _told_orders(orders: OrderUpdate) -> Iterator[pb.Orders]:
+def _encode_orders(orders: OrderUpdate) -> Iterator[pb.Orders]:
     removed = orders.removed
-    for part, is_more in split_into_parts(orders.orders, _told_order, beside=sum(map(len, removed))):
+    for part, is_more in split_into_parts(orders.orders, _encode_order, beside=sum(map(len, removed))):
         yield pb.Orders(
             sequence=orders.sequence, whole=orders.is_full, more=is_more, orders=part, gone=removed
         )
@@ -306,7 +306,7 @@ def _orders_of(parts: Sequence[pb.Orders]) -> OrderUpdate:
     )
 
 
-def _told_revoked(revoked: RevokedCertificate) -> pb.RevokedCertificate:
+def _encode_revoked(revoked: RevokedCertificate) -> pb.RevokedCertificate:
     return copy_fields(pb.RevokedCertificate, revoked)
 
 
@@ -322,7 +322,7 @@ def _revocations_of(parts: Sequence[pb.Revocations]) -> RevocationUpdate:
     )
 
 
-def _told_order(order: InstanceOrder) -> pb.Order:
+def _encode_order(order: InstanceOrder) -> pb.Order:
     spec = order.spec
     return pb.Order(
         instance=order.instance,
@@ -337,7 +337,7 @@ def _told_order(order: InstanceOrder) -> pb.Order:
             room=encode_resources(spec.resources),
             ports=[str(mapping) for mapping in spec.ports],
             restart=spec.restart.when,
-            # Nodes of before `restart_unlimited` restart as often as they can be told to.
+            # Nodes of before `restart_unlimited` restart as often as an order can say.
             restart_budget=MAX_RESTART_BUDGET if spec.restart.budget is None else spec.restart.budget,
             restart_unlimited=spec.restart.budget is None,
             checks=check_messages.encode_checks(spec.checks),

@@ -86,10 +86,10 @@ class ServerTunnelService(ServerServiceBase):
         if first.WhichOneof("frame") != "reach":
             raise errors.Invalid("the first frame must say what is to be reached", field="reach")
         node = NodeId(ids.check_id(first.reach.node, "node"))
-        asked = tunnel_codec.decode_tunnel(first.reach.tunnel)
-        instance = InstanceId(ids.check_id(asked.instance, "instance"))
+        request = tunnel_codec.decode_tunnel(first.reach.tunnel)
+        instance = InstanceId(ids.check_id(request.instance, "instance"))
         # Of the nodes that are connected here only, so no tunnel ever goes from server to server to server.
-        async with self._sessions.open_tunnel(node, instance, asked.stream) as end:
+        async with self._sessions.open_tunnel(node, instance, request.stream) as end:
             await stream.send_initial_metadata()
             await _pass_on(stream, end)
 

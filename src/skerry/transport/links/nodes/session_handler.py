@@ -1,7 +1,7 @@
 """The server's side of a node's conversation, whatever carries its messages.
 
 A node of this cloud comes by gRPC (`skerry.transport.links.nodes.service`), a cell that was borrowed from a
-neighbour by the neighbour's door (`skerry.wire.rear`). What is said means the same:
+neighbour by the contract tunnel (`skerry.wire.rear`). The messages mean the same:
 `skerry.control.sessions.node_session`. Here are its bounds: messages are taken at a bearable pace, and one
 that does not read is let go when its session is over.
 """
@@ -48,7 +48,7 @@ async def handle_session(
     sending = asyncio.Lock()  # a message goes out whole
     await race(  # what goes wrong is for the node to know
         _listen(line, sessions, session, clock, check),
-        _tell(line, session, sending),
+        _send_messages(line, session, sending),
         _beat(line, session.config.report_s, sending),
         _let_go(session),
     )
@@ -96,7 +96,7 @@ async def _pause(pace: TokenBucket, clock: Clock) -> TokenBucket:
         await asyncio.sleep(max(0.0, pace.next_at() - now))
 
 
-async def _tell(line: NodeMessageStream, session: NodeSession, sending: asyncio.Lock) -> None:
+async def _send_messages(line: NodeMessageStream, session: NodeSession, sending: asyncio.Lock) -> None:
     """Send what the node is to know, to the goodbye, after which it is for the node to hang up."""
     async for message in session.messages():
         for part in messages.encode_server_message(message):

@@ -1,6 +1,6 @@
-"""A node's conversation over bare frames: what a tunnel to a lent cell carries, and the door that it ends at.
+"""The session of a node over bare frames: what the tunnel of a contract carries to a leased cell.
 
-Where a node of one's own calls by gRPC, a lent cell is reached through its provider, as frames of bytes. A
+Where a node of one's own calls by gRPC, a leased cell is reached through its provider, as frames of bytes. A
 message is cut into frames, of which the first byte says whether it is the last. `TunnelMessageStream` is
 either end; the node's is a `TunnelConnection` on top, with no tunnels of its own: who borrows asks the
 provider for those.
@@ -33,9 +33,9 @@ Incoming = TypeVar("Incoming", bound=Message)
 class TunnelMessageStream(Generic[Outgoing, Incoming]):
     """Whole messages over frames."""
 
-    def __init__(self, frames: TunnelStream, heard: type[Incoming]) -> None:
+    def __init__(self, frames: TunnelStream, incoming: type[Incoming]) -> None:
         self._frames = frames
-        self._heard = heard
+        self._incoming = incoming
         self._sending = asyncio.Lock()
 
     async def send_message(self, message: Outgoing) -> None:
@@ -63,7 +63,7 @@ class TunnelMessageStream(Generic[Outgoing, Incoming]):
         raise errors.Invalid("a message of a node's session came in parts that do not fit")
 
     def _decoded(self, data: bytes) -> Incoming:
-        message = self._heard()
+        message = self._incoming()
         try:
             message.ParseFromString(data)
         except DecodeError:
@@ -94,7 +94,7 @@ class TunnelConnection:
         await self._link.send_message(messages.encode_node_message(message))
 
     def tunnel(self, id: str) -> AbstractAsyncContextManager[TunnelStream]:
-        raise errors.FailedPrecondition("tunnels into a lent cell are opened by its provider")
+        raise errors.FailedPrecondition("tunnels into a leased cell are opened by its provider")
 
 
 def decode_first_hello(message: pb.FromNode | None) -> NodeHello:

@@ -24,7 +24,7 @@ class TunnelDialer(Protocol):
     """The way to instances: `TunnelRouter`, or the sessions of a server that is alone."""
 
     def open_tunnel(
-        self, node: NodeId, instance: InstanceId, ask: StreamRequest
+        self, node: NodeId, instance: InstanceId, request: StreamRequest
     ) -> AbstractAsyncContextManager[TunnelStream]: ...
 
 
@@ -38,14 +38,14 @@ class TunnelRouter:
 
     @asynccontextmanager
     async def open_tunnel(
-        self, node: NodeId, instance: InstanceId, ask: StreamRequest
+        self, node: NodeId, instance: InstanceId, request: StreamRequest
     ) -> AsyncIterator[TunnelEndpoint | GrpcTunnel]:
         """Our end of a tunnel to an instance on the node; `Unavailable` if that is connected to nobody."""
         server = self._sessions.elsewhere(node)
         address = None if server is None else self._servers.address_of(server)
         if address is None:
-            async with self._sessions.open_tunnel(node, instance, ask) as end:
+            async with self._sessions.open_tunnel(node, instance, request) as end:
                 yield end
         else:
-            async with open_remote_tunnel(address, self._tls, node, instance, ask) as tunnel:
+            async with open_remote_tunnel(address, self._tls, node, instance, request) as tunnel:
                 yield tunnel
