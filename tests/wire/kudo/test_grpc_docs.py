@@ -59,4 +59,4 @@ def test_what_may_follow_what() -> None:
 
 
 def test_the_codes_of_a_registration() -> None:
-    assert [int(code) for code, _ in table("| code | what |")] == list(RegistrationCode)
+    assert [int(code) for code, _ in table("| code | meaning |")] == list(RegistrationCode)
