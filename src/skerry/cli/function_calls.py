@@ -96,16 +96,16 @@ def show(name: str, report: JsonObject, output: str, *, with_printed: bool) -> N
     elif with_printed or not report["Success"]:
         click.echo(report["Output"], nl=bool(report["Output"]) and report["Output"][-1] != "\n", err=True)
     if not report["Success"]:
-        raise failed(name, report, is_told=output == "json")
+        raise failed(name, report, is_reported=output == "json")
     if output != "json":
         click.echo(report["Result"])
 
 
-def failed(name: str, report: JsonObject, *, is_told: bool = False) -> FunctionCallFailed:
+def failed(name: str, report: JsonObject, *, is_reported: bool = False) -> FunctionCallFailed:
     """The first line of the error is the message; the traceback is printed before."""
     text = str(report["Error"]).strip() or "no reason given"
     line, _, rest = text.partition("\n")
-    if rest and not is_told:
+    if rest and not is_reported:
         click.echo(rest.strip("\n"), err=True)
     return FunctionCallFailed(f"{name} failed ({report['ErrorType'] or 'unknown'}): {line}")
 
@@ -199,13 +199,13 @@ def poll_call(server: ApiClient, request: str, wait: str | None = None) -> JsonO
 
 def result(server: ApiClient, request: str) -> JsonObject:
     """Wait for the report of an async call."""
-    told = ""
+    shown = ""
     try:
         report = poll_call(server, request)
         while report["State"] in PENDING:
-            if report["State"] != told:
-                told = report["State"]
-                click.echo(f"{request}: {told}", err=True)
+            if report["State"] != shown:
+                shown = report["State"]
+                click.echo(f"{request}: {shown}", err=True)
             time.sleep(_PAUSE_S)  # a server that does not know long polls answers at once
             report = watch.retry_while_unreachable(lambda: poll_call(server, request, _LONG_POLL))
     except KeyboardInterrupt:

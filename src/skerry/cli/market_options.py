@@ -113,8 +113,8 @@ def print_result(document: JsonObject, text: str, output: str) -> None:
 
 def format_resources(amounts: JsonObject, count: int = 1) -> str:
     """`4 cores, 8192MB`, or `2 x (4 cores, 8192MB)`."""
-    said = [word for word in (_cores(amounts), _memory(amounts), _disk(amounts)) if word]
-    one = ", ".join(said) or "nothing"
+    parts = [word for word in (_cores(amounts), _memory(amounts), _disk(amounts)) if word]
+    one = ", ".join(parts) or "nothing"
     return one if count == 1 else f"{count} x ({one})"
 
 

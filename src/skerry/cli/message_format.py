@@ -15,18 +15,18 @@ if TYPE_CHECKING:
     from skerry.transport.proto import cells_pb2
 
 
-def message_to_dict(told: Message) -> dict[str, Any]:
+def message_to_dict(message: Message) -> dict[str, Any]:
     """Every field by its name: what is not set and has no default is None, an enum is its word."""
-    return {field.name: _value(told, field) for field in told.DESCRIPTOR.fields}
+    return {field.name: _value(message, field) for field in message.DESCRIPTOR.fields}
 
 
-def _value(told: Message, field: Any) -> Any:
-    value = getattr(told, field.name)
+def _value(message: Message, field: Any) -> Any:
+    value = getattr(message, field.name)
     if field.message_type is not None and field.message_type.GetOptions().map_entry:
         return dict(value)
     if field.is_repeated:
         return [_single(each, field) for each in value]
-    if field.has_presence and not told.HasField(field.name):
+    if field.has_presence and not message.HasField(field.name):
         return None
     return _single(value, field)
 
@@ -49,11 +49,11 @@ def exit_line(shown: dict[str, Any]) -> str:
     return f"signal {shown['signal']}" if shown["signal"] is not None else f"exit code {shown['code']}"
 
 
-def exit_code(told: cells_pb2.Exit) -> int:
+def exit_code(message: cells_pb2.Exit) -> int:
     """As a shell gives it: 128 and the signal number if a signal ended it; 255 if unknown."""
-    if not told.HasField("signal") and not told.HasField("code"):
+    if not message.HasField("signal") and not message.HasField("code"):
         return 255
-    return 128 + told.signal if told.HasField("signal") else told.code
+    return 128 + message.signal if message.HasField("signal") else message.code
 
 
 def usage_cells(shown: dict[str, Any]) -> tuple[str, ...]:
@@ -67,13 +67,13 @@ def usage_cells(shown: dict[str, Any]) -> tuple[str, ...]:
     )
 
 
-def log_item_to_dict(told: cells_pb2.LogItem) -> dict[str, Any]:
-    channel = {1: "stdout", 2: "stderr"}[told.channel]
-    if told.lost:
-        return {"channel": channel, "position": told.position, "lost": told.lost}
+def log_item_to_dict(message: cells_pb2.LogItem) -> dict[str, Any]:
+    channel = {1: "stdout", 2: "stderr"}[message.channel]
+    if message.lost:
+        return {"channel": channel, "position": message.position, "lost": message.lost}
     return {
         "channel": channel,
-        "position": told.position,
-        "time_ns": told.time_ns,
-        "line": told.data.decode("utf-8", "replace"),
+        "position": message.position,
+        "time_ns": message.time_ns,
+        "line": message.data.decode("utf-8", "replace"),
     }

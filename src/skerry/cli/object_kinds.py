@@ -224,8 +224,10 @@ def _called(name: str, namespace: str | None, called: list[JsonObject]) -> JsonO
                 "not-found",
             )
         case several:
-            told = ", ".join(f"{one['id']} ({one['status']})" for one in several)
-            raise ApiError(409, f"{len(several)} instances are named '{name}'; use an id: {told}", "conflict")
+            names = ", ".join(f"{one['id']} ({one['status']})" for one in several)
+            raise ApiError(
+                409, f"{len(several)} instances are named '{name}'; use an id: {names}", "conflict"
+            )
 
 
 def node_status_text(node: JsonObject) -> str:

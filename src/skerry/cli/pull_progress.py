@@ -72,17 +72,17 @@ class _Lines:
     """A line whenever the state of a layer changes."""
 
     def __init__(self) -> None:
-        self._told: dict[str, str] = {}
+        self._shown: dict[str, str] = {}
 
     def show(self, progress: Progress) -> None:
         if not progress.layers:
-            self._tell(progress.reference, progress.message)
+            self._print(progress.reference, progress.message)
         for layer in progress.layers:
-            self._tell(f"layer {short(layer.digest)}", layer.state, _amount(layer))
+            self._print(f"layer {short(layer.digest)}", layer.state, _amount(layer))
 
-    def _tell(self, what: str, state: str, more: str = "") -> None:
-        if self._told.get(what) != state:
-            self._told[what] = state
+    def _print(self, what: str, state: str, more: str = "") -> None:
+        if self._shown.get(what) != state:
+            self._shown[what] = state
             click.echo(f"{what}: {state}{more}", err=True)
 
 
@@ -119,11 +119,11 @@ class _Drawn:
     def __init__(self, bars: Bars) -> None:
         self._bars = bars
         self._tasks: dict[str, TaskID] = {}
-        self._said = ""
+        self._last_message = ""
 
     def show(self, progress: Progress) -> None:
-        if not progress.layers and progress.message != self._said:
-            self._said = progress.message
+        if not progress.layers and progress.message != self._last_message:
+            self._last_message = progress.message
             self._bars.console.print(terminal_text.visible(progress.message), markup=False, highlight=False)
         for layer in progress.layers:
             self._update(layer.digest, **_drawn(layer))

@@ -79,29 +79,29 @@ def watch_forever(
 def poll_forever(read: Callable[[], T]) -> Iterator[T]:
     """What `read` finds now and later, for ever: soon at first, and never too often for the server."""
     pause = _SOON_S
-    ask = read  # a server that is not there at first is not waited for
+    fetch = read  # a server that is not there at first is not waited for
     while True:
         began = time.monotonic()
-        found = ask()
+        found = fetch()
         took = time.monotonic() - began
         yield found
         time.sleep(max(pause, took * (_SHARE - 1)))
         pause = min(pause * 1.5, _SELDOM_S)
-        ask = partial(retry_while_unreachable, read)
+        fetch = partial(retry_while_unreachable, read)
 
 
 def retry_while_unreachable(read: Callable[[], T]) -> T:
     """What `read` finds; a server that does not answer is retried for a while, with a message."""
     deadline = time.monotonic() + _PATIENCE_S
-    is_told = False
+    is_reported = False
     while True:
         try:
             return read()
         except ServerUnreachable as error:
             if time.monotonic() > deadline:
                 raise
-            if not is_told:
-                is_told = True
+            if not is_reported:
+                is_reported = True
                 click.echo(f"{error.message} Retrying for {_PATIENCE_S:.0f} s.", err=True)
             time.sleep(_SELDOM_S)
 
@@ -119,14 +119,14 @@ def _seen(server: ApiClient, id: str) -> Iterator[JsonObject | None]:
 
     before = None
     for seen in poll_forever(read):
-        told = seen and (seen["status"], seen["reason"])
-        if seen is None or told != before:
+        state = seen and (seen["status"], seen["reason"])
+        if seen is None or state != before:
             yield seen
-        before = told
+        before = state
 
 
 def _lasting(one: JsonObject) -> JsonObject:
     """Without what changes all the time."""
     resources = {key: value for key, value in one["resources"].items() if key != "usage"}
-    told_all_the_time = dict.fromkeys(("reported_at", "last_report_at", "usage", "instances"))
-    return {**one, "resources": resources, **told_all_the_time}
+    volatile = dict.fromkeys(("reported_at", "last_report_at", "usage", "instances"))
+    return {**one, "resources": resources, **volatile}

@@ -56,7 +56,7 @@ async def start(
     settings, folder, clock, undo = context.settings, context.folder, context.clock, context.undo
     revocations, subnet = link.revocations, settings.network.subnet
     labels = _parse_labels(settings.node.labels)
-    lent = await LeasedCells(
+    leased_cells = await LeasedCells(
         folder / "lent",
         engine.cells,
         engine.containers,
@@ -66,9 +66,9 @@ async def start(
         connect=TunnelConnection,
         max_instances=settings.market.max_guests,
     ).open()
-    undo.push_async_callback(lent.close)
+    undo.push_async_callback(leased_cells.close)
     instances = await NodeInstances(
-        folder / "instances", InstanceBackends(engine.containers, engine.images, lent), clock
+        folder / "instances", InstanceBackends(engine.containers, engine.images, leased_cells), clock
     ).open()
     undo.push_async_callback(instances.close)
 
@@ -93,8 +93,10 @@ async def start(
             member=member,
             takes_revocations=revocations is not None,
         )
-        lends_disk = engine.containers.takes_disk_limits
-        return agent.describe_node(hello, folder, instances, reserved_mb=member.memory, lends_disk=lends_disk)
+        offers_disk = engine.containers.takes_disk_limits
+        return agent.describe_node(
+            hello, folder, instances, reserved_mb=member.memory, offers_disk=offers_disk
+        )
 
     hooks = AgentHooks(describe, lambda: disk.condition, assign, member=link.listener)
     if revocations is not None:
@@ -103,13 +105,13 @@ async def start(
         link.servers,
         lambda address: GrpcControlDialer(address, link.tls),
         instances,
-        TunnelHandler(instances, engine.containers, lent),
+        TunnelHandler(instances, engine.containers, leased_cells),
         hooks,
         clock,
     )
     engine.network.explain_wait(lambda: control.last_error)
     loops.forever("instances of this node", instances.run)
-    loops.forever("lent cells", lent.run)
+    loops.forever("lent cells", leased_cells.run)
     loops.forever("session", control.run)
 
 

@@ -114,27 +114,27 @@ def find(folder: Path, clock: Clock) -> JoinRecord | None:
 
 
 async def leave(
-    settings: Settings, folder: Path, clock: Clock, options: LeaveOptions, tell: LeaveProgress
+    settings: Settings, folder: Path, clock: Clock, options: LeaveOptions, report: LeaveProgress
 ) -> None:
     """Take this machine out of its cloud, and everything of Skerry off it. May be repeated if it fails."""
     place = find(folder, clock)
     missed = ""  # why the cloud does not know of it
     if place is not None:
-        missed = await _at_server(place, _drain(folder, clock, place, options, tell), options)
-    lock = await _stop_process(folder, settings.stop_timeout_s + _STOP_MARGIN_S, tell)
+        missed = await _at_server(place, _drain(folder, clock, place, options, report), options)
+    lock = await _stop_process(folder, settings.stop_timeout_s + _STOP_MARGIN_S, report)
     try:
         if place is not None and not missed:
-            missed = await _at_server(place, _unregister(folder, clock, place, tell), options)
-        tell("removing containers, cells and the network of containers")
+            missed = await _at_server(place, _unregister(folder, clock, place, report), options)
+        report("removing containers, cells and the network of containers")
         await remove_runtime(settings, folder, clock)
         _remove_outside(settings, folder)
         for name in _REST:
             await asyncio.to_thread(tree_size.remove, folder / name)
     finally:
         lock.release()
-    _remove_folder(folder, tell)
+    _remove_folder(folder, report)
     if place is not None and missed:
-        tell(
+        report(
             f"No server was told ({missed}). To take this node off the cloud's list, run there: "
             f"skerry node remove {place.node} --force"
         )
@@ -204,17 +204,19 @@ def _remove_outside(settings: Settings, folder: Path) -> None:
                 path.rmdir()
 
 
-def _remove_folder(folder: Path, tell: LeaveProgress) -> None:
+def _remove_folder(folder: Path, report: LeaveProgress) -> None:
     try:
         folder.rmdir()
     except OSError:
         others = sorted(path.name for path in folder.iterdir())
-        tell(f"Nothing of Skerry is left here. In {folder} there is still, from others: {', '.join(others)}")
+        report(
+            f"Nothing of Skerry is left here. In {folder} there is still, from others: {', '.join(others)}"
+        )
     else:
-        tell("Nothing of Skerry is left on this machine but the program itself.")
+        report("Nothing of Skerry is left on this machine but the program itself.")
 
 
-async def _stop_process(folder: Path, within_s: float, tell: LeaveProgress) -> files.FolderLock:
+async def _stop_process(folder: Path, within_s: float, report: LeaveProgress) -> files.FolderLock:
     """End the process that has the folder, if there is one; the folder's lock, so that none starts
     meanwhile."""
     lock = files.FolderLock(folder)
@@ -228,7 +230,7 @@ async def _stop_process(folder: Path, within_s: float, tell: LeaveProgress) -> f
                 return lock
             except files.FolderLocked as held:
                 if held.pid and held.pid != asked and _has_open(held.pid, folder / "lock"):
-                    tell(f"stopping process {held.pid}")
+                    report(f"stopping process {held.pid}")
                     os.kill(held.pid, signal.SIGTERM)
                     asked = held.pid
             await asyncio.sleep(_LOOK_S)
@@ -255,34 +257,34 @@ def _has_open(pid: int, path: Path) -> bool:
 
 
 async def _drain(
-    folder: Path, clock: Clock, place: JoinRecord, options: LeaveOptions, tell: LeaveProgress
+    folder: Path, clock: Clock, place: JoinRecord, options: LeaveOptions, report: LeaveProgress
 ) -> None:
     """Have the server empty this node, if it runs; at least see that a server can be told."""
-    async with _server(folder, clock, place, tell) as channel:
+    async with _server(folder, clock, place, report) as channel:
         if not options.drains or not _is_running(folder):
             return
-        tell(
+        report(
             "draining: what runs here is stopped, and placed elsewhere; what no other node can take now "
             "stays until the time is up (--timeout; --no-drain does without)"
         )
         try:
             async for left in departure.drain(channel, options.within_s):
-                tell(f"instances to go: {left}" if left else "drained")
+                report(f"instances to go: {left}" if left else "drained")
         except errors.NotFound:
-            tell("the cloud does not list this node, so there is nothing to drain")
+            report("the cloud does not list this node, so there is nothing to drain")
 
 
-async def _unregister(folder: Path, clock: Clock, place: JoinRecord, tell: LeaveProgress) -> None:
-    async with _server(folder, clock, place, tell) as channel:
+async def _unregister(folder: Path, clock: Clock, place: JoinRecord, report: LeaveProgress) -> None:
+    async with _server(folder, clock, place, report) as channel:
         left = await departure.leave(channel)
     NodeIdentity(folder / MEMBERSHIP_FOLDER, clock).forget()  # so that who repeats this does not ask again
     placed = f"; instances to be placed elsewhere: {left}" if left else ""
-    tell(f"node {place.name} ({place.node}) is unregistered, and its certificate revoked{placed}")
+    report(f"node {place.name} ({place.node}) is unregistered, and its certificate revoked{placed}")
 
 
 @asynccontextmanager
 async def _server(
-    folder: Path, clock: Clock, place: JoinRecord, tell: LeaveProgress
+    folder: Path, clock: Clock, place: JoinRecord, report: LeaveProgress
 ) -> AsyncIterator[Channel]:
     """A connection to the first server of the cloud that answers."""
     membership = NodeIdentity(folder / MEMBERSHIP_FOLDER, clock)
@@ -292,7 +294,7 @@ async def _server(
     for address in ServerAddressCache(place.grpc, folder / SERVERS_FILE, also=place.also).addresses:
         channel = channels.dial(address, membership.context)
         try:
-            tell(f"asking the server at {address}")
+            report(f"asking the server at {address}")
             with channels.map_errors(f"ask {address}"):
                 await HealthStub(channel).Check(HealthCheckRequest(), timeout=_REACH_S)
         except (errors.Unavailable, errors.TimedOut) as error:

@@ -67,14 +67,14 @@ async def start(context: RoleContext, admission: JoinCredentials) -> RoleHandle:
     loops.forever("certificate", lambda: membership.run(renew))
     disk = await watch_disk(folder, loops)
     unix_path = addresses.unix_socket(settings.grpc.socket, folder)
-    door = gate.AccessGate(
+    access_gate = gate.AccessGate(
         CertificateVerifier(place.node, clock, revocations),
         os.geteuid(),
         local_trust=settings.identity.local_trust,
     )
     node = await node_runtime.start(
         context,
-        gate=door,
+        gate=access_gate,
         tls=membership.serving_context,
         socket_path=unix_path,
         checks={"disk": takes_writes(disk)},
@@ -104,12 +104,14 @@ async def start(context: RoleContext, admission: JoinCredentials) -> RoleHandle:
         await node_agent.start(context, node.engine, member, link, disk, loops)
     if http_socket is not None:
         http = HttpServer(
-            build_node_app(settings, clock, door, routes), settings.http, trusted_uids=door.trusted_uids
+            build_node_app(settings, clock, access_gate, routes),
+            settings.http,
+            trusted_uids=access_gate.trusted_uids,
         )
         undo.push_async_callback(http.stop, settings.stop_timeout_s * DRAIN_SHARE)
         await http.start(http_socket, None)
         failures.append(http.failed)
-    told = {
+    ready = {
         "node": place.node,
         "name": name,
         "joined": membership.outcome,
@@ -123,7 +125,7 @@ async def start(context: RoleContext, admission: JoinCredentials) -> RoleHandle:
         "lacking": node.lacking,
         "warnings": node.warnings,
     }
-    return told, lambda: race(*(failed() for failed in failures))
+    return ready, lambda: race(*(failed() for failed in failures))
 
 
 async def _renew_at(address: str, membership: NodeIdentity, request: bytes) -> bytes:

@@ -212,10 +212,10 @@ def _responses(endpoint: Endpoint, schema_of: dict[Any, Any]) -> dict[str, Any]:
     for status, texts in sorted(causes.items()):
         responses[str(status)] = {"description": " ".join(texts), "content": problem}
     for status, text in sorted(endpoint.text_statuses.items()):
-        said = responses.get(str(status), {"description": "", "content": {}})
+        response = responses.get(str(status), {"description": "", "content": {}})
         responses[str(status)] = {
-            "description": f"{said['description']} {text}".strip(),
-            "content": {**said["content"], "text/plain": {"schema": {"type": "string"}}},
+            "description": f"{response['description']} {text}".strip(),
+            "content": {**response["content"], "text/plain": {"schema": {"type": "string"}}},
         }
     responses["default"] = {"description": "Any other error; see `code`.", "content": problem}
     return responses

@@ -146,7 +146,7 @@ async def _live(
     announce: Callable[[ReadyDocument], None],
 ) -> int:
     stop = _stop_on_signals(settings.stop_timeout_s)
-    told = [folder / "ready.json", *([Path(ready_file)] if ready_file else [])]
+    ready_files = [folder / "ready.json", *([Path(ready_file)] if ready_file else [])]
     running = await race(
         roles.start(role, settings, folder, clock=SystemClock(), admission=admission), stop.wait()
     )
@@ -156,7 +156,7 @@ async def _live(
         ready = ReadyDocument(
             pid=os.getpid(), role=role, version=__version__, data=str(folder), **running.addresses
         )
-        for path in told:
+        for path in ready_files:
             files.write_atomically(path, json_codec.encode(ready) + b"\n")
         gc.freeze()  # what there is by now stays, and need not be looked at again for what can go
         log.info("process.ready", role=role, version=__version__, data=str(folder), **running.addresses)
@@ -168,7 +168,7 @@ async def _live(
             return 1
         return 0
     finally:
-        for path in told:
+        for path in ready_files:
             with suppress(FileNotFoundError):
                 path.unlink()
         await running.stop()

@@ -73,7 +73,7 @@ async def start(context: RoleContext, *, has_node: bool) -> RoleHandle:
     runtime = await _start_runtime(base) if has_node else None
     taking = await _start_functions(base, cloud, runtime)
     plane = _describe(base, cloud, taking, runtime)
-    told, failures = await _serve(base, cloud, taking, plane, serves_unix=not has_node)
+    ready, failures = await _serve(base, cloud, taking, plane, serves_unix=not has_node)
     if runtime is not None:
         failures.append(runtime.failed)
         await _start_agent(base, taking.member, runtime)
@@ -81,7 +81,7 @@ async def start(context: RoleContext, *, has_node: bool) -> RoleHandle:
         "server.started", f"server/{socket.gethostname()}", actor="skerry", version=__version__
     )
     failures += [base.loops.failed, taking.served.failed]
-    return told, lambda: race(*(failed() for failed in failures))
+    return ready, lambda: race(*(failed() for failed in failures))
 
 
 async def _start_cloud(base: ServerBase) -> _Cloud:
@@ -207,7 +207,7 @@ async def _serve(
     if sockets.plain is not None:
         await _serve_plain(base, sockets.plain, cloud.trade.rear, http)
         plain_url = f"http://{addresses.local_dial_address(addresses.display_address(sockets.plain))}"
-    told = {
+    ready = {
         "http": f"{base.addresses.scheme}://{addresses.local_dial_address(base.addresses.http)}",
         "http_socket": str(http_path),
         "plain": plain_url,
@@ -219,7 +219,7 @@ async def _serve(
         "lacking": plane.lacking,
         "warnings": plane.warnings,
     }
-    return told, [server.failed for server in http]
+    return ready, [server.failed for server in http]
 
 
 async def _serve_plain(

@@ -143,9 +143,9 @@ class Vivaldi:
         height = here.height + scale * heights_s
         x, y, z = (mine + scale * part for mine, part in zip(here.vector, aside, strict=True))
         # Distances alone hold the nodes together but nowhere: gravity keeps all of them from drifting off.
-        scale = 1.0 - math.hypot(x, y, z) / _GRAVITY_S**2
+        gravity = 1.0 - math.hypot(x, y, z) / _GRAVITY_S**2
         return Coordinate(
-            (_within(x * scale), _within(y * scale), _within(z * scale)),
+            (_within(x * gravity), _within(y * gravity), _within(z * gravity)),
             max(MIN_HEIGHT_S, min(height, EXTENT_S)),
             error,
         )

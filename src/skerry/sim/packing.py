@@ -19,27 +19,27 @@ class PackingResult(NamedTuple):
     given: float  # the share of all cpu and memory that was given away
 
 
-def best_fit(rooms: Sequence[Resources], asks: Iterable[Resources]) -> PackingResult:
+def best_fit(capacities: Sequence[Resources], requests: Iterable[Resources]) -> PackingResult:
     """Where best fit puts `asks`; those that fit nowhere are left out."""
-    free = list(rooms)
-    for ask in asks:
-        fitting = [number for number, resources in enumerate(free) if resources.fits(ask)]
+    free = list(capacities)
+    for request in requests:
+        fitting = [number for number, resources in enumerate(free) if resources.fits(request)]
         if fitting:
-            best = min(fitting, key=lambda number: _left(free[number], ask, rooms[number]))
-            free[best] -= ask
-    return measure(rooms, [resources - rest for resources, rest in zip(rooms, free, strict=True)])
+            best = min(fitting, key=lambda number: _left(free[number], request, capacities[number]))
+            free[best] -= request
+    return measure(capacities, [resources - rest for resources, rest in zip(capacities, free, strict=True)])
 
 
-def measure(rooms: Sequence[Resources], used: Sequence[Resources]) -> PackingResult:
+def measure(capacities: Sequence[Resources], used: Sequence[Resources]) -> PackingResult:
     """What it comes to if of each of `rooms` so much is used."""
-    cpu = sum(resources.cpu for resources in used) / max(1, sum(resources.cpu for resources in rooms))
+    cpu = sum(resources.cpu for resources in used) / max(1, sum(resources.cpu for resources in capacities))
     memory = sum(resources.memory for resources in used) / max(
-        1, sum(resources.memory for resources in rooms)
+        1, sum(resources.memory for resources in capacities)
     )
     return PackingResult(sum(resources != NO_RESOURCES for resources in used), (cpu + memory) / 2)
 
 
-def _left(free: Resources, ask: Resources, resources: Resources) -> float:
-    return (free.cpu - ask.cpu) / max(1, resources.cpu) + (free.memory - ask.memory) / max(
+def _left(free: Resources, request: Resources, resources: Resources) -> float:
+    return (free.cpu - request.cpu) / max(1, resources.cpu) + (free.memory - request.memory) / max(
         1, resources.memory
     )

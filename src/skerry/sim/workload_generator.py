@@ -8,7 +8,7 @@ from skerry.model.resources import Gigabytes, Megabytes, Millicores, Resources
 from skerry.model.workloads import InstanceSpec, RestartPolicy
 
 # Milli-cores and MB of an instance, and how common that is.
-_ASKS = {
+_REQUESTS = {
     (100, 128): 25,
     (250, 256): 20,
     (250, 512): 20,
@@ -22,8 +22,8 @@ _NODES = (4, 8, 16)  # cores; with 2 GB of memory each
 
 def draw_specs(count: int, chance: random.Random) -> list[InstanceSpec]:
     """So many specs."""
-    specs = [_spec(*ask) for ask in _ASKS]
-    return chance.choices(specs, list(_ASKS.values()), k=count)
+    specs = [_spec(*request) for request in _REQUESTS]
+    return chance.choices(specs, list(_REQUESTS.values()), k=count)
 
 
 def draw_node_resources(count: int, chance: random.Random) -> list[Resources]:

@@ -562,7 +562,7 @@ def test_a_server_that_was_away_for_long_hears_us_before_it_could_miss_us() -> N
 
 
 async def test_a_machine_that_can_hold_nobody_to_a_disk_offers_none(tmp_path: Path, talk: Talk) -> None:
-    hello = describe_node(NodeHello("edge-1"), tmp_path, talk.ground.instances, lends_disk=False)
+    hello = describe_node(NodeHello("edge-1"), tmp_path, talk.ground.instances, offers_disk=False)
     assert hello.resources.disk == 0
     assert hello.resources.cpu >= 1000
 

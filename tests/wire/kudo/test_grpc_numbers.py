@@ -24,7 +24,7 @@ LOSSY = {
 @pytest.mark.parametrize("status", InstanceStatus)
 def test_every_status_comes_back_as_it_went_out(document, status):
     numbers, file = DOCUMENTS[document]
-    number = file.Status.Value(numbers.told(status))
+    number = file.Status.Value(numbers.encoded_as(status))
     assert numbers.read(number, numbers.reason(status)) is status
     assert (number, numbers.read(number)) == LOSSY.get((document, status), (number, status))
     assert bool(numbers.reason(status)) is ((document, status) in LOSSY)
@@ -35,7 +35,7 @@ def test_every_number_goes_out_as_it_came_in(document):
     numbers, file = DOCUMENTS[document]
     for name, number in file.Status.items():
         assert numbers.read(number) == name
-        assert file.Status.Value(numbers.told(numbers.read(number))) == number
+        assert file.Status.Value(numbers.encoded_as(numbers.read(number))) == number
 
 
 @pytest.mark.parametrize("document", DOCUMENTS)

@@ -94,10 +94,10 @@ def test_a_field_is_read_or_refused_by_its_name_and_never_something_else(name: s
 def test_parameters_are_an_object_or_nothing_and_are_carried_as_they_are(value: Any) -> None:
     body = INVOKE.read(b'{"Params": %s}' % json.dumps(value).encode())
     if value is None or isinstance(value, dict):
-        assert body.ask("f").params == json.dumps(value).encode()
+        assert body.to_call_request("f").params == json.dumps(value).encode()
     else:
         with pytest.raises(errors.Invalid, match="`Params` must be an object"):
-            body.ask("f")
+            body.to_call_request("f")
 
 
 @given(st.binary(max_size=64))

@@ -325,13 +325,13 @@ def _start(
     return StartRequest(cell=name, executable=executable, sandbox=sandbox)
 
 
-def _cell_shown(told: cells_pb2.CellStatus) -> dict[str, Any]:
+def _cell_shown(status: cells_pb2.CellStatus) -> dict[str, Any]:
     return {
-        "cell": told.cell,
-        "limits": {field.name: value for field, value in told.limits.ListFields()},
-        "own_network": told.own_network,
-        "usage": message_format.message_to_dict(told.usage),
-        "executables": [message_format.message_to_dict(each) for each in told.executables],
+        "cell": status.cell,
+        "limits": {field.name: value for field, value in status.limits.ListFields()},
+        "own_network": status.own_network,
+        "usage": message_format.message_to_dict(status.usage),
+        "executables": [message_format.message_to_dict(each) for each in status.executables],
     }
 
 

@@ -138,8 +138,8 @@ def stop(node: node_socket.NodeSocket, names: tuple[str, ...], grace: float | No
 
     async def stopping(stub: ContainerServiceStub, name: str) -> str:
         # Without a timeout: the stop grace of the container, which we do not know, decides.
-        told = message_format.message_to_dict(await stub.Stop(StopRequest(container=name, grace_s=grace)))
-        return f"stopped {name}: {_state_line(told)}"
+        reply = message_format.message_to_dict(await stub.Stop(StopRequest(container=name, grace_s=grace)))
+        return f"stopped {name}: {_state_line(reply)}"
 
     call_node_each(node, node_socket.containers, names, stopping)
 
@@ -280,10 +280,10 @@ def inspect(node: node_socket.NodeSocket, name: str) -> None:
     from skerry.transport.proto.containers_pb2 import GetRequest
 
     request = GetRequest(container=name)
-    told = node_socket.call_node(
+    reply = node_socket.call_node(
         node, node_socket.containers, lambda stub: stub.Get(request, timeout=node_socket.CALL_S)
     )
-    printing.as_json(message_format.message_to_dict(told))
+    printing.as_json(message_format.message_to_dict(reply))
 
 
 def _make(node: node_socket.NodeSocket, request: pb.CreateRequest, *, starts: bool) -> pb.Container:

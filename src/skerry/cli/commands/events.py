@@ -45,9 +45,9 @@ def events(server: ApiClient, follow: bool, kind: str | None, after: str | None,
             "events", kind=kind, follow=str(follow).lower(), headers={"Last-Event-ID": last}
         )
         try:
-            for told in parse(lines):
-                last = told.id or last
-                click.echo(_line(told, output))
+            for event in parse(lines):
+                last = event.id or last
+                click.echo(_line(event, output))
             if not follow:
                 return
         except IncompleteReply:
@@ -59,29 +59,29 @@ def events(server: ApiClient, follow: bool, kind: str | None, after: str | None,
 
 def parse(lines: Iterable[str]) -> Iterator[ServerSentEvent]:
     """Server-sent events out of a stream of lines; comments (heartbeats) are passed over."""
-    told = ServerSentEvent("", "message", "")
+    event = ServerSentEvent("", "message", "")
     for line in lines:
         if not line:
-            if told.data:
-                yield told
-            told = ServerSentEvent("", "message", "")
+            if event.data:
+                yield event
+            event = ServerSentEvent("", "message", "")
             continue
         name, _, value = line.partition(":")
         value = value.removeprefix(" ")
         if name == "id":
-            told = told._replace(id=value)
+            event = event._replace(id=value)
         elif name == "event":
-            told = told._replace(kind=value)
+            event = event._replace(kind=value)
         elif name == "data":
-            told = told._replace(data=f"{told.data}\n{value}" if told.data else value)
+            event = event._replace(data=f"{event.data}\n{value}" if event.data else value)
 
 
-def _line(told: ServerSentEvent, output: str) -> str:
-    event = parse_object(told.data)
+def _line(sent: ServerSentEvent, output: str) -> str:
+    event = parse_object(sent.data)
     if output == "json":
-        return json.dumps({"id": told.id, **event}, ensure_ascii=False)
+        return json.dumps({"id": sent.id, **event}, ensure_ascii=False)
     if "at" not in event:
-        return f"{told.kind}: {told.data}"
+        return f"{sent.kind}: {sent.data}"
     when = time.strftime("%Y-%m-%d %H:%M:%S", time.localtime(event["at"]))
     extra = " ".join(f"{key}={value}" for key, value in event.get("data", {}).items())
     parts = [

@@ -60,13 +60,13 @@ def pull(node: node_socket.NodeSocket, reference: str, quiet: bool, output: str)
         with pull_progress.show_progress(output, quiet=quiet) as show:
             return (await pull_progress.run_with_progress(stub.Pull, request, show)).image
 
-    told = node_socket.call_node(node, node_socket.images, pulling)
+    reply = node_socket.call_node(node, node_socket.images, pulling)
     if output == "json":
-        printing.as_json_line({"image": message_format.message_to_dict(told)})
+        printing.as_json_line({"image": message_format.message_to_dict(reply)})
     elif quiet:
-        click.echo(told.id)
+        click.echo(reply.id)
     else:
-        click.echo(f"pulled {reference}: {pull_progress.short(told.id)}, {printing.size(told.bytes)}")
+        click.echo(f"pulled {reference}: {pull_progress.short(reply.id)}, {printing.size(reply.bytes)}")
 
 
 @image.command(name="list")

@@ -196,33 +196,35 @@ def exec(server: ApiClient, name: str, namespace: str | None, command: exec_stre
 def explain(server: ApiClient, name: str, namespace: str | None, output: str) -> None:
     """Show for every node whether an instance fits, and otherwise why not and how much is missing."""
     instance = object_kinds.find(server, INSTANCE, name, namespace)
-    told = explanation(server, instance)
+    verdicts = explanation(server, instance)
     if output == "json":
-        printing.as_json(told)
+        printing.as_json(verdicts)
         return
-    click.echo(f"{instance['name']}: {watch.describe(told)}")
-    click.echo(f"{told['fit']} of {told['count']} nodes are feasible now.")
-    show_verdicts(told, NodeNames(server))
+    click.echo(f"{instance['name']}: {watch.describe(verdicts)}")
+    click.echo(f"{verdicts['fit']} of {verdicts['count']} nodes are feasible now.")
+    show_verdicts(verdicts, NodeNames(server))
 
 
 def explanation(server: ApiClient, instance: JsonObject) -> JsonObject:
     """The feasibility of every node, page by page."""
-    told = server.get("instance", instance["id"], "explain", limit="0")
-    while len(told["nodes"]) < told["count"]:
-        page = server.get("instance", instance["id"], "explain", limit="0", offset=str(len(told["nodes"])))
+    verdicts = server.get("instance", instance["id"], "explain", limit="0")
+    while len(verdicts["nodes"]) < verdicts["count"]:
+        page = server.get(
+            "instance", instance["id"], "explain", limit="0", offset=str(len(verdicts["nodes"]))
+        )
         if not page["nodes"]:
             break  # nodes have left meanwhile
-        told["nodes"] += page["nodes"]
-    return told
+        verdicts["nodes"] += page["nodes"]
+    return verdicts
 
 
-def show_verdicts(told: JsonObject, names: NodeNames) -> None:
-    if told["nodes"]:
+def show_verdicts(verdicts: JsonObject, names: NodeNames) -> None:
+    if verdicts["nodes"]:
         printing.table(
             ("node", "feasible", "reason"),
             [
                 (names.of(one["node_id"]), "yes" if one["fits"] else "no", one["text"])
-                for one in told["nodes"]
+                for one in verdicts["nodes"]
             ],
         )
 

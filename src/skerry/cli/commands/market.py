@@ -170,7 +170,7 @@ def buy(server: ApiClient, query: JsonObject, duration_s: float | None, output: 
     """
     body = {**query, "duration_s": duration_s}
     try:
-        bought = _purchase(server, body, is_told=output != "json")
+        bought = _purchase(server, body, is_verbose=output != "json")
     except KeyboardInterrupt:
         click.echo(
             "Cancelled: the purchase is rolled back, unless it was signed; see 'skerry market contracts'.",
@@ -289,28 +289,28 @@ def renew(server: ApiClient, contract: str, duration_s: float, output: str) -> N
     )
 
 
-def _purchase(server: ApiClient, body: JsonObject, *, is_told: bool) -> JsonObject:
-    """The bought contract; its steps are printed if `is_told`."""
+def _purchase(server: ApiClient, body: JsonObject, *, is_verbose: bool) -> JsonObject:
+    """The bought contract; its steps are printed if `is_verbose`."""
     for step in server.steps("market", "buy", body=body):
         if "error" in step:
             raise ApiError(0, step["error"], step["code"], step)
         if step["step"] == _DONE:
             bought: JsonObject = step["borrowed"]
             return bought
-        if is_told:
+        if is_verbose:
             click.echo(f"{step['step']}: {step['message']}", err=True)
     raise ServerUnreachable("The server ended the purchase without a result; see 'skerry market contracts'.")
 
 
 def _until_ended(server: ApiClient, found: JsonObject) -> JsonObject:
-    said = None
+    shown = None
     for seen in watch.poll_forever(lambda: server.get("market", "borrowed", found["id"])["contract"]):
         if seen["state"] == _ENDED:
             ended: JsonObject = seen
             return ended
-        if seen["state"] != said:
+        if seen["state"] != shown:
             click.echo(f"{found['id']}: {seen['state']}", err=True)
-        said = seen["state"]
+        shown = seen["state"]
     raise AssertionError("watching does not end by itself")
 
 

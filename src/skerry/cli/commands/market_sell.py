@@ -166,10 +166,12 @@ def reclaim(server: ApiClient, contracts: tuple[str, ...], reason: str, output: 
     with ErrorCollector() as failures:
         for contract in contracts:
             with failures.collect():
-                told = server.post("market", "contracts", contract, "reclaim", body={"reason": reason})
-                ends = "ends" if told["ended_at"] is None else "ended"
+                contract_now = server.post(
+                    "market", "contracts", contract, "reclaim", body={"reason": reason}
+                )
+                ends = "ends" if contract_now["ended_at"] is None else "ended"
                 market_options.print_result(
-                    told, f"{contract} {ends} {market_options.format_end(told)}", output
+                    contract_now, f"{contract} {ends} {market_options.format_end(contract_now)}", output
                 )
 
 

@@ -62,10 +62,10 @@ def leave(no_drain: bool, within: float | None, force: bool, yes: bool, data: st
         if not yes and sys.stdin.isatty():
             who = f"node {place.name} ({place.node}) of {place.url}" if place else "the remains of a node"
             click.confirm(f"Remove {who} and all its data in {folder}?", abort=True, err=True)
-        asyncio.run(node_leave.leave(settings, folder, clock, options, _tell))
+        asyncio.run(node_leave.leave(settings, folder, clock, options, _print_step))
     except errors.SkerryError as error:
         raise click.ClickException(error.message) from None
 
 
-def _tell(sentence: str) -> None:
+def _print_step(sentence: str) -> None:
     click.echo(sentence, err=True)

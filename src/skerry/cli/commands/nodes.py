@@ -144,19 +144,19 @@ def _until_drained(server: ApiClient, found: JsonObject) -> JsonObject:
         )["count"]
         return server.get(NODE.word, found["id"]), left
 
-    said = None
+    shown = None
     for seen, left in watch.poll_forever(read):
         if seen["status"] in _OVER and not left:
             return seen
         if seen["drain_by"] is None:
             raise click.ClickException(f"The drain of {seen['name']} was cancelled by another client.")
-        if left != said:
+        if left != shown:
             click.echo(
                 f"{seen['name']}: {left} left; deadline {printing.ago(seen['drain_by'])}, "
                 "when instances that no other node can take are evicted",
                 err=True,
             )
-        said = left
+        shown = left
     raise AssertionError("watching does not end by itself")
 
 

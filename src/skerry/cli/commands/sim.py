@@ -121,12 +121,12 @@ def coordinates(rounds: int, output: str, **given: Any) -> None:
     if output == "json":
         import msgspec
 
-        told = {
+        report = {
             "violated": simulation.latencies.violated,
             "usual_rtt_s": simulation.usual_rtt_s,
             "rounds": [msgspec.structs.asdict(one) for one in simulation.rounds(rounds)],
         }
-        printing.as_json(told)
+        printing.as_json(report)
         return
     click.echo(
         f"usual round trip {simulation.usual_rtt_s * 1e3:.0f} ms, "

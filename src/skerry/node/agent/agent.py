@@ -48,15 +48,15 @@ def facts() -> NodeFacts:
 
 
 def describe_node(
-    hello: NodeHello, data: Path, instances: NodeInstances, *, reserved_mb: int = 0, lends_disk: bool = True
+    hello: NodeHello, data: Path, instances: NodeInstances, *, reserved_mb: int = 0, offers_disk: bool = True
 ) -> NodeHello:
     """`hello` with what this machine has now for instances, with `data` as its data folder; `reserved_mb` of
-    its memory are for something else. Without `lends_disk` it has none to give, since it can hold nobody to a
+    its memory are for something else. Without `offers_disk` it has none to give: it cannot limit anybody to a
     part of it."""
     resources = host.usable_resources(data, used_bytes=instances.disk_bytes, reserved_mb=reserved_mb)
     return replace(
         hello,
-        resources=resources if lends_disk else replace(resources, disk=Gigabytes(0)),
+        resources=resources if offers_disk else replace(resources, disk=Gigabytes(0)),
         occupied=hello.occupied[:MAX_OCCUPIED],
         former=hello.former[:MAX_OCCUPIED],
         makes_claims=True,

@@ -92,14 +92,14 @@ class LeasedCells:
         self._clock = clock
         self._connect = connect
         self._max_instances = max_instances
-        self._lent: dict[str, _LeasedCell] = {}
+        self._leased: dict[str, _LeasedCell] = {}
 
     async def open(self) -> LeasedCells:
         """Take over what is in the folder: every guest whose cell is there goes on."""
         for found in await asyncio.to_thread(lambda: list(self._records.load())):
             record = self._own(found)
             each = _LeasedCell(record, is_removing=self._records.is_removing(record.spec.name))
-            self._lent[record.spec.name] = each
+            self._leased[record.spec.name] = each
             if not each.is_removing and (view := self._cell(each)) is not None:
                 await self._take_over(each, view)
         return self
@@ -115,57 +115,57 @@ class LeasedCells:
             return record
         return replace(record, cell=replace(record.cell, owner=CellOwner.CONTRACT))  # saved when it goes on
 
-    async def _take_over(self, lent: _LeasedCell, view: CellView) -> None:
+    async def _take_over(self, leased: _LeasedCell, view: CellView) -> None:
         try:
-            await self._let_in(lent, view)
+            await self._let_in(leased, view)
         except errors.Unavailable as error:  # it does not run, then, and is started again
-            log.warning("lent.not_adopted", cell=lent.name, error=error.message)
+            log.warning("lent.not_adopted", cell=leased.name, error=error.message)
 
     async def create(self, spec: ContainerSpec) -> ContainerView:
         """Have a cell of that name and room, which is made when it is started. Durable when this returns.
         Raises AlreadyExists, Invalid, FailedPrecondition."""
         self._containers.check_guests()
-        if spec.name in self._lent:
+        if spec.name in self._leased:
             raise errors.AlreadyExists(f"there is a lent cell {spec.name!r} already; remove it first")
         cell = policy.parent_cell(spec, pids=self._settings.container_pids)
-        lent = _LeasedCell(LeasedCellRecord(spec, cell, self._clock.now()))
-        await asyncio.to_thread(self._records.save, lent.record)
-        self._lent[spec.name] = lent
-        return self._view(lent)
+        leased = _LeasedCell(LeasedCellRecord(spec, cell, self._clock.now()))
+        await asyncio.to_thread(self._records.save, leased.record)
+        self._leased[spec.name] = leased
+        return self._view(leased)
 
     async def start(self, name: str) -> ContainerView:
         """Make the cell, and let the guest in. Raises NotFound, FailedPrecondition, AlreadyExists (a cell of
         that name which is not ours), ResourcesExhausted, Unavailable."""
-        lent = self._find(name)
-        async with lent.busy:
-            if lent.is_removing or lent.guest is not None:
+        leased = self._find(name)
+        async with leased.busy:
+            if leased.is_removing or leased.guest is not None:
                 raise errors.FailedPrecondition(f"the lent cell {name!r} is being removed, or runs already")
-            view = self._cell(lent)
+            view = self._cell(leased)
             if view is None:
-                await self._free(lent)  # if that was begun before, or somebody removed its groups
+                await self._free(leased)  # if that was begun before, or somebody removed its groups
                 # A version before this one may have called it otherwise.
-                cell = replace(lent.record.cell, name=own_name(name), owner=CellOwner.CONTRACT)
-                await self._save(lent, replace(lent.record, cell=cell))
+                cell = replace(leased.record.cell, name=own_name(name), owner=CellOwner.CONTRACT)
+                await self._save(leased, replace(leased.record, cell=cell))
                 await self._cells.allocate(cell)
                 view = self._cells.get(cell.name)
-            await self._let_in(lent, view)
+            await self._let_in(leased, view)
         log.info(
             "lent.started",
             cell=name,
-            cpu=lent.record.spec.resources.cpu,
-            memory=lent.record.spec.resources.memory,
+            cpu=leased.record.spec.resources.cpu,
+            memory=leased.record.spec.resources.memory,
         )
-        return self._view(lent)
+        return self._view(leased)
 
-    async def _let_in(self, lent: _LeasedCell, view: CellView) -> None:
+    async def _let_in(self, leased: _LeasedCell, view: CellView) -> None:
         """The guest goes on in the cell, which is there. Raises Unavailable."""
-        lent.ended, lent.reason = asyncio.Event(), _GONE
-        await self._save(lent, replace(lent.record, started_at=view.allocated_at))
+        leased.ended, leased.reason = asyncio.Event(), _GONE
+        await self._save(leased, replace(leased.record, started_at=view.allocated_at))
         try:
-            lent.guest = await GuestAgent.open(
-                self._records.guests_folder(lent.name),
-                lent.name,
-                lent.record.spec.resources,
+            leased.guest = await GuestAgent.open(
+                self._records.guests_folder(leased.name),
+                leased.name,
+                leased.record.spec.resources,
                 self._containers,
                 self._images,
                 self._clock,
@@ -174,59 +174,59 @@ class LeasedCells:
         except OSError as error:
             raise _not_kept(error) from error
 
-    async def _save(self, lent: _LeasedCell, record: LeasedCellRecord) -> None:
+    async def _save(self, leased: _LeasedCell, record: LeasedCellRecord) -> None:
         """Raises Unavailable."""
         try:
             await asyncio.to_thread(self._records.save, record)
         except OSError as error:
             raise _not_kept(error) from error
-        lent.record = record
+        leased.record = record
 
     async def stop(self, name: str) -> ContainerView:
         """End everything in it and free the cell; what its guest has stays for the next start. Raises
         NotFound, Unavailable."""
-        lent = self._find(name)
-        async with lent.busy:
-            await self._close_guest(lent)
-            inside = [view.spec.name for view in self._inside(lent)]
+        leased = self._find(name)
+        async with leased.busy:
+            await self._close_guest(leased)
+            inside = [view.spec.name for view in self._inside(leased)]
             await asyncio.gather(*(self._containers.stop(each) for each in inside))
-            await self._free(lent)
-            lent.reason = ""
-        return self._view(lent)
+            await self._free(leased)
+            leased.reason = ""
+        return self._view(leased)
 
     async def remove(self, name: str, *, force: bool = False) -> None:
         """Nothing of it stays, nor of its guest; with `force` also if it runs. Raises NotFound,
         FailedPrecondition, Unavailable."""
-        lent = self._find(name)
-        if lent.guest is not None and not force:
+        leased = self._find(name)
+        if leased.guest is not None and not force:
             raise errors.FailedPrecondition(
                 f"the lent cell {name!r} runs; stop it first, or force the removal"
             )
-        async with lent.busy:
+        async with leased.busy:
             self._records.mark_removing(name)
-            lent.is_removing = True
-            if lent.guest is not None:
+            leased.is_removing = True
+            if leased.guest is not None:
                 # Its own drivers do it: they know what they have begun.
-                await lent.guest.leave(self._settings.free_timeout_s + _PATIENCE_S)
-                await self._close_guest(lent)
-            inside = [view.spec.name for view in self._inside(lent)]
+                await leased.guest.leave(self._settings.free_timeout_s + _PATIENCE_S)
+                await self._close_guest(leased)
+            inside = [view.spec.name for view in self._inside(leased)]
             await asyncio.gather(*(self._containers.remove(each, force=True) for each in inside))
-            await self._free(lent)
+            await self._free(leased)
             await asyncio.to_thread(self._records.discard, name)
-            del self._lent[name]
+            del self._leased[name]
         log.info("lent.removed", cell=name)
 
-    async def _close_guest(self, lent: _LeasedCell) -> None:
-        guest, lent.guest = lent.guest, None
+    async def _close_guest(self, leased: _LeasedCell) -> None:
+        guest, leased.guest = leased.guest, None
         if guest is not None:
             await guest.close()
-        lent.ended.set()
+        leased.ended.set()
 
-    async def _free(self, lent: _LeasedCell) -> None:
+    async def _free(self, leased: _LeasedCell) -> None:
         """The cell goes, if there is one of ours."""
         with suppress(errors.NotFound):
-            if self._cells.get(lent.cell).cell == lent.record.cell:
-                await self._cells.free(lent.cell, grace_s=0.0, owner=CellOwner.CONTRACT)
+            if self._cells.get(leased.cell).cell == leased.record.cell:
+                await self._cells.free(leased.cell, grace_s=0.0, owner=CellOwner.CONTRACT)
 
     def get(self, name: str) -> ContainerView:
         """Raises NotFound."""
@@ -234,9 +234,9 @@ class LeasedCells:
 
     async def wait(self, name: str) -> None:
         """Return when it does not run any more. Raises NotFound."""
-        lent = self._find(name)
-        if lent.guest is not None:
-            await lent.ended.wait()
+        leased = self._find(name)
+        if leased.guest is not None:
+            await leased.ended.wait()
 
     def usage(self, name: str) -> CellUsage:
         """What everything in it uses. Raises NotFound, also while it does not run."""
@@ -244,11 +244,11 @@ class LeasedCells:
 
     async def stats(self, name: str) -> ContainerStats:
         """The same, with all that its guest has written. Raises NotFound."""
-        lent = self._find(name)
-        resources = lent.record.spec.resources
+        leased = self._find(name)
+        resources = leased.record.spec.resources
         return ContainerStats(
             usage=self.usage(name),
-            disk_bytes=await asyncio.to_thread(self._containers.used_together, lent.name),
+            disk_bytes=await asyncio.to_thread(self._containers.used_together, leased.name),
             disk_limit_bytes=resources.disk * _GIGABYTE,
             disk_limit_kind=DiskLimitKind.FILE_SYSTEM.value,
         )
@@ -271,34 +271,34 @@ class LeasedCells:
 
     async def look(self) -> None:
         """Once."""
-        for lent in list(self._lent.values()):
-            if lent.guest is None or lent.busy.locked():
+        for leased in list(self._leased.values()):
+            if leased.guest is None or leased.busy.locked():
                 continue
-            async with lent.busy:
-                if self._cell(lent) is None:
-                    log.warning("lent.gone", cell=lent.name)
-                    await self._close_guest(lent)
+            async with leased.busy:
+                if self._cell(leased) is None:
+                    log.warning("lent.gone", cell=leased.name)
+                    await self._close_guest(leased)
 
     async def close(self) -> None:
         """The agent ends; cells and what runs in them go on."""
-        for lent in self._lent.values():
-            await self._close_guest(lent)
+        for leased in self._leased.values():
+            await self._close_guest(leased)
 
-    def _inside(self, lent: _LeasedCell) -> list[ContainerView]:
-        return [view for view in self._containers.list() if view.spec.inside == lent.name]
+    def _inside(self, leased: _LeasedCell) -> list[ContainerView]:
+        return [view for view in self._containers.list() if view.spec.inside == leased.name]
 
-    def _cell(self, lent: _LeasedCell) -> CellView | None:
+    def _cell(self, leased: _LeasedCell) -> CellView | None:
         """The cell, if it is ours and there to stay, with its groups."""
-        if not self._cells.is_whole(lent.cell):
+        if not self._cells.is_whole(leased.cell):
             return None
-        view = self._cells.get(lent.cell)
-        return view if view.cell == lent.record.cell else None
+        view = self._cells.get(leased.cell)
+        return view if view.cell == leased.record.cell else None
 
-    def _view(self, lent: _LeasedCell) -> ContainerView:
-        record = lent.record
-        if lent.is_removing:
+    def _view(self, leased: _LeasedCell) -> ContainerView:
+        record = leased.record
+        if leased.is_removing:
             state = ContainerState.REMOVING
-        elif lent.guest is not None:
+        elif leased.guest is not None:
             state = ContainerState.RUNNING
         else:
             state = ContainerState.CREATED if record.started_at is None else ContainerState.EXITED
@@ -308,7 +308,7 @@ class LeasedCells:
             state=state,
             created_at=record.created_at,
             started_at=record.started_at,
-            reason=lent.reason if state is ContainerState.EXITED else "",
+            reason=leased.reason if state is ContainerState.EXITED else "",
         )
 
     def _guest(self, name: str) -> GuestAgent:
@@ -318,10 +318,10 @@ class LeasedCells:
         return guest
 
     def _find(self, name: str) -> _LeasedCell:
-        lent = self._lent.get(name)
-        if lent is None:
+        leased = self._leased.get(name)
+        if leased is None:
             raise errors.NotFound(f"there is no lent cell {name!r}")
-        return lent
+        return leased
 
 
 def _not_kept(error: OSError) -> errors.Unavailable:

@@ -262,7 +262,7 @@ class AgentDriver:
         try:
             while news := machine.news(connection.sent, _MOST_REPORTS):
                 connection.sent = news[-1].number
-                await self._report(connection, [told.report for told in news])
+                await self._report(connection, [one.report for one in news])
             if is_first:
                 await self._report(connection, machine.inventory())
         except (_ConnectionBroken, errors.SkerryError):

@@ -91,7 +91,7 @@ class SimulatedNode:
         self._chance = chance
         self._observer = observer
         self._numbers = count(1)
-        self._telling: dict[InstanceId, None] = {}
+        self._unreported: dict[InstanceId, None] = {}
         self._agenda: list[tuple[float, InstanceId]] = []  # a heap; what is over is dropped on the way
 
     # What it is told
@@ -119,19 +119,19 @@ class SimulatedNode:
 
     def acknowledge(self, number: int, now: float) -> None:
         """The control plane has what was told up to `number`."""
-        for id in list(self._telling):
+        for id in list(self._unreported):
             resident = self.residents[id]
             resident.copy = resident.copy.acknowledge(number)
             if not resident.copy.pending:
-                del self._telling[id]
+                del self._unreported[id]
                 self._look_at(resident, now)
 
     # What it says
 
     def news(self, after: int, most: int) -> list[PendingReport]:
         """What is to be told and has a number above `after`; the first `most` of it."""
-        pending = (told for id in self._telling for told in self.residents[id].copy.pending)
-        return sorted((told for told in pending if told.number > after), key=lambda told: told.number)[:most]
+        pending = (one for id in self._unreported for one in self.residents[id].copy.pending)
+        return sorted((one for one in pending if one.number > after), key=lambda one: one.number)[:most]
 
     def inventory(self) -> list[InstanceReport]:
         """What everything is now."""
@@ -177,7 +177,7 @@ class SimulatedNode:
     def wipe(self) -> None:
         """The machine is set up anew: it remembers nothing."""
         self.residents.clear()
-        self._telling.clear()
+        self._unreported.clear()
         self._agenda.clear()
 
     # Inside
@@ -201,7 +201,7 @@ class SimulatedNode:
             resident.wanted = container_spec(copy.instance, copy.order.spec)
         resident.copy = copy
         if not copy.pending:
-            self._telling.pop(copy.instance, None)
+            self._unreported.pop(copy.instance, None)
         if resident.doing in (InstanceAction.CREATE, InstanceAction.START):
             resident.doing = None  # a start is given up when something else is ordered
         self._look_at(resident, now)
@@ -221,7 +221,7 @@ class SimulatedNode:
         while resident.doing is None:
             match steps.next_step(self._situation(resident, now)):
                 case ReportStatus(history):
-                    self._tell(resident, history)
+                    self._report(resident, history)
                 case RunAction(InstanceAction.FORGET):
                     del self.residents[resident.copy.instance]
                     return
@@ -250,10 +250,10 @@ class SimulatedNode:
         has_passed = resident.plan.passes(view.started_at, now)
         return HealthState.begin(checks, has_started=True, has_passed=has_passed)
 
-    def _tell(self, resident: SimulatedInstance, history: state.LocalStatus) -> None:
+    def _report(self, resident: SimulatedInstance, history: state.LocalStatus) -> None:
         resident.copy = resident.copy.with_status(history, next(self._numbers))
         if resident.copy.pending:
-            self._telling[resident.copy.instance] = None
+            self._unreported[resident.copy.instance] = None
 
     def _begin(self, resident: SimulatedInstance, act: InstanceAction, now: float) -> None:
         resident.doing = act
@@ -277,7 +277,7 @@ class SimulatedNode:
         match act:
             case InstanceAction.CREATE | InstanceAction.START if resident.plan.refusal:
                 error = errors.Unavailable(resident.plan.refusal)
-                self._tell(resident, steps.not_started(self._situation(resident, now), error))
+                self._report(resident, steps.not_started(self._situation(resident, now), error))
             case InstanceAction.CREATE:
                 resident.view = ContainerView(resident.wanted, _IMAGE, ContainerState.CREATED, now)
             case InstanceAction.START:

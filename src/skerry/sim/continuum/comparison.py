@@ -114,10 +114,10 @@ class PolicyTrial:
         """Let every node tell the others how it is doing, for ever."""
         while True:
             await asyncio.sleep(self._continuum.beat_s)
-            told = {name: node.invoker.status() for name, node in self._nodes.items()}
+            statuses = {name: node.invoker.status() for name, node in self._nodes.items()}
             for node in self._nodes.values():
                 for sighting in node.sightings():
-                    sighting.update_load(told[sighting.site.name], self._time())
+                    sighting.update_load(statuses[sighting.site.name], self._time())
 
     async def serve(self, call: SimulatedCall) -> None:
         """One call, from its arrival to its end."""
@@ -142,14 +142,14 @@ class PolicyTrial:
         self, node: SimulatedSite, call: SimulatedCall, demand: CallDemand, here: Candidate, until: float
     ) -> CallReport | None:
         """At this node; None if it refuses."""
-        ask = CallRequest(
+        request = CallRequest(
             demand.function,
             b"%.6f" % call.run_s,
             qos_class=demand.qos_class,
             max_response_s=max(0.0, until - self._time()),
         )
         try:
-            report = await node.invoker.invoke(ask)
+            report = await node.invoker.invoke(request)
         except errors.Overloaded:
             return None
         node.learnt.saw(demand, here, observation_of(report, report.response_s))

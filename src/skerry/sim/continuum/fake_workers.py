@@ -29,7 +29,7 @@ class FakeWorker:
         await asyncio.sleep(run_s)
         return CallResult(run_s, result=b"null")
 
-    def on_end(self, tell: Callable[[], None]) -> None:
+    def on_end(self, ended: Callable[[], None]) -> None:
         """It never ends by itself."""
 
     async def close(self) -> None:

@@ -109,20 +109,20 @@ class CellServiceV0(CellServiceBase):
 def graph(views: Iterable[CellDescription]) -> list[CellGraphNode]:
     """The cells of clients as a tree, each with its whole name. What is nested deeper than readers can follow
     is listed at the deepest level that they can."""
-    told = sorted(
+    nested = sorted(
         (view.cell for view in views if view.cell.owner is None), key=lambda cell: cell.name.split("/")
     )
     top = CellGraphNode()
     nodes: dict[str, CellGraphNode] = {}
-    for cell in told:  # parents come before their children
+    for cell in nested:  # parents come before their children
         above = "/".join(cell.name.split("/")[:-1][:_DEEPEST])
         node = nodes.get(above, top).children.add()
-        node.cell.CopyFrom(_told(cell))
+        node.cell.CopyFrom(_encode_cell(cell))
         nodes[cell.name] = node
     return list(top.children)
 
 
-def _told(cell: cells.Cell) -> Cell:
+def _encode_cell(cell: cells.Cell) -> Cell:
     return Cell(
         name=cell.name,
         isolate_process=cell.isolates_processes,

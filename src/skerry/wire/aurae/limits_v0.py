@@ -82,18 +82,18 @@ def _memory_of(memory: MemoryController) -> Megabytes | None:
 
 def controllers_of(limits: CellLimits) -> dict[str, CpuController | CpusetController | MemoryController]:
     """The fields of a `Cell` that tell of `limits`; those without any are left out."""
-    told: dict[str, CpuController | CpusetController | MemoryController] = {}
+    controllers: dict[str, CpuController | CpusetController | MemoryController] = {}
     weight = limits.cpu_weight
     if weight is None and limits.cpu_shares is not None:
         weight = weight_from_shares(limits.cpu_shares)
     if weight is not None or limits.cpu_quota is not None:
-        told["cpu"] = CpuController(
+        controllers["cpu"] = CpuController(
             weight=weight,
             max=None if limits.cpu_quota is None else limits.cpu_quota * _PERIOD_US // 1000,
             period=None if limits.cpu_quota is None else _PERIOD_US,
         )
     if limits.cpus or limits.mems:
-        told["cpuset"] = CpusetController(cpus=limits.cpus or None, mems=limits.mems or None)
+        controllers["cpuset"] = CpusetController(cpus=limits.cpus or None, mems=limits.mems or None)
     if limits.memory is not None:
-        told["memory"] = MemoryController(max=limits.memory * _MEGABYTE)
-    return told
+        controllers["memory"] = MemoryController(max=limits.memory * _MEGABYTE)
+    return controllers

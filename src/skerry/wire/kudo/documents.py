@@ -218,18 +218,18 @@ def check_unchanged(
     given: WorkloadInput | InstanceInput, present: WorkloadDocument | InstanceDocument | None
 ) -> None:
     """Raise unless what only the server writes is as it is in `present`; None: there is nothing yet."""
-    told = {
+    written = {
         encoded: value
         for name, encoded in _read_only(type(given))
         if (value := getattr(given, name)) is not UNSET
     }
-    if not told:
+    if not written:
         return
     if present is None:
-        field = next(iter(told))
+        field = next(iter(written))
         raise errors.Invalid(f"`{field}` is written by the server; leave it out", field=field)
     shown = msgspec.to_builtins(present)
-    for field, value in told.items():
+    for field, value in written.items():
         now = shown[field]
         if value != now:
             raise errors.Invalid(

@@ -17,26 +17,26 @@ from skerry.wire.kudo.grpc_reported import (
 from skerry.wire.kudo.grpc_status_numbers import CONTROLLER
 
 
-def reported_node(told: pb.NodeStatus) -> ReportedNode:
-    has = told.resource.HasField
+def reported_node(message: pb.NodeStatus) -> ReportedNode:
+    has = message.resource.HasField
     return ReportedNode(
-        id=ids.check_id(told.id),
-        status=of_node(CONTROLLER.read(told.status)),
-        description=single_line(told.description),
-        resources=decode_resources(told.resource.max) if has("max") else None,
-        usage=decode_resources(told.resource.usage) if has("usage") else None,
+        id=ids.check_id(message.id),
+        status=of_node(CONTROLLER.read(message.status)),
+        description=single_line(message.description),
+        resources=decode_resources(message.resource.max) if has("max") else None,
+        usage=decode_resources(message.resource.usage) if has("usage") else None,
         instances=decode_inventory(
             reported(one, CONTROLLER.read(one.status), decode_resources(one.resource.max))
-            for one in told.instances
+            for one in message.instances
         ),
     )
 
 
-def reported_instance(told: pb.InstanceStatus) -> ReportedInstanceStatus:
+def reported_instance(message: pb.InstanceStatus) -> ReportedInstanceStatus:
     return ReportedInstanceStatus(
-        id=InstanceId(ids.check_id(told.id)),
-        status=CONTROLLER.read(told.status),
-        description=single_line(told.description),
-        usage=decode_resources(told.resource.usage) if told.resource.HasField("usage") else None,
-        exit_code=told.exit_code if told.HasField("exit_code") else None,
+        id=InstanceId(ids.check_id(message.id)),
+        status=CONTROLLER.read(message.status),
+        description=single_line(message.description),
+        usage=decode_resources(message.resource.usage) if message.resource.HasField("usage") else None,
+        exit_code=message.exit_code if message.HasField("exit_code") else None,
     )

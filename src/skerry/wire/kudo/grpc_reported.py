@@ -45,9 +45,9 @@ class ReportedInstanceStatus(msgspec.Struct, frozen=True):
 
 
 def decode_resources(
-    told: kudo_controller_pb2.ResourceSummary | kudo_scheduler_pb2.ResourceSummary,
+    message: kudo_controller_pb2.ResourceSummary | kudo_scheduler_pb2.ResourceSummary,
 ) -> Resources:
-    return Resources(Millicores(told.cpu), Megabytes(told.memory), Gigabytes(told.disk))
+    return Resources(Millicores(message.cpu), Megabytes(message.memory), Gigabytes(message.disk))
 
 
 def check_type(number: int) -> None:
@@ -68,17 +68,19 @@ def decode_inventory(instances: Iterable[ReportedInstance]) -> tuple[ReportedIns
 
 
 def reported(
-    told: kudo_controller_pb2.Instance | kudo_scheduler_pb2.Instance, status: InstanceStatus, limit: Resources
+    message: kudo_controller_pb2.Instance | kudo_scheduler_pb2.Instance,
+    status: InstanceStatus,
+    limit: Resources,
 ) -> ReportedInstance:
     """One of them, whose status and limit its document writes in its own way."""
-    check_type(told.type)
+    check_type(message.type)
     return ReportedInstance(
-        InstanceId(ids.check_id(told.id, "instances.id")),
-        single_line(told.name),
+        InstanceId(ids.check_id(message.id, "instances.id")),
+        single_line(message.name),
         status,
-        single_line(told.uri),
+        single_line(message.uri),
         limit,
-        decode_resources(told.resource.usage),
+        decode_resources(message.resource.usage),
     )
 
 

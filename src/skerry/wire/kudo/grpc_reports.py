@@ -31,40 +31,42 @@ class ReportHandler:
         self._instances = instances
         self._clock = clock
 
-    async def node(self, said: ReportedNode, caller: Caller) -> None:
-        check_speaks_for(caller, said.id)
-        if find_node(self._nodes, said.id) is None:
-            raise errors.NotFound(f"there is no node {said.id!r}; register it first (NodeService.Register)")
+    async def node(self, reported: ReportedNode, caller: Caller) -> None:
+        check_speaks_for(caller, reported.id)
+        if find_node(self._nodes, reported.id) is None:
+            raise errors.NotFound(
+                f"there is no node {reported.id!r}; register it first (NodeService.Register)"
+            )
         await self._nodes.report(
-            said.id,
-            said.status,
-            reason=said.description,
-            resources=said.resources,
-            usage=said.usage,
-            instances=said.instances,
+            reported.id,
+            reported.status,
+            reason=reported.description,
+            resources=reported.resources,
+            usage=reported.usage,
+            instances=reported.instances,
         )
 
-    async def instance(self, said: ReportedInstanceStatus, caller: Caller) -> None:
-        known = self._instances.get(said.id)
+    async def instance(self, reported: ReportedInstanceStatus, caller: Caller) -> None:
+        known = self._instances.get(reported.id)
         if caller.role is Role.NODE and known.node != caller.node:
-            raise errors.Forbidden(f"instance {said.id} is not on node {caller.node}")
+            raise errors.Forbidden(f"instance {reported.id} is not on node {caller.node}")
         # What is not said stays as it is.
         report = InstanceReport(
-            instance=said.id,
+            instance=reported.id,
             generation=known.generation,
-            status=said.status,
+            status=reported.status,
             at=self._clock.now(),
-            reason=said.description,
-            exit_code=said.exit_code,
+            reason=reported.description,
+            exit_code=reported.exit_code,
             restarts=known.restarts,
             ip=known.ip,
-            usage=self._instances.usage(said.id) if said.usage is None else said.usage,
+            usage=self._instances.usage(reported.id) if reported.usage is None else reported.usage,
         )
         node = NodeId(caller.node) if caller.role is Role.NODE else None
         [outcome] = await self._instances.reported(node, [report], actor=caller.name)
         if (
             outcome.disposition not in _TAKEN
-            and self._instances.get(said.id).observed.status is not said.status
+            and self._instances.get(reported.id).observed.status is not reported.status
         ):
             raise errors.FailedPrecondition(outcome.message)
 

@@ -35,32 +35,32 @@ _FIELDS: Final = {
 }
 
 
-def decode_spec(told: pb.Instance, giver: ImageAccess, seed: str = "") -> InstanceSpec:
+def decode_spec(message: pb.Instance, giver: ImageAccess, seed: str = "") -> InstanceSpec:
     """What an instance is to run, for a caller with the access `giver`; its status, its address and what it
     uses are not for a client to say. Without a name it gets one, by its id or, without that, by `seed`."""
-    check_type(told.type)
+    check_type(message.type)
     with contract_fields(_FIELDS):
         return InstanceSpec(
-            name=told.name or made_name(told.uri, told.id or seed),
-            uri=told.uri,
-            environment=tuple(told.environnement),
-            resources=decode_resources(told.resource.limit),
-            ports=tuple(PortMapping(port.source, port.destination) for port in told.ports),
-            granted_access=grant_image_access(told.uri, giver),
+            name=message.name or made_name(message.uri, message.id or seed),
+            uri=message.uri,
+            environment=tuple(message.environnement),
+            resources=decode_resources(message.resource.limit),
+            ports=tuple(PortMapping(port.source, port.destination) for port in message.ports),
+            granted_access=grant_image_access(message.uri, giver),
         )
 
 
-def reported_node(told: pb.NodeStatus) -> ReportedNode:
-    has = told.resource.HasField
+def reported_node(message: pb.NodeStatus) -> ReportedNode:
+    has = message.resource.HasField
     return ReportedNode(
-        id=ids.check_id(told.id),
-        status=of_node(SCHEDULER.read(told.status)),
-        description=single_line(told.statusDescription),
-        resources=decode_resources(told.resource.limit) if has("limit") else None,
-        usage=decode_resources(told.resource.usage) if has("usage") else None,
+        id=ids.check_id(message.id),
+        status=of_node(SCHEDULER.read(message.status)),
+        description=single_line(message.statusDescription),
+        resources=decode_resources(message.resource.limit) if has("limit") else None,
+        usage=decode_resources(message.resource.usage) if has("usage") else None,
         instances=decode_inventory(
             reported(one, SCHEDULER.read(one.status), decode_resources(one.resource.limit))
-            for one in told.instances
+            for one in message.instances
         ),
     )
 
@@ -71,7 +71,7 @@ def encode_status(instance: Instance, usage: Resources) -> pb.InstanceStatus:
     reason = SCHEDULER.reason(seen.status)
     return pb.InstanceStatus(
         id=instance.id,
-        status=SCHEDULER.told(seen.status).value,
+        status=SCHEDULER.encoded_as(seen.status).value,
         statusDescription=f"{reason}: {seen.reason}" if reason else seen.reason,
         resource=pb.Resource(
             limit=_encode_resources(instance.spec.resources), usage=_encode_resources(usage)

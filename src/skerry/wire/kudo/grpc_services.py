@@ -80,13 +80,13 @@ class SchedulerService(kudo_services_grpc.SchedulerServiceBase):
         self._reports = reports
 
     async def setNodeStatus(self, stream: Stream[kudo_controller_pb2.NodeStatus, Empty]) -> None:  # noqa: N802 - the document's name
-        told = await request_of(stream)
-        await self._reports.node(grpc_controller_messages.reported_node(told), caller_of(stream))
+        message = await request_of(stream)
+        await self._reports.node(grpc_controller_messages.reported_node(message), caller_of(stream))
         await stream.send_message(Empty())
 
     async def setInstanceStatus(self, stream: Stream[kudo_controller_pb2.InstanceStatus, Empty]) -> None:  # noqa: N802 - the document's name
-        told = await request_of(stream)
-        await self._reports.instance(grpc_controller_messages.reported_instance(told), caller_of(stream))
+        message = await request_of(stream)
+        await self._reports.instance(grpc_controller_messages.reported_instance(message), caller_of(stream))
         await stream.send_message(Empty())
 
 
@@ -111,9 +111,9 @@ class KudoNodeService(kudo_services_grpc.NodeServiceBase):
         self._certificates = certificates
 
     async def Register(self, stream: Stream[pb.NodeRegisterRequest, pb.NodeRegisterResponse]) -> None:  # noqa: N802 - the document's name
-        told = await request_of(stream)
+        message = await request_of(stream)
         try:
-            id = registered_node(told.certificate, caller_of(stream), self._certificates)
+            id = registered_node(message.certificate, caller_of(stream), self._certificates)
             known = find_node(self._nodes, id)
             # One that comes again has said nothing of these, so they stay as they are.
             hello = NodeHello(known.name, known.facts, known.resources) if known else NodeHello(id)
@@ -136,24 +136,24 @@ class KudoNodeService(kudo_services_grpc.NodeServiceBase):
         await stream.send_message(reply)
 
     async def Status(self, stream: Stream[pb.NodeStatus, Empty]) -> None:  # noqa: N802 - the document's name
-        async for told in stream:
-            await self._reports.node(grpc_scheduler_messages.reported_node(told), caller_of(stream))
+        async for message in stream:
+            await self._reports.node(grpc_scheduler_messages.reported_node(message), caller_of(stream))
         await stream.send_message(Empty())
 
     async def Unregister(self, stream: Stream[pb.NodeUnregisterRequest, pb.NodeUnregisterResponse]) -> None:  # noqa: N802 - the document's name
-        told = await request_of(stream)
+        message = await request_of(stream)
         caller = caller_of(stream)
-        check_speaks_for(caller, ids.check_id(told.id))
+        check_speaks_for(caller, ids.check_id(message.id))
         reply = pb.NodeUnregisterResponse(code=RegistrationCode.DONE, description="unregistered")
-        if find_node(self._nodes, told.id) is None:
+        if find_node(self._nodes, message.id) is None:
             reply = pb.NodeUnregisterResponse(
-                code=RegistrationCode.FAILED, description=f"there is no node {told.id!r}"
+                code=RegistrationCode.FAILED, description=f"there is no node {message.id!r}"
             )
         else:
             try:
-                await self._nodes.unregister(told.id, actor=caller.name)
+                await self._nodes.unregister(message.id, actor=caller.name)
             except errors.SkerryError as error:
-                log.info("node.not_unregistered", node=told.id, error=error.message, detail=error.detail)
+                log.info("node.not_unregistered", node=message.id, error=error.message, detail=error.detail)
                 reply = pb.NodeUnregisterResponse(code=RegistrationCode.FAILED, description=error.message)
         await stream.send_message(reply)
 
@@ -170,22 +170,24 @@ class KudoInstanceService(kudo_services_grpc.InstanceServiceBase):
         self._usage_s = usage_s
 
     async def Create(self, stream: Stream[pb.Instance, pb.InstanceStatus]) -> None:  # noqa: N802 - the document's name
-        told = await request_of(stream)
+        message = await request_of(stream)
         caller = caller_of(stream)
-        spec = grpc_scheduler_messages.decode_spec(told, caller.image_access, ulid.new_id(self._clock.now()))
+        spec = grpc_scheduler_messages.decode_spec(
+            message, caller.image_access, ulid.new_id(self._clock.now())
+        )
         references.parse(spec.uri)  # raises `Invalid`
         if shortage := disk_reserve.shortage():
             raise errors.Unavailable(f"this server takes nothing new: {shortage}")
-        instance, _ = await self._instances.create(spec, id=told.id or None, actor=caller.name)
+        instance, _ = await self._instances.create(spec, id=message.id or None, actor=caller.name)
         if instance.observed.status in TERMINAL:
-            await self._tell_over(stream, instance)
+            await self._send_end(stream, instance)
             return
         async with aclosing(self._instances.watch(instance.id, repeat_s=self._usage_s)) as updates:
             async for update in updates:
                 usage = self._instances.usage(update.id)
                 await stream.send_message(grpc_scheduler_messages.encode_status(update, usage))
 
-    async def _tell_over(self, stream: Stream[pb.Instance, pb.InstanceStatus], instance: Instance) -> None:
+    async def _send_end(self, stream: Stream[pb.Instance, pb.InstanceStatus], instance: Instance) -> None:
         """Tell a final status at once, and end the stream no sooner than the back-off allows.
 
         When the instance is removed meanwhile its id is free, so there is nothing to hold back any more: the
@@ -216,8 +218,8 @@ class KudoInstanceService(kudo_services_grpc.InstanceServiceBase):
         await self._change(stream, self._instances.destroy)
 
     async def _change(self, stream: Stream[pb.InstanceIdentifier, Empty], change: _DesiredChange) -> None:
-        told = await request_of(stream)
-        await change(ids.check_id(told.id), actor=caller_of(stream).name)
+        message = await request_of(stream)
+        await change(ids.check_id(message.id), actor=caller_of(stream).name)
         await stream.send_message(Empty())
 
 

@@ -18,12 +18,12 @@ class StatusNumbers:
     """The numbers of one document. A status that it lacks is told as another, with its name as the reason."""
 
     def __init__(
-        self, numbers: Iterable[tuple[str, int]], told_as: Mapping[InstanceStatus, InstanceStatus]
+        self, numbers: Iterable[tuple[str, int]], replacements: Mapping[InstanceStatus, InstanceStatus]
     ) -> None:
         self._statuses = {number: InstanceStatus(name) for name, number in numbers}
-        self._told_as = told_as
-        self._lacked = {(other, lacked.value): lacked for lacked, other in told_as.items()}
-        if {*self._statuses.values(), *told_as} != set(InstanceStatus):
+        self._replacements = replacements
+        self._lacked = {(other, lacked.value): lacked for lacked, other in replacements.items()}
+        if {*self._statuses.values(), *replacements} != set(InstanceStatus):
             raise ValueError("every status needs a number, or another that it is told as")
 
     def read(self, number: int, reason: str = "") -> InstanceStatus:
@@ -34,16 +34,16 @@ class StatusNumbers:
             raise errors.Invalid(f"there is no status {number}; it is one of {known}", field="status")
         return self._lacked.get((status, reason), status)
 
-    def told(self, status: InstanceStatus) -> InstanceStatus:
+    def encoded_as(self, status: InstanceStatus) -> InstanceStatus:
         """What `status` is told as; if that is another, `reason` names it."""
-        return self._told_as.get(status, status)
+        return self._replacements.get(status, status)
 
     def reason(self, status: InstanceStatus) -> str:
         """Its name, if it is told as another."""
-        return status.value if status in self._told_as else ""
+        return status.value if status in self._replacements else ""
 
 
-CONTROLLER: Final = StatusNumbers(kudo_controller_pb2.Status.items(), told_as={})
+CONTROLLER: Final = StatusNumbers(kudo_controller_pb2.Status.items(), replacements={})
 SCHEDULER: Final = StatusNumbers(
-    kudo_scheduler_pb2.Status.items(), told_as={InstanceStatus.CRASHED: InstanceStatus.FAILED}
+    kudo_scheduler_pb2.Status.items(), replacements={InstanceStatus.CRASHED: InstanceStatus.FAILED}
 )

@@ -60,10 +60,10 @@ async def events(
     Without a namespace also of one that is gone, of which it is no longer known where it was.
     """
     await kudo.check_in_namespace(path.id, query)
-    told = await kudo.instances.events(path.id)
-    newest = told[-rest_conventions.page_size(query.limit) :]
+    found = await kudo.instances.events(path.id)
+    newest = found[-rest_conventions.page_size(query.limit) :]
     return InstanceEvents(
-        len(told),
+        len(found),
         tuple(map(event_document, newest)),
     )
 

@@ -104,9 +104,9 @@ async def logs(
     the instance is over; an answer that breaks off is not complete.
     """
     await kudo.check_in_namespace(path.id, query)
-    ask = LogStreamRequest(follow=query.follow, tail=query.tail, stream=query.stream)
+    request = LogStreamRequest(follow=query.follow, tail=query.tail, stream=query.stream)
     async with AsyncExitStack() as undo:
-        tunnel = await _opened(kudo, path.id, ask, undo)
+        tunnel = await _opened(kudo, path.id, request, undo)
         first = asyncio.ensure_future(tunnel.receive())
         undo.push_async_callback(cancel_and_wait, [first])
         await asyncio.wait({first}, timeout=_REFUSAL_S if query.follow else None)
@@ -136,9 +136,9 @@ async def execute(
     """
     await kudo.check_in_namespace(path.id, query)
     _check_may_execute(kudo.instances.get(path.id), call.caller)
-    ask = copy_fields(ExecStreamRequest, query, arguments=query.command, takes_input=query.input)
+    request = copy_fields(ExecStreamRequest, query, arguments=query.command, takes_input=query.input)
     async with AsyncExitStack() as undo:
-        tunnel = await _opened(kudo, path.id, ask, undo)
+        tunnel = await _opened(kudo, path.id, request, undo)
         return WebSocketResponse(lambda socket: _converse(socket, tunnel), undo.pop_all())
 
 
@@ -149,11 +149,11 @@ def _check_may_execute(instance: Instance, caller: Caller) -> None:
             check_userns(spec.userns, caller)
 
 
-async def _opened(kudo: KudoContext, id: str, ask: StreamRequest, undo: AsyncExitStack) -> TunnelStream:
+async def _opened(kudo: KudoContext, id: str, request: StreamRequest, undo: AsyncExitStack) -> TunnelStream:
     """A tunnel to the instance, and the slot it takes; both are given back by `undo`."""
     node, instance = _whereabouts(kudo, id)
     undo.enter_context(kudo.slots.take())
-    return await undo.enter_async_context(kudo.tunnels.open_tunnel(node, instance, ask))
+    return await undo.enter_async_context(kudo.tunnels.open_tunnel(node, instance, request))
 
 
 def _whereabouts(kudo: KudoContext, id: str) -> tuple[NodeId, InstanceId]:

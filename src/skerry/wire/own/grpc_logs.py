@@ -64,13 +64,13 @@ async def log_items(
                 continue
             taken = [kept] if request.form == FORM_PIECES else joining[stream].take(kept)
             for each in taken:
-                yield _told(stream, position[stream], each)
+                yield _encode_item(stream, position[stream], each)
     for stream, left in joining.items():
         for line in left.flush():
-            yield _told(stream, position[stream], line)
+            yield _encode_item(stream, position[stream], line)
 
 
-def _told(stream: OutputChannel, position: int, item: RingItem | LogLine) -> LogItem:
+def _encode_item(stream: OutputChannel, position: int, item: RingItem | LogLine) -> LogItem:
     channel = _CHANNEL[stream]
     if isinstance(item, SequenceGap):
         return LogItem(channel=channel, position=item.last, lost=item.last - item.first + 1)

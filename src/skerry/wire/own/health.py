@@ -73,14 +73,14 @@ def build_health_route() -> HttpRoute:
 async def readyz(own: OwnContext, call: RequestContext) -> ReadinessDocument | Response:
     """Asks every part of the server, each for at most two seconds."""
     names = list(own.plane.checks)
-    results = await asyncio.gather(*(_ask(name, own.plane.checks[name]) for name in names))
+    results = await asyncio.gather(*(_run_check(name, own.plane.checks[name]) for name in names))
     readiness = ReadinessDocument(
         ready=all(result == "ok" for result in results), checks=dict(zip(names, results, strict=True))
     )
     return readiness if readiness.ready else Response(readiness, 503)
 
 
-async def _ask(name: str, check: Callable[[], Awaitable[None]]) -> str:
+async def _run_check(name: str, check: Callable[[], Awaitable[None]]) -> str:
     try:
         async with asyncio.timeout(CHECK_TIMEOUT_S):
             await check()

@@ -87,7 +87,7 @@ class RearClient:
         return list(found.values())
 
     async def _select(self, selector: Mapping[str, Any]) -> list[OfferSnapshot]:
-        answer = await self._ask("POST", _LIST, client_documents.FlavorListReply, selector)
+        answer = await self._request("POST", _LIST, client_documents.FlavorListReply, selector)
         with self._understanding():
             return [client_documents.decode_offer(item, self._cloud) for item in answer.items]
 
@@ -95,41 +95,43 @@ class RearClient:
         self, flavor: OfferId, resources: Resources, count: int, duration_s: float | None, *, key: str
     ) -> RemoteHold:
         body = client_documents.reservation(flavor, resources, count, duration_s)
-        answer = await self._ask(
+        answer = await self._request(
             "POST", "/api/reserveflavor", client_documents.TransactionReply, body, headers={_ONCE: key}
         )
         with self._understanding():
             return client_documents.decode_hold(answer)
 
     async def purchase(self, hold: HoldId) -> RemoteContract:
-        answer = await self._ask(
+        answer = await self._request(
             "POST", "/api/purchaseflavor", client_documents.ContractReply, {"TransactionID": hold}
         )
         with self._understanding():
             return client_documents.decode_contract(answer)
 
     async def cancel(self, hold: HoldId) -> None:
-        await self._ask("DELETE", f"/api/reservations/{_segment(hold)}", client_documents.EmptyReply)
+        await self._request("DELETE", f"/api/reservations/{_segment(hold)}", client_documents.EmptyReply)
 
     async def sign(self, contract: ContractId, document: bytes) -> None:
         body = {"Document": document.decode("ascii")}
-        await self._ask(
+        await self._request(
             "POST", f"/api/contracts/{_segment(contract)}/signature", client_documents.EmptyReply, body
         )
 
     async def release(self, contract: str) -> None:
-        await self._ask("POST", f"/api/contracts/{_segment(contract)}/release", client_documents.EmptyReply)
+        await self._request(
+            "POST", f"/api/contracts/{_segment(contract)}/release", client_documents.EmptyReply
+        )
 
     async def renew(self, contract: ContractId, until: float) -> bytes:
         body = {"ExpirationTime": iso(until)}
         path = f"/api/contracts/{_segment(contract)}/renew"
-        answer = await self._ask("POST", path, client_documents.ContractReply, body)
+        answer = await self._request("POST", path, client_documents.ContractReply, body)
         with self._understanding():
             return client_documents.decode_contract(answer).document
 
     async def contract_state(self, contract: ContractId) -> RemoteContractStatus:
         """How the contract stands, without its door."""
-        answer = await self._ask(
+        answer = await self._request(
             "GET", f"/api/contracts/{_segment(contract)}", client_documents.ContractStateReply
         )
         with self._understanding():
@@ -139,12 +141,12 @@ class RearClient:
 
     @asynccontextmanager
     async def contract_tunnel(
-        self, contract: ContractId, credential: str, told: Callable[[RemoteContractStatus], None]
+        self, contract: ContractId, credential: str, on_status: Callable[[RemoteContractStatus], None]
     ) -> AsyncIterator[WebSocketTunnel]:
         """Frames of whoever lives behind the contract's door; `told` gets what the provider says of it."""
 
         def read_status(text: str) -> None:
-            told(client_documents.decode_status_message(text))
+            on_status(client_documents.decode_status_message(text))
 
         async with self._socket(f"/api/contracts/{_segment(contract)}/door", credential) as socket:
             yield WebSocketTunnel(socket, self.peer.name, read_status)
@@ -188,7 +190,7 @@ class RearClient:
 
     # Asking
 
-    async def _ask(
+    async def _request(
         self,
         method: str,
         path: str,
@@ -243,7 +245,7 @@ class RearClient:
         if self._session is None:
             trace = aiohttp.TraceConfig()
             trace.on_request_redirect.append(self._refuse_redirect)
-            trace.on_request_end.append(self._tell_refusal)
+            trace.on_request_end.append(self._raise_refusal)
             self._session = aiohttp.ClientSession(
                 connector=aiohttp.TCPConnector(limit=0),  # every contract has a door that stays open
                 timeout=aiohttp.ClientTimeout(total=None),
@@ -261,7 +263,7 @@ class RearClient:
             f"peer {self.peer.name} sends us elsewhere; set the URL that it is at"
         )
 
-    async def _tell_refusal(
+    async def _raise_refusal(
         self, session: aiohttp.ClientSession, context: object, params: aiohttp.TraceRequestEndParams
     ) -> None:
         """Of a WebSocket that is refused, the library keeps the number only, and not the reason."""

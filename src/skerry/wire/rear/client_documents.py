@@ -214,28 +214,28 @@ def decode_contract_state(answer: ContractStateReply) -> RemoteContractStatus:
 def decode_status_message(text: str) -> RemoteContractStatus:
     """What a text message at the door says."""
     try:
-        told = json_codec.decode(text, ContractStatusMessage)
+        message = json_codec.decode(text, ContractStatusMessage)
     except json_codec.InvalidJson as error:
         raise errors.Invalid(f"what was said of the contract cannot be read: {error}") from None
     return RemoteContractStatus(
-        ends_at=parse_time(told.ends, "ends"),
-        reclaim_at=None if told.reclaim is None else parse_time(told.reclaim, "reclaim"),
-        reason=to_one_line(told.reason),
-        ended=to_one_line(told.ended or ""),
-        cell=to_one_line(told.cell),
-        cell_reason=to_one_line(told.cell_reason),
+        ends_at=parse_time(message.ends, "ends"),
+        reclaim_at=None if message.reclaim is None else parse_time(message.reclaim, "reclaim"),
+        reason=to_one_line(message.reason),
+        ended=to_one_line(message.ended or ""),
+        cell=to_one_line(message.cell),
+        cell_reason=to_one_line(message.cell_reason),
     )
 
 
 def decode_error(peer: str, status: int, text: bytes) -> errors.SkerryError:
     """What a provider refused a request with; who we are to our own callers is no matter of it."""
     try:
-        said = json_codec.decode(text, _ErrorReply)
+        reply = json_codec.decode(text, _ErrorReply)
     except json_codec.InvalidJson:
-        said = _ErrorReply()
-    code = said.code or _BY_STATUS.get(status, "unavailable" if status >= 500 else "refused")
+        reply = _ErrorReply()
+    code = reply.code or _BY_STATUS.get(status, "unavailable" if status >= 500 else "refused")
     reason = (
-        to_one_line(said.error)
+        to_one_line(reply.error)
         or f"it answers {status} and does not say why; set its URL anew, or ask who runs it"
     )
     if code not in _PASSED_ON:

@@ -74,7 +74,7 @@ async def door(rear: RearContext | None, call: RequestContext, path: MarketIdPat
     node, cell = tunnels.whereabouts(contract.id)
     async with AsyncExitStack() as undo:
         tunnel = await undo.enter_async_context(tunnels.dialer.open_tunnel(node, cell, GuestSessionRequest()))
-        displaced = undo.enter_context(tunnels.at_door(contract.id))
+        displaced = undo.enter_context(tunnels.connected(contract.id))
         await undo.enter_async_context(tunnels.heartbeats.visit(contract.id))
         session = ContractTunnelSession(tunnels, contract, tunnel, displaced)
         return WebSocketResponse(session.converse, undo.pop_all())
@@ -130,8 +130,10 @@ class ContractTunnelSession:
     async def converse(self, socket: WebSocket) -> None:
         """Until the contract is over, the buyer goes or comes anew, or the cell's node has no more to say."""
         with self._tunnels.ringing(self._contract) as bell:
-            first = await self._tell(socket, None)
-            await race(self._tell_for_ever(socket, first, bell), self._until_displaced(), self._relay(socket))
+            first = await self._send_status(socket, None)
+            await race(
+                self._send_status_for_ever(socket, first, bell), self._until_displaced(), self._relay(socket)
+            )
 
     async def _until_displaced(self) -> None:
         await self._displaced.wait()
@@ -141,22 +143,24 @@ class ContractTunnelSession:
         if not await _pass_on(socket, self._tunnel):
             raise errors.Unavailable("the node of this cell has ended the session; come again")
 
-    async def _tell_for_ever(
-        self, socket: WebSocket, told: ContractStatusMessage, bell: asyncio.Event
+    async def _send_status_for_ever(
+        self, socket: WebSocket, sent: ContractStatusMessage, bell: asyncio.Event
     ) -> None:
         """Tell of every change; returns when the contract is over, which was told then."""
-        while told.ended is None:
+        while sent.ended is None:
             try:
                 async with asyncio.timeout(self._tunnels.until_due(self._contract)):
                     await bell.wait()
             except TimeoutError:
                 pass
             bell.clear()
-            told = await self._tell(socket, told)
+            sent = await self._send_status(socket, sent)
 
-    async def _tell(self, socket: WebSocket, told: ContractStatusMessage | None) -> ContractStatusMessage:
+    async def _send_status(
+        self, socket: WebSocket, sent: ContractStatusMessage | None
+    ) -> ContractStatusMessage:
         contract_state = self._tunnels.contract_state(self._contract)
-        if contract_state != told:
+        if contract_state != sent:
             await socket.send_text(json_codec.encode(contract_state))
         return contract_state
 
@@ -170,13 +174,13 @@ async def _reach(socket: WebSocket, tunnels: ContractTunnelServer, contract: Con
         raise errors.Invalid(f"no OpenTunnel came within {_FIRST_WORD_S:g} s") from None
     if message is None:
         return
-    ask = _asked(message)
+    request = _stream_request(message)
     node, cell = tunnels.whereabouts(contract.id)
-    async with tunnels.dialer.open_tunnel(node, cell, ask) as tunnel:
+    async with tunnels.dialer.open_tunnel(node, cell, request) as tunnel:
         await _pass_on(socket, tunnel)
 
 
-def _asked(message: bytes) -> GuestStreamRequest:
+def _stream_request(message: bytes) -> GuestStreamRequest:
     asked = pb.OpenTunnel()
     try:
         asked.ParseFromString(message)

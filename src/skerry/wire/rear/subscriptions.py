@@ -106,7 +106,7 @@ class SubscriptionSession:
             while True:
                 if self._key is not None:  # who is taken off the list hears no more
                     self._rear.ledger.check_access(self._key, is_read=True)
-                await self._tell(socket)
+                await self._send_changes(socket)
                 quiet_s = self._rear.heartbeat_s if self._scopes else _LONELY_S
                 if asking.done():
                     message = asking.result()
@@ -176,7 +176,7 @@ class SubscriptionSession:
                 await self._send(socket, SubscribedMessage(scope.id, asked.resume, True, 0))
                 return
         # What the other subscriptions mean is told first: no revision below that of the snapshot follows it.
-        while await self._tell(socket):
+        while await self._send_changes(socket):
             pass
         accounts, self._follower = self._changes.snapshot()
         self._revision = revision = self._changes.revision
@@ -185,7 +185,7 @@ class SubscriptionSession:
         await self._send(socket, SubscribedMessage(scope.id, revision, False, len(meant)))
         await self._show(socket, meant, revision)
 
-    async def _tell(self, socket: WebSocket) -> bool:
+    async def _send_changes(self, socket: WebSocket) -> bool:
         """What changed since the last time; False if nothing did."""
         if self._follower is None:
             return False

@@ -120,7 +120,7 @@ class ContractTunnelServer:
         return max(0.0, due_at - self._ledger.now())
 
     @contextmanager
-    def at_door(self, id: ContractId) -> Iterator[asyncio.Event]:
+    def connected(self, id: ContractId) -> Iterator[asyncio.Event]:
         """The place at a contract's door, of which there is one: who comes gets it, and who had it hears of
         that by the event."""
         if (before := self._newest.get(id)) is not None:

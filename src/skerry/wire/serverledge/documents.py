@@ -164,7 +164,7 @@ class InvokeBody(msgspec.Struct, frozen=True, rename="pascal"):
     is_async: bool = field(default=False, name="Async")
     return_output: bool = False
 
-    def ask(self, function: str) -> CallRequest:
+    def to_call_request(self, function: str) -> CallRequest:
         """The call; `Invalid` if its parameters are no object."""
         params = bytes(self.params)
         if params[0] != _OBJECT and params != NULL:

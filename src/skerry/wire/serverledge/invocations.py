@@ -70,15 +70,15 @@ async def invoke(
     parameters, and the Content-Type does not matter. Numbers in `Params` reach the function as they are
     written. With `?pretty` the answer is indented.
     """
-    ask = body.ask(path.function)
+    request = body.to_call_request(path.function)
     if body.is_async:
-        if context.functions.get(ask.function) is None:
+        if context.functions.get(request.function) is None:
             raise FixedTextError(404, error_texts.FUNCTION_UNKNOWN)
         return Response(
-            AcceptedCallDocument(await context.asynchronous.accept(ask)), headers=_headers(context, call)
+            AcceptedCallDocument(await context.asynchronous.accept(request)), headers=_headers(context, call)
         )
     try:
-        report = await context.invoker.invoke(ask)
+        report = await context.invoker.invoke(request)
     except errors.NotFound:
         raise FixedTextError(404, error_texts.FUNCTION_UNKNOWN) from None
     return _answer(context, call, report)
@@ -113,9 +113,9 @@ class PollQuery(msgspec.Struct, frozen=True):
     def wait_s(self) -> float:
         if not self.wait:
             return 0.0
-        if (said := _WAIT.fullmatch(self.wait)) is None:
+        if (match := _WAIT.fullmatch(self.wait)) is None:
             raise errors.Invalid("query: `wait` must be a time such as `10s` or `500ms`", field="wait")
-        return min(float(said[1]) * _UNITS_S[said[2]], _MOST_WAIT_S)
+        return min(float(match[1]) * _UNITS_S[match[2]], _MOST_WAIT_S)
 
 
 @endpoint(

@@ -57,7 +57,7 @@ class FunctionService(Protocol):
 class InvocationService(Protocol):
     """Calls that are answered at once, and the workers for them."""
 
-    async def invoke(self, ask: CallRequest) -> CallReport:
+    async def invoke(self, request: CallRequest) -> CallReport:
         """Raises `NotFound`, `Overloaded`, `Unavailable`; what the function does wrong is in the report."""
         ...
 
@@ -73,7 +73,7 @@ class InvocationService(Protocol):
 class AsyncCallService(Protocol):
     """Calls whose answer is fetched later."""
 
-    async def accept(self, ask: CallRequest) -> str:
+    async def accept(self, request: CallRequest) -> str:
         """The id of a call that is durable and can be polled; whether there is the function is not looked."""
         ...
 

@@ -33,16 +33,16 @@ def decode_cell(request: cells_pb2.AllocateRequest) -> cells.Cell:
         )
 
 
-def decode_limits(told: cells_pb2.Limits) -> cells.CellLimits:
-    has = told.HasField
+def decode_limits(message: cells_pb2.Limits) -> cells.CellLimits:
+    has = message.HasField
     return cells.CellLimits(
-        cpu_weight=told.cpu_weight if has("cpu_weight") else None,
-        cpu_shares=told.cpu_shares if has("cpu_shares") else None,
-        cpu_quota=Millicores(told.cpu_milli) if has("cpu_milli") else None,
-        cpus=told.cpus,
-        mems=told.mems,
-        memory=Megabytes(told.memory_mb) if has("memory_mb") else None,
-        pids=told.pids if has("pids") else None,
+        cpu_weight=message.cpu_weight if has("cpu_weight") else None,
+        cpu_shares=message.cpu_shares if has("cpu_shares") else None,
+        cpu_quota=Millicores(message.cpu_milli) if has("cpu_milli") else None,
+        cpus=message.cpus,
+        mems=message.mems,
+        memory=Megabytes(message.memory_mb) if has("memory_mb") else None,
+        pids=message.pids if has("pids") else None,
     )
 
 
@@ -60,16 +60,16 @@ def decode_executable(request: cells_pb2.StartRequest) -> cells.Executable:
 
 
 def decode_sandbox(request: cells_pb2.StartRequest) -> cells.Sandbox:
-    told = request.sandbox
+    message = request.sandbox
     default = cells.Sandbox()
     with contract_fields(FIELDS):
         return cells.Sandbox(
-            uid=told.uid if told.HasField("uid") else None,
-            gid=told.gid if told.HasField("gid") else None,
-            root_capabilities=told.root_capabilities,
-            environment=tuple(told.environment),
-            folder=told.folder or default.folder,
-            open_files=told.open_files if told.HasField("open_files") else default.open_files,
+            uid=message.uid if message.HasField("uid") else None,
+            gid=message.gid if message.HasField("gid") else None,
+            root_capabilities=message.root_capabilities,
+            environment=tuple(message.environment),
+            folder=message.folder or default.folder,
+            open_files=message.open_files if message.HasField("open_files") else default.open_files,
             arguments=tuple(request.arguments),
         )
 
@@ -78,9 +78,9 @@ def encode_status(view: CellDescription, usage: cells.CellUsage | None) -> cells
     """A cell as `List` tells it."""
     return cells_pb2.CellStatus(
         cell=view.cell.name,
-        limits=_told_limits(view.cell.limits),
+        limits=_encode_limits(view.cell.limits),
         own_network=view.cell.isolates_network,
-        executables=[_told_executable(each) for each in view.executables],
+        executables=[_encode_executable(each) for each in view.executables],
         usage=None if usage is None else encode_usage(usage),
     )
 
@@ -97,11 +97,11 @@ def encode_node(host: HostInfo, usage: HostUsage) -> cells_pb2.NodeReply:
     return copy_fields(cells_pb2.NodeReply, host, **msgspec.structs.asdict(usage))
 
 
-def _told_limits(limits: cells.CellLimits) -> cells_pb2.Limits:
+def _encode_limits(limits: cells.CellLimits) -> cells_pb2.Limits:
     return copy_fields(cells_pb2.Limits, limits, cpu_milli=limits.cpu_quota, memory_mb=limits.memory)
 
 
-def _told_executable(state: cells.ExecutableState) -> cells_pb2.ExecutableStatus:
+def _encode_executable(state: cells.ExecutableState) -> cells_pb2.ExecutableStatus:
     return copy_fields(
         cells_pb2.ExecutableStatus, state, exit=None if state.exit is None else encode_exit(state.exit)
     )

@@ -66,8 +66,8 @@ class CellService(CellServiceBase):
 
     async def Start(self, stream: Stream[StartRequest, StartReply]) -> None:  # noqa: N802 - gRPC's name
         request = await request_of(stream)
-        told = request.sandbox
-        if told.HasField("uid") or told.HasField("gid") or told.root_capabilities:
+        requested = request.sandbox
+        if requested.HasField("uid") or requested.HasField("gid") or requested.root_capabilities:
             check_user(caller_of(stream))
         executable, sandbox = messages.decode_executable(request), messages.decode_sandbox(request)
         state = await self._keeper.start(executable, sandbox)

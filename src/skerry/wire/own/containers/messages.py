@@ -20,13 +20,13 @@ from skerry.wire.own.cells.messages import encode_exit, encode_usage
 
 _FIELDS: Final = {"cpu": "cpu_milli", "memory": "memory_mb", "disk": "disk_gb"}
 _NETWORK: Final = {pb.NETWORK_BRIDGE: NetworkMode.BRIDGE, pb.NETWORK_NONE: NetworkMode.NONE}
-_TOLD_NETWORK: Final = {mode: told for told, mode in _NETWORK.items()}
+_NETWORK_MESSAGES: Final = {mode: message for message, mode in _NETWORK.items()}
 _USERNS: Final = {
     pb.USER_NAMESPACE_PRIVATE: UserNamespaceMode.PRIVATE,
     pb.USER_NAMESPACE_HOST: UserNamespaceMode.HOST,
 }
-_TOLD_USERNS: Final = {mode: told for told, mode in _USERNS.items()}
-_TOLD_STATE: Final = {
+_USERNS_MESSAGES: Final = {mode: message for message, mode in _USERNS.items()}
+_STATE_MESSAGES: Final = {
     ContainerState.CREATED: pb.STATE_CREATED,
     ContainerState.RUNNING: pb.STATE_RUNNING,
     ContainerState.EXITED: pb.STATE_EXITED,
@@ -34,34 +34,34 @@ _TOLD_STATE: Final = {
 }
 
 
-def decode_spec(told: pb.ContainerSpec) -> ContainerSpec:
+def decode_spec(message: pb.ContainerSpec) -> ContainerSpec:
     """What a container is to be."""
-    if told.network not in _NETWORK:
-        raise errors.Invalid(f"network {told.network} is neither bridge nor none", field="network")
-    if told.userns not in _USERNS:
-        raise errors.Invalid(f"userns {told.userns} is neither private nor host", field="userns")
+    if message.network not in _NETWORK:
+        raise errors.Invalid(f"network {message.network} is neither bridge nor none", field="network")
+    if message.userns not in _USERNS:
+        raise errors.Invalid(f"userns {message.userns} is neither private nor host", field="userns")
     with contract_fields(_FIELDS):
         return ContainerSpec(
-            name=told.name,
-            image=told.image,
-            entrypoint=tuple(told.entrypoint),
-            arguments=tuple(told.arguments),
-            environment=tuple(told.environment),
-            user=told.user,
-            folder=told.folder,
-            host_name=told.host_name,
-            stop_signal=told.stop_signal,
-            stop_grace_s=told.stop_grace_s if told.HasField("stop_grace_s") else None,
+            name=message.name,
+            image=message.image,
+            entrypoint=tuple(message.entrypoint),
+            arguments=tuple(message.arguments),
+            environment=tuple(message.environment),
+            user=message.user,
+            folder=message.folder,
+            host_name=message.host_name,
+            stop_signal=message.stop_signal,
+            stop_grace_s=message.stop_grace_s if message.HasField("stop_grace_s") else None,
             resources=Resources(
-                cpu=Millicores(told.cpu_milli),
-                memory=Megabytes(told.memory_mb),
-                disk=Gigabytes(told.disk_gb),
+                cpu=Millicores(message.cpu_milli),
+                memory=Megabytes(message.memory_mb),
+                disk=Gigabytes(message.disk_gb),
             ),
-            pids=told.pids,
-            network=_NETWORK[told.network],
-            ports=tuple(map(ports.parse, told.ports)),
-            read_only=told.read_only,
-            userns=_USERNS[told.userns],
+            pids=message.pids,
+            network=_NETWORK[message.network],
+            ports=tuple(map(ports.parse, message.ports)),
+            read_only=message.read_only,
+            userns=_USERNS[message.userns],
         )
 
 
@@ -72,9 +72,9 @@ def encode_spec(spec: ContainerSpec) -> pb.ContainerSpec:
         cpu_milli=spec.resources.cpu,
         memory_mb=spec.resources.memory,
         disk_gb=spec.resources.disk,
-        network=_TOLD_NETWORK[spec.network],
+        network=_NETWORK_MESSAGES[spec.network],
         ports=map(str, spec.ports),
-        userns=_TOLD_USERNS[spec.userns],
+        userns=_USERNS_MESSAGES[spec.userns],
     )
 
 
@@ -83,7 +83,7 @@ def encode_container(view: ContainerView) -> pb.Container:
         pb.Container,
         view,
         spec=encode_spec(view.spec),
-        state=_TOLD_STATE[view.state],
+        state=_STATE_MESSAGES[view.state],
         exit=None if view.exit is None else encode_exit(view.exit),
     )
 

@@ -44,10 +44,10 @@ class ImageService(ImageServiceBase):
         async def pull(on_progress: OnPullProgress) -> Image:
             return await self._images.pull(request.reference, access=access, on_progress=on_progress)
 
-        async def tell(progress: PullProgress) -> None:
+        async def send(progress: PullProgress) -> None:
             await stream.send_message(pb.PullItem(progress=messages.encode_progress(progress)))
 
-        image = await run_with_progress(pull, tell)
+        image = await run_with_progress(pull, send)
         await stream.send_message(pb.PullItem(image=messages.encode_image(image)))
 
     async def List(self, stream: Stream[pb.ListImagesRequest, pb.Image]) -> None:  # noqa: N802 - gRPC's name
@@ -138,10 +138,10 @@ class ContainerService(ContainerServiceBase):
             await self._have_image(spec.image, request.pull, access, on_progress)
             return await self._containers.create(spec, access=access, starts=starts, on_progress=on_progress)
 
-        async def tell(progress: PullProgress) -> None:
+        async def send(progress: PullProgress) -> None:
             await stream.send_message(pb.CreateItem(progress=messages.encode_progress(progress)))
 
-        view = await run_with_progress(make, tell)
+        view = await run_with_progress(make, send)
         await stream.send_message(pb.CreateItem(container=messages.encode_container(view)))
 
     async def _have_image(

@@ -136,10 +136,10 @@ async def buy(market: MarketContext, call: RequestContext, body: BuyRequest) -> 
     async with AsyncExitStack() as undo:
         undo.enter_context(market.purchases.take())
         steps = market.buyer.buy(capacity, actor=call.caller.name)
-        return StreamResponse(_told(steps, call.request_id), _MANNER, undo.pop_all())
+        return StreamResponse(_encode_steps(steps, call.request_id), _MANNER, undo.pop_all())
 
 
-async def _told(steps: AsyncIterator[BuyProgress], request_id: str) -> AsyncGenerator[bytes, None]:
+async def _encode_steps(steps: AsyncIterator[BuyProgress], request_id: str) -> AsyncGenerator[bytes, None]:
     try:
         async with _closed(steps):
             async for step in steps:
