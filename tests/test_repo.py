@@ -90,7 +90,9 @@ RETIRED_WORDS = frozenset(
 )
 # These are retired in the packages that have been reworked, and remain elsewhere.
 RETIRED_WORDS_IN = {
+    "cli": frozenset({"told", "door", "doors", "lent", "loan", "loans"}),
     "control": frozenset({"told", "door", "doors", "promise", "promises", "promised", "room", "rooms"}),
+    "daemon": frozenset({"told", "door", "doors", "lent", "loan", "loans"}),
     "functions": frozenset({"told", "ask", "hear", "book", "promise", "promised"}),
     "market": frozenset(
         {"told", "loan", "loans", "lent", "lend", "door", "doors", "book", "books"}
@@ -98,7 +100,12 @@ RETIRED_WORDS_IN = {
     ),
     "model": frozenset({"told"}),
     "node/agent": frozenset({"told", "door", "doors", "promise", "promised", "room", "terms"}),
+    "sim": frozenset({"told", "door", "doors", "lent"}),
     "transport": frozenset({"told", "ask", "door", "doors", "lent", "ways"}),
+    "wire/aurae": frozenset({"told"}),
+    "wire/kudo": frozenset({"told"}),
+    "wire/serverledge": frozenset({"told", "ask"}),
+    "node/guests": frozenset({"told", "door", "doors", "lent", "loan", "loans"}),
     "schedule": frozenset(
         {"told", "ask", "asks", "account", "accounts", "door", "doors", "kept", "held", "known", "room"}
     ),

@@ -51,7 +51,7 @@ def test_a_number_is_a_status_of_its_document_or_refused(document, number):
 
 def test_a_document_that_says_nothing_about_a_status_is_no_document():
     with pytest.raises(ValueError, match="every status"):
-        StatusNumbers(kudo_scheduler_pb2.Status.items(), told_as={})
+        StatusNumbers(kudo_scheduler_pb2.Status.items(), replacements={})
 
 
 def test_only_the_word_makes_a_failure_of_the_newer_document_a_crash():

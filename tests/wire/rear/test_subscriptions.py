@@ -174,10 +174,10 @@ async def test_a_change_that_a_second_snapshot_shows_is_not_told_again(market: M
     await market.reserve(1)  # which is not told yet when the next one is shown everything
     await subscriber._subscribe(ear, SubscribeMessage("b", all=True))
     shown = market.ledger.flavors()[0].flavor.version
-    assert not await subscriber._tell(ear)
+    assert not await subscriber._send_changes(ear)
     assert ear.versions() == [shown]
     await market.reserve(1)
-    assert await subscriber._tell(ear)
+    assert await subscriber._send_changes(ear)
     assert ear.versions() == [shown, shown + 1]
 
 
