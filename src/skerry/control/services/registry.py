@@ -68,7 +68,7 @@ class ServiceRegistry:
         self._instances = instance_table.index
         self._conditions = conditions
         self._placement = placement
-        self._memos = IdempotencyTable(store, clock)
+        self._idempotency = IdempotencyTable(store, clock)
 
     async def create(
         self,
@@ -105,7 +105,7 @@ class ServiceRegistry:
             request_id=logs.request_id(),
         )
         while True:
-            made = await self._memos.recall(request)
+            made = await self._idempotency.recall(request)
             there = await table.read(key)
             if made is not None:
                 if there is None or there.value.id != made:
@@ -118,7 +118,7 @@ class ServiceRegistry:
                 raise errors.AlreadyExists(
                     f"service {name} exists with another spec; change it instead (`skerry service update`)"
                 )
-            puts, expect = await self._memos.put(request, service.id)
+            puts, expect = await self._idempotency.put(request, service.id)
             ops: Sequence[Op] = [*self._ops(ServiceChange(service, "created"), actor), *puts]
             try:
                 await table.commit(
