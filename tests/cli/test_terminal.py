@@ -114,6 +114,7 @@ def test_nothing_in_the_command_line_prints_past_the_filter() -> None:
         ("output.py", "terminal_text.unfiltered"),
         ("output.py", "click.style"),
         ("pull_progress.py", "terminal_text.unfiltered"),
+        ("service_progress.py", "terminal_text.unfiltered"),
         ("exec_session.py", "log_output.DescriptorWriter(each, is_raw=has_terminal)"),
     }
 

@@ -177,13 +177,13 @@ async def test_a_cell_that_failed_is_shown_for_a_while_and_then_made_again() -> 
         cell = cell_id_for(contract.id)
         await p.server.becomes(cell, InstanceStatus.SCHEDULED)
         await p.server.say(cell, InstanceStatus.STARTING, InstanceStatus.FAILED, reason="no cgroups")
-        estate = contract_cell_controller.ContractCells(
+        cells = contract_cell_controller.ContractCells(
             p.server.instances, p.server.instance_table, p.market.clock
         )
-        await estate.lend(contract, None)
+        await cells.ensure(contract, None)
         assert p.server.status(cell) is InstanceStatus.FAILED
         p.market.clock.advance(10)
-        await estate.lend(contract, None)
+        await cells.ensure(contract, None)
         await p.server.obey("n")
         await p.leased(contract)
 
@@ -196,14 +196,14 @@ async def test_a_server_that_no_longer_leads_makes_and_removes_no_cell() -> None
         store = p.market.store
         stale = Expect("other-leader", await store.commit([Put("other-leader", b"here")]))
         await store.commit([Put("other-leader", b"there")])
-        estate = contract_cell_controller.ContractCells(
+        cells = contract_cell_controller.ContractCells(
             p.server.instances, p.server.instance_table, p.market.clock
         )
         with pytest.raises(LeadershipLost):
-            await estate.take_back(contract.id, stale)
+            await cells.take_back(contract.id, stale)
         with pytest.raises(LeadershipLost):
-            await estate.lend(replace(contract, id=ContractId("another")), stale)
-        assert list(estate.leased()) == [contract.id]
+            await cells.ensure(replace(contract, id=ContractId("another")), stale)
+        assert list(cells.leased()) == [contract.id]
         known = p.server.instance_table.index.get(cell.id)
         assert known is not None
         assert known.value.desired is DesiredStatus.RUNNING

@@ -221,6 +221,6 @@ def _drawn(service: JsonObject, seconds: float) -> Any:
     for column in COLUMNS:
         table.add_column(column.upper())
     for row in revision_rows(service):
-        table.add_row(*(Text(cell) for cell in row))
+        table.add_row(*(Text(terminal_text.visible(cell)) for cell in row))
     line = f"{service['name']}: {summary(service)} ({printing.duration(seconds)})"
     return Group(table, Text(terminal_text.visible(line)))
