@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import signal
 from pathlib import Path
 
@@ -42,6 +43,58 @@ def test_run_asks_for_all_that_its_options_say(cloud: CloudServer, tmp_path: Pat
     assert made["resources"]["max"] == {"cpu": 500, "memory": 64, "disk": 1}
     assert made["restart"] == "on-failure"
     assert made["constraints"] == ["zone!=far"]
+
+
+OPTIONS = {
+    "--node": ("machine-n1", "node", "machine-n1"),
+    "--cpu-limit": ("2.0", "cpu_limit", 2000),
+    "-u": ("1000:1000", "user", "1000:1000"),
+    "--entrypoint": ("/bin/serve", "entrypoint", ["/bin/serve"]),
+    "--stop-signal": ("SIGINT", "stop_signal", "SIGINT"),
+    "--stop-grace": ("500ms", "stop_grace_s", 0.5),
+    "--shm-size": ("1g", "shm", 1024),
+    "--ulimit": ("nofile=1024:4096", "ulimits", ["nofile=1024:4096"]),
+    "--hostname": ("db", "hostname", "db"),
+    "--add-host": ("db:192.0.2.7", "extra_hosts", ["db:192.0.2.7"]),
+    "--dns": ("192.0.2.53", "dns", ["192.0.2.53"]),
+}
+
+
+def test_run_services_and_jobs_take_the_same_container_options(cloud: CloudServer) -> None:
+    words = [word for option, (value, _, _) in OPTIONS.items() for word in (option, value)]
+    words += ["--read-only", "--init", "--cpu", "0.5", "--memory", "256m", "--disk", "1g"]
+    expected = {field: value for _, field, value in OPTIONS.values()} | {"read_only": True, "init": True}
+    made = [
+        cloud.json("run", "-d", *words, IMAGE),
+        json.loads(cloud.say("service", "create", "api", "-d", "-o", "json", *words, IMAGE)),
+        json.loads(cloud.say("job", "run", "-o", "json", *words, IMAGE)),
+        json.loads(cloud.say("schedule", "add", "nightly", "30 3 * * *", "-o", "json", *words, IMAGE))["job"],
+    ]
+    for one in made:
+        assert {field: one[field] for field in expected} == expected
+        assert {part: one["resources"][part] for part in ("cpu", "memory", "disk")} == {
+            "cpu": 500,
+            "memory": 256,
+            "disk": 1,
+        }
+    shown = cloud.say("describe", "service", "api")
+    for text in ("pinned to node", "2000m", "0.5s", "1024MB", "nofile=1024:4096"):
+        assert text in shown
+    cloud.say("service", "update", "api", "-d", "--writable", "--cpu-limit", "0")
+    after = cloud.json("get", "service", "api")
+    assert (after["read_only"], after["cpu_limit"], after["init"]) == (False, 0, True)
+
+
+def test_amounts_that_make_no_sense_are_refused_before_anything_is_sent(cloud: CloudServer) -> None:
+    for option, value, why in (
+        ("--cpu", "much", "write 500 (thousandths of a core), 500m or 0.5"),
+        ("--cpu", "0", "less than 1"),
+        ("--memory", "100k", "whole parts of a MB"),
+        ("--stop-grace", "soon", "write 500ms, 90s, 15m, 2h or 7d"),
+    ):
+        result = cloud.cli("run", option, value, IMAGE)
+        assert result.exit_code == 2
+        assert why in result.stderr.replace("\n", " ")
 
 
 def test_an_image_from_a_path_is_named_by_its_whole_path(cloud: CloudServer) -> None:

@@ -14,8 +14,10 @@ from skerry.schedule.results import (
     ArchitectureMismatch,
     ChecksUnsupported,
     ConstraintMismatch,
+    FeatureMissing,
     InsufficientResources,
     NodeFeasibility,
+    NodeMismatch,
     OwnNodeRequired,
     PlacementFailure,
     PortConflict,
@@ -64,6 +66,30 @@ from tests.schedule.making import fleet_of, node, request, resources
             msgspec.structs.replace(request("web"), needs_checks=True),
             ChecksUnsupported(),
             "runs no health checks; upgrade Skerry there",
+        ),
+        (
+            node("a"),
+            msgspec.structs.replace(request("web"), node="edge-1"),
+            NodeMismatch("edge-1"),
+            "is not node edge-1",
+        ),
+        (
+            node("a"),
+            msgspec.structs.replace(request("web"), features=("init",)),
+            FeatureMissing("init"),
+            "has no init program for containers; install catatonit there",
+        ),
+        (
+            node("a"),
+            msgspec.structs.replace(request("web"), features=("options",)),
+            FeatureMissing("options"),
+            "does not know the options that it has; upgrade Skerry there",
+        ),
+        (
+            node("a"),
+            msgspec.structs.replace(request("web"), features=("later",)),
+            FeatureMissing("later"),
+            "does not have the feature later; upgrade Skerry there",
         ),
         (
             node("a", zone="cloud"),
@@ -217,3 +243,15 @@ def test_a_verdict_goes_through_json_with_the_name_of_its_filter() -> None:
         "port",
     ]
     assert msgspec.json.decode(encoded, type=NodeFeasibility) == feasibility
+
+
+def test_a_request_for_one_node_tells_of_that_node_alone_or_that_it_is_not_there() -> None:
+    fleet = fleet_of(node("a"), node("b", 100), node("c"))
+    there = fleet.place(msgspec.structs.replace(request("web", 500), node="b"), PlacementPolicy.SPREAD)
+    assert isinstance(there, PlacementFailure)
+    assert explanations.describe_failure(there) == "1 node: lacks 400 milli-cores of cpu"
+    nowhere = fleet.place(msgspec.structs.replace(request("web", 500), node="edge-9"), PlacementPolicy.SPREAD)
+    assert isinstance(nowhere, PlacementFailure)
+    assert explanations.describe_failure(nowhere) == (
+        "there is no node edge-9; it waits for one of that name or id"
+    )

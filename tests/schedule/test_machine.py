@@ -51,6 +51,8 @@ views = st.builds(
     addresses=st.sampled_from([0, 2, 253, 253]),
     is_borrowed=st.booleans(),
     runs_checks=st.booleans(),
+    name=st.sampled_from(["north", "south"]),
+    features=st.sampled_from([(), ("options",), ("options", "init")]),
 )
 requests = st.builds(
     PlacementRequest,
@@ -66,6 +68,8 @@ requests = st.builds(
     spread=st.sampled_from([(), (), ("zone",), ("zone", "rack")]),
     max_per_node=st.sampled_from([0, 0, 0, 1, 2]),
     needs_checks=st.booleans(),
+    node=st.sampled_from(["", "", "", "north", NODES[0], "nowhere"]),
+    features=st.sampled_from([(), (), ("options",), ("options", "init")]),
 )
 policies = st.sampled_from(PlacementPolicy)
 
@@ -105,6 +109,8 @@ class Model:
             and all(Constraint.parse(text).holds(view.labels) for text in request.constraints)
             and not (view.is_borrowed and (request.ports or request.is_leased))
             and (view.runs_checks or not request.needs_checks)
+            and request.node in ("", view.name, view.id)
+            and set(request.features) <= set(view.features)
             and not (request.max_per_node and self.replicas([node], request) >= request.max_per_node)
         )
 

@@ -28,6 +28,7 @@ from skerry.control.sessions.node_session import NodeSessions
 from skerry.control.workloads.registry import WorkloadRegistry
 from skerry.kit.clock import Clock
 from skerry.kit.tasks import cancel_and_wait
+from skerry.model.container_options import NodeFeature
 from skerry.model.ids import NodeId
 from skerry.model.network import NamespaceEgress
 from skerry.model.node_messages import NodeHello
@@ -60,7 +61,12 @@ class Control:
 
     async def join(self, id: str, **labels: str) -> Node:
         """A node that is heard here."""
-        hello = NodeHello(f"machine-{id}", NodeFacts("amd64", "Debian 12", runs_checks=True), ROOM, labels)
+        hello = NodeHello(
+            f"machine-{id}",
+            NodeFacts("amd64", "Debian 12", runs_checks=True, features=tuple(NodeFeature)),
+            ROOM,
+            labels,
+        )
         node = await self.nodes.register(id, hello)
         self.nodes.heartbeats.heard(node.id)
         await self.nodes.heartbeats.beat()

@@ -14,6 +14,7 @@ from skerry.control.nodes.registry import NodeRegistry
 from skerry.kit import json_codec
 from skerry.kit.clock import ManualClock
 from skerry.kit.tasks import cancel_and_wait
+from skerry.model.container_options import NodeFeature
 from skerry.model.events import Event
 from skerry.model.ids import InstanceId, NodeId
 from skerry.model.node_messages import NodeHello
@@ -26,7 +27,7 @@ from skerry.store.local.memory import MemoryStore
 from tests.support.waiting import eventually
 
 FINGERPRINT = "00000000" + "ab" * 28  # subnets are given from the pool's first on
-FACTS = NodeFacts("amd64", "Debian 12", "6.1.0", "0.1", runs_checks=True)
+FACTS = NodeFacts("amd64", "Debian 12", "6.1.0", "0.1", runs_checks=True, features=tuple(NodeFeature))
 ROOM = Resources(Millicores(4000), Megabytes(8000), Gigabytes(100))
 
 

@@ -15,6 +15,7 @@ from typing import Final
 from skerry.kit.clock import SystemClock
 from skerry.kit.tasks import cancel_and_wait
 from skerry.model import errors
+from skerry.model.container_options import NodeFeature
 from skerry.model.node_messages import NodeHello, OrderUpdate, ReportBatch, SessionHeartbeat
 from skerry.model.nodes import NodeFacts
 from skerry.model.orders import InstanceOrder, InstanceReport
@@ -40,7 +41,9 @@ async def played_node(
     identity = NodeIdentity(folder, SystemClock())
     place = await identity.join(url, token, name)
     dialer = GrpcControlDialer(place.grpc, identity.context)
-    hello = NodeHello(name, NodeFacts("amd64", "Debian 12", runs_checks=True), resources)
+    hello = NodeHello(
+        name, NodeFacts("amd64", "Debian 12", runs_checks=True, features=tuple(NodeFeature)), resources
+    )
     is_heard = asyncio.Event()
     playing = asyncio.ensure_future(_play(dialer, hello, is_heard))
     try:

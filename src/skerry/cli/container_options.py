@@ -14,7 +14,8 @@ from typing import TYPE_CHECKING, Any, Final
 
 import click
 
-from skerry.cli import image_references
+from skerry.cli import amounts, image_references
+from skerry.cli import output as printing
 from skerry.cli.errors import to_click
 from skerry.cli.options import option_group, without_dashes
 from skerry.client.errors import ApiError, NodeError
@@ -66,14 +67,9 @@ essentials = option_group(
         metavar="SRC:DST[/udp]",
         help="Publish port DST of the container as port SRC of the node; repeatable.",
     ),
-    click.option(
-        "--cpu",
-        metavar="MILLI",
-        type=click.IntRange(min=1),
-        help="CPU limit in millicores: 200 is a fifth of a core.",
-    ),
-    click.option("--memory", metavar="MB", type=click.IntRange(min=1), help="Memory limit."),
-    click.option("--disk", metavar="GB", type=click.IntRange(min=1), help="Limit of the writable layer."),
+    amounts.option("cpu", least=1, help="CPU: 0.2 or 200 (millicores) is a fifth of a core."),
+    amounts.option("memory", least=1, help="Memory limit: 256 (MB), 256m, 1g."),
+    amounts.option("disk", least=1, help="Limit of the writable layer."),
     click.option(
         "--userns",
         type=click.Choice(["private", "host"]),
@@ -106,8 +102,8 @@ options = option_group(
     ),
     click.option(
         "--stop-grace",
-        metavar="SECONDS",
-        type=click.FloatRange(min=0),
+        metavar="DURATION",
+        type=printing.Duration(allows_zero=True),
         help="Time between the stop signal and SIGKILL.  [default: the node's]",
     ),
     click.option(

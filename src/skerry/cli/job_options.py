@@ -10,7 +10,7 @@ from typing import Any, Final
 
 import click
 
-from skerry.cli import container_options, image_references
+from skerry.cli import amounts, container_options, image_references, instance_options
 from skerry.cli import output as printing
 from skerry.cli.object_kinds import NodeNames, ObjectKind, TableRow
 from skerry.cli.options import option_group
@@ -31,11 +31,9 @@ SECONDS: Final = printing.Duration(allows_zero=True)
 # What both commands have.
 spec = option_group(
     container_options.environment,
-    click.option(
-        "--cpu", metavar="MILLI", type=click.IntRange(min=1), help="CPU limit of each try in millicores."
-    ),
-    click.option("--memory", metavar="MB", type=click.IntRange(min=1), help="Memory limit of each try."),
-    click.option("--disk", metavar="GB", type=click.IntRange(min=1), help="Limit of the writable layer."),
+    amounts.option("cpu", least=1, help="CPU of each try: 500 (millicores), 0.5."),
+    amounts.option("memory", least=1, help="Memory limit of each try: 256 (MB), 1g."),
+    amounts.option("disk", least=1, help="Limit of the writable layer."),
     click.option(
         "--constraint",
         "constraints",
@@ -48,6 +46,7 @@ spec = option_group(
         type=click.Choice(["private", "host"]),
         help="User namespace: its own, or the node's, which needs the role admin.  [default: private]",
     ),
+    instance_options.options,
     click.option("--completions", metavar="N", type=int, help="Runs that must succeed.  [default: 1]"),
     click.option("--parallelism", metavar="N", type=int, help="Maximum concurrent tries.  [default: 1]"),
     click.option("--retries", metavar="N", type=int, help="Retries of each failed completion.  [default: 3]"),
@@ -74,6 +73,7 @@ def body(image: str, arguments: tuple[str, ...], given: dict[str, Any]) -> JsonO
         "environment": container_options.variables(given["env"], given["env_file"]),
         "constraints": list(given["constraints"]),
         "resources": {part: given[part] or 0 for part in _RESOURCES},
+        **instance_options.taken(given),
     }
     if given["userns"] is not None:
         made["userns"] = given["userns"]

@@ -35,7 +35,7 @@ from __future__ import annotations
 import difflib
 import json
 import re
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from typing import IO, Any, Final, NamedTuple
 
 import click
@@ -44,16 +44,21 @@ import yaml
 
 from skerry.cli import image_references
 from skerry.client.api import JsonObject
-from skerry.model import errors, ids
+from skerry.model import errors, ids, quantities
 from skerry.model.images import ImageAccess
 from skerry.model.workloads import InstanceSpec
 from skerry.node.images import references
+from skerry.wire.option_documents import OPTION_FIELDS
 from skerry.wire.own.jobs.inputs import NUMBERS, JobSpecInput, ScheduleInput
 from skerry.wire.own.services.inputs import BudgetInput, ServiceInput, UpdateInput
 from skerry.wire.spec_documents import SpecInput
 
 _LISTS: Final = ("workloads", "instances", "services", "jobs", "schedules")
-_PARTS: Final = ("cpu", "memory", "disk")
+_PARTS: Final = {
+    "cpu": quantities.parse_cpu,
+    "memory": quantities.parse_memory,
+    "disk": quantities.parse_disk,
+}
 _FIELDS: Final = (
     "name",
     "image",
@@ -70,6 +75,7 @@ _FIELDS: Final = (
     "spread",
     "max_per_node",
     "metric",
+    *OPTION_FIELDS,
 )
 _SERVICE_FIELDS: Final = (*_FIELDS, "replicas", "update", "budget", "autoscale")
 _PARTS_OF: Final = {"update": UpdateInput.__struct_fields__, "budget": BudgetInput.__struct_fields__}
@@ -212,6 +218,8 @@ def _wanted(place: str, one: Mapping[str, Any]) -> ManifestObject:
         "environment": _environment(place, one.get("environment")),
         "ports": _ports(one.get("ports")),
         "resources": _resources(place, one.get("resources")),
+        "cpu_limit": _amount(place, "cpu_limit", one.get("cpu_limit"), quantities.parse_cpu),
+        "shm": _amount(place, "shm", one.get("shm"), quantities.parse_memory),
     }
     return ManifestObject(str(name), body, _spec(place, body))
 
@@ -318,7 +326,22 @@ def _resources(place: str, given: Any) -> Any:
     if not isinstance(given, dict):
         return given
     _check_keys(f"{place}: resources", given, _PARTS)
-    return {**dict.fromkeys(_PARTS), **given}
+    parsed = {
+        part: _amount(place, f"resources.{part}", given[part], parse)
+        for part, parse in _PARTS.items()
+        if part in given
+    }
+    return {**dict.fromkeys(_PARTS), **parsed}
+
+
+def _amount(place: str, field: str, given: Any, parse: Callable[[str], int]) -> Any:
+    """Amounts as the command line takes them: `0.5` cores, `256m`."""
+    if isinstance(given, bool) or not isinstance(given, str | float):
+        return given
+    try:
+        return parse(str(given))
+    except errors.Invalid as error:
+        raise _Wrong(f"{place}: {field}: {error.message}") from None
 
 
 def _check_keys(place: str, given: Mapping[Any, Any], known: Iterable[str]) -> None:

@@ -10,6 +10,7 @@ from typing import Any, Final
 import click
 
 from skerry.cli import output as printing
+from skerry.cli.amounts import Amount
 from skerry.cli.options import option_group
 from skerry.client.api import ApiClient, JsonObject
 
@@ -21,7 +22,7 @@ _KEY = re.compile(r"([a-z]+)=(.*)", re.DOTALL)
 # Of the commands that take an amount.
 amounts = option_group(
     click.option("--cpu", metavar="CORES", type=click.IntRange(min=0), default=0, help="CPU, whole cores."),
-    click.option("--memory", metavar="MB", type=click.IntRange(min=0), default=0, help="Memory."),
+    click.option("--memory", metavar="MB|SIZE", type=Amount("memory"), default=0, help="Memory."),
     click.option("--disk", metavar="GB", type=click.IntRange(min=0), default=0, help="Disk."),
 )
 

@@ -6,6 +6,7 @@
 from __future__ import annotations
 
 import json
+import re
 import sys
 import time
 from collections.abc import Callable, Sequence
@@ -16,6 +17,9 @@ import click
 from skerry.kit import terminal_text
 
 F = TypeVar("F", bound=Callable[..., Any])
+
+_DURATION: Final = re.compile(r"(.*?)(ms|[smhd])?")
+_UNITS: Final = {"ms": 0.001, None: 1.0, "s": 1.0, "m": 60.0, "h": 3600.0, "d": 86400.0}
 
 DETAILS: Final = ("field", "value")  # columns of a table about one object
 
@@ -136,7 +140,7 @@ def duration(seconds: float, *, is_rounded: bool = False) -> str:
 
 
 class Duration(click.ParamType[float, str]):
-    """`90s`, `15m`, `2h`, `7d`, or plain seconds."""
+    """`500ms`, `90s`, `15m`, `2h`, `7d`, or plain seconds."""
 
     name = "duration"
 
@@ -147,12 +151,11 @@ class Duration(click.ParamType[float, str]):
         if isinstance(value, int | float):
             return float(value)
         text = str(value).strip().lower()
-        unit = {"s": 1, "m": 60, "h": 3600, "d": 86400}.get(text[-1:])
-        number = text[:-1] if unit else text
+        form = _DURATION.fullmatch(text)
         try:
-            seconds = float(number) * (unit or 1)
+            seconds = float(form[1]) * _UNITS[form[2]] if form else -1.0
         except ValueError:
             seconds = -1.0
         if not (0 < seconds < 1e10 or (self._allows_zero and seconds == 0)):
-            self.fail(f"'{value}' is not a duration; write 90s, 15m, 2h or 7d", param, ctx)
+            self.fail(f"'{value}' is not a duration; write 500ms, 90s, 15m, 2h or 7d", param, ctx)
         return seconds

@@ -7,7 +7,7 @@ from typing import Final
 
 import click
 
-from skerry.cli import check_options, object_kinds
+from skerry.cli import check_options, instance_options, object_kinds
 from skerry.cli import output as printing
 from skerry.cli import service_progress as progress
 from skerry.cli.object_kinds import NodeNames
@@ -84,6 +84,7 @@ def _facts(one: JsonObject) -> list[tuple[str, str]]:
         ("constraints", " ".join(one["constraints"])),
         ("spread", " ".join(one["spread"])),
         ("max per node", str(one["max_per_node"] or "")),
+        *instance_options.describe(one),
         ("update policy", _policy(update)),
         ("disruption budget", f"{one['budget']['max_unavailable']} unavailable"),
         (

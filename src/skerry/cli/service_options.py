@@ -11,7 +11,7 @@ from typing import Any, Final
 
 import click
 
-from skerry.cli import check_options, container_options
+from skerry.cli import amounts, check_options, container_options, instance_options
 from skerry.cli import output as printing
 from skerry.cli.options import option_group
 from skerry.client.api import JsonObject
@@ -78,16 +78,13 @@ spec = option_group(
         metavar="SRC:DST[/udp]",
         help="Publish port DST of each copy as port SRC of its node; repeatable.",
     ),
-    click.option(
-        "--cpu", metavar="MILLI", type=click.IntRange(min=0), help="CPU limit of each copy in millicores."
-    ),
-    click.option("--memory", metavar="MB", type=click.IntRange(min=0), help="Memory limit of each copy."),
-    click.option(
-        "--disk", metavar="GB", type=click.IntRange(min=0), help="Limit of the writable layer of each copy."
-    ),
+    amounts.option("cpu", help="CPU of each copy: 500 (millicores), 0.5."),
+    amounts.option("memory", help="Memory limit of each copy: 256 (MB), 1g."),
+    amounts.option("disk", help="Limit of the writable layer of each copy."),
     click.option(
         "--restart", type=click.Choice(["always", "on-failure", "never"]), help="Restart policy of a copy."
     ),
+    instance_options.options,
 )
 placement = option_group(
     click.option(
@@ -216,7 +213,7 @@ settings = option_group(spec, placement, update, scaling)
 def body(given: JsonObject, before: JsonObject | None = None) -> JsonObject:
     """The fields that are given, and taken out of `given`. Of an update with `before`, checks replace those
     of their role, and variables are added."""
-    made: JsonObject = {}
+    made = instance_options.taken(given)
     checks = check_options.taken(given, before)
     variables = container_options.variables(given.pop("env"), given.pop("env_file"))
     publish = given.pop("publish")

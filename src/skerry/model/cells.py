@@ -98,6 +98,12 @@ class CellLimits(msgspec.Struct, frozen=True):
         _check_list("mems", self.mems)
 
 
+def weight_of(cpu: Millicores) -> int:
+    """The `cpu_weight` that gives those who share a busy machine what each asked for: a core is the usual
+    100. What asks for nothing has the least, which takes nothing from the others."""
+    return min(max(cpu // 10, 1), 10_000)
+
+
 def _check_range(field: str, value: int | None, least: int, most: int) -> None:
     if value is not None and not least <= value <= most:
         raise errors.Invalid(f"{field} must be {least} to {most}, not {value}", field=field)

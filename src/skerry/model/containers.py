@@ -14,10 +14,11 @@ import msgspec
 
 from skerry.model import cells, errors, ids, ports, workloads
 from skerry.model.cells import CellUsage, ExitStatus
+from skerry.model.container_options import HostAlias, Ulimit
 from skerry.model.images import ImageId
 from skerry.model.network import Egress, Ingress
 from skerry.model.ports import PortMapping
-from skerry.model.resources import MAX_AMOUNT, NO_RESOURCES, Resources
+from skerry.model.resources import MAX_AMOUNT, NO_RESOURCES, Megabytes, Millicores, Resources
 from skerry.model.workloads import UserNamespaceMode
 
 # How the names of containers begin that are no client's.
@@ -68,6 +69,17 @@ class ContainerSpec(msgspec.Struct, frozen=True):
     is_apart: bool = False  # a stranger's: it reaches no other container and not the node. As `inside`
     shared_disk: int = 0  # GB that all strangers' containers in the same cell have together. As `inside`
     ingress: Ingress = Ingress.ALL  # who may connect to its address. As `inside`
+    cpu_limit: Millicores | None = None  # None: `resources.cpu`; 0: no limit
+    shm: Megabytes = Megabytes(0)  # size of /dev/shm; 0: as usual
+    ulimits: tuple[Ulimit, ...] = ()  # beside the usual ones, and instead of those of the same name
+    init: bool = False  # process 1 is an init program of the node
+    extra_hosts: tuple[HostAlias, ...] = ()
+    dns: tuple[str, ...] = ()  # empty: the node's name servers
+
+    @property
+    def cpu_quota(self) -> Millicores | None:
+        """What the kernel holds it to; None: nothing."""
+        return (self.resources.cpu if self.cpu_limit is None else self.cpu_limit) or None
 
     def __post_init__(self) -> None:
         if not _NAME.fullmatch(self.name):

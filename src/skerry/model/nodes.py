@@ -18,6 +18,7 @@ from skerry.model.statuses import InstanceStatus, NodeStatus
 
 MAX_LABELS = 64
 MAX_WARNINGS = 16
+MAX_FEATURES = 64
 _MAX_WARNING = 1000
 # Ids of nodes that are borrowed begin so; those of machines that join are made by their cloud, and do not.
 _BORROWED = "borrowed-"
@@ -35,10 +36,15 @@ class NodeFacts(msgspec.Struct, frozen=True):
     warnings: tuple[str, ...] = ()  # what makes it less safe than it could be, in plain sentences
     disk_pressure: str = ""  # why its disk takes no writes, in a plain sentence; empty: it does
     runs_checks: bool = False  # of its instances, and reads their metrics; nodes of before run none
+    features: tuple[str, ...] = ()  # `NodeFeature`s, and those of versions after this one
 
     def __post_init__(self) -> None:
         if len(self.warnings) > MAX_WARNINGS:
             raise errors.Invalid(f"a node gives at most {MAX_WARNINGS} warnings", field="warnings")
+        if len(self.features) > MAX_FEATURES:
+            raise errors.Invalid(f"a node has at most {MAX_FEATURES} features", field="features")
+        for feature in self.features:
+            ids.check_id(feature, "features")
         for warning in (*self.warnings, self.disk_pressure or "-"):
             if len(warning) > _MAX_WARNING or not warning.isprintable():
                 raise errors.Invalid(

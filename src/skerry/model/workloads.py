@@ -14,11 +14,12 @@ from collections.abc import Mapping
 import msgspec
 
 from skerry.model import errors, health_checks, ids, ports, statuses
+from skerry.model.container_options import NO_OPTIONS, ContainerOptions, NodeFeature
 from skerry.model.health_checks import CheckRole, HealthCheck
 from skerry.model.ids import DEFAULT_NAMESPACE, InstanceId, Namespace, NodeId, WorkloadId
 from skerry.model.images import ImageAccess, check_path_access, is_path
 from skerry.model.ports import PortMapping
-from skerry.model.resources import NO_RESOURCES, Resources
+from skerry.model.resources import MAX_AMOUNT, NO_RESOURCES, Millicores, Resources
 from skerry.model.statuses import DesiredStatus, InstanceStatus
 
 MAX_ENVIRONMENT = 100
@@ -140,6 +141,9 @@ class InstanceSpec(msgspec.Struct, frozen=True):
     spread: tuple[str, ...] = ()  # labels of nodes over whose values copies are spread, the first counts most
     max_per_node: int = 0  # copies of one revision on one node; 0: any number
     metric: MetricSource | None = None  # read by its node
+    node: str = ""  # the only node that it may be on, by name or id; empty: any
+    cpu_limit: Millicores | None = None  # of its quota; None: `resources.cpu`, 0: it has none
+    options: ContainerOptions = NO_OPTIONS
 
     def __post_init__(self) -> None:
         ids.check_id(self.name, "name")
@@ -169,6 +173,30 @@ class InstanceSpec(msgspec.Struct, frozen=True):
                 f"max_per_node is 0 (any number) to {MAX_PER_NODE}, not {self.max_per_node}",
                 field="max_per_node",
             )
+        ids.check_display_text(self.node, "node")
+        self._check_cpu_limit()
+
+    def _check_cpu_limit(self) -> None:
+        limit, cpu = self.cpu_limit, self.resources.cpu
+        if limit is None or limit == 0:
+            return
+        if not 0 < limit <= MAX_AMOUNT:
+            raise errors.Invalid(f"cpu_limit is 0 (none) to {MAX_AMOUNT} milli-cores", field="cpu_limit")
+        if limit < cpu:
+            raise errors.Invalid(
+                f"cpu_limit ({limit}) is below cpu ({cpu}), which is guaranteed; raise it, or lower cpu",
+                field="cpu_limit",
+            )
+
+    @property
+    def needed_features(self) -> tuple[str, ...]:
+        """The `NodeFeature`s that a node must have to run it as it says."""
+        needs = []
+        if self.options != NO_OPTIONS or self.cpu_limit is not None:
+            needs.append(NodeFeature.OPTIONS)
+        if self.options.init:
+            needs.append(NodeFeature.INIT)
+        return tuple(needs)
 
     @property
     def decides_readiness(self) -> bool:

@@ -6,14 +6,17 @@ formats; the numbers are in the results.
 
 from __future__ import annotations
 
+from skerry.model.container_options import NodeFeature
 from skerry.model.resources import NO_RESOURCES, Resources
 from skerry.schedule.results import (
     AddressesExhausted,
     ArchitectureMismatch,
     ChecksUnsupported,
     ConstraintMismatch,
+    FeatureMissing,
     InsufficientResources,
     NodeFeasibility,
+    NodeMismatch,
     OwnNodeRequired,
     PlacementFailure,
     PortConflict,
@@ -27,6 +30,8 @@ from skerry.schedule.results import (
 def describe_rejection(rejection: Rejection) -> str:
     """A predicate of the node: `is cordoned`, `lacks 500 milli-cores of cpu (free: ...)`."""
     match rejection:
+        case NodeMismatch(wanted):
+            return f"is not node {wanted}"
         case ArchitectureMismatch(has, wanted):
             return f"architecture is {has or 'unknown'}, {wanted} is wanted"
         case ConstraintMismatch(label, has, wanted, is_equal):
@@ -38,6 +43,12 @@ def describe_rejection(rejection: Rejection) -> str:
             return "is borrowed, and takes nothing that publishes ports or is lent on"
         case ChecksUnsupported():
             return "runs no health checks; upgrade Skerry there"
+        case FeatureMissing(NodeFeature.INIT):
+            return "has no init program for containers; install catatonit there"
+        case FeatureMissing(NodeFeature.OPTIONS):
+            return "does not know the options that it has; upgrade Skerry there"
+        case FeatureMissing(feature):
+            return f"does not have the feature {feature}; upgrade Skerry there"
         case Unschedulable(why):
             return why or "takes nothing new"
         case AddressesExhausted(addresses):
@@ -61,7 +72,11 @@ def describe_failure(failure: PlacementFailure) -> str:
     """Why no node fits, such as `3 nodes: lacks 500 milli-cores of cpu; 1 node: is cordoned`."""
     if not failure.reasons:
         return "there are no nodes"
-    return "; ".join(_counted(reason) for reason in failure.reasons)
+    # Of a request for one node, the others say nothing.
+    reasons = [reason for reason in failure.reasons if not isinstance(reason.rejection, NodeMismatch)]
+    if not reasons and isinstance(wanted := failure.reasons[0].rejection, NodeMismatch):
+        return f"there is no node {wanted.wanted}; it waits for one of that name or id"
+    return "; ".join(_counted(reason) for reason in reasons)
 
 
 def describe_resources(resources: Resources) -> str:

@@ -1,6 +1,6 @@
 """Filters: why a node cannot take a request, in a fixed order.
 
-Four filters depend only on facts of the node, which seldom change: they are one `NodeRequirement`, whose
+Six filters depend only on facts of the node, which seldom change: they are one `NodeRequirement`, whose
 results are cached per set of constraints. The others depend on its allocation. Every rejection carries its
 numbers.
 """
@@ -19,8 +19,10 @@ from skerry.schedule.results import (
     ArchitectureMismatch,
     ChecksUnsupported,
     ConstraintMismatch,
+    FeatureMissing,
     InsufficientResources,
     NodeFeasibility,
+    NodeMismatch,
     OwnNodeRequired,
     PortConflict,
     Rejection,
@@ -30,22 +32,24 @@ from skerry.schedule.results import (
 
 
 class NodeRequirement:
-    """Required facts of a node: an architecture, constraints on labels, not borrowed, runs health checks."""
+    """Required facts of a node: which one it is, its architecture, constraints on labels, not borrowed, runs
+    health checks, has features."""
 
-    def __init__(
-        self, architecture: str, constraints: tuple[str, ...], needs_own_node: bool, needs_checks: bool
-    ) -> None:
-        self._architecture = architecture
-        self._needs_own_node = needs_own_node
-        self._needs_checks = needs_checks
-        self._constraints = tuple(Constraint.parse(text) for text in constraints)
+    def __init__(self, key: RequirementKey) -> None:
+        self._key = key
+        self._constraints = tuple(Constraint.parse(text) for text in key.constraints)
 
     def holds(self, view: NodeView) -> bool:
-        if self._architecture and view.architecture != self._architecture:
+        key = self._key
+        if key.node and key.node not in (view.name, view.id):
             return False
-        if self._needs_own_node and view.is_borrowed:
+        if key.architecture and view.architecture != key.architecture:
             return False
-        if self._needs_checks and not view.runs_checks:
+        if key.needs_own_node and view.is_borrowed:
+            return False
+        if key.needs_checks and not view.runs_checks:
+            return False
+        if key.features and not set(view.features).issuperset(key.features):
             return False
         for wanted in self._constraints:  # noqa: SIM110  (half the time of `all`, once per node and request)
             if not wanted.holds(view.labels):
@@ -53,23 +57,29 @@ class NodeRequirement:
         return True
 
     def rejections(self, view: NodeView) -> Iterator[Rejection]:
-        if self._architecture and view.architecture != self._architecture:
-            yield ArchitectureMismatch(view.architecture, self._architecture)
+        key = self._key
+        if key.node and key.node not in (view.name, view.id):
+            yield NodeMismatch(key.node)
+        if key.architecture and view.architecture != key.architecture:
+            yield ArchitectureMismatch(view.architecture, key.architecture)
         for wanted in self._constraints:
             if not wanted.holds(view.labels):
                 has = view.labels.get(wanted.label, "")
                 yield ConstraintMismatch(wanted.label, has, wanted.value, wanted.is_equal)
-        if self._needs_own_node and view.is_borrowed:
+        if key.needs_own_node and view.is_borrowed:
             yield OwnNodeRequired()
-        if self._needs_checks and not view.runs_checks:
+        if key.needs_checks and not view.runs_checks:
             yield ChecksUnsupported()
+        for feature in key.features:
+            if feature not in view.features:
+                yield FeatureMissing(feature)
 
 
 @lru_cache(maxsize=256)
 def requirement(key: RequirementKey) -> NodeRequirement:
     """The requirement of a request, cached: there are few different ones, and parsing costs more than a
     check."""
-    return NodeRequirement(*key)
+    return NodeRequirement(key)
 
 
 def rejections(allocation: NodeAllocation, request: PlacementRequest) -> Iterator[Rejection]:

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import enum
 from collections.abc import Mapping
-from typing import Any
+from typing import Any, NamedTuple
 
 import msgspec
 
@@ -21,9 +21,20 @@ from skerry.model.workloads import InstanceSpec, WorkloadKind
 ADDRESSES_PER_NODE = 253
 
 HostPort = tuple[int, Protocol]  # a port of the machine, which others connect to
-# What facts of a node must be: architecture, constraints, needs_own_node, needs_checks.
-RequirementKey = tuple[str, tuple[str, ...], bool, bool]
-ANY_NODE: RequirementKey = ("", (), False, False)
+
+
+class RequirementKey(NamedTuple):
+    """What facts of a node must be."""
+
+    architecture: str = ""
+    constraints: tuple[str, ...] = ()
+    needs_own_node: bool = False
+    needs_checks: bool = False
+    node: str = ""
+    features: tuple[str, ...] = ()
+
+
+ANY_NODE = RequirementKey()
 
 
 class PlacementPolicy(enum.StrEnum):
@@ -45,6 +56,8 @@ class NodeView(msgspec.Struct, frozen=True):
     addresses: int = ADDRESSES_PER_NODE  # most instances at once
     is_borrowed: bool = False  # a contract of another cloud: publishes no ports, and is not leased on
     runs_checks: bool = True  # health checks of its instances; nodes of earlier versions run none
+    name: str = ""
+    features: tuple[str, ...] = ()  # as `skerry.model.container_options.NodeFeature` names them
 
 
 class PlacementRequest(msgspec.Struct, frozen=True):
@@ -60,6 +73,8 @@ class PlacementRequest(msgspec.Struct, frozen=True):
     spread: tuple[str, ...] = ()  # labels over whose values they are spread before that, the first first
     max_per_node: int = 0  # replicas of the group on one node; 0: any number
     needs_checks: bool = False  # it has health checks, or a metric to be read
+    node: str = ""  # the only one that may take it, by name or id; empty: any may
+    features: tuple[str, ...] = ()  # that its node must have
 
     @classmethod
     def of(cls, instance: InstanceId, spec: InstanceSpec, group: str | None = None) -> PlacementRequest:
@@ -76,6 +91,8 @@ class PlacementRequest(msgspec.Struct, frozen=True):
             spread=spec.spread if group is not None else (),
             max_per_node=spec.max_per_node if group is not None else 0,
             needs_checks=bool(spec.checks) or spec.metric is not None,
+            node=spec.node,
+            features=spec.needed_features,
         )
 
     @property
@@ -86,7 +103,14 @@ class PlacementRequest(msgspec.Struct, frozen=True):
     @property
     def requirement_key(self) -> RequirementKey:
         """What it requires of the facts of a node, as `filters.requirement` takes it."""
-        return self.architecture, self.constraints, self.needs_own_node, self.needs_checks
+        return RequirementKey(
+            self.architecture,
+            self.constraints,
+            self.needs_own_node,
+            self.needs_checks,
+            self.node,
+            self.features,
+        )
 
     @property
     def host_ports(self) -> tuple[HostPort, ...]:
@@ -105,5 +129,7 @@ class PlacementRequest(msgspec.Struct, frozen=True):
             self.constraints,
             self.is_leased,
             self.needs_checks,
+            self.node,
+            self.features,
             limit,
         )

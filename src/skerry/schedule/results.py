@@ -14,6 +14,12 @@ from skerry.model.ports import Protocol
 from skerry.model.resources import Resources
 
 
+class NodeMismatch(msgspec.Struct, frozen=True, tag_field="filter", tag="node"):
+    """The request is for another node."""
+
+    wanted: str  # its name or id
+
+
 class ArchitectureMismatch(msgspec.Struct, frozen=True, tag_field="filter", tag="architecture"):
     """The node has another architecture."""
 
@@ -36,6 +42,12 @@ class OwnNodeRequired(msgspec.Struct, frozen=True, tag_field="filter", tag="own"
 
 class ChecksUnsupported(msgspec.Struct, frozen=True, tag_field="filter", tag="checks"):
     """The node runs no health checks, and the request has some."""
+
+
+class FeatureMissing(msgspec.Struct, frozen=True, tag_field="filter", tag="feature"):
+    """The node cannot do what the options of the request need."""
+
+    feature: str
 
 
 class Unschedulable(msgspec.Struct, frozen=True, tag_field="filter", tag="takes_work"):
@@ -72,10 +84,12 @@ class ReplicaLimit(msgspec.Struct, frozen=True, tag_field="filter", tag="replica
 
 
 Rejection = (
-    ArchitectureMismatch
+    NodeMismatch
+    | ArchitectureMismatch
     | ConstraintMismatch
     | OwnNodeRequired
     | ChecksUnsupported
+    | FeatureMissing
     | Unschedulable
     | AddressesExhausted
     | InsufficientResources
@@ -84,10 +98,12 @@ Rejection = (
 )
 
 FILTERS = (
+    NodeMismatch,
     ArchitectureMismatch,
     ConstraintMismatch,
     OwnNodeRequired,
     ChecksUnsupported,
+    FeatureMissing,
     Unschedulable,
     AddressesExhausted,
     InsufficientResources,

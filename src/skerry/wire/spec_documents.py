@@ -11,7 +11,7 @@ from __future__ import annotations
 import hashlib
 import re
 from collections.abc import Mapping, Sequence
-from typing import Annotated, Any, Final, Self, TypeAlias, TypeVar
+from typing import Annotated, Any, Final, Self, TypeVar
 
 import msgspec
 from msgspec import UNSET, Meta, UnsetType
@@ -41,6 +41,7 @@ from skerry.wire.check_documents import (
     checks_of,
     metric_of,
 )
+from skerry.wire.option_documents import OptionalField, OptionsDocument, OptionsInput, option_fields
 
 T = TypeVar("T")
 
@@ -49,7 +50,6 @@ _MAX_WORD: Final = 40
 _DIGITS: Final = 8
 _DEFAULTS = InstanceSpec(name="needed", uri="needed")  # for everything but these two
 
-OptionalField: TypeAlias = T | UnsetType | None  # null is not the same as nothing
 Amount = Annotated[int, Meta(ge=0, le=2**31 - 1)]
 
 
@@ -78,7 +78,7 @@ class PortInput(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     protocol: Protocol = Protocol.TCP
 
 
-class SpecInput(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
+class SpecInput(OptionsInput, frozen=True, forbid_unknown_fields=True, kw_only=True):
     """What to run, in any of the spellings; what is needed is `uri`. Without a `name` one is made."""
 
     name: OptionalField[str] = UNSET
@@ -169,6 +169,9 @@ class SpecInput(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only
             metric=metric_of(self.metric)
             if isinstance(self.metric, MetricInput)
             else merge_field(self.metric, old.metric, None),
+            node=merge_field(self.node, old.node, ""),
+            cpu_limit=self.cpu_limit_onto(old.cpu_limit),
+            options=self.options_onto(old.options),
         )
 
     def named(self, seed: str) -> Self:
@@ -217,7 +220,7 @@ class PortDocument(msgspec.Struct, frozen=True):
     protocol: Protocol
 
 
-class TemplateDocument(msgspec.Struct, frozen=True, kw_only=True):
+class TemplateDocument(OptionsDocument, frozen=True):
     """What instances run, as Skerry's own API shows it."""
 
     image: str
@@ -293,6 +296,7 @@ def spec_fields(spec: InstanceSpec) -> dict[str, Any]:
         "spread": spec.spread,
         "max_per_node": spec.max_per_node,
         "metric": spec.metric,
+        **option_fields(spec),
     }
 
 

@@ -28,7 +28,10 @@ CELLS = IDS.map(lambda id: container_name(InstanceId(id)))
 class TestTheCell:
     def test_is_held_to_exactly_what_was_bought(self) -> None:
         cell = policy.parent_cell(ContainerSpec(CELL, "contract:1", resources=BOUGHT), pids=100)
-        assert (cell.name, cell.limits) == (OWN, CellLimits(cpu_quota=500, memory=64, pids=100))
+        assert (cell.name, cell.limits) == (
+            OWN,
+            CellLimits(cpu_weight=50, cpu_quota=500, memory=64, pids=100),
+        )
 
     @pytest.mark.parametrize("resources", [Resources(memory=Megabytes(64)), Resources(cpu=Millicores(500))])
     def test_without_a_limit_cannot_be(self, resources: Resources) -> None:
@@ -64,6 +67,13 @@ class TestSpecs:
 
     def test_can_write_nothing_where_no_disk_was_bought(self) -> None:
         assert policy.guest_spec(CELL, replace(BOUGHT, disk=0), InstanceId("web"), spec()).read_only
+
+    def test_have_no_more_cpu_than_the_cell(self) -> None:
+        def limit(asked: int | None) -> int | None:
+            wanted = spec(cpu_limit=None if asked is None else Millicores(asked))
+            return policy.guest_spec(CELL, BOUGHT, InstanceId("web"), wanted).cpu_limit
+
+        assert [limit(asked) for asked in (None, 0, 400, 9000)] == [None, 0, 400, BOUGHT.cpu]
 
     @pytest.mark.parametrize(
         ("wanted", "why"),

@@ -30,6 +30,7 @@ from skerry.wire import spec_documents
 from skerry.wire.kudo import documents
 from skerry.wire.kudo.documents import InstanceInput, WorkloadInput
 from skerry.wire.spec_documents import SpecInput
+from tests.support.option_strategies import container_options
 
 amounts = st.integers(0, MAX_AMOUNT)
 names = st.from_regex(r"[a-z0-9]([a-z0-9.-]{0,20}[a-z0-9])?", fullmatch=True)
@@ -57,6 +58,9 @@ specs = st.builds(
     arguments=st.lists(words, max_size=5).map(tuple),
     architecture=st.sampled_from(["", "amd64", "arm64"]),
     constraints=st.lists(st.sampled_from(["zone=edge", "disk!=slow", "gpu="]), max_size=3).map(tuple),
+    node=st.sampled_from(["", "edge-1"]),
+    cpu_limit=st.sampled_from([None, Millicores(0), Millicores(MAX_AMOUNT)]),
+    options=container_options,
 )
 
 BASE = InstanceSpec(name="web", uri="example.org/web:1")
@@ -234,6 +238,19 @@ def test_a_document_has_what_kudos_document_says_and_both_names_where_two_are_in
         "owner": "",
         "generation": 1,
         "created_at": 1.5,
+        "node": "",
+        "cpu_limit": None,
+        "user": "",
+        "entrypoint": [],
+        "stop_signal": "",
+        "stop_grace_s": None,
+        "read_only": False,
+        "shm": 0,
+        "ulimits": [],
+        "init": False,
+        "hostname": "",
+        "extra_hosts": [],
+        "dns": [],
     }
     shown = json_codec.decode(
         json_codec.encode(documents.workload_document(workload_of(spec))), dict[str, Any]

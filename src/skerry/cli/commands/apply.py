@@ -80,7 +80,7 @@ def apply(
         - name: web
           image: docker.io/library/nginx:1.27
           environment: {MODE: fast}
-          resources: {cpu: 500, memory: 256, disk: 1}    # millicores, MB, GB
+          resources: {cpu: 0.5, memory: 256m, disk: 1g}  # or 500, 256, 1: millicores, MB, GB
           restart: on-failure               # or always, never
           constraints: [zone=edge]
       instances:

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 import click
 
-from skerry.cli import log_output, message_format, options
+from skerry.cli import amounts, log_output, message_format, options
 from skerry.cli import output as printing
 from skerry.cli.commands import cell_run
 from skerry.cli.options import option_group, raw
@@ -27,13 +27,8 @@ if TYPE_CHECKING:
 F = TypeVar("F", bound=Callable[..., Any])
 
 _LIMITS = option_group(
-    click.option("--memory", metavar="MB", type=click.IntRange(min=1), help="Memory limit."),
-    click.option(
-        "--cpu",
-        metavar="MILLI",
-        type=click.IntRange(min=1),
-        help="CPU limit in millicores: 200 is a fifth of a core.",
-    ),
+    amounts.option("memory", least=1, help="Memory limit: 256 (MB), 256m, 1g."),
+    amounts.option("cpu", least=1, help="CPU limit: 0.2 or 200 (millicores) is a fifth of a core."),
     click.option(
         "--weight",
         metavar="N",

@@ -9,7 +9,7 @@ from typing import Any, Final
 
 import click
 
-from skerry.cli import container_options, function_calls, function_package, image_references, options
+from skerry.cli import amounts, container_options, function_calls, function_package, image_references, options
 from skerry.cli import output as printing
 from skerry.cli.function_package import EntryPoint, FunctionPackage
 from skerry.client.api import ApiClient, JsonObject
@@ -34,17 +34,9 @@ _MEMORY: Final = 128
     help="Runtime: python, nodejs and others.  [default: by the code]",
 )
 @click.option("--image", metavar="IMAGE", default="", help="Image that serves POST /invoke on port 8080.")
-@click.option(
-    "--memory",
-    metavar="MB",
-    type=click.IntRange(min=1),
-    help=f"Memory limit of each worker.  [default: {_MEMORY}]",
-)
-@click.option(
-    "--cpu",
-    metavar="MILLI",
-    type=click.IntRange(min=0),
-    help="CPU limit of each worker in millicores; 0: no limit.  [default: no limit]",
+@amounts.option("memory", least=1, help=f"Memory limit of each worker: 256 (MB), 1g.  [default: {_MEMORY}]")
+@amounts.option(
+    "cpu", help="CPU limit of each worker: 500 (millicores), 0.5; 0: no limit.  [default: no limit]"
 )
 @click.option(
     "--concurrency",

@@ -16,6 +16,7 @@ from skerry.cli import (
     container_options,
     exec_session,
     image_references,
+    instance_options,
     log_output,
     object_kinds,
     options,
@@ -44,6 +45,7 @@ _DOWN: Final = frozenset({"STOPPED", *object_kinds.TERMINAL})
     help="Restart policy.",
 )
 @check_options.checks
+@instance_options.options
 @click.option(
     "--constraint",
     "constraints",
@@ -78,7 +80,8 @@ def run(
 
     \b
       skerry run --name web -p 8080:80 docker.io/library/nginx
-      skerry run --cpu 500 --memory 256 --constraint zone=edge example.org/sensor:3
+      skerry run --cpu 0.5 --memory 256m --constraint zone=edge example.org/sensor:3
+      skerry run --node edge-1 --user 1000 --read-only --stop-grace 1m example.org/sensor:3
       skerry run --name web --check http:80/ --liveness tcp:80,grace=30s docker.io/library/nginx
       skerry run --name web --replicas 3 docker.io/library/nginx
       skerry run --restart never docker.io/library/busybox -- sh -c 'echo once'
@@ -93,6 +96,7 @@ def run(
         "ports": spec.pop("publish"),
         "resources": {part: spec.pop(part) or 0 for part in ("cpu", "memory", "disk")},
         **({} if checks is None else {"checks": checks}),
+        **instance_options.taken(spec),
         **spec,
     }
     if replicas is not None:

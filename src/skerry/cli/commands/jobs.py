@@ -6,7 +6,15 @@ from typing import Any
 
 import click
 
-from skerry.cli import container_options, job_options, log_output, object_kinds, options, watch
+from skerry.cli import (
+    container_options,
+    instance_options,
+    job_options,
+    log_output,
+    object_kinds,
+    options,
+    watch,
+)
 from skerry.cli import output as printing
 from skerry.cli.errors import ErrorCollector
 from skerry.cli.job_options import JOB
@@ -126,6 +134,7 @@ def describe(server: ApiClient, name: str, namespace: str | None, output: str) -
         ("deadline", deadline),
         ("image", found["image"]),
         ("arguments", " ".join(found["arguments"]) or "-"),
+        *instance_options.describe(found),
         ("created", printing.ago(found["created_at"])),
         ("ended", "-" if found["ended_at"] is None else printing.ago(found["ended_at"])),
         ("kept for", printing.duration(found["keep_for_s"])),

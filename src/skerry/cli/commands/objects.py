@@ -7,7 +7,14 @@ from typing import Final
 
 import click
 
-from skerry.cli import check_options, object_kinds, options, service_details, service_progress
+from skerry.cli import (
+    check_options,
+    instance_options,
+    object_kinds,
+    options,
+    service_details,
+    service_progress,
+)
 from skerry.cli import output as printing
 from skerry.cli import watch as cli_watch
 from skerry.cli.commands import instances
@@ -205,6 +212,7 @@ def _facts(kind: ObjectKind, one: JsonObject, names: NodeNames) -> list[tuple[st
         ("architecture", one["architecture"]),
         ("constraints", " ".join(one["constraints"])),
         ("user namespace", one["userns"]),
+        *instance_options.describe(one),
         ("created", printing.ago(one["created_at"])),
     ]
 
@@ -253,6 +261,7 @@ def _node(one: JsonObject) -> list[tuple[str, str]]:
         ("version", facts["version"]),
         ("runtime", facts["runtime"]),
         ("user namespaces", ("yes" if facts["userns"] else "no") if facts["runtime"] else ""),
+        ("features", " ".join(facts.get("features", ()))),  # servers of before tell none
         *(("warning", sentence) for sentence in facts["warnings"]),
         ("DiskPressure", facts["disk_pressure"]),
         ("subnet", one["subnet"]),

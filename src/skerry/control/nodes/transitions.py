@@ -84,6 +84,8 @@ def condition_of(node: Node, heard: Liveness, *, reserve_percent: int) -> NodeCo
         unschedulable_reason=unschedulable_reason,
         is_borrowed=node.is_borrowed,
         runs_checks=node.facts.runs_checks,
+        name=node.name,
+        features=node.facts.features,
     )
     return NodeCondition(view, heard, node.drain_by, node.resources, node.is_foreign)
 

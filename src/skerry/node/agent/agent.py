@@ -20,6 +20,7 @@ from skerry import __version__
 from skerry.kit.backoff import Backoff
 from skerry.kit.clock import Clock
 from skerry.model import errors
+from skerry.model.container_options import NodeFeature
 from skerry.model.node_messages import MAX_OCCUPIED, NodeHello, SessionConfig
 from skerry.model.nodes import NodeFacts
 from skerry.model.resources import Gigabytes
@@ -29,6 +30,7 @@ from skerry.node.agent.instances.tunnel_handler import TunnelHandler
 from skerry.node.agent.ports import ControlDialer
 from skerry.node.agent.server_addresses import ServerAddressCache
 from skerry.node.agent.session import AgentHooks, AgentSession, ServerClosedSession
+from skerry.node.containers import init_programs
 
 log = structlog.get_logger(__name__)
 
@@ -44,7 +46,15 @@ _JOIN_AGAIN = (
 
 def facts() -> NodeFacts:
     """What kind of machine this is, as far as anybody may know."""
-    return NodeFacts(host.architecture(), host.system(), platform.release(), __version__, runs_checks=True)
+    has_init = init_programs.find() is not None
+    return NodeFacts(
+        host.architecture(),
+        host.system(),
+        platform.release(),
+        __version__,
+        runs_checks=True,
+        features=(NodeFeature.OPTIONS, NodeFeature.INIT) if has_init else (NodeFeature.OPTIONS,),
+    )
 
 
 def describe_node(

@@ -9,8 +9,10 @@ from __future__ import annotations
 import functools
 import glob
 import resource
+from collections.abc import Sequence
 from typing import Any, Final
 
+from skerry.model.container_options import Ulimit
 from skerry.node.kernel.host_paths import MASKED_PATHS, READ_ONLY_PATHS
 
 # Docker's fourteen without three. NET_RAW lets one container pretend to be another on the bridge (ping does
@@ -59,9 +61,17 @@ def masked_paths() -> tuple[str, ...]:
     return (*_MASKED, *sorted(glob.glob(_MASKED_PER_CPU)))
 
 
+def rlimits(asked: Sequence[Ulimit] = ()) -> list[dict[str, Any]]:
+    """What each process is held to: the usual limits, and `asked` instead of those of the same name."""
+    limits = {limit["type"]: limit for limit in _usual_rlimits()}
+    for ulimit in asked:
+        kind = f"RLIMIT_{ulimit.name.upper()}"
+        limits[kind] = {"type": kind, "soft": ulimit.soft, "hard": ulimit.hard}
+    return list(limits.values())
+
+
 @functools.cache
-def rlimits() -> list[dict[str, Any]]:
-    """What each process is held to."""
+def _usual_rlimits() -> list[dict[str, Any]]:
     usual, most = _OPEN_FILES
     # Without CAP_SYS_RESOURCE, as in a container of somebody else's, nobody can give more than it has.
     most = min(most, resource.getrlimit(resource.RLIMIT_NOFILE)[1])

@@ -7,9 +7,12 @@ wrote to them would lie outside its own layer, where its disk limit does not rea
 from __future__ import annotations
 
 import os
+from collections.abc import Sequence
 from pathlib import Path
 
 import msgspec
+
+from skerry.model.container_options import HostAlias
 
 _HOSTS = """\
 127.0.0.1\tlocalhost
@@ -24,21 +27,31 @@ _MODE = 0o644  # others in the container read them too, whatever its user
 
 
 class EtcFiles(msgspec.Struct, frozen=True):
-    """Where they are on the node; each is bound over the file of that name in the container's /etc."""
+    """Where they are on the node; each is bound over the file of that name in the container's /etc. `init` is
+    none of them: the node's init program, bound in as process 1."""
 
     resolv_conf: Path
     hosts: Path
     hostname: Path
+    init: Path | None = None
 
 
-def write_files(folder: Path, *, host_name: str, address: str, resolv_conf: str) -> EtcFiles:
+def write_files(
+    folder: Path,
+    *,
+    host_name: str,
+    address: str,
+    resolv_conf: str,
+    extra_hosts: Sequence[HostAlias] = (),
+) -> EtcFiles:
     """Make them in `folder`, 0644, over what is there.
 
     `address` is empty for a container without a network; its own name then leads to its loopback.
     """
     files = EtcFiles(folder / "resolv.conf", folder / "hosts", folder / "hostname")
     _write(files.resolv_conf, resolv_conf)
-    _write(files.hosts, f"{_HOSTS}{address or _LOOPBACK}\t{host_name}\n")
+    extra = "".join(f"{alias.address}\t{alias.name}\n" for alias in extra_hosts)
+    _write(files.hosts, f"{_HOSTS}{address or _LOOPBACK}\t{host_name}\n{extra}")
     _write(files.hostname, f"{host_name}\n")
     return files
 

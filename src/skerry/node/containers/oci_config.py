@@ -14,7 +14,7 @@ from typing import Any, Final
 from skerry.model import errors
 from skerry.model.containers import ContainerSpec
 from skerry.model.images import ImageConfig
-from skerry.node.containers import confinement, seccomp, signals
+from skerry.node.containers import confinement, init_programs, seccomp, signals
 from skerry.node.containers.etc_files import EtcFiles
 from skerry.node.containers.users import NODE_IDS, ContainerUser
 from skerry.node.user_namespaces import IDS, UserNamespace
@@ -40,12 +40,16 @@ def make_config(
 ) -> dict[str, Any]:
     """The whole `config.json`, as data. Without `network_namespace` the runtime makes a new, empty one;
     without `users`, ids are those of the node."""
+    words = command(spec, image)
+    init = () if files.init is None else (_bind(init_programs.DESTINATION, files.init),)
     return {
         "ociVersion": _SPECIFICATION,
-        "process": make_process(spec, image, command(spec, image), identity=identity),
+        "process": make_process(
+            spec, image, (init_programs.DESTINATION, "--", *words) if init else words, identity=identity
+        ),
         "root": {"path": str(rootfs), "readonly": spec.read_only},
         "hostname": host_name(spec),
-        "mounts": [*_mounts(), *_own_files(files)],
+        "mounts": [*_mounts(spec.shm), *_own_files(files), *init],
         "linux": {
             "cgroupsPath": cgroups_path,
             "namespaces": [
@@ -90,7 +94,7 @@ def make_process(
         # The runtime makes it, inside the root, if it is not there.
         "cwd": posixpath.normpath(posixpath.join("/", folder or spec.folder or image.folder)),
         "capabilities": dict.fromkeys(("bounding", "effective", "permitted"), capabilities),
-        "rlimits": confinement.rlimits(),
+        "rlimits": confinement.rlimits(spec.ulimits),
         "noNewPrivileges": True,
         "oomScoreAdj": confinement.oom_score(),
     }
@@ -146,8 +150,9 @@ def _mount(destination: str, kind: str, *options: str) -> dict[str, Any]:
     return {"destination": destination, "type": kind, "source": kind, "options": options}
 
 
-def _mounts() -> list[dict[str, Any]]:
-    """What the kernel serves, in the order in which one lies in another."""
+def _mounts(shm: int) -> list[dict[str, Any]]:
+    """What the kernel serves, in the order in which one lies in another; `shm` MB for /dev/shm, or 0."""
+    shared_kb = shm * 1024 or _SHARED_MEMORY_KB
     return [
         _mount("/proc", "proc", *_NOTHING_SPECIAL),
         _mount("/dev", "tmpfs", "nosuid", "noexec", "strictatime", "mode=755", "size=65536k"),
@@ -156,7 +161,7 @@ def _mounts() -> list[dict[str, Any]]:
             "devpts",
             *("nosuid", "noexec", "newinstance", "ptmxmode=0666", "mode=0620", f"gid={_TTY_GROUP}"),
         ),
-        _mount("/dev/shm", "tmpfs", *_NOTHING_SPECIAL, "mode=1777", f"size={_SHARED_MEMORY_KB}k"),  # noqa: S108 - its own
+        _mount("/dev/shm", "tmpfs", *_NOTHING_SPECIAL, "mode=1777", f"size={shared_kb}k"),  # noqa: S108 - its own
         _mount("/dev/mqueue", "mqueue", *_NOTHING_SPECIAL),
         _mount("/sys", "sysfs", *_NOTHING_SPECIAL, "ro"),
         _mount("/sys/fs/cgroup", "cgroup", *_NOTHING_SPECIAL, "relatime", "ro"),
@@ -165,12 +170,14 @@ def _mounts() -> list[dict[str, Any]]:
 
 def _own_files(files: EtcFiles) -> list[dict[str, Any]]:
     places = {"resolv.conf": files.resolv_conf, "hosts": files.hosts, "hostname": files.hostname}
-    return [
-        {
-            "destination": f"/etc/{name}",
-            "type": "bind",
-            "source": str(source),
-            "options": ["bind", "rprivate", "ro", *_NOTHING_SPECIAL],
-        }
-        for name, source in places.items()
-    ]
+    return [_bind(f"/etc/{name}", source, "noexec") for name, source in places.items()]
+
+
+def _bind(destination: str, source: Path, *options: str) -> dict[str, Any]:
+    """A file of the node, read-only."""
+    return {
+        "destination": destination,
+        "type": "bind",
+        "source": str(source),
+        "options": ["bind", "rprivate", "ro", "nosuid", "nodev", *options],
+    }

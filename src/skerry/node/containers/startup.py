@@ -20,6 +20,7 @@ from skerry.model.cells import CellOwner, Executable, ExecutableState, RuntimeCo
 from skerry.model.containers import NetworkMode
 from skerry.model.images import Image
 from skerry.model.workloads import UserNamespaceMode
+from skerry.node.containers import init_programs
 from skerry.node.containers.etc_files import EtcFiles, write_files
 from skerry.node.containers.oci_config import command, host_name, make_config
 from skerry.node.containers.records import RunRecord
@@ -185,8 +186,11 @@ class ContainerStartup:
                 place.folder,
                 host_name=host_name(record.spec),
                 address=attachment.address if attachment is not None else "",
-                resolv_conf=deps.network.resolv_conf() if attachment is not None else "",
+                resolv_conf=deps.network.resolv_conf(record.spec.dns) if attachment is not None else "",
+                extra_hosts=record.spec.extra_hosts,
             )
+            if record.spec.init:
+                files = replace(files, init=init_programs.require())
             user = record.spec.user or record.config.user
             return _Root(resolve_user(user, place.rootfs, container.ids), files, was_lost)
 
@@ -238,7 +242,7 @@ class ContainerStartup:
 
         # Under a small quota the runtime's own work takes seconds. So it is done before the quota is on, and
         # the program begins after; without a quota, one call of the runtime does both.
-        has_quota = bool(record.spec.resources.cpu)
+        has_quota = record.cell.limits.cpu_quota is not None
         prepares = deps.runtime.create_arguments if has_quota else deps.runtime.run_arguments
         place.pid_file.unlink(missing_ok=True)
         executable = Executable(MAIN, container.cell, command_text(command(record.spec, record.config)))

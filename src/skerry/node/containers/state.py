@@ -13,8 +13,14 @@ from dataclasses import dataclass
 from skerry.kit import disk_reserve
 from skerry.kit.clock import Clock
 from skerry.model import errors
-from skerry.model.cells import MAX_COMMAND, Cell, CellLimits, CellOwner, own_name
-from skerry.model.containers import ContainerSpec, ContainerState, ContainerView
+from skerry.model.cells import MAX_COMMAND, Cell, CellLimits, CellOwner, own_name, weight_of
+from skerry.model.containers import (
+    GUEST_PREFIX,
+    INSTANCE_PREFIX,
+    ContainerSpec,
+    ContainerState,
+    ContainerView,
+)
 from skerry.model.ids import CellName, ExecutableName
 from skerry.model.settings import NodeSettings
 from skerry.model.workloads import UserNamespaceMode
@@ -31,6 +37,7 @@ from skerry.node.user_namespaces import IDS, UserNamespace, UserNamespaces
 
 MAIN = ExecutableName("main")  # what the container runs, as an executable of its cell
 _GIGABYTE = 1024**3
+_PLACED = (INSTANCE_PREFIX, GUEST_PREFIX)  # how the names of containers begin that a scheduler placed
 
 
 @dataclass(frozen=True, slots=True)
@@ -206,10 +213,17 @@ def cell_for(deps: ContainerDeps, spec: ContainerSpec) -> Cell:
     return Cell(
         name=cell_name(deps.cells, spec),
         limits=CellLimits(
-            cpu_quota=spec.resources.cpu or None,
+            cpu_weight=_cpu_weight(spec),
+            cpu_quota=spec.cpu_quota,
             memory=spec.resources.memory or None,
             pids=spec.pids or deps.settings.container_pids,
         ),
         isolates_processes=False,
         owner=CellOwner.CONTAINER,
     )
+
+
+def _cpu_weight(spec: ContainerSpec) -> int | None:
+    """Of an instance, its share of a busy machine; None: the usual one. What people start on the machine and
+    functions are not counted by the scheduler, and weigh as a core."""
+    return weight_of(spec.resources.cpu) if spec.name.startswith(_PLACED) else None

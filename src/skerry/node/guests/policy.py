@@ -14,7 +14,7 @@ from functools import partial
 from msgspec.structs import replace
 
 from skerry.model import errors
-from skerry.model.cells import Cell, CellLimits, CellOwner, own_name
+from skerry.model.cells import Cell, CellLimits, CellOwner, own_name, weight_of
 from skerry.model.containers import GUEST_PREFIX, ContainerSpec
 from skerry.model.ids import InstanceId
 from skerry.model.node_messages import SessionConfig
@@ -32,7 +32,12 @@ def parent_cell(spec: ContainerSpec, *, pids: int) -> Cell:
         raise errors.Invalid(
             "a cell that is lent must have some cpu and some memory, or nothing would hold it", field="room"
         )
-    limits = CellLimits(cpu_quota=spec.resources.cpu, memory=spec.resources.memory, pids=pids)
+    limits = CellLimits(
+        cpu_weight=weight_of(spec.resources.cpu),
+        cpu_quota=spec.resources.cpu,
+        memory=spec.resources.memory,
+        pids=pids,
+    )
     return Cell(own_name(spec.name), limits, isolates_processes=False, owner=CellOwner.CONTRACT)
 
 
@@ -66,11 +71,12 @@ def guest_spec(cell: str, resources: Resources, instance: InstanceId, spec: Inst
         plain,
         name=guest_name(cell, instance),
         inside=cell,
+        cpu_limit=plain.cpu_limit and min(plain.cpu_limit, resources.cpu),
         is_apart=True,
         # The kernel holds all of them together to the cell's cpu, memory and disk.
         resources=replace(plain.resources, disk=plain.resources.disk or resources.disk),
         shared_disk=resources.disk,
-        read_only=resources.disk == 0,
+        read_only=plain.read_only or resources.disk == 0,
     )
 
 

@@ -247,9 +247,9 @@ class Network:
         names = () if self._name_servers() else (nameservers.NONE_REACHABLE,)
         return (*self._hindrances, *self._firewall.lacking(), *names)
 
-    def resolv_conf(self) -> str:
-        """What a container's /etc/resolv.conf must say now."""
-        return str(nameservers.read(self._settings.dns))
+    def resolv_conf(self, servers: Sequence[str] = ()) -> str:
+        """What a container's /etc/resolv.conf must say now; with `servers` instead of the node's."""
+        return str(nameservers.read(servers or self._settings.dns))
 
     def _name_servers(self) -> tuple[str, ...]:
         return nameservers.read(self._settings.dns).servers

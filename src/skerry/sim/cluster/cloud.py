@@ -17,6 +17,7 @@ from skerry.kit import ulid
 from skerry.kit.clock import Clock
 from skerry.kit.tasks import cancel_and_wait
 from skerry.model import errors
+from skerry.model.container_options import NodeFeature
 from skerry.model.ids import InstanceId, NodeId
 from skerry.model.node_messages import NodeHello, SessionConfig
 from skerry.model.nodes import Liveness, NodeFacts
@@ -118,7 +119,10 @@ class SimulatedCloud:
         machine = SimulatedNode(
             NodeId(name),
             NodeHello(
-                name, NodeFacts("amd64", "simulated", "0", "0", runs_checks=True), resources, labels or {}
+                name,
+                NodeFacts("amd64", "simulated", "0", "0", runs_checks=True, features=tuple(NodeFeature)),
+                resources,
+                labels or {},
             ),
             self._plans,
             SessionConfig(

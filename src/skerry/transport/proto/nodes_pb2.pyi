@@ -133,7 +133,7 @@ class Member(_message.Message):
     def __init__(self, node: _Optional[str] = ..., name: _Optional[str] = ..., area: _Optional[str] = ..., remote_area: _Optional[str] = ..., address: _Optional[str] = ..., memory_mb: _Optional[int] = ..., cpus: _Optional[float] = ..., server: _Optional[bool] = ...) -> None: ...
 
 class Facts(_message.Message):
-    __slots__ = ("architecture", "system", "kernel", "version", "runtime", "userns", "warnings", "disk_pressure", "runs_checks")
+    __slots__ = ("architecture", "system", "kernel", "version", "runtime", "userns", "warnings", "disk_pressure", "runs_checks", "features")
     ARCHITECTURE_FIELD_NUMBER: _ClassVar[int]
     SYSTEM_FIELD_NUMBER: _ClassVar[int]
     KERNEL_FIELD_NUMBER: _ClassVar[int]
@@ -143,6 +143,7 @@ class Facts(_message.Message):
     WARNINGS_FIELD_NUMBER: _ClassVar[int]
     DISK_PRESSURE_FIELD_NUMBER: _ClassVar[int]
     RUNS_CHECKS_FIELD_NUMBER: _ClassVar[int]
+    FEATURES_FIELD_NUMBER: _ClassVar[int]
     architecture: str
     system: str
     kernel: str
@@ -152,7 +153,8 @@ class Facts(_message.Message):
     warnings: _containers.RepeatedScalarFieldContainer[str]
     disk_pressure: str
     runs_checks: bool
-    def __init__(self, architecture: _Optional[str] = ..., system: _Optional[str] = ..., kernel: _Optional[str] = ..., version: _Optional[str] = ..., runtime: _Optional[str] = ..., userns: _Optional[bool] = ..., warnings: _Optional[_Iterable[str]] = ..., disk_pressure: _Optional[str] = ..., runs_checks: _Optional[bool] = ...) -> None: ...
+    features: _containers.RepeatedScalarFieldContainer[str]
+    def __init__(self, architecture: _Optional[str] = ..., system: _Optional[str] = ..., kernel: _Optional[str] = ..., version: _Optional[str] = ..., runtime: _Optional[str] = ..., userns: _Optional[bool] = ..., warnings: _Optional[_Iterable[str]] = ..., disk_pressure: _Optional[str] = ..., runs_checks: _Optional[bool] = ..., features: _Optional[_Iterable[str]] = ...) -> None: ...
 
 class Room(_message.Message):
     __slots__ = ("cpu_milli", "memory_mb", "disk_gb")
@@ -237,7 +239,7 @@ class Claim(_message.Message):
     def __init__(self, receipt: _Optional[bytes] = ..., report: _Optional[_Union[Report, _Mapping]] = ...) -> None: ...
 
 class Spec(_message.Message):
-    __slots__ = ("name", "uri", "kind", "environment", "room", "ports", "restart", "restart_budget", "arguments", "architecture", "constraints", "userns", "image_access", "restart_unlimited", "checks", "spread", "max_per_node", "metric")
+    __slots__ = ("name", "uri", "kind", "environment", "room", "ports", "restart", "restart_budget", "arguments", "architecture", "constraints", "userns", "image_access", "restart_unlimited", "checks", "spread", "max_per_node", "metric", "node", "cpu_limit", "user", "entrypoint", "stop_signal", "stop_grace_s", "read_only", "shm", "ulimits", "init", "host_name", "extra_hosts", "dns")
     NAME_FIELD_NUMBER: _ClassVar[int]
     URI_FIELD_NUMBER: _ClassVar[int]
     KIND_FIELD_NUMBER: _ClassVar[int]
@@ -256,6 +258,19 @@ class Spec(_message.Message):
     SPREAD_FIELD_NUMBER: _ClassVar[int]
     MAX_PER_NODE_FIELD_NUMBER: _ClassVar[int]
     METRIC_FIELD_NUMBER: _ClassVar[int]
+    NODE_FIELD_NUMBER: _ClassVar[int]
+    CPU_LIMIT_FIELD_NUMBER: _ClassVar[int]
+    USER_FIELD_NUMBER: _ClassVar[int]
+    ENTRYPOINT_FIELD_NUMBER: _ClassVar[int]
+    STOP_SIGNAL_FIELD_NUMBER: _ClassVar[int]
+    STOP_GRACE_S_FIELD_NUMBER: _ClassVar[int]
+    READ_ONLY_FIELD_NUMBER: _ClassVar[int]
+    SHM_FIELD_NUMBER: _ClassVar[int]
+    ULIMITS_FIELD_NUMBER: _ClassVar[int]
+    INIT_FIELD_NUMBER: _ClassVar[int]
+    HOST_NAME_FIELD_NUMBER: _ClassVar[int]
+    EXTRA_HOSTS_FIELD_NUMBER: _ClassVar[int]
+    DNS_FIELD_NUMBER: _ClassVar[int]
     name: str
     uri: str
     kind: str
@@ -274,7 +289,20 @@ class Spec(_message.Message):
     spread: _containers.RepeatedScalarFieldContainer[str]
     max_per_node: int
     metric: Metric
-    def __init__(self, name: _Optional[str] = ..., uri: _Optional[str] = ..., kind: _Optional[str] = ..., environment: _Optional[_Iterable[str]] = ..., room: _Optional[_Union[Room, _Mapping]] = ..., ports: _Optional[_Iterable[str]] = ..., restart: _Optional[str] = ..., restart_budget: _Optional[int] = ..., arguments: _Optional[_Iterable[str]] = ..., architecture: _Optional[str] = ..., constraints: _Optional[_Iterable[str]] = ..., userns: _Optional[str] = ..., image_access: _Optional[str] = ..., restart_unlimited: _Optional[bool] = ..., checks: _Optional[_Iterable[_Union[Check, _Mapping]]] = ..., spread: _Optional[_Iterable[str]] = ..., max_per_node: _Optional[int] = ..., metric: _Optional[_Union[Metric, _Mapping]] = ...) -> None: ...
+    node: str
+    cpu_limit: int
+    user: str
+    entrypoint: _containers.RepeatedScalarFieldContainer[str]
+    stop_signal: str
+    stop_grace_s: float
+    read_only: bool
+    shm: int
+    ulimits: _containers.RepeatedScalarFieldContainer[str]
+    init: bool
+    host_name: str
+    extra_hosts: _containers.RepeatedScalarFieldContainer[str]
+    dns: _containers.RepeatedScalarFieldContainer[str]
+    def __init__(self, name: _Optional[str] = ..., uri: _Optional[str] = ..., kind: _Optional[str] = ..., environment: _Optional[_Iterable[str]] = ..., room: _Optional[_Union[Room, _Mapping]] = ..., ports: _Optional[_Iterable[str]] = ..., restart: _Optional[str] = ..., restart_budget: _Optional[int] = ..., arguments: _Optional[_Iterable[str]] = ..., architecture: _Optional[str] = ..., constraints: _Optional[_Iterable[str]] = ..., userns: _Optional[str] = ..., image_access: _Optional[str] = ..., restart_unlimited: _Optional[bool] = ..., checks: _Optional[_Iterable[_Union[Check, _Mapping]]] = ..., spread: _Optional[_Iterable[str]] = ..., max_per_node: _Optional[int] = ..., metric: _Optional[_Union[Metric, _Mapping]] = ..., node: _Optional[str] = ..., cpu_limit: _Optional[int] = ..., user: _Optional[str] = ..., entrypoint: _Optional[_Iterable[str]] = ..., stop_signal: _Optional[str] = ..., stop_grace_s: _Optional[float] = ..., read_only: _Optional[bool] = ..., shm: _Optional[int] = ..., ulimits: _Optional[_Iterable[str]] = ..., init: _Optional[bool] = ..., host_name: _Optional[str] = ..., extra_hosts: _Optional[_Iterable[str]] = ..., dns: _Optional[_Iterable[str]] = ...) -> None: ...
 
 class Check(_message.Message):
     __slots__ = ("role", "method", "port", "path", "service", "command", "interval_s", "timeout_s", "healthy_after", "unhealthy_after", "grace_s")

@@ -26,8 +26,8 @@ from skerry.model.workloads import (
     WorkloadKind,
 )
 from skerry.wire.check_documents import CheckDocument
+from skerry.wire.option_documents import OptionalField, OptionsDocument
 from skerry.wire.spec_documents import (
-    OptionalField,
     PortDocument,
     ResourceDocument,
     SpecInput,
@@ -94,10 +94,10 @@ class ClaimDocument(ResourceDocument, frozen=True):
     usage: ResourceDocument
 
 
-class WorkloadDocument(msgspec.Struct, frozen=True, kw_only=True):
+class WorkloadDocument(OptionsDocument, frozen=True):
     """A workload as the document has it, and behind `ports` what Skerry adds."""
 
-    kind: Annotated[Literal["workload"], Meta(description="For Kudo's CLI")] = "workload"
+    kind: Annotated[Literal["workload"], Meta(description="For Kudo's CLI")]
     id: str
     name: str
     type: WorkloadKind
@@ -125,7 +125,7 @@ class WorkloadDocument(msgspec.Struct, frozen=True, kw_only=True):
     created_at: Annotated[float, Meta(description="Seconds since the epoch")]
 
 
-class InstanceDocument(msgspec.Struct, frozen=True, kw_only=True):
+class InstanceDocument(OptionsDocument, frozen=True):
     """An instance as the document has it, and behind `ports` what Skerry adds."""
 
     id: str
@@ -175,6 +175,7 @@ class InstanceDocument(msgspec.Struct, frozen=True, kw_only=True):
 
 def workload_document(workload: Workload) -> WorkloadDocument:
     return WorkloadDocument(
+        kind="workload",
         id=workload.id,
         resources=resource_document(workload.spec.resources),
         namespace=workload.namespace,

@@ -41,6 +41,7 @@ from skerry.model.workloads import InstanceSpec, MetricSource, RestartMode, Rest
 from skerry.transport.links.nodes import member_messages, messages
 from skerry.transport.links.nodes.message_parts import PART_BYTES
 from skerry.transport.proto import nodes_pb2 as pb
+from tests.support.option_strategies import container_options
 
 words = st.from_regex(r"[a-z][a-z0-9]{0,11}", fullmatch=True)
 lines = st.text(st.characters(categories=["L", "N", "P"]), max_size=40)
@@ -88,27 +89,40 @@ checked_specs = st.builds(
     st.integers(0, 1000),
     st.none() | st.builds(MetricSource, words, st.integers(1, 65535), st.just("/metrics")),
 )
-specs = checked_specs | st.builds(
-    lambda name, keys, resources, ports, when, budget, arguments, architecture, constraints: InstanceSpec(
-        name=name,
-        uri=f"example.org/{name}:1",
-        environment=tuple(f"{key}=ü" for key in keys),
-        resources=resources,
-        ports=tuple(ports),
-        restart=RestartPolicy(when, budget),
-        arguments=tuple(arguments),
-        architecture=architecture,
-        constraints=tuple(f"{label}!=x" for label in constraints),
+optioned_specs = st.builds(
+    lambda name, node, limit, options: InstanceSpec(
+        name=name, uri="example.org/web:1", node=node, cpu_limit=limit, options=options
     ),
     words,
-    st.lists(words, unique=True, max_size=3),
-    rooms,
-    ports,
-    st.sampled_from(RestartMode),
-    st.none() | st.integers(0, 1_000_000),
-    st.lists(lines, max_size=3),
-    words,
-    st.lists(words, max_size=3),
+    st.just("") | words,
+    st.none() | st.integers(0, MAX_AMOUNT).map(Millicores),
+    container_options,
+)
+specs = (
+    checked_specs
+    | optioned_specs
+    | st.builds(
+        lambda name, keys, resources, ports, when, budget, arguments, architecture, constraints: InstanceSpec(
+            name=name,
+            uri=f"example.org/{name}:1",
+            environment=tuple(f"{key}=ü" for key in keys),
+            resources=resources,
+            ports=tuple(ports),
+            restart=RestartPolicy(when, budget),
+            arguments=tuple(arguments),
+            architecture=architecture,
+            constraints=tuple(f"{label}!=x" for label in constraints),
+        ),
+        words,
+        st.lists(words, unique=True, max_size=3),
+        rooms,
+        ports,
+        st.sampled_from(RestartMode),
+        st.none() | st.integers(0, 1_000_000),
+        st.lists(lines, max_size=3),
+        words,
+        st.lists(words, max_size=3),
+    )
 )
 orders = st.builds(
     InstanceOrder,
@@ -197,7 +211,15 @@ def through(message):
     st.builds(
         NodeHello,
         lines,
-        st.builds(NodeFacts, lines, lines, lines, lines, runs_checks=st.booleans()),
+        st.builds(
+            NodeFacts,
+            lines,
+            lines,
+            lines,
+            lines,
+            runs_checks=st.booleans(),
+            features=st.lists(words, max_size=3).map(tuple),
+        ),
         rooms,
         st.dictionaries(words, lines, max_size=5),
         st.just("10.64.0.0/24"),

@@ -29,15 +29,27 @@ def container_name(instance: InstanceId) -> str:
 
 def container_spec(instance: InstanceId, spec: InstanceSpec) -> ContainerSpec:
     """Raises Invalid if no container can be like that."""
+    options = spec.options
     return ContainerSpec(
         name=container_name(instance),
         image=spec.uri,
+        entrypoint=options.entrypoint,
         arguments=spec.arguments,
         environment=spec.environment,
-        host_name=_host_name(spec.name),
+        user=options.user,
+        host_name=options.host_name or _host_name(spec.name),
+        stop_signal=options.stop_signal,
+        stop_grace_s=options.stop_grace_s,
         resources=spec.resources,
         ports=spec.ports,
+        read_only=options.read_only,
         userns=spec.userns,
+        cpu_limit=spec.cpu_limit,
+        shm=options.shm,
+        ulimits=options.ulimits,
+        init=options.init,
+        extra_hosts=options.extra_hosts,
+        dns=options.dns,
     )
 
 

@@ -51,7 +51,7 @@ from skerry.model.workloads import (
     WorkloadKind,
 )
 from skerry.transport.enum_values import decode_enum, decode_image_access
-from skerry.transport.links.nodes import check_messages, member_messages, protocol
+from skerry.transport.links.nodes import check_messages, member_messages, option_messages, protocol
 from skerry.transport.links.nodes.message_parts import PartAssembler, split_into_parts
 from skerry.transport.proto import nodes_pb2 as pb
 from skerry.transport.tunnels import tunnel_codec
@@ -111,7 +111,7 @@ def decode_hello(message: pb.Hello) -> NodeHello:
         NodeHello,
         message,
         name=ids.check_display_text(message.name, "name"),
-        facts=copy_fields(NodeFacts, facts, warnings=tuple(facts.warnings)),
+        facts=copy_fields(NodeFacts, facts, warnings=tuple(facts.warnings), features=tuple(facts.features)),
         resources=_decode_resources(message.room),
         labels=dict(message.labels),
         subnet=ids.check_display_text(message.subnet, "subnet"),
@@ -342,6 +342,7 @@ def _encode_order(order: InstanceOrder) -> pb.Order:
             restart_unlimited=spec.restart.budget is None,
             checks=check_messages.encode_checks(spec.checks),
             metric=check_messages.encode_metric(spec.metric),
+            **option_messages.encode_options(spec.options),
         ),
     )
 
@@ -375,6 +376,9 @@ def _order_of(message: pb.Order) -> InstanceOrder:
             spread=tuple(spec.spread),
             max_per_node=spec.max_per_node,
             metric=check_messages.decode_metric(spec),
+            node=spec.node,
+            cpu_limit=Millicores(spec.cpu_limit) if spec.HasField("cpu_limit") else None,
+            options=option_messages.decode_options(spec),
         ),
     )
 

@@ -21,7 +21,8 @@ from skerry.model.jobs import MAX_COMPLETIONS, MAX_RETRIES, Job, JobSpec
 from skerry.model.schedules import FunctionTarget, JobTarget, OverlapPolicy
 from skerry.model.services import check_service_name
 from skerry.model.workloads import InstanceSpec, RestartMode
-from skerry.wire.spec_documents import ImageSpecInput, OptionalField, SpecInput, made_name, merge_field
+from skerry.wire.option_documents import OptionalField
+from skerry.wire.spec_documents import ImageSpecInput, SpecInput, made_name, merge_field
 
 _Namespace = (
     Annotated[str, Meta(description="Where it is made, unless the address says so; for ever")] | UnsetType

@@ -26,6 +26,7 @@ from skerry.model.statuses import InstanceStatus
 from skerry.model.workloads import Instance, MetricSource, RestartMode, UserNamespaceMode, WorkloadKind
 from skerry.wire.check_documents import CheckDocument
 from skerry.wire.diagnostic_documents import NodeVerdict, node_verdict
+from skerry.wire.option_documents import OptionsDocument
 from skerry.wire.spec_documents import PortDocument, ResourceDocument, resource_document, spec_fields
 
 _HIDDEN_FIELDS = ("port_mappings", "env")  # of a document: other spellings of what is there
@@ -105,7 +106,7 @@ class ServiceCopyDocument(msgspec.Struct, frozen=True):
     created_at: float
 
 
-class ServiceDocument(msgspec.Struct, frozen=True, kw_only=True):
+class ServiceDocument(OptionsDocument, frozen=True):
     """A service."""
 
     id: str

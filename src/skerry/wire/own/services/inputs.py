@@ -26,7 +26,8 @@ from skerry.model.services import (
     UpdatePolicy,
     check_service_name,
 )
-from skerry.wire.spec_documents import ImageSpecInput, OptionalField
+from skerry.wire.option_documents import OptionalField
+from skerry.wire.spec_documents import ImageSpecInput
 
 T = TypeVar("T", bound=msgspec.Struct)
 
