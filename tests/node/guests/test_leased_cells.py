@@ -35,7 +35,7 @@ async def with_a_guest(ground: Ground, *instances: str) -> None:
 class TestALentCell:
     async def test_has_exactly_what_was_bought_and_runs_without_an_image(self, ground: Ground) -> None:
         await ground.lend()
-        limits = CellLimits(cpu_quota=500, memory=64, pids=ground.node.settings.container_pids)
+        limits = CellLimits(cpu_weight=50, cpu_quota=500, memory=64, pids=ground.node.settings.container_pids)
         cell = Cell(OWN, limits, isolates_processes=False, owner=CellOwner.CONTRACT)
         assert ground.machine.cells == {OWN: cell}
         assert ground.machine.claims == {}

@@ -317,6 +317,19 @@ GOLDEN: dict[str, Any] = {
     "autoscale": None,
     "created_at": 1.0,
     "copies": [],
+    "node": "",
+    "cpu_limit": None,
+    "user": "",
+    "entrypoint": [],
+    "stop_signal": "",
+    "stop_grace_s": None,
+    "read_only": False,
+    "shm": 0,
+    "ulimits": [],
+    "init": False,
+    "hostname": "",
+    "extra_hosts": [],
+    "dns": [],
 }
 
 
