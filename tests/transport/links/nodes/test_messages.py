@@ -446,7 +446,7 @@ def test_orders_in_more_parts_than_are_bearable_are_given_up() -> None:
 def test_an_order_carries_a_request_id_and_a_bad_one_is_taken_for_none(said: str) -> None:
     spec = InstanceSpec(name="web", uri="web:1")
     order = InstanceOrder(InstanceId("i1"), 1, spec, DesiredStatus.RUNNING, request_id="put-1")
-    told = messages._told_order(order)
+    told = messages._encode_order(order)
     assert messages._order_of(told) == order
     told.request_id = said
     assert messages._order_of(told).request_id == ""
@@ -455,7 +455,7 @@ def test_an_order_carries_a_request_id_and_a_bad_one_is_taken_for_none(said: str
 @pytest.mark.parametrize("said", ["", "everything"])
 def test_what_a_server_does_not_say_of_an_image_grants_nothing(said: str) -> None:
     path = InstanceSpec(name="web", uri="rootfs:/srv", granted_access=ImageAccess.ALL)
-    told = messages._told_order(InstanceOrder(InstanceId("i1"), 1, path, DesiredStatus.RUNNING))
+    told = messages._encode_order(InstanceOrder(InstanceId("i1"), 1, path, DesiredStatus.RUNNING))
     assert messages._order_of(told).spec.image_access is ImageAccess.ALL
     told.spec.image_access = said
     assert messages._order_of(told).spec.image_access is ImageAccess.REGISTRIES
