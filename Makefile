@@ -44,7 +44,7 @@ test: .venv/.setup-dev ## Run the tests; choose some with ARGS="-k store"
 
 .PHONY: test-fast
 test-fast: .venv/.setup-dev ## Run the tests that need neither root nor servers
-	$(BIN)/python -m pytest -n $$(nproc) --dist worksteal --fast $(ARGS)
+	$(BIN)/python -m pytest -n $(WORKERS) --dist worksteal --fast $(ARGS)
 
 .PHONY: coverage
 coverage: .venv/.setup-dev ## Run all tests and print what they cover; only the fast ones with ARGS=--fast

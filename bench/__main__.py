@@ -21,6 +21,7 @@ TOPICS = (
     "cells",
     "images",
     "containers",
+    "state",
     "walls",
     "checks",
     "cluster",

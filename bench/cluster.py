@@ -113,8 +113,8 @@ def _packing() -> Iterator[Figure]:
         rooms, specs = demand(PACKED_NODES, PACKED_INSTANCES, load)
         ours = packing.measure(rooms, run(_place(rooms, specs)).used)
         best = packing.best_fit(rooms, [spec.resources for spec in specs])
-        ratio = ours.nodes / best.nodes if load < 1 else ours.given / best.given
-        note = f"{ours.nodes} nodes and {ours.given:.1%} against {best.nodes} and {best.given:.1%}"
+        ratio = ours.nodes / best.nodes if load < 1 else ours.allocated / best.allocated
+        note = f"{ours.nodes} nodes and {ours.allocated:.1%} against {best.nodes} and {best.allocated:.1%}"
         yield Figure(f"{name}, of best fit's", ratio, "x", note=note)
 
 
@@ -153,10 +153,10 @@ async def _place(rooms: Sequence[Resources], specs: Sequence[InstanceSpec]) -> P
             began = time.perf_counter()
             await create_instances(server, specs)
             created_per_s = len(specs) / (time.perf_counter() - began)
-            given = _Given(server)
+            placements = _PlacementTimes(server)
             began = time.perf_counter()
             server.lead()
-            await given.rest()
+            await placements.finished()
             used = [_used(server, number) for number in range(len(rooms))]
         finally:
             await cancel_and_wait([beats])
@@ -164,14 +164,14 @@ async def _place(rooms: Sequence[Resources], specs: Sequence[InstanceSpec]) -> P
     whole = sum(resources.cpu for resources in rooms)
     return Placed(
         created_per_s=created_per_s,
-        per_s=len(given.binds) / (given.binds[-1][0] - began),
-        empty_per_s=given.per_s(0.05 * whole, 0.15 * whole),
-        full_per_s=given.per_s(0.85 * whole, 0.95 * whole),
+        per_s=len(placements.binds) / (placements.binds[-1][0] - began),
+        empty_per_s=placements.per_s(0.05 * whole, 0.15 * whole),
+        full_per_s=placements.per_s(0.85 * whole, 0.95 * whole),
         used=used,
     )
 
 
-class _Given:
+class _PlacementTimes:
     """When what was given away, as the server's own instance_table tells."""
 
     def __init__(self, server: SimulatedServer) -> None:
@@ -184,7 +184,7 @@ class _Given:
             self._cpu += after.value.spec.resources.cpu
             self.binds.append((time.perf_counter(), self._cpu))
 
-    async def rest(self) -> None:
+    async def finished(self) -> None:
         """Wait until nothing more is placed."""
         await until(lambda: bool(self.binds) and time.perf_counter() - self.binds[-1][0] > 1.0)
 
@@ -201,12 +201,12 @@ async def join_nodes(server: SimulatedServer, rooms: Sequence[Resources]) -> asy
         async with turns:
             name = _name(number)
             await server.nodes.register(name, NodeHello(name, NodeFacts("amd64"), resources))
-            server.nodes.heartbeats.heard(NodeId(name))
+            server.nodes.heartbeats.received(NodeId(name))
 
     async def beat() -> None:
         while True:
             for number in range(len(rooms)):
-                server.nodes.heartbeats.heard(NodeId(_name(number)))
+                server.nodes.heartbeats.received(NodeId(_name(number)))
             await asyncio.sleep(_BEAT_S)
 
     await asyncio.gather(*(join(number, resources) for number, resources in enumerate(rooms)))
@@ -290,7 +290,7 @@ async def _idle() -> float:
     ):
         [server] = cloud.servers
         await create_instances(server, specs)
-        await until(lambda: cloud.witness.counts[InstanceStatus.RUNNING] == len(specs))
+        await until(lambda: cloud.checker.counts[InstanceStatus.RUNNING] == len(specs))
         await asyncio.sleep(1.0)
         began, cpu = time.perf_counter(), time.process_time()
         await asyncio.sleep(IDLE_S)

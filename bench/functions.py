@@ -28,8 +28,8 @@ from bench.cells import family_pss_kb, make_bundle, runc_run
 from bench.figures import Figure
 from bench.serving import percentile, skerry
 
-ROUNDS = 5
-LOAD_S = 2
+ROUNDS = 9
+LOAD_S = 1
 SEQUENTIAL_S = 1
 CONNECTIONS = 32
 COLD_ROUNDS = 10
@@ -77,7 +77,9 @@ def warm(client: Client, folder: Path) -> Iterator[Figure]:
     rate, bare = percentile(rates["ours"], 0.5), percentile(rates["echo"], 0.5)
     yield Figure("bare ASGI echo", bare, "calls/s", note=f"{CONNECTIONS} connections")
     yield Figure("warm calls", rate, "calls/s", note=f"no-op Python function, {CONNECTIONS} connections")
-    yield Figure("warm calls", rate / bare, "x echo", at_least=0.30)
+    # Of each round, what was measured in the same two seconds: the machine's own pace changes over the run.
+    ratios = [ours / echoed for ours, echoed in zip(rates["ours"], rates["echo"], strict=True)]
+    yield Figure("warm calls", percentile(ratios, 0.5), "x echo", at_least=0.30)
     one, bare_one = percentile(times["ours"], 0.5), percentile(times["echo"], 0.5)
     yield Figure("warm call, one after the other, p50", one / bare_one, "x echo", at_most=3.0)
 

@@ -21,10 +21,10 @@ class IdleMember:
     def has_warm(self, function: FunctionName) -> bool:
         return False
 
-    def standing(self) -> MemberLoad:
+    def load(self) -> MemberLoad:
         return self._load
 
-    def load_reported(self, node: NodeId, standing: MemberLoad) -> None: ...
+    def load_reported(self, node: NodeId, load: MemberLoad) -> None: ...
 
     async def code(self, digest: Digest) -> bytes:
         raise errors.NotFound(f"this member has no code {digest}")

@@ -163,9 +163,9 @@ def test_steps_can_be_read_by_a_program(cloud: CloudServer) -> None:
 @pytest.mark.parametrize(
     ("text", "says"),
     [
-        ("", "it must have at least one of these lists: `workloads:`"),
-        ("- web", "it must have at least one of these lists: `workloads:`"),
-        ("namespace: shop", "it must have at least one of these lists: `workloads:`"),
+        ("", "it must have at least one of these lists: `volumes:`"),
+        ("- web", "it must have at least one of these lists: `volumes:`"),
+        ("namespace: shop", "it must have at least one of these lists: `volumes:`"),
         ("namespace: Shop\nworkloads: []", "namespace 'Shop' must be 1 to 63 lower-case letters"),
         ("workload: []", "has no `workload`; did you mean `workloads`?"),
         ("workloads: {name: web}", "`workloads:` must be a list"),

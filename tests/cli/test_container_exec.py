@@ -171,5 +171,5 @@ def test_a_container_that_does_not_run_is_125(node: Node) -> None:
     result = node.cli("container", "exec", "web", "true")
     assert (result.exit_code, result.stderr) == (
         125,
-        "Error: container 'web' does not run; start it first\n",
+        "Error: container 'web' is not running; start it first\n",
     )

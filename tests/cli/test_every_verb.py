@@ -27,9 +27,12 @@ NO_SERVER, REFUSED, USAGE = 3, 1, 2
 ALONE = {("up",), ("server",), ("node",), ("node", "leave")}
 SIMULATES = "sim"
 # They look at what they were given before they call, and ours is not good enough.
-LOOK_FIRST = {"apply", "fn deploy", "cell start", "schedule add", "service autoscale", "service plan"}
+LOOK_FIRST = {"apply", "fn deploy", "cell start", "schedule add", "service autoscale", "service plan"} | {
+    "namespace quota"
+}
+LOOK_FIRST |= {"secret set", "config set"}
 # What arguments must be to be looked at further.
-WORDS = {"kind": "instance", "currency": "EUR", "changes": "a=b", "duration_s": "1h"}
+WORDS = {"kind": "instance", "currency": "EUR", "changes": "a=b", "duration_s": "1h", "size": "1"}
 NO_PID = 2**22 + 1
 
 
@@ -92,7 +95,8 @@ def file(tmp_path: Path) -> Path:
 
 
 @pytest.fixture
-def data(tmp_path: Path) -> Path:
+def data(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    monkeypatch.chdir(tmp_path)  # some commands write files there
     path = tmp_path / "data"
     path.mkdir()
     return path

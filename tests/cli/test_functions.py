@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-import asyncio
 import io
 import json
-import os
 import signal
 import tarfile
 import threading
@@ -14,11 +12,9 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-import structlog
-from click.testing import CliRunner, Result
 from msgspec.structs import replace
 
-from skerry.cli import function_calls, main
+from skerry.cli import function_calls
 from skerry.functions.asynchronous.runner import AsyncCallResult
 from skerry.kit import pki
 from skerry.kit.clock import SystemClock
@@ -26,6 +22,7 @@ from skerry.model import errors
 from skerry.model.calls import CallFailure, CallResult, CallState, CodeLoadError
 from skerry.model.containers import NetworkMode
 from tests.support.nodes import Command, read_until
+from tests.support.server_threads import ServerThread
 from tests.support.waiting import PATIENCE_S, eventually_sync
 from tests.transport.http.conftest import serving
 from tests.wire.serverledge.fakes import DONE, Fakes, echo, failed
@@ -35,46 +32,15 @@ TRACEBACK = "Traceback (most recent call last):\n  File \"hello.py\", line 2\nKe
 ERROR = f"KeyError: 'name'\n\n{TRACEBACK}"
 
 
-class Ledge:
-    """A server in a thread, and a data folder that says where it is."""
+class Ledge(ServerThread):
+    """A server of functions."""
 
-    def __init__(self, folder: Path, authority: pki.CertificateAuthority) -> None:
-        self._authority = authority
-        self._up = threading.Event()
-        self._thread = threading.Thread(target=lambda: asyncio.run(self._serve()))
-        self.folder = folder
-        self.data = folder / "data"
+    group = "fn"
 
-    def __enter__(self) -> Ledge:
-        self._thread.start()
-        assert self._up.wait(PATIENCE_S)
-        self.data.mkdir()
-        (self.data / "ready.json").write_text(json.dumps({"pid": os.getpid(), "http": self._url, "ca": ""}))
-        return self
-
-    def __exit__(self, *error: object) -> None:
-        self._loop.call_soon_threadsafe(self._stop.set)
-        self._thread.join()
-
-    async def _serve(self) -> None:
-        self._loop, self._stop = asyncio.get_running_loop(), asyncio.Event()
+    async def serve(self) -> None:
         self.fakes = Fakes(SystemClock())
-        with structlog.testing.capture_logs():
-            async with serving(self._authority, serverledge=self.fakes.bundle) as site:
-                self._url = site.url
-                self._up.set()
-                await self._stop.wait()
-
-    def cli(self, *arguments: str, stdin: str = "") -> Result:
-        clean = {name: None for name in os.environ if name.startswith("SKERRY_")}
-        env = {**clean, "SKERRY_DATA": str(self.data)}
-        return CliRunner().invoke(main.cli, ["fn", *arguments], env=env, input=stdin)
-
-    def say(self, *arguments: str, stdin: str = "") -> str:
-        """What a verb prints, which must go well."""
-        result = self.cli(*arguments, stdin=stdin)
-        assert result.exit_code == 0, result.output
-        return result.stdout
+        async with serving(self.authority, serverledge=self.fakes.bundle) as site:
+            await self.started(site.url)
 
     def json(self, verb: str, *arguments: str) -> Any:
         return json.loads(self.say(verb, "-o", "json", *arguments))

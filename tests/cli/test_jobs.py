@@ -141,7 +141,11 @@ def test_a_schedule_copies_a_job_or_calls_a_function(cloud: CloudServer) -> None
     options = ("--fn", "there", "-p", "format:pdf", "-p", "pages:=3", "--window", "0", "--paused")
     cloud.say("schedule", "add", "called", "0 8 * * MON-FRI", *options)
     shown = json.loads(cloud.say("schedule", "describe", "called", "-o", "json"))
-    assert shown["function"] == {"name": "there", "parameters": {"format": "pdf", "pages": 3}}
+    assert shown["function"] == {
+        "name": "there",
+        "parameters": {"format": "pdf", "pages": 3},
+        "namespace": "default",
+    }
     assert (shown["window_s"], shown["paused"]) == (0.0, True)
     assert "function there" in cloud.say("schedule", "list")
 

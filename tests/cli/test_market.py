@@ -2,24 +2,18 @@
 
 from __future__ import annotations
 
-import asyncio
 import json
-import os
 import re
 import signal
-import threading
 import time
-from collections.abc import Coroutine, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any, TypeVar
 
 import click
 import pytest
-import structlog
-from click.testing import CliRunner, Result
 from msgspec.structs import replace
 
-from skerry.cli import main
 from skerry.cli.commands.market import market
 from skerry.cli.market_options import DurationParam, offer_filter, span
 from skerry.kit import pki
@@ -38,6 +32,7 @@ from skerry.model.ids import OfferId
 from skerry.model.market import Partition
 from tests.support.deals import BUYER, FLAVOR, OPEN, resources
 from tests.support.nodes import Command, read_until
+from tests.support.server_threads import ServerThread
 from tests.support.waiting import PATIENCE_S, eventually
 from tests.transport.http.conftest import serving
 from tests.wire.own.market.conftest import desk_of
@@ -50,53 +45,22 @@ SELL = ("sell", "--id", "small", "--cpu", "8", "--memory", "16384", "--price", "
 PARTS = ("--cpu-min", "1", "--cpu-step", "1", "--memory-min", "512", "--memory-step", "512")
 
 
-class Stall:
-    """A server in a thread, and a data folder that says where it is."""
+class Stall(ServerThread):
+    """A server with a market."""
+
+    group = "market"
 
     def __init__(self, folder: Path, authority: pki.CertificateAuthority) -> None:
-        self._authority = authority
-        self._up = threading.Event()
-        self._thread = threading.Thread(target=lambda: asyncio.run(self._serve()))
-        self.folder = folder
-        self.data = folder / "data"
+        super().__init__(folder, authority)
         self.trader = FakeTrader()
 
-    def __enter__(self) -> Stall:
-        self._thread.start()
-        assert self._up.wait(PATIENCE_S)
-        self.data.mkdir()
-        (self.data / "ready.json").write_text(json.dumps({"pid": os.getpid(), "http": self.url, "ca": ""}))
-        return self
-
-    def __exit__(self, *error: object) -> None:
-        self._loop.call_soon_threadsafe(self._stop.set)
-        self._thread.join()
-
-    async def _serve(self) -> None:
-        self._loop, self._stop = asyncio.get_running_loop(), asyncio.Event()
+    async def serve(self) -> None:
         clock, key = SystemClock(), SigningKey.generate()
-        with structlog.testing.capture_logs():
-            async with market_of(key, clock, OPEN) as (self.ledger, _):
-                desk = desk_of(self.ledger, key.cloud, self.trader)
-                async with serving(self._authority, desk=desk) as site:
-                    self.url, self.id = site.url, key.cloud
-                    self._up.set()
-                    await self._stop.wait()
-
-    def do(self, work: Coroutine[Any, Any, T]) -> T:
-        """Something in the server's own loop."""
-        return asyncio.run_coroutine_threadsafe(work, self._loop).result(PATIENCE_S)
-
-    def cli(self, *arguments: str) -> Result:
-        clean = {name: None for name in os.environ if name.startswith("SKERRY_")}
-        env = {**clean, "SKERRY_DATA": str(self.data)}
-        return CliRunner().invoke(main.cli, ["market", *arguments], env=env)
-
-    def say(self, *arguments: str) -> str:
-        """What a verb prints, which must go well."""
-        result = self.cli(*arguments)
-        assert result.exit_code == 0, result.output
-        return result.stdout
+        async with market_of(key, clock, OPEN) as (self.ledger, _):
+            desk = desk_of(self.ledger, key.cloud, self.trader)
+            async with serving(self.authority, desk=desk) as site:
+                self.id = key.cloud
+                await self.started(site.url)
 
     def rows(self, *arguments: str) -> list[list[str]]:
         """The cells of a table, without its header."""

@@ -35,6 +35,7 @@ def workload(cloud: CloudServer, name: str, count: int = 0) -> str:
 def test_get_lists_each_kind_in_columns_under_a_header(cloud: CloudServer) -> None:
     workload(cloud, "shop", 1)
     cloud.say("service", "create", "shop", "--replicas", "0", IMAGE)
+    cloud.say("volume", "create", "shop", "--size", "1")
     for kind in object_kinds.KINDS:
         header, row = cloud.say("get", kind.plural).splitlines()
         assert header.lower().split() == [*kind.columns]
@@ -70,7 +71,7 @@ def test_only_instances_of_a_status_are_shown_if_one_is_asked_for(cloud: CloudSe
 def test_a_kind_that_is_none_is_answered_with_what_to_write(cloud: CloudServer) -> None:
     result = cloud.cli("describe", "web", "web")
     assert result.exit_code == 2
-    assert "write instance or workload or service or node before a name" in result.stderr
+    assert "write instance or workload or service or volume or node before a name" in result.stderr
 
 
 def test_a_watch_shows_what_changes_and_what_goes(cloud: CloudServer) -> None:

@@ -149,6 +149,14 @@ def test_scale_pause_resume_list_and_delete(cloud: CloudServer) -> None:
     assert "there is no service 'web'" in missing.stderr
 
 
+def test_wait_ends_when_an_update_that_nobody_waited_for_has_ended(cloud: CloudServer) -> None:
+    cloud.say("service", "create", "web", "--replicas", "3", *QUICK, IMAGE)
+    cloud.say("service", "update", "web", "--no-wait", "--image", "example.org/web:2")
+    assert cloud.say("service", "wait", "web") == "finished service web: HEALTHY, revision 2, 3 of 3 ready\n"
+    assert json.loads(cloud.say("service", "wait", "web", "-o", "json"))["revision"] == 2
+    assert cloud.cli("service", "wait", "nothing").exit_code == 1
+
+
 def test_canaries_wait_for_somebody_to_promote_them(cloud: CloudServer) -> None:
     cloud.say("service", "create", "web", "--replicas", "3", *QUICK, "--canary", "1", IMAGE)
     tried = cloud.cli("service", "update", "web", "--image", "example.org/web:2")

@@ -29,18 +29,18 @@ def test_a_good_day_is_shown_as_it_goes_and_summed_up() -> None:
     assert "No invariant was violated" in result.stdout
 
 
-def test_a_bad_day_is_the_same_for_scripts() -> None:
+def test_a_faulty_scenario_is_printed_as_json() -> None:
     arguments = ["sim", "--nodes", "3", "--instances", "6", "--faults", "--for", "30s", "-o", "json"]
     result = CliRunner().invoke(main.cli, arguments)
     assert result.exit_code == 0, result.output
     told = json.loads(result.stdout)
     assert told["wrong"] == []
-    assert "at rest, after the last fault" in told["figures"]
+    assert "converged after the last fault" in told["figures"]
 
 
 def test_what_never_may_happen_is_told_and_ends_with_1(monkeypatch: pytest.MonkeyPatch) -> None:
     bad = scenarios.ScenarioResult([("instances", "none")], [f"i{number} runs twice" for number in range(30)])
-    monkeypatch.setattr(scenarios, "run_faulty", lambda day, for_s, show: bad)
+    monkeypatch.setattr(scenarios, "run_faulty", lambda scenario, for_s, show: bad)
     result = CliRunner().invoke(main.cli, ["sim", "--faults"])
     assert result.exit_code == 1
     assert "VIOLATED: i0 runs twice" in result.stderr

@@ -110,6 +110,7 @@ def test_nothing_in_the_command_line_prints_past_the_filter() -> None:
         if _goes_elsewhere(node)
     }
     assert found == {
+        ("secrets.py", "sys.stdout.buffer"),  # a config as it is, where that is no terminal
         ("log_output.py", "os.write"),  # behind a filter of its own
         ("output.py", "terminal_text.unfiltered"),
         ("output.py", "click.style"),

@@ -31,7 +31,7 @@ ABOUT = {
     "store": "sqlite",
     "pid": 42,
     "lacking": ["root: no cells"],
-    "warnings": ["runc 1.1 may let a container out"],
+    "warnings": ["runc 1.1 may allow container escapes"],
 }
 
 
@@ -42,7 +42,7 @@ def test_status_tells_version_readiness_what_is_lacking_and_what_weakens_it(serv
     assert result.exit_code == 0
     rows = dict(line.split(None, 1) for line in result.stdout.splitlines())
     assert (rows["version"], rows["ready"], rows["unavailable"]) == ("1.2.3", "yes", "root: no cells")
-    assert rows["warning"] == "runc 1.1 may let a container out"
+    assert rows["warning"] == "runc 1.1 may allow container escapes"
 
 
 def test_status_exits_with_1_and_names_the_check_if_the_server_is_not_ready(server: FakeServer) -> None:

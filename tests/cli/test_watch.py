@@ -13,7 +13,7 @@ from skerry.client.errors import ServerUnreachable
 
 @pytest.fixture(autouse=True)
 def in_a_hurry(monkeypatch: pytest.MonkeyPatch) -> None:
-    for name in ("_SOON_S", "_SELDOM_S"):
+    for name in ("_SOON_S", "_IDLE_S"):
         monkeypatch.setattr(watch, name, 0.001)
 
 

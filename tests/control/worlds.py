@@ -1,4 +1,4 @@
-"""A control plane on a store in memory, with nodes that are only standings, for tests of control."""
+"""A control plane on a store in memory, with nodes that are only records, for tests of control."""
 
 from __future__ import annotations
 

@@ -6,6 +6,7 @@ machine. One story, in steps that build on each other, and then the ways in whic
 
 from __future__ import annotations
 
+import json
 import os
 import re
 from collections.abc import Iterator
@@ -31,7 +32,20 @@ HOG = "echo eating; x=0123456789abcdef; while :; do x=$x$x; done"
 
 @pytest.fixture(scope="module")
 def street(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Street]:
-    settings = {"market__notice_s": "4", "market__peer_silence_s": "15", "market__drain_s": "3"}
+    devices = tmp_path_factory.mktemp("cdi")
+    settings = {
+        "market__notice_s": "4",
+        "market__peer_silence_s": "15",
+        "market__drain_s": "3",
+        "node__device_folders": str(devices),
+    }
+    node = {"deviceNodes": [{"path": "/dev/gpu", "hostPath": "/dev/fuse"}]}
+    content = {
+        "cdiVersion": "0.6.0",
+        "kind": "example.com/gpu",
+        "devices": [{"name": "0", "containerEdits": node}],
+    }
+    (devices / "gpu.json").write_text(json.dumps(content))
     with neighbours(tmp_path_factory.mktemp("street"), **settings) as made:
         made.north.done(
             "market", "peers", "add", "south", made.south.address,
@@ -182,6 +196,41 @@ def test_what_runs_at_a_provider_goes_on_while_either_is_away(stories: list[Seen
     assert first.processes
     assert after_provider == first
     assert after_buyer == first
+
+
+def test_a_gpu_that_is_bought_is_in_the_container_of_the_buyer_and_nobody_else_gets_it(
+    street: Street, image: str
+) -> None:
+    north, south = street.north, street.south
+    south.done(
+        "market", "sell", "--id", "with-gpu", "--cpu", "1", "--memory", "128", "--gpus", "1", "--stock", "2",
+        "--price", "0.10", "--currency", "EUR",
+    )  # fmt: skip
+    bought = north.done("market", "buy", "--cpu", "1", "--memory", "128", "--gpus", "1", "--for", "1h")
+    [node] = [one for one in nodes_of(north, borrowed=True) if one["id"] == bought["node"]]
+    assert node["facts"]["devices"] == ["example.com/gpu=0"]
+    one = north.create(
+        name="train", uri=image, node=bought["node"], devices=["gpu"], resources=SMALL,
+        arguments=["sh", "-c", "exec 3<>/dev/gpu && echo opened; exec sleep 1000"],
+    )  # fmt: skip
+    north.until(one, "RUNNING")
+    assert north.call("GET", f"/instance/{one}")["assigned_devices"] == ["example.com/gpu=0"]
+    eventually_sync(lambda: north.server.cli("logs", one).stdout == "opened\n")
+    # The provider's own instances, and the next buyer, do not get what was sold.
+    waits = south.create(name="own", uri=image, devices=["example.com/gpu"], resources=SMALL)
+    eventually_sync(
+        lambda: (
+            south.call("GET", f"/instance/{waits}")["reason"] == "0 of 1 nodes have a free example.com/gpu"
+        )
+    )
+    refused = north.server.cli("market", "buy", "--cpu", "1", "--memory", "128", "--gpus", "1", "--for", "1h")
+    assert refused.returncode != 0
+    assert "1 GPU free now" in refused.stderr
+    north.done("market", "release", bought["id"])
+    south.until(waits, "RUNNING")
+    south.destroy(waits)
+    north.destroy(one)
+    south.done("market", "withdraw", "with-gpu")
 
 
 def test_a_provider_that_is_gone_is_given_up_and_its_work_runs_elsewhere(street: Street, image: str) -> None:

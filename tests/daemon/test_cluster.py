@@ -7,13 +7,12 @@ from __future__ import annotations
 
 import itertools
 import os
-from collections.abc import Iterator
 from dataclasses import dataclass
 
 import pytest
 
 from tests.support import imagery
-from tests.support.lans import Lan, lan
+from tests.support.lans import Lan
 from tests.support.waiting import eventually_sync
 
 pytestmark = pytest.mark.skipif(os.geteuid() != 0, reason="containers need root")
@@ -34,19 +33,6 @@ def image(tmp_path_factory: pytest.TempPathFactory) -> str:
     )
     made = imagery.busybox(command=("sh", "-c", script))
     return f"oci-archive:{imagery.write_oci_archive(made, tmp_path_factory.mktemp('image') / 'web.tar')}"
-
-
-@pytest.fixture(scope="module")
-def machines(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Lan]:
-    with lan(tmp_path_factory.mktemp("lan"), "north", "south", "west") as made:
-        yield made
-
-
-@pytest.fixture
-def cloud(machines: Lan) -> Iterator[Lan]:
-    """The cluster, as empty after a test as before."""
-    yield machines
-    machines.tidy_up()
 
 
 def test_an_instance_is_reached_at_its_published_port_from_another_machine(cloud: Lan, image: str) -> None:

@@ -436,7 +436,7 @@ def mischief(skerry: Skerry) -> str:
         ("os.execv('/bin/true', ['true'])", "WorkerDied", "exited with 0"),
         ("time.sleep(60)", "Timeout", "its caller waits 2 s"),
         ("eats_memory()", "OutOfMemory", "more than its 64 MB"),
-        ("writes_to_its_socket()", "WorkerDied", "leave the platform's socket alone"),
+        ("writes_to_its_socket()", "WorkerDied", "do not use the platform's socket"),
         ("closes_everything()", "WorkerDied", "its worker"),
         ("is_no_json()", "ResultError", "an object is no JSON"),
         ("is_not_finite()", "ResultError", "Out of range float values"),

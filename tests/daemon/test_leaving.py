@@ -54,7 +54,7 @@ def test_machines_join_by_an_invitation_alone_and_one_that_leaves_is_gone_withou
         assert "drained" in done.stderr
         assert "is unregistered, and its certificate revoked" in done.stderr
         assert south.left() == []
-        assert not south.data.exists()
+        assert not south.data.exists(), list(south.data.iterdir())
         assert node_names(cloud) == ["north"]
         for id in ids:
             cloud.until(id, "RUNNING", node_id=cloud.nodes["north"].ready["node"])

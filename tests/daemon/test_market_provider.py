@@ -12,6 +12,7 @@ from typing import Any
 import pytest
 from msgspec.structs import replace
 
+from skerry.control.volumes.table import VolumeTable
 from skerry.daemon.market import start_provider
 from skerry.kit.clock import ManualClock
 from skerry.kit.tasks import TaskSupervisor
@@ -91,6 +92,9 @@ async def providing(*nodes: Any, **settings: Any) -> AsyncIterator[Provider]:
             Server(store, conditions, clock).running() as server,
             TaskSupervisor("provider", clock=clock) as loops,
         ):
+            volumes = VolumeTable(store)
+            loops.forever("volumes", volumes.run)
+            await volumes.ready()
             # As much of both as is needed.
             base: Any = SimpleNamespace(
                 store=store, clock=clock, loops=loops, settings=SimpleNamespace(market=m.settings)
@@ -102,6 +106,7 @@ async def providing(*nodes: Any, **settings: Any) -> AsyncIterator[Provider]:
                 reconciler=server.reconciler,
                 tunnels=Ways(),
                 leader=server.leader,
+                volumes=SimpleNamespace(table=volumes),
             )
             start_provider(base, fleet, m.ledger, KEY, name="skerry.example", url="https://skerry.example")
             yield Provider(m, server, conditions)
@@ -200,7 +205,7 @@ async def test_a_server_that_no_longer_leads_makes_and_removes_no_cell() -> None
             p.server.instances, p.server.instance_table, p.market.clock
         )
         with pytest.raises(LeadershipLost):
-            await cells.take_back(contract.id, stale)
+            await cells.remove(contract.id, stale)
         with pytest.raises(LeadershipLost):
             await cells.ensure(replace(contract, id=ContractId("another")), stale)
         assert list(cells.leased()) == [contract.id]

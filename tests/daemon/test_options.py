@@ -36,12 +36,6 @@ def machines(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Lan]:
         yield made
 
 
-@pytest.fixture
-def cloud(machines: Lan) -> Iterator[Lan]:
-    yield machines
-    machines.tidy_up()
-
-
 def has_seen_all(cloud: Lan, instance: str) -> bool:
     said = cloud.server.cli("logs", instance).stdout.replace("\0", " ")
     return all(word in said for word in SAYS)

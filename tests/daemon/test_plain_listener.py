@@ -88,7 +88,7 @@ def test_on_all_addresses_it_is_called_by_each_of_them(tmp_path: Path) -> None:
     ("addresses", "why"),
     [
         ("", "name them in market.plain_addresses"),
-        ("0.0.0.0/0", "is everybody"),
+        ("0.0.0.0/0", "is every address"),
         ("somewhere", "is no address and no network"),
     ],
 )

@@ -7,14 +7,14 @@ lost. Each test makes what it needs and takes it away.
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
 import pytest
 
 from tests.support import imagery
-from tests.support.lans import Lan, lan
+from tests.support.lans import Lan
 from tests.support.traffic import Traffic
 from tests.support.waiting import eventually_sync
 
@@ -31,19 +31,6 @@ QUICK = {"min_ready_s": 0.2, "drain_s": 2, "deadline_s": 60}
 def image(tmp_path_factory: pytest.TempPathFactory) -> str:
     made = imagery.busybox(command=("sh", "-c", SERVES))
     return f"oci-archive:{imagery.write_oci_archive(made, tmp_path_factory.mktemp('image') / 'web.tar')}"
-
-
-@pytest.fixture(scope="module")
-def machines(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Lan]:
-    with lan(tmp_path_factory.mktemp("lan"), "north", "south", "west") as made:
-        yield made
-
-
-@pytest.fixture
-def cloud(machines: Lan) -> Iterator[Lan]:
-    """The cluster, as empty after a test as before."""
-    yield machines
-    machines.tidy_up()
 
 
 def create(cloud: Lan, image: str, replicas: int = 3, **fields: Any) -> None:

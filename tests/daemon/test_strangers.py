@@ -116,7 +116,7 @@ def test_the_silent_http_connections_of_one_user_are_bounded_and_lock_nobody_out
         assert held.recv() == 0
         for _ in range(10):
             assert skerry.call("GET", "/about")[0] == 200, "root gets in"
-        eventually_sync(lambda: "holds 20 places" in skerry.said(), what="the refusal in the log")
+        eventually_sync(lambda: "it has 20 connections" in skerry.said(), what="the refusal in the log")
         with crowd(skerry, "http", uid=NOBODY - 1, first=b"GET /healthz HTTP/1.1\r\nHost: localhost\r\n\r\n"):
             assert skerry.call("GET", "/about")[0] == 200, "whatever others do"
 

@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given
 
 from skerry.functions.coordinates import (
-    EXTENT_S,
+    MAX_DISTANCE_S,
     MAX_ERROR,
     MAX_RTT_S,
     MIN_HEIGHT_S,
@@ -24,15 +24,16 @@ from skerry.model.ids import NodeId
 
 PEER = NodeId("peer")
 
-places = st.floats(-EXTENT_S, EXTENT_S)
+places = st.floats(-MAX_DISTANCE_S, MAX_DISTANCE_S)
 sound = st.builds(
     Coordinate,
     st.tuples(places, places, places),
-    st.floats(MIN_HEIGHT_S, EXTENT_S),
+    st.floats(MIN_HEIGHT_S, MAX_DISTANCE_S),
     st.floats(0.0, MAX_ERROR),
 )
 # Edges are more likely to break things than what lies between them.
-claims = st.sampled_from([0.0, 1e-300, 1.0, EXTENT_S, -EXTENT_S, 1e300, math.inf, math.nan]) | st.floats()
+EDGES = [0.0, 1e-300, 1.0, MAX_DISTANCE_S, -MAX_DISTANCE_S, 1e300, math.inf, math.nan]
+claims = st.sampled_from(EDGES) | st.floats()
 anything = st.builds(Coordinate, st.tuples(claims, claims, claims), claims, claims)
 peers = st.integers(0, 3).map(lambda number: NodeId(f"n{number}"))
 rtts = st.floats(0.0, MAX_RTT_S) | st.sampled_from([0.0, MAX_RTT_S])
@@ -87,8 +88,8 @@ def test_whatever_is_observed_a_coordinate_stays_sound(
 
 def test_nobody_is_pushed_over_the_edge() -> None:
     node = vivaldi()
-    node.coordinate = at(EXTENT_S, -EXTENT_S, EXTENT_S)
-    assert node.observe(PEER, at(EXTENT_S - 0.1, 0.1 - EXTENT_S, EXTENT_S - 0.1), MAX_RTT_S)
+    node.coordinate = at(MAX_DISTANCE_S, -MAX_DISTANCE_S, MAX_DISTANCE_S)
+    assert node.observe(PEER, at(MAX_DISTANCE_S - 0.1, 0.1 - MAX_DISTANCE_S, MAX_DISTANCE_S - 0.1), MAX_RTT_S)
     assert is_sound(node.coordinate)
 
 
@@ -199,7 +200,7 @@ def test_a_few_liars_cannot_drag_a_node_far(lie_s: float) -> None:
             rtt_s = distance_s(home, place)
             if peer in liars:
                 x, y, z = node.coordinate.vector
-                place = Coordinate((min(x + rtt_s + lie_s, EXTENT_S), y, z), MIN_HEIGHT_S, 0.0)
+                place = Coordinate((min(x + rtt_s + lie_s, MAX_DISTANCE_S), y, z), MIN_HEIGHT_S, 0.0)
             node.observe(peer, place, rtt_s)
         farthest = max(farthest, math.dist(node.coordinate.vector, home.vector))
     assert farthest < 0.02
@@ -217,7 +218,7 @@ def test_a_liar_from_the_first_moment_on_is_outvoted() -> None:
 
 def test_no_step_is_long_whatever_is_claimed() -> None:
     node = vivaldi()
-    for place in (at(EXTENT_S, error=0.0), at(-EXTENT_S, error=0.0)):
+    for place in (at(MAX_DISTANCE_S, error=0.0), at(-MAX_DISTANCE_S, error=0.0)):
         before = node.coordinate
         node.observe(PEER, place, 0.01)
         assert math.dist(before.vector, node.coordinate.vector) <= 0.051

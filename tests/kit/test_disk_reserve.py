@@ -116,17 +116,17 @@ async def test_a_monitor_says_what_is_wrong_and_refills_the_reserve_when_there_i
 ) -> None:
     kept = DiskReserve(disk.root, SIZE)
     monitor = DiskMonitor(disk.root, kept)
-    assert await monitor.look() == ""
+    assert await monitor.check() == ""
     assert kept.held == SIZE
     disk.fill()
-    assert "is full" in await monitor.look()
+    assert "is full" in await monitor.check()
     with disk_reserve.installed(kept):
         files.write_atomically(disk.root / "record", b"kept")
     assert (disk.root / "record").read_bytes() == b"kept"
-    assert "2 MB are to be kept in reserve" in await monitor.look()
+    assert "2 MB are to be kept in reserve" in await monitor.check()
     assert monitor.condition == f"the disk of {disk.root} takes no writes"
     disk.empty()
-    assert await monitor.look() == ""
+    assert await monitor.check() == ""
     assert monitor.condition == ""
     assert kept.held == SIZE
     assert {path.name for path in disk.root.iterdir()} == {"record", "reserve", "lost+found"}

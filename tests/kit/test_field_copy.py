@@ -29,7 +29,7 @@ def test_a_message_is_filled_from_a_struct_and_read_into_one() -> None:
     facts = NodeFacts("amd64", "linux", "6.1", "1.0", "crun", True, ("slow disk",), "full")
     message = copy_fields(pb.Facts, facts)
     assert (message.architecture, message.userns, list(message.warnings)) == ("amd64", True, ["slow disk"])
-    assert copy_fields(NodeFacts, message, warnings=tuple(message.warnings), features=()) == facts
+    assert copy_fields(NodeFacts, message, warnings=tuple(message.warnings), features=(), devices=()) == facts
 
 
 def test_a_field_that_nobody_gives_is_an_error_and_no_default() -> None:

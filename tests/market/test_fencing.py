@@ -75,11 +75,11 @@ async def test_a_leader_that_was_replaced_ends_no_contract_of_an_absent_buyer() 
         visits = BuyerHeartbeats(m.store, m.ledger, m.settings)
         await m.store.commit([Put(PREFIX + sale.contract.id, repr(m.ledger.now()).encode())])
         stale = await lead(m.store)
-        await visits.look(stale)
+        await visits.check(stale)
         await lead(m.store)
         m.clock.advance(m.settings.buyer_silence_s)
         with pytest.raises(LeadershipLost):
-            await visits.look(stale)
+            await visits.check(stale)
         assert m.ledger.contract(sale.contract.id).contract.ended_at is None
 
 

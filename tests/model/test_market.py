@@ -144,12 +144,12 @@ def test_of_whatever_is_left_that_is_enough_the_largest_part_may_be_taken(free: 
 @pytest.mark.parametrize(
     ("ask", "kind", "says"),
     [
-        (resources(9000, 1024), errors.ResourcesExhausted, "lacks 1 core of cpu now; ask for less"),
+        (resources(9000, 1024), errors.ResourcesExhausted, "lacks 1 core of cpu now; request less"),
         (resources(500, 1024), errors.Unprocessable, "at least 1 core of cpu, 1024 MB of memory"),
         (
             resources(1250, 1024),
             errors.Unprocessable,
-            "1 core and whole steps of 0.5 cores can be had; ask for 1 core or 1.5 cores",
+            "1 core and whole steps of 0.5 cores are available; request 1 core or 1.5 cores",
         ),
         (
             resources(7500, 1024),
@@ -176,7 +176,7 @@ def test_an_offer_without_a_partition_is_sold_whole() -> None:
 
 
 def test_nothing_cannot_be_bought() -> None:
-    with pytest.raises(errors.Invalid, match="nothing was asked for"):
+    with pytest.raises(errors.Invalid, match="no amount was requested"):
         flavor().check_part(NO_RESOURCES, flavor().resources)
 
 

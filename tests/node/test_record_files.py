@@ -39,9 +39,9 @@ def test_drafts_go_and_what_is_no_record_is_told_of(tmp_path: Path) -> None:
     (tmp_path / ".a.json.new").write_text("{")
     (tmp_path / "odd.json").write_text("{}")
     (tmp_path / "other.json").write_bytes((tmp_path / "a.json").read_bytes())
-    told: list[str] = []
-    assert list(records.scan(lambda path, _why: told.append(path.name))) == [Thing("a")]
-    assert told == ["odd.json"]
+    reported: list[str] = []
+    assert list(records.scan(lambda path, _why: reported.append(path.name))) == [Thing("a")]
+    assert reported == ["odd.json"]
     assert not (tmp_path / ".a.json.new").exists()
 
 

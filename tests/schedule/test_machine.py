@@ -7,17 +7,22 @@ question, so whatever a fleet forgot to count, counted twice or searched differe
 
 from __future__ import annotations
 
+import itertools
+from collections.abc import Sequence
+
 from hypothesis import HealthCheck, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, rule, run_state_machine_as_test
 
 from skerry.model import ports
+from skerry.model.devices import DeviceRequest
 from skerry.model.ids import InstanceId, NodeId
 from skerry.model.resources import NO_RESOURCES, Resources
 from skerry.model.workloads import Constraint
 from skerry.schedule.requests import HostPort, NodeView, PlacementPolicy, PlacementRequest
 from skerry.schedule.results import (
     FILTERS,
+    DevicesUnavailable,
     InsufficientResources,
     Placement,
     PlacementFailure,
@@ -40,6 +45,7 @@ rooms_of_asks = st.builds(
     st.sampled_from([0, 512, 1024]),
     st.sampled_from([0, 1]),
 )
+DEVICES = ("a.com/gpu=0", "a.com/gpu=1", "b.com/gpu=0", "b.com/nic=0")
 views = st.builds(
     NodeView,
     st.sampled_from(NODES),
@@ -53,6 +59,7 @@ views = st.builds(
     runs_checks=st.booleans(),
     name=st.sampled_from(["north", "south"]),
     features=st.sampled_from([(), ("options",), ("options", "init")]),
+    devices=st.sampled_from([(), DEVICES[:1], DEVICES[:3], DEVICES]),
 )
 requests = st.builds(
     PlacementRequest,
@@ -70,6 +77,9 @@ requests = st.builds(
     needs_checks=st.booleans(),
     node=st.sampled_from(["", "", "", "north", NODES[0], "nowhere"]),
     features=st.sampled_from([(), (), ("options",), ("options", "init")]),
+    devices=st.sampled_from(
+        [(), (), ("a.com/gpu",), ("gpu:2",), ("gpu", "a.com/gpu", "a.com/gpu=1"), ("b.com/nic=0",)]
+    ).map(lambda texts: tuple(map(DeviceRequest.parse, texts))),
 )
 policies = st.sampled_from(PlacementPolicy)
 
@@ -111,8 +121,15 @@ class Model:
             and (view.runs_checks or not request.needs_checks)
             and request.node in ("", view.name, view.id)
             and set(request.features) <= set(view.features)
+            and self.has_devices(node, request)
             and not (request.max_per_node and self.replicas([node], request) >= request.max_per_node)
         )
+
+    def has_devices(self, node: NodeId, request: PlacementRequest) -> bool:
+        """By trying: some choice of free devices meets all that it requests."""
+        held = {device for other in self.on(node, request) for device in other.assigned_devices}
+        free = [device for device in self.nodes[node].devices if device not in held]
+        return any(is_met(request.devices, choice) for choice in itertools.permutations(free))
 
     def emptiness(self, node: NodeId, request: PlacementRequest) -> int:
         """The product of the free shares, as the docs have it."""
@@ -181,7 +198,13 @@ class Searches(RuleBasedStateMachine):
     def an_instance_is_placed(self, request: PlacementRequest, policy: PlacementPolicy) -> None:
         answer = self.requested(request, policy)
         if isinstance(answer, Placement):
-            self.an_instance_is_bound(answer.node, request)
+            others = self.model.on(answer.node, request)
+            assert is_met(request.devices, answer.devices)
+            assert set(answer.devices) <= set(self.model.nodes[answer.node].devices)
+            assert {device for other in others for device in other.assigned_devices}.isdisjoint(
+                answer.devices
+            )
+            self.an_instance_is_bound(answer.node, request.holding(answer.devices))
 
     @rule(node=st.sampled_from(NODES), request=requests)
     def an_instance_is_bound(self, node: NodeId, request: PlacementRequest) -> None:
@@ -242,6 +265,22 @@ class Searches(RuleBasedStateMachine):
             assert fresh.explain(request) == self.fleets[0].explain(request)
 
 
+def is_met(wanted: tuple[DeviceRequest, ...], devices: Sequence[str]) -> bool:
+    """True if `devices` begin with what is wanted, in this order: so many, of one kind each."""
+    left = list(devices)
+    for one in wanted:
+        given, left = left[: one.count], left[one.count :]
+        kinds = {device.partition("=")[0] for device in given}
+        if one.name:
+            is_right = given == [str(one)]
+        else:
+            names = kinds if "/" in one.kind else {kind.split("/")[1] for kind in kinds}
+            is_right = names == {one.kind}
+        if len(given) < one.count or len(kinds) != 1 or not is_right:
+            return False
+    return True
+
+
 def check_counts(failure: PlacementFailure, firsts: list[Rejection]) -> None:
     """Every node is counted once, under its first refusal, and the commonest come first."""
     assert failure.nodes == len(firsts) == sum(reason.nodes for reason in failure.reasons)
@@ -270,6 +309,8 @@ def is_like(one: Rejection, other: Rejection) -> bool:
         return all((mine > 0) == (yours > 0) for (_, _, mine), (_, _, yours) in parts)
     if isinstance(one, PortConflict) and isinstance(other, PortConflict):
         return (one.port, one.protocol) == (other.port, other.protocol)
+    if isinstance(one, DevicesUnavailable) and isinstance(other, DevicesUnavailable):
+        return (one.device, one.wanted) == (other.device, other.wanted)
     return one == other
 
 

@@ -79,9 +79,9 @@ async def cloud_of(
 
 async def settled(cloud: SimulatedCloud, within_s: float = 300.0) -> None:
     """Wait until all is as it must be, and see that nothing happens any more."""
-    unrest = await cloud.come_to_rest(within_s)
-    assert unrest == [], unrest
-    assert cloud.witness.violations == [], cloud.witness.violations
+    differences = await cloud.converge(within_s)
+    assert differences == [], differences
+    assert cloud.checker.violations == [], cloud.checker.violations
     before = await cloud.store.revision()
     await passes(60.0)
     goes_on = []

@@ -38,7 +38,7 @@ def test_nothing_is_no_packing() -> None:
 def test_no_more_is_given_than_there_is(have: list, asks: list) -> None:
     packed = packing.best_fit(have, asks)
     assert packed.nodes <= len(have)
-    assert 0 <= packed.given <= 1
+    assert 0 <= packed.allocated <= 1
 
 
 def test_our_placement_leaves_no_more_room_unused_than_best_fit_by_much() -> None:
@@ -55,4 +55,4 @@ def test_our_placement_leaves_no_more_room_unused_than_best_fit_by_much() -> Non
         if isinstance(placed, Placement):
             fleet.bind(placed.node, wanted)
     used = [one - fleet.free(NodeId(f"n{number:03}")) for number, one in enumerate(have)]
-    assert packing.measure(have, used).given >= 0.97 * packing.best_fit(have, asks).given
+    assert packing.measure(have, used).allocated >= 0.97 * packing.best_fit(have, asks).allocated

@@ -14,7 +14,7 @@ from skerry.sim.scenarios import Scenario, ScenarioProgress
 from tests.test_repo import ROOT
 
 
-async def test_a_good_day_ends_with_everything_running(tmp_path: Path) -> None:
+async def test_a_healthy_scenario_ends_with_everything_running(tmp_path: Path) -> None:
     shown: list[ScenarioProgress] = []
     outcome = await scenarios.run_healthy(Scenario(5, 40, seed=1), tmp_path, shown.append)
     assert outcome.wrong == []
@@ -24,12 +24,12 @@ async def test_a_good_day_ends_with_everything_running(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("seed", range(3))
-def test_a_bad_day_ends_well(seed: int) -> None:
+def test_a_faulty_scenario_converges(seed: int) -> None:
     outcome = scenarios.run_faulty(Scenario(5, 20, seed), 200.0, lambda progress: None)
     assert outcome.wrong == []
     figures = dict(outcome.figures)
     assert any(name.startswith("times: ") for name in figures)
-    assert figures["at rest, after the last fault"] != "never"
+    assert figures["converged after the last fault"] != "never"
 
 
 def figures(seed: int) -> list[tuple[str, str]]:

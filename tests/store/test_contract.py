@@ -284,7 +284,7 @@ async def test_after_closing_every_call_says_that_the_store_is_closed(store: Sto
         store.get("a"),
         store.range(""),
         store.commit([Put("a", b"")]),
-        store.grant(10),
+        store.grant_lease(10),
         store.revision(),
         store.check_writes(),
         store.compact(1),
@@ -455,15 +455,15 @@ async def test_closing_the_store_ends_its_watches(store: Store) -> None:
 
 
 async def test_dropping_a_lease_removes_its_keys_in_one_revision(store: Store) -> None:
-    lease = await store.grant(600)
+    lease = await store.grant_lease(600)
     await store.commit([Put("stays", b"")])
     since = await store.commit([Put("a", b"", lease), Put("b", b"", lease)])
     entry = await store.get("a")
     assert entry is not None
     assert entry.lease == lease
-    await store.keep(lease)
+    await store.renew_lease(lease)
     async with store.watch("", since=since) as batches:
-        await store.drop(lease)
+        await store.revoke_lease(lease)
         (batch,) = await take(batches, 1)
     assert shape(batch) == [("a", None), ("b", None)]
     assert [e.key for e in (await store.range("")).entries] == ["stays"]
@@ -471,29 +471,29 @@ async def test_dropping_a_lease_removes_its_keys_in_one_revision(store: Store) -
 
 async def test_a_lease_without_keys_ends_without_a_revision(store: Store) -> None:
     before = await store.commit([Put("a", b"")])
-    await store.drop(await store.grant(600))
+    await store.revoke_lease(await store.grant_lease(600))
     assert await store.revision() == before
 
 
 async def test_a_key_written_again_without_the_lease_outlives_it(store: Store) -> None:
-    lease, other = await store.grant(600), await store.grant(600)
+    lease, other = await store.grant_lease(600), await store.grant_lease(600)
     await store.commit([Put("a", b"", lease), Put("b", b"", lease), Put("c", b"", lease)])
     await store.commit([Put("a", b"free"), Put("b", b"moved", other)])
-    await store.drop(lease)
+    await store.revoke_lease(lease)
     assert [e.key for e in (await store.range("")).entries] == ["a", "b"]
-    await store.drop(other)
+    await store.revoke_lease(other)
     assert [e.key for e in (await store.range("")).entries] == ["a"]
 
 
 async def test_an_ended_lease_is_not_found(store: Store) -> None:
-    lease = await store.grant(600)
-    await store.drop(lease)
+    lease = await store.grant_lease(600)
+    await store.revoke_lease(lease)
     before = await store.revision()
     for unknown in (lease, LeaseId(12345)):
         with pytest.raises(errors.NotFound):
-            await store.keep(unknown)
+            await store.renew_lease(unknown)
         with pytest.raises(errors.NotFound):
-            await store.drop(unknown)
+            await store.revoke_lease(unknown)
         with pytest.raises(errors.NotFound):
             await store.commit([Put("x", b""), Put("y", b"", unknown)])
     assert await store.revision() == before
@@ -502,13 +502,13 @@ async def test_an_ended_lease_is_not_found(store: Store) -> None:
 @pytest.mark.parametrize("ttl_s", [0, -1, 10**10])
 async def test_a_lease_must_last_a_sensible_time(store: Store, ttl_s: int) -> None:
     with pytest.raises(errors.Invalid, match="seconds"):
-        await store.grant(ttl_s)
+        await store.grant_lease(ttl_s)
 
 
 @pytest.mark.parametrize("backend", ["sqlite", "etcd"], indirect=True)  # memory forgets
 async def test_what_was_there_is_there_after_opening_again(backend: Backend) -> None:
     store = await backend.open()
-    lease = await store.grant(600)
+    lease = await store.grant_lease(600)
     await store.commit([Put("a", b"1"), Put("b", b"1", lease)])
     since = await store.commit([Put("a", b"2")])
     last = await store.commit([Delete("a"), Put("c", b"")])
@@ -518,6 +518,6 @@ async def test_what_was_there_is_there_after_opening_again(backend: Backend) -> 
     assert await again.range("") == before
     async with again.watch("", since=since) as batches:
         assert [batch.revision for batch in await take(batches, 1)] == [last]
-    await again.keep(lease)
-    await again.drop(lease)
+    await again.renew_lease(lease)
+    await again.revoke_lease(lease)
     assert [e.key for e in (await again.range("")).entries] == ["c"]

@@ -87,7 +87,8 @@ def test_the_etcd_client_is_not_imported_for_sqlite() -> None:
 @pytest.mark.parametrize("missing", ["aetcd", "grpc"])
 def test_without_the_extra_etcd_a_server_says_how_to_install_it(missing: str, tmp_path: Path) -> None:
     program = f"import sys; sys.modules[{missing!r}] = None; from skerry.cli.main import main; main()"
-    arguments = ["server", "--store", "etcd://127.0.0.1:1", "--data", str(tmp_path)]
+    listen = ["--http", "127.0.0.1:0", "--grpc", "127.0.0.1:0"]
+    arguments = ["server", "--store", "etcd://127.0.0.1:1", "--data", str(tmp_path), *listen]
     command = [sys.executable, "-c", program, *arguments]
     done = subprocess.run(command, capture_output=True, text=True, check=False)
     assert done.returncode != 0

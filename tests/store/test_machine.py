@@ -182,7 +182,7 @@ class Machine(RuleBasedStateMachine):
 
     @rule(target=leases)
     def grant(self) -> LeaseId:
-        lease = self.run(self.store.grant(TTL_S))
+        lease = self.run(self.store.grant_lease(TTL_S))
         self.model.leases[lease] = self.clock.monotonic() + TTL_S
         self.newest_lease = lease
         return lease
@@ -190,14 +190,14 @@ class Machine(RuleBasedStateMachine):
     @rule(lease=leases)
     def keep(self, lease: LeaseId) -> None:
         is_alive = lease in self.model.leases
-        self.same(self.run(outcome(self.store.keep(lease))), None if is_alive else errors.NotFound)
+        self.same(self.run(outcome(self.store.renew_lease(lease))), None if is_alive else errors.NotFound)
         if is_alive:
             self.model.leases[lease] = self.clock.monotonic() + TTL_S
 
     @rule(lease=leases)
     def drop(self, lease: LeaseId) -> None:
         is_alive = lease in self.model.leases
-        self.same(self.run(outcome(self.store.drop(lease))), None if is_alive else errors.NotFound)
+        self.same(self.run(outcome(self.store.revoke_lease(lease))), None if is_alive else errors.NotFound)
         if is_alive:
             self.model.end(lease)
 

@@ -200,7 +200,7 @@ class FakeKeeper:
         for started in self.started.values():
             if started.state.pid == pid:
                 return started.state
-        raise errors.NotFound(f"process {pid} is no executable of a cell")
+        raise errors.NotFound(f"process {pid} is not an executable of a cell")
 
     def logs(self, cell: CellName, name: ExecutableName, stream: OutputChannel) -> RingReader:
         return RingReader(self.started_one(cell, name).folder, stream)
@@ -269,7 +269,7 @@ async def cell_server(
     """Every contract for the cells of `keeper`, on a socket in `folder`. Signals are made up, unless it
     `has_kernel`."""
     recent, kernel = LogBuffer(), FakeKernel()
-    signals = SignalSource(keeper, Trace.open if has_kernel else kernel.open, look_s=0.05)
+    signals = SignalSource(keeper, Trace.open if has_kernel else kernel.open, check_s=0.05)
     checks = health.ReadinessChecks({})
     services = [
         AuraeCellService(keeper),

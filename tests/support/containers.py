@@ -267,7 +267,9 @@ class FakeContainers:
     async def remove(self, name: str, *, force: bool = False) -> None:
         if self.get(name).state is ContainerState.RUNNING:
             if not force:
-                raise errors.FailedPrecondition(f"container {name!r} runs; stop it first, or use --force")
+                raise errors.FailedPrecondition(
+                    f"container {name!r} is running; stop it first, or use --force"
+                )
             await self.stop(name, grace_s=0)
         self.removed.append((name, force))
         del self.views[name]
@@ -285,7 +287,7 @@ class FakeContainers:
         stdio: tuple[int, int, int],
     ) -> Session:
         if self.get(name).state is not ContainerState.RUNNING:
-            raise errors.FailedPrecondition(f"container {name!r} does not run; start it first")
+            raise errors.FailedPrecondition(f"container {name!r} is not running; start it first")
         self.executions.append(Execution(name, arguments, environment, user, folder, tty))
         terminal = os.dup(stdio[0]) if tty else None
         process = subprocess.Popen(

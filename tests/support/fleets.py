@@ -63,8 +63,8 @@ class Fleet:
     async def hear(self, *ids: str) -> None:
         """Let this server hear these nodes, and everybody know it."""
         for id in ids:
-            self.nodes.heartbeats.heard(NodeId(id))
-        await self.nodes.heartbeats.beat()
+            self.nodes.heartbeats.received(NodeId(id))
+        await self.nodes.heartbeats.publish()
         await eventually(lambda: all(self.nodes.heartbeat(NodeId(id)) for id in ids))
 
     async def pass_time(self, seconds: float) -> None:
@@ -73,7 +73,7 @@ class Fleet:
         while (left := until - self.clock.now()) > 0:
             self.clock.advance(min(left, TICK_S))
             self.nodes.heartbeat_clock.tick()
-            await self.nodes.heartbeats.beat()
+            await self.nodes.heartbeats.publish()
             await self.store.expire()
         await self.settle()
 
@@ -82,7 +82,7 @@ class Fleet:
         for _ in range(3):
             await asyncio.sleep(0)
         self.nodes.notify_losses()
-        await self.nodes.settle()
+        await self.nodes.update_all()
 
     async def bind(self, instance: Instance) -> None:
         revision = await self.store.commit([self.instance_table.put(instance.id, instance)])

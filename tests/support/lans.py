@@ -137,8 +137,21 @@ class Lan(Cluster):
         self.until_ready(name)
         return self._residents[name]
 
+    def kill_and_restart(self, name: str) -> None:
+        """The agent of a node is killed, and another takes over."""
+        self._residents[name].kill()
+        self._residents[name] = self._start_node(name)
+        self._residents[name].wait_ready()
+        self.until_ready(name)
+
     def restart_server(self) -> None:
         self.server = self._start_server()
+
+    def restart_node(self, name: str) -> None:
+        """Kill the agent of a node, and start it again; ready when it is connected."""
+        self._residents[name].kill()
+        self._residents[name] = self._start_node(name)
+        self._residents[name].wait_ready()
 
     def leave(self, name: str, *flags: str) -> subprocess.CompletedProcess[str]:
         """Have a node leave for good, by its own command; if it does, the cluster has it no more."""

@@ -33,6 +33,7 @@ SLOW = (
     "tests/node/launcher",
     "tests/node/layers",
     "tests/node/network",
+    "tests/node/volumes",
     "tests/node/workers",
     "tests/schedule/test_large_clusters.py",
     "tests/schedule/test_machine.py",

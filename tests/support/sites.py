@@ -133,8 +133,8 @@ class CloudServer:
         self.control.instances.listen(lambda before, after: self._changed.set())
         while True:
             self._changed.clear()
-            self.control.nodes.heartbeats.heard(NodeId(NODE))
-            await self.control.nodes.heartbeats.beat()
+            self.control.nodes.heartbeats.received(NodeId(NODE))
+            await self.control.nodes.heartbeats.publish()
             for order in list(self.control.instances.orders(NodeId(NODE))):
                 with suppress(errors.SkerryError):  # it is gone or is ordered anew meanwhile
                     await self._do(order)

@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
+from contextlib import ExitStack
+
 import pytest
 
 from skerry.kit.clock import ManualClock
 from skerry.model import errors
-from skerry.transport.limits import ConcurrencyLimit, FailureLimit
+from skerry.model.callers import ANONYMOUS, AuthMethod, Caller, Role
+from skerry.model.ids import Namespace
+from skerry.transport.limits import ConcurrencyLimit, FailureLimit, shared_limit
 
 
 def test_slots_are_given_back_when_they_are_left_even_with_an_error() -> None:
@@ -27,6 +31,23 @@ def test_one_name_does_not_get_all_slots() -> None:
             slots.take("c")
     with slots.take("a"):
         assert slots.taken == 1
+
+
+def test_a_tenant_does_not_keep_others_out_with_any_number_of_tokens() -> None:
+    def caller(token: str, *namespaces: str) -> Caller:
+        return Caller(
+            AuthMethod.TOKEN, token, Role.VIEWER, token=token, namespaces=tuple(map(Namespace, namespaces))
+        )
+
+    slots = shared_limit(8, "things")
+    with slots.take(caller("a", "shop", "web").tenant), slots.take(caller("b", "web", "shop").tenant):
+        with pytest.raises(errors.Overloaded, match="2 things of yours"):
+            slots.take(caller("c", "shop", "web").tenant)
+        with slots.take(caller("d", "lab").tenant), ExitStack() as unbound:
+            for _ in range(5):  # who is bound to nothing may have all that is left
+                unbound.enter_context(slots.take(ANONYMOUS.tenant))
+            with pytest.raises(errors.Overloaded, match="8 things are open"):
+                slots.take(caller("d", "lab").tenant)
 
 
 def test_whoever_fails_too_often_waits_until_the_first_failure_is_old() -> None:

@@ -34,8 +34,8 @@ checks = option_group(
 )
 
 
-def taken(given: JsonObject, before: JsonObject | None = None) -> list[JsonObject] | None:
-    """The checks of the options, which are taken out of `given`; None if there are none. Of an update with
+def take(given: JsonObject, before: JsonObject | None = None) -> list[JsonObject] | None:
+    """The checks of the options, which are removed from `given`; None if there are none. In an update of
     `before`, they replace those of their role."""
     texts_of = {option: given.pop(option) for option in _ROLES}
     if not any(texts_of.values()):

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 import click
 
-from skerry.cli import amounts, image_references
+from skerry.cli import amounts, image_references, instance_options
 from skerry.cli import output as printing
 from skerry.cli.errors import to_click
 from skerry.cli.options import option_group, without_dashes
@@ -26,7 +26,6 @@ if TYPE_CHECKING:
 
 # Fields of the spec by option, where their names differ.
 _FIELDS: Final = {
-    "publish": "ports",
     "cpu": "cpu_milli",
     "memory": "memory_mb",
     "disk": "disk_gb",
@@ -60,13 +59,7 @@ essentials = option_group(
         "--name", metavar="NAME", default="", help="Name.  [default: generated from the image's name]"
     ),
     environment,
-    click.option(
-        "-p",
-        "--publish",
-        multiple=True,
-        metavar="SRC:DST[/udp]",
-        help="Publish port DST of the container as port SRC of the node; repeatable.",
-    ),
+    instance_options.publish("the container", "the node"),
     amounts.option("cpu", least=1, help="CPU: 0.2 or 200 (millicores) is a fifth of a core."),
     amounts.option("memory", least=1, help="Memory limit: 256 (MB), 256m, 1g."),
     amounts.option("disk", least=1, help="Limit of the writable layer."),

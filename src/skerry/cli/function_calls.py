@@ -25,6 +25,7 @@ PENDING: Final = frozenset({"queued", "running"})
 _SLOW_S: Final = 1.0
 # Texts of the contract, which has no codes.
 _INVALID_RUNTIME: Final = "Invalid runtime."
+_FORBIDDEN: Final = 403
 _LONG_POLL: Final = "10s"
 _PAUSE_S: Final = 0.1  # between two
 
@@ -136,6 +137,19 @@ def require_function(server: ApiClient, name: str) -> JsonObject:
     if found is None:
         raise _unknown(name)
     return found
+
+
+def warm_workers(server: ApiClient, function: JsonObject) -> int | None:
+    """Idle workers of a function at the node that answers; None for a caller that may not see nodes."""
+    space = function.get("Namespace", "default")
+    name = function["Name"] if space == "default" else f"{space}/{function['Name']}"
+    with explain_call_errors(function["Name"]):
+        try:
+            return int(server.get("status")["AvailableWarmContainers"].get(name, 0))
+        except ApiError as error:
+            if error.status != _FORBIDDEN:
+                raise
+            return None
 
 
 def _unknown(name: str) -> ApiError:

@@ -1,7 +1,6 @@
 """Options of `skerry job run` and `skerry schedule add`, the request body built from them, and both kinds.
 
-Options that are not given are not in the body, so that the server takes its default. The server validates
-values; here only what cannot be sent is refused.
+The server validates values; here only what cannot be sent is refused.
 """
 
 from __future__ import annotations
@@ -10,75 +9,66 @@ from typing import Any, Final
 
 import click
 
-from skerry.cli import amounts, container_options, image_references, instance_options
+from skerry.cli import container_options, image_references, instance_options
 from skerry.cli import output as printing
 from skerry.cli.object_kinds import NodeNames, ObjectKind, TableRow
-from skerry.cli.options import option_group
+from skerry.cli.options import FieldOptions, option_group
 from skerry.client.api import JsonObject
-
-_NUMBERS: Final = {
-    "completions": "completions",
-    "parallelism": "parallelism",
-    "retries": "retries",
-    "deadline": "deadline_s",
-    "keep_for": "keep_for_s",
-}
-_RESOURCES: Final = ("cpu", "memory", "disk")
-
 
 SECONDS: Final = printing.Duration(allows_zero=True)
 
-# What both commands have.
-spec = option_group(
-    container_options.environment,
-    amounts.option("cpu", least=1, help="CPU of each try: 500 (millicores), 0.5."),
-    amounts.option("memory", least=1, help="Memory limit of each try: 256 (MB), 1g."),
-    amounts.option("disk", least=1, help="Limit of the writable layer."),
-    click.option(
-        "--constraint",
-        "constraints",
-        multiple=True,
-        metavar="LABEL=VALUE",
-        help="Only nodes with this label; LABEL!=VALUE: only nodes without it; repeatable.",
-    ),
+_RESOURCES: Final = instance_options.resources("try", least=1)
+_NO_RESOURCES: Final = {"cpu": 0, "memory": 0, "disk": 0}
+_USERNS: Final = FieldOptions(
     click.option(
         "--userns",
         type=click.Choice(["private", "host"]),
         help="User namespace: its own, or the node's, which needs the role admin.  [default: private]",
     ),
-    instance_options.options,
+)
+_LIMITS: Final = FieldOptions(
     click.option("--completions", metavar="N", type=int, help="Runs that must succeed.  [default: 1]"),
     click.option("--parallelism", metavar="N", type=int, help="Maximum concurrent tries.  [default: 1]"),
     click.option("--retries", metavar="N", type=int, help="Retries of each failed completion.  [default: 3]"),
     click.option(
         "--deadline",
+        "deadline_s",
         metavar="TIME",
         type=printing.Duration(),
         help="The job fails if it takes longer: 5m, 2h.  [default: unlimited]",
     ),
     click.option(
         "--keep-for",
+        "keep_for_s",
         metavar="TIME",
         type=SECONDS,
         help="Time for which the job and all logs are kept after its end: 1h, 7d.  [default: 1d]",
     ),
 )
+# Of both commands.
+spec = option_group(
+    container_options.environment,
+    _RESOURCES,
+    instance_options.constraints,
+    _USERNS,
+    instance_options.options,
+    _LIMITS,
+)
 
 
 def body(image: str, arguments: tuple[str, ...], given: dict[str, Any]) -> JsonObject:
-    """What the options say of a job."""
-    made: JsonObject = {
+    """The job that the options describe."""
+    return {
         "image": image_references.resolve(image),
         "arguments": list(arguments),
         "environment": container_options.variables(given["env"], given["env_file"]),
-        "constraints": list(given["constraints"]),
-        "resources": {part: given[part] or 0 for part in _RESOURCES},
-        **instance_options.taken(given),
+        "constraints": [],
+        "resources": _NO_RESOURCES | _RESOURCES.take(given),
+        **instance_options.constraints.take(given),
+        **instance_options.take(given),
+        **_USERNS.take(given),
+        **_LIMITS.take(given),
     }
-    if given["userns"] is not None:
-        made["userns"] = given["userns"]
-    numbers = {field: given[option] for option, field in _NUMBERS.items()}
-    return made | {field: value for field, value in numbers.items() if value is not None}
 
 
 def _job(one: JsonObject, names: NodeNames) -> TableRow:
@@ -120,7 +110,7 @@ SCHEDULE: Final = ObjectKind(
 )
 
 
-def path(kind: ObjectKind, name: str, namespace: str | None, *rest: str) -> tuple[str, ...]:
-    """Of an object on the server, in a namespace if one is given."""
+def path(kind: ObjectKind, name: str, namespace: str | None, *subpath: str) -> tuple[str, ...]:
+    """The path of an object on the server, in a namespace if one is given."""
     within = () if namespace is None else ("namespace", namespace)
-    return (*within, kind.word, name, *rest)
+    return (*within, kind.word, name, *subpath)

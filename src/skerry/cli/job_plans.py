@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 _DEFAULTS = {"timezone": "UTC", "overlap": "skip", "window_s": 3600.0, "paused": False}
 
 
-def is_kept(server: ApiClient, wanted: ManifestObject, namespace: str) -> bool:
+def is_kept(server: ApiClient, wanted: ManifestObject, namespace: str | None) -> bool:
     """True if the job is there; False if it is to be created. An error if it is there with another spec."""
     there = _find(server, JOB, wanted.name, namespace)
     if there is None:
@@ -40,7 +40,7 @@ def is_kept(server: ApiClient, wanted: ManifestObject, namespace: str) -> bool:
     return True
 
 
-def changes(server: ApiClient, wanted: ManifestSchedule, namespace: str) -> tuple[str, ...] | None:
+def changes(server: ApiClient, wanted: ManifestSchedule, namespace: str | None) -> tuple[str, ...] | None:
     """The fields of a schedule that are to change; None if it is to be created."""
     there = _find(server, SCHEDULE, wanted.name, namespace)
     if there is None:
@@ -52,8 +52,10 @@ def changes(server: ApiClient, wanted: ManifestSchedule, namespace: str) -> tupl
         if (body[field] if body[field] is not None else _DEFAULTS.get(field)) != there[field]
     ]
     if "function" in body:
-        given = {"parameters": {}, **body["function"]}
-        changed += ["function"] if given != there["function"] else []
+        present = there["function"] or {}
+        given = {"parameters": {}, "namespace": there["namespace"], **body["function"]}
+        # A server of an earlier version has no namespaces of functions.
+        changed += ["function"] if given != {"namespace": there["namespace"], **present} else []
     elif "job" in body:
         is_same = there["job"] is not None and _spec(body["job"], wanted.name) == _shown_spec(
             there["job"], wanted.name
@@ -67,7 +69,7 @@ def patch_body(wanted: ManifestSchedule) -> JsonObject:
     return {field: value for field, value in wanted.body.items() if field not in ("name", "from_job")}
 
 
-def _find(server: ApiClient, kind: ObjectKind, name: str, namespace: str) -> JsonObject | None:
+def _find(server: ApiClient, kind: ObjectKind, name: str, namespace: str | None) -> JsonObject | None:
     try:
         return server.get(*job_options.path(kind, name, namespace))
     except ApiError as error:

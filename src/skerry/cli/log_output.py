@@ -26,6 +26,7 @@ from skerry.kit.fd_readiness import wait_writable
 if TYPE_CHECKING:
     from grpclib.client import UnaryStreamMethod
 
+    from skerry.client.api import ApiClient
     from skerry.transport.proto import cells_pb2, containers_pb2
 
 R = TypeVar("R", bound="cells_pb2.LogsRequest | containers_pb2.LogsRequest")
@@ -55,6 +56,20 @@ def _options(*tail: str) -> Callable[[F], F]:
 
 options = _options("-n", "--tail")
 options_in_namespace = _options("--tail")  # where -n is the namespace
+
+
+def print_logs(server: ApiClient, instance: str, *, follow: bool, tail: int | None, only: str | None) -> None:
+    """Print the output of an instance, which its node sends through the server."""
+    chunks = server.output(
+        "instance",
+        instance,
+        "logs",
+        follow=str(follow).lower(),
+        tail=None if tail is None else str(tail),
+        stream=only,
+    )
+    for data in chunks:
+        click.echo(data, nl=False)
 
 
 class OutputClosed(Exception):

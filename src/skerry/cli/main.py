@@ -34,9 +34,9 @@ SECTIONS = {
     "Workloads": {
         "run": Verb("skerry.cli.commands.instances", "Run an image on a node with enough resources."),
         "apply": Verb("skerry.cli.commands.apply", "Create and update objects from a file."),
-        "get": Verb("skerry.cli.commands.objects", "List and watch instances, workloads, services or nodes."),
+        "get": Verb("skerry.cli.commands.objects", "List and watch instances, services, volumes and others."),
         "describe": Verb("skerry.cli.commands.objects", "Show the details of an object."),
-        "delete": Verb("skerry.cli.commands.objects", "Delete instances, workloads or services."),
+        "delete": Verb("skerry.cli.commands.objects", "Delete instances, workloads, services or volumes."),
         "start": Verb("skerry.cli.commands.instances", "Start stopped instances."),
         "stop": Verb("skerry.cli.commands.instances", "Stop instances."),
         "logs": Verb("skerry.cli.commands.instances", "Show the output of an instance."),
@@ -49,6 +49,12 @@ SECTIONS = {
         ),
         "job": Verb("skerry.cli.commands.jobs", "Run an image to completion, with retries."),
         "schedule": Verb("skerry.cli.commands.schedules", "Run jobs, or call functions, at set times."),
+    },
+    "Data, secrets and configuration": {
+        "volume": Verb("skerry.cli.commands.volumes", "Create volumes: data that outlive instances."),
+        "secret": Verb("skerry.cli.commands.secrets", "Store secrets for what runs."),
+        "config": Verb("skerry.cli.commands.secrets", "Store files that are no secrets, for what runs."),
+        "registry": Verb("skerry.cli.commands.secrets", "Log in to private registries of images."),
     },
     "Functions": {
         "fn": Verb("skerry.cli.commands.functions", "Deploy functions and call them."),
@@ -68,6 +74,7 @@ SECTIONS = {
             "skerry.cli.commands.status", "Show whether the server is ready, and what is unavailable."
         ),
         "events": Verb("skerry.cli.commands.events", "Show events, and follow them."),
+        "namespace": Verb("skerry.cli.commands.namespaces", "Show namespaces, and limit what they may use."),
         "token": Verb("skerry.cli.commands.tokens", "Create, list and revoke access tokens."),
         "certificate": Verb("skerry.cli.commands.certificates", "List and revoke certificates."),
         "sim": Verb("skerry.cli.commands.sim", "Simulate the control plane."),

@@ -1,6 +1,8 @@
 """The manifest of `skerry apply`: objects in YAML, validated before anything is sent.
 
     namespace: shop           # of all objects
+    volumes:
+      - {name: db, size: 10}  # GB
     workloads:
       - name: web
         image: docker.io/library/nginx:1.27
@@ -51,9 +53,10 @@ from skerry.node.images import references
 from skerry.wire.option_documents import OPTION_FIELDS
 from skerry.wire.own.jobs.inputs import NUMBERS, JobSpecInput, ScheduleInput
 from skerry.wire.own.services.inputs import BudgetInput, ServiceInput, UpdateInput
+from skerry.wire.own.volumes.documents import VolumeInput
 from skerry.wire.spec_documents import SpecInput
 
-_LISTS: Final = ("workloads", "instances", "services", "jobs", "schedules")
+_LISTS: Final = ("volumes", "workloads", "instances", "services", "jobs", "schedules")
 _PARTS: Final = {
     "cpu": quantities.parse_cpu,
     "memory": quantities.parse_memory,
@@ -84,6 +87,7 @@ _JOB_FIELDS: Final = (
     *NUMBERS,
 )
 _SCHEDULE_FIELDS: Final = ("cron", "timezone", "overlap", "window_s", "paused")
+_VOLUME_FIELDS: Final = ("name", "size", "node", "constraints")
 _TARGETS: Final = ("job", "from_job", "function")
 _MAX_COUNT: Final = 10_000
 
@@ -110,6 +114,13 @@ class ManifestSchedule(NamedTuple):
     body: JsonObject
 
 
+class ManifestVolume(NamedTuple):
+    """A volume: the request body."""
+
+    name: str
+    body: JsonObject
+
+
 class ApplyManifest(NamedTuple):
     """The objects of a file, in its order."""
 
@@ -119,6 +130,7 @@ class ApplyManifest(NamedTuple):
     jobs: list[ManifestObject]
     schedules: list[ManifestSchedule]
     namespace: str | None  # None: not given
+    volumes: list[ManifestVolume] = []  # noqa: RUF012 - a default, which nobody changes
 
 
 def read(file: IO[bytes]) -> ApplyManifest:
@@ -137,15 +149,15 @@ def read(file: IO[bytes]) -> ApplyManifest:
         raise click.ClickException(f"{file.name}: {error}") from None
 
 
-def where(file: str, manifest: ApplyManifest, namespace: str | None) -> str:
-    """The namespace of all objects of a file."""
+def where(file: str, manifest: ApplyManifest, namespace: str | None) -> str | None:
+    """The namespace of all objects of a file; None: the default one of the caller."""
     given = manifest.namespace
     if given and namespace not in (None, given):
         raise click.UsageError(
             f"{file} sets the namespace '{given}', not '{namespace}'; leave out --namespace and unset "
             "SKERRY_NAMESPACE, or change the file."
         )
-    return given or namespace or ids.DEFAULT_NAMESPACE
+    return given or namespace
 
 
 def load(data: bytes) -> Any:
@@ -183,8 +195,23 @@ def _manifest(content: Any) -> ApplyManifest:
     _check_once("job", (one.name for one in jobs))
     schedules = [_schedule(f"schedules[{n}]", one) for n, one in enumerate(lists["schedules"])]
     _check_once("schedule", (one.name for one in schedules))
+    volumes = [_volume(f"volumes[{n}]", one) for n, one in enumerate(lists["volumes"])]
+    _check_once("volume", (one.name for one in volumes))
     namespace = _namespace(content.get("namespace"))
-    return ApplyManifest(workloads, instances, services, jobs, schedules, namespace)
+    return ApplyManifest(workloads, instances, services, jobs, schedules, namespace, volumes)
+
+
+def _volume(place: str, one: Mapping[str, Any]) -> ManifestVolume:
+    place = f"{place} ({one.get('name')})"
+    _check_keys(place, one, _VOLUME_FIELDS)
+    body = {**one, "size": _amount(place, "size", one.get("size"), quantities.parse_disk)}
+    try:
+        name, _ = msgspec.convert(body, VolumeInput).volume()
+    except msgspec.ValidationError as error:
+        raise _Wrong(f"{place}: {error}") from None
+    except errors.SkerryError as error:
+        raise _Wrong(f"{place}: {error.message}") from None
+    return ManifestVolume(name, body)
 
 
 def _namespace(given: Any) -> str | None:
@@ -284,12 +311,12 @@ def spec_of(document: Mapping[str, Any]) -> InstanceSpec:
     """The spec of a workload or an instance as the server shows it."""
     fields = {field: document[field] for field in SpecInput.__struct_fields__ if field in document}
     del fields["port_mappings"]  # which are the ports once more
-    return msgspec.convert(fields, SpecInput).onto(giver=ImageAccess.ALL)  # the server decides on it
+    return msgspec.convert(fields, SpecInput).onto(caller_access=ImageAccess.ALL)  # the server decides on it
 
 
 def _spec(place: str, body: JsonObject) -> InstanceSpec:
     try:
-        return msgspec.convert(body, SpecInput).onto(giver=ImageAccess.ALL)
+        return msgspec.convert(body, SpecInput).onto(caller_access=ImageAccess.ALL)
     except msgspec.ValidationError as error:
         raise _Wrong(f"{place}: {error}") from None
     except errors.SkerryError as error:

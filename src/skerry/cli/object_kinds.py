@@ -1,4 +1,4 @@
-"""Kinds of objects of a server: instances, workloads, services and nodes.
+"""Kinds of objects of a server: instances, workloads, services, volumes and nodes.
 
 For each kind: how all objects are listed, how one is found by id or name, and the columns of its table.
 """
@@ -17,8 +17,9 @@ from skerry.client.errors import ApiError
 TableRow = tuple[str, ...]
 
 TERMINAL: Final = frozenset({"TERMINATED", "FAILED"})
-_GOING: Final = frozenset({*TERMINAL, "DESTROYING"})
+_ENDING: Final = frozenset({*TERMINAL, "DESTROYING"})
 _ALL: Final = "0"  # as many to a page as the server gives
+_FORBIDDEN: Final = 403
 EVERY_NAMESPACE: Final = "*"
 
 # Of every command about instances or workloads.
@@ -27,12 +28,13 @@ namespace = click.option(
     "--namespace",
     metavar="NAME",
     envvar="SKERRY_NAMESPACE",
-    help="Namespace; an id needs none.  [default: default] [env: SKERRY_NAMESPACE]",
+    help="Namespace; an id needs none.  [default: that of your token, or default] [env: SKERRY_NAMESPACE]",
 )
 
 
 class NodeNames:
-    """Names of nodes by id, read from the server when an unknown id comes."""
+    """Names of nodes by id, read from the server when an unknown id comes; ids for callers that may not see
+    nodes."""
 
     def __init__(self, server: ApiClient) -> None:
         self._server = server
@@ -42,7 +44,11 @@ class NodeNames:
         if node is None:
             return "-"
         if node not in self._known:
-            self._known = {one["id"]: one["name"] for one in everything(self._server, NODE)}
+            try:
+                self._known = {one["id"]: one["name"] for one in everything(self._server, NODE)}
+            except ApiError as error:
+                if error.status != _FORBIDDEN:
+                    raise
             self._known.setdefault(node, node)  # it has left
         return self._known[node]
 
@@ -142,8 +148,25 @@ def _service(one: JsonObject, names: NodeNames) -> TableRow:
         one["image"],
         " ".join(one["ports"]) or "-",
         printing.age(one["created_at"]),
-        "" if rollout is None else rollout["reason"],
+        (rollout and rollout["reason"]) or one["quota_message"],
     )
+
+
+def _volume(one: JsonObject, names: NodeNames) -> TableRow:
+    return (
+        one["name"],
+        one["id"],
+        one["status"],
+        f"{one['size']}GB",
+        _percent(one["used_bytes"], one["capacity_bytes"]),
+        names.of(one["node_id"]),
+        printing.age(one["created_at"]),
+        one["reason"],
+    )
+
+
+def _percent(used: int | None, capacity: int | None) -> str:
+    return "-" if used is None or not capacity else f"{100 * used // capacity}%"
 
 
 INSTANCE: Final = ObjectKind(
@@ -162,11 +185,14 @@ NODE: Final = ObjectKind(
 SERVICE: Final = ObjectKind(
     "service", ("name", "id", "status", "ready", "revision", "image", "ports", "age", "reason"), _service
 )
-KINDS: Final = (INSTANCE, WORKLOAD, SERVICE, NODE)
+VOLUME: Final = ObjectKind(
+    "volume", ("name", "id", "status", "size", "used", "node", "age", "reason"), _volume
+)
+KINDS: Final = (INSTANCE, WORKLOAD, SERVICE, VOLUME, NODE)
 
 
 class ObjectKindParam(click.ParamType[ObjectKind, str]):
-    """`instance`, `workload`, `service` or `node`, singular or plural."""
+    """`instance`, `workload`, `service`, `volume` or `node`, singular or plural."""
 
     name = "kind"
 
@@ -198,6 +224,27 @@ def everything(server: ApiClient, kind: ObjectKind, **filters: str | None) -> li
             return found
 
 
+def print_list(
+    server: ApiClient,
+    kind: ObjectKind,
+    namespace: str | None,
+    all_namespaces: bool,
+    output: str,
+    **filters: str | None,
+) -> None:
+    """Print the objects of a kind, of one namespace or of all."""
+    namespace = EVERY_NAMESPACE if all_namespaces else namespace
+    found = everything(server, kind, namespace=namespace, **filters)
+    listed = kind.with_namespace() if all_namespaces else kind
+    names = NodeNames(server)
+    printing.show(
+        {"count": len(found), kind.plural: found},
+        output,
+        columns=listed.columns,
+        rows=lambda value: [listed.row(one, names) for one in value[kind.plural]],
+    )
+
+
 def find(server: ApiClient, kind: ObjectKind, text: str, namespace: str | None) -> JsonObject:
     """The object with that id, or else with that name; nodes have no namespace."""
     try:
@@ -210,7 +257,7 @@ def find(server: ApiClient, kind: ObjectKind, text: str, namespace: str | None) 
 
 def _called(name: str, namespace: str | None, called: list[JsonObject]) -> JsonObject:
     """Several instances may have one name; ended ones count only if no live one has it."""
-    live = [one for one in called if one["status"] not in _GOING]
+    live = [one for one in called if one["status"] not in _ENDING]
     match live or called:
         case [one]:
             return one

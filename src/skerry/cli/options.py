@@ -28,6 +28,41 @@ def option_group(*options: Callable[[F], F]) -> Callable[[F], F]:
     return decorate
 
 
+class FieldOptions:
+    """A group of options whose values are fields of a request body.
+
+    Each parameter has the name of its field. Those that are not given are not sent: the server keeps the
+    value that it has, or takes its default.
+    """
+
+    def __init__(self, *options: Callable[[Any], Any]) -> None:
+        self._options = options
+        declared = option_group(*options)(lambda: None)
+        parameters: list[click.Parameter] = declared.__click_params__  # click keeps options there
+        self._fields = [str(parameter.name) for parameter in reversed(parameters)]
+
+    def __call__(self, command: F) -> F:
+        return cast(F, option_group(*self._options)(command))
+
+    def take(self, given: dict[str, Any]) -> dict[str, Any]:
+        """The fields that are given; all of the group are removed from `given`."""
+        values = {field: given.pop(field) for field in self._fields}
+        return {
+            field: list(value) if isinstance(value, tuple) else value
+            for field, value in values.items()
+            if value is not None and value != ()
+        }
+
+
+bound_namespaces = click.option(
+    "-n",
+    "--namespace",
+    "namespaces",
+    multiple=True,
+    help="Bind it to this namespace; repeatable, the first is its default. [default: the whole cloud]",
+)
+
+
 def option_object(name: str, make: Callable[..., Any], *options: Callable[[F], F]) -> Callable[[F], F]:
     """Give a command all of `options`; it gets one parameter `name`, which `make` builds from them."""
     parts = tuple(inspect.signature(make).parameters)
@@ -109,14 +144,20 @@ raw = click.option(
 
 
 def _connect(
-    token: str | None, ca: str | None, *, url: str | None, data: str | None, at_node: bool
+    token: str | None,
+    ca: str | None,
+    *,
+    url: str | None,
+    data: str | None,
+    at_node: bool,
+    namespace: str | None = None,
 ) -> ApiClient:
     # Imported here: these options are defined before the command is known.
     from skerry.client import discovery
     from skerry.client.api import ApiClient
 
     target = discovery.find(url, data, token, ca, at_node=at_node)
-    return ApiClient(target, lambda text: click.echo(text, err=True))
+    return ApiClient(target, lambda text: click.echo(text, err=True), namespace=namespace)
 
 
 def _server(url: str | None, data: str | None, token: str | None, ca: str | None) -> ApiClient:
@@ -125,6 +166,12 @@ def _server(url: str | None, data: str | None, token: str | None, ca: str | None
 
 def _server_or_node(url: str | None, data: str | None, token: str | None, ca: str | None) -> ApiClient:
     return _connect(token, ca, url=url, data=data, at_node=True)
+
+
+def _functions(
+    url: str | None, data: str | None, token: str | None, ca: str | None, namespace: str | None
+) -> ApiClient:
+    return _connect(token, ca, url=url, data=data, at_node=True, namespace=namespace)
 
 
 def _server_without_ca(url: str | None, data: str | None, token: str | None) -> ApiClient:
@@ -148,8 +195,20 @@ _CA = click.option("--ca", metavar="FILE", help="CA certificate of an https serv
 
 # Of every command that talks to a server, which it gets as `server`.
 server = option_object("server", _server, _TARGET, _CA)
-# Of commands for functions, which a node with an HTTP address serves too.
+# Of commands for functions, which a node with an HTTP address serves too; `functions` with a namespace.
 server_or_node = option_object("server", _server_or_node, _TARGET, _CA)
+functions = option_object(
+    "server",
+    _functions,
+    _TARGET,
+    _CA,
+    click.option(
+        "--namespace",
+        metavar="NAME",
+        envvar="SKERRY_NAMESPACE",
+        help="Namespace.  [default: that of your token, or default] [env: SKERRY_NAMESPACE]",
+    ),
+)
 # Of a command with its own `--ca`; the CA of the server can still be in the environment.
 server_without_ca = option_object("server", _server_without_ca, _TARGET)
 # Of every command that talks to the node of this machine, which it gets as `node`.

@@ -73,6 +73,7 @@ def _facts(one: JsonObject) -> list[tuple[str, str]]:
             f"{one['revision']}{'' if stable in (None, one['revision']) else f' (stable: {stable})'}",
         ),
         ("update", "" if rollout is None else progress.summary(one)),
+        ("quota", one["quota_message"]),
         ("updates paused", "yes" if one["paused"] else ""),
         ("image", one["image"]),
         ("arguments", " ".join(one["arguments"])),

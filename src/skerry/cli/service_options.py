@@ -1,7 +1,6 @@
 """Options of `skerry service create`, `update` and `plan`, and the request body that is built from them.
 
-Options that are not given are not in the body: the server keeps what there is, or takes its default. The
-server validates values; here only what cannot be sent is refused.
+The server validates values; here only what cannot be sent is refused.
 """
 
 from __future__ import annotations
@@ -11,25 +10,12 @@ from typing import Any, Final
 
 import click
 
-from skerry.cli import amounts, check_options, container_options, instance_options
+from skerry.cli import check_options, container_options, instance_options
 from skerry.cli import output as printing
-from skerry.cli.options import option_group
+from skerry.cli.options import FieldOptions, option_group
 from skerry.client.api import JsonObject
 
 _METRIC: Final = re.compile(r"(?P<name>[A-Za-z_:][\w:]*):(?P<port>\d{1,5})(?P<path>/[^=]*)?=(?P<target>.+)")
-# Fields of the update policy by option.
-_UPDATE: Final = {
-    "order": "order",
-    "max_surge": "max_surge",
-    "max_unavailable": "max_unavailable",
-    "min_ready": "min_ready_s",
-    "drain": "drain_s",
-    "deadline": "deadline_s",
-    "max_failures": "max_failures",
-    "canary": "canary",
-    "promote_after": "promote_after_s",
-    "on_failure": "on_failure",
-}
 
 
 class Count(click.ParamType["int | str", str]):
@@ -68,32 +54,33 @@ class MetricTarget(click.ParamType["JsonObject", str]):
 
 _SECONDS: Final = printing.Duration(allows_zero=True)
 
-spec = option_group(
-    check_options.checks,
-    container_options.environment,
-    click.option(
-        "-p",
-        "--publish",
-        multiple=True,
-        metavar="SRC:DST[/udp]",
-        help="Publish port DST of each copy as port SRC of its node; repeatable.",
-    ),
-    amounts.option("cpu", help="CPU of each copy: 500 (millicores), 0.5."),
-    amounts.option("memory", help="Memory limit of each copy: 256 (MB), 1g."),
-    amounts.option("disk", help="Limit of the writable layer of each copy."),
+_PORTS: Final = instance_options.publish("each copy")
+_RESOURCES: Final = instance_options.resources("copy", least=0)
+_RESTART: Final = FieldOptions(
     click.option(
         "--restart", type=click.Choice(["always", "on-failure", "never"]), help="Restart policy of a copy."
-    ),
-    instance_options.options,
+    )
 )
-placement = option_group(
+_TEMPLATES: Final = FieldOptions(
     click.option(
-        "--constraint",
-        "constraints",
+        "--volume-template",
+        "volume_templates",
         multiple=True,
-        metavar="LABEL=VALUE",
-        help="Only nodes with this label; LABEL!=VALUE: only nodes without it; repeatable.",
-    ),
+        metavar="NAME:/PATH:GB",
+        help="Give each copy a volume of its own, NAME-INDEX, which it keeps; repeatable.",
+    )
+)
+_SPEC: Final = option_group(
+    check_options.checks,
+    container_options.environment,
+    _PORTS,
+    _RESOURCES,
+    _RESTART,
+    instance_options.options,
+    _TEMPLATES,
+)
+_PLACEMENT: Final = FieldOptions(
+    instance_options.constraints,
     click.option(
         "--spread",
         multiple=True,
@@ -106,18 +93,19 @@ placement = option_group(
         type=click.IntRange(min=0),
         help="Maximum copies on one node; 0: any number.",
     ),
-    click.option(
-        "--budget",
-        metavar="COUNT",
-        type=Count(),
-        help="Copies that may be out of service while nodes are drained: 1 or 25%.",
-    ),
 )
-update = option_group(
+_BUDGET: Final = click.option(
+    "--budget",
+    metavar="COUNT",
+    type=Count(),
+    help="Copies that may be out of service while nodes are drained: 1 or 25%.",
+)
+_UPDATE: Final = FieldOptions(
     click.option(
         "--order",
         type=click.Choice(["auto", "start-first", "stop-first"]),
-        help="Order in which a copy is replaced.  [default: start-first, or stop-first if ports force it]",
+        help="Order in which a copy is replaced.  "
+        "[default: start-first, or stop-first if ports or volumes force it]",
     ),
     click.option(
         "--max-surge",
@@ -133,18 +121,21 @@ update = option_group(
     ),
     click.option(
         "--min-ready",
+        "min_ready_s",
         metavar="DURATION",
         type=_SECONDS,
         help="Time for which a new copy must be ready before it counts.",
     ),
     click.option(
         "--drain",
+        "drain_s",
         metavar="DURATION",
         type=_SECONDS,
         help="Time between taking a copy out of service and stopping it.",
     ),
     click.option(
         "--deadline",
+        "deadline_s",
         metavar="DURATION",
         type=printing.Duration(),
         help="Progress deadline: an update fails after this time without progress.",
@@ -163,6 +154,7 @@ update = option_group(
     ),
     click.option(
         "--promote-after",
+        "promote_after_s",
         metavar="DURATION",
         type=_SECONDS,
         help="Promote good canaries after this time.  [default: by 'skerry service promote']",
@@ -173,21 +165,16 @@ update = option_group(
         help="After a failed update: roll back to the last good revision, or pause.",
     ),
 )
-scaling = option_group(
+_BOUNDS: Final = FieldOptions(
     click.option(
-        "--min",
-        "least",
-        metavar="N",
-        type=click.IntRange(min=1),
-        help="Autoscaling: minimum number of copies.",
+        "--min", metavar="N", type=click.IntRange(min=1), help="Autoscaling: minimum number of copies."
     ),
     click.option(
-        "--max",
-        "most",
-        metavar="N",
-        type=click.IntRange(min=1),
-        help="Autoscaling: maximum number of copies.",
+        "--max", metavar="N", type=click.IntRange(min=1), help="Autoscaling: maximum number of copies."
     ),
+)
+_SCALING: Final = option_group(
+    _BOUNDS,
     click.option(
         "--target-cpu",
         metavar="PERCENT",
@@ -207,53 +194,46 @@ scaling = option_group(
         help="Autoscaling target: the mean of a Prometheus metric of the copies.",
     ),
 )
-settings = option_group(spec, placement, update, scaling)
+settings = option_group(_SPEC, _PLACEMENT, _BUDGET, _UPDATE, _SCALING)
 
 
 def body(given: JsonObject, before: JsonObject | None = None) -> JsonObject:
-    """The fields that are given, and taken out of `given`. Of an update with `before`, checks replace those
-    of their role, and variables are added."""
-    made = instance_options.taken(given)
-    checks = check_options.taken(given, before)
+    """The fields that are given; their options are removed from `given`. In an update of `before`, checks
+    replace those of their role, and variables are added."""
+    checks = check_options.take(given, before)
     variables = container_options.variables(given.pop("env"), given.pop("env_file"))
-    publish = given.pop("publish")
-    resources = {part: given.pop(part) for part in ("cpu", "memory", "disk")}
-    policy = {field: given.pop(option) for option, field in _UPDATE.items()}
-    lists = {"constraints": given.pop("constraints"), "spread": given.pop("spread")}
     budget = given.pop("budget")
+    nested = {"resources": _RESOURCES.take(given), "update": _UPDATE.take(given)}
+    fields = instance_options.take(given)
+    for group in (_PORTS, _RESTART, _PLACEMENT, _TEMPLATES):
+        fields |= group.take(given)
+    fields |= {name: chosen for name, chosen in nested.items() if chosen}
     if checks is not None:
-        made["checks"] = checks
+        fields["checks"] = checks
     if variables:
-        made["environment"] = _merged((before or {}).get("environment", []), variables)
-    if publish:
-        made["ports"] = list(publish)
-    for name, values in (("resources", resources), ("update", policy)):
-        if chosen := {key: value for key, value in values.items() if value is not None}:
-            made[name] = chosen
-    made |= {name: list(values) for name, values in lists.items() if values}
+        fields["environment"] = _merged((before or {}).get("environment", []), variables)
     if budget is not None:
-        made["budget"] = {"max_unavailable": budget}
-    made |= {name: value for name in ("restart", "max_per_node") if (value := given.pop(name)) is not None}
-    return made | autoscale(given)
+        fields["budget"] = {"max_unavailable": budget}
+    return fields | autoscale(given)
 
 
 def autoscale(given: JsonObject) -> JsonObject:
-    """The fields of autoscaling that are given, and taken out of `given`."""
-    made: JsonObject = {}
-    policy = {"min": given.pop("least"), "max": given.pop("most")}
+    """The fields of autoscaling that are given; their options are removed from `given`."""
+    fields: JsonObject = {}
+    policy = _BOUNDS.take(given)
     percents = {"cpu": given.pop("target_cpu"), "memory": given.pop("target_memory")}
     custom = given.pop("target_metric")
     targets = [(metric, target) for metric, target in percents.items() if target is not None]
     if custom is not None:
         targets.append(("custom", custom["target"]))
-        made["metric"] = custom["source"]
+        fields["metric"] = custom["source"]
     if len(targets) > 1:
         raise click.UsageError("A service is scaled by one metric; give one target.")
     for metric, target in targets:
         policy |= {"metric": metric, "target": target}
-    if chosen := {key: value for key, value in policy.items() if value is not None}:
-        made["autoscale"] = chosen
-    return made
+    if policy:
+        fields["autoscale"] = policy
+    return fields
 
 
 def _merged(before: list[str], added: list[str]) -> list[str]:

@@ -1,4 +1,4 @@
-"""What a change of a service would do, as the server tells it: requested, and shown to people."""
+"""Plans of changes of services, from the server, for people."""
 
 from __future__ import annotations
 
@@ -16,9 +16,10 @@ if TYPE_CHECKING:
     from skerry.cli.manifests import ManifestObject
 
 
-def request(server: ApiClient, name: str, namespace: str, body: JsonObject) -> JsonObject:
+def request(server: ApiClient, name: str, namespace: str | None, body: JsonObject) -> JsonObject:
     """The plan of the server; nothing is changed."""
-    return server.post("namespace", namespace, "service", name, "plan", body=body)
+    within = ("namespace", namespace) if namespace else ()
+    return server.post(*within, "service", name, "plan", body=body)
 
 
 def of_manifest(server: ApiClient, file: IO[bytes], namespace: str | None) -> list[JsonObject]:
@@ -32,7 +33,9 @@ def of_manifest(server: ApiClient, file: IO[bytes], namespace: str | None) -> li
     return [of_object(server, one, where)[0] for one in manifest.services]
 
 
-def of_object(server: ApiClient, wanted: ManifestObject, namespace: str) -> tuple[JsonObject, JsonObject]:
+def of_object(
+    server: ApiClient, wanted: ManifestObject, namespace: str | None
+) -> tuple[JsonObject, JsonObject]:
     """The plan of one service of a manifest, and the request body that does it.
 
     How many replicas an autoscaled service has is not for the manifest to say, once it is there.
@@ -80,7 +83,7 @@ def why(plan: JsonObject) -> str:
     return ", ".join(one["field"] for one in plan["changes"])
 
 
-def _exists(server: ApiClient, name: str, namespace: str) -> bool:
+def _exists(server: ApiClient, name: str, namespace: str | None) -> bool:
     try:
         server.get("service", name, namespace=namespace)
     except ApiError as error:

@@ -43,7 +43,7 @@ def read(server: ApiClient, service: JsonObject) -> JsonObject | None:
 def wait(server: ApiClient, service: JsonObject) -> JsonObject:
     """The service when all its copies are ready, of the revision that `service` shows, and no others.
 
-    Ends earlier if somebody has to decide: canaries are good, or it is paused. Fails if the update does, or
+    Ends earlier if a user has to decide: canaries are good, or it is paused. Fails if the update does, or
     if the service is deleted meanwhile.
     """
     name, revision = service["name"], service["revision"]
@@ -131,8 +131,8 @@ def _is_over(seen: JsonObject, revision: int) -> bool:
         staying = [copy for copy in seen["copies"] if copy["status"] not in _OVER and not copy["retiring"]]
         is_whole = seen["ready"] >= seen["replicas"] and len(staying) == seen["replicas"]
         return bool(is_whole or seen["revision"] != revision)
-    waits_for_people = rollout["phase"] in ("paused", "canary") and rollout["deadline"] is None
-    return bool(rollout["phase"] == "halted" or waits_for_people)
+    waits_for_operator = rollout["phase"] in ("paused", "canary") and rollout["deadline"] is None
+    return bool(rollout["phase"] == "halted" or waits_for_operator)
 
 
 def _check(server: ApiClient, seen: JsonObject, revision: int) -> None:
@@ -186,12 +186,12 @@ class _Lines:
     """A line whenever something has changed."""
 
     def __init__(self) -> None:
-        self._said = ""
+        self._printed = ""
 
     def show(self, service: JsonObject) -> None:
         line = f"{service['name']}: {summary(service)}"
-        if line != self._said:
-            self._said = line
+        if line != self._printed:
+            self._printed = line
             click.echo(line, err=True)
 
 

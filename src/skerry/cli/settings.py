@@ -36,8 +36,8 @@ def load(
     values |= _from_environment(environment, known)
     for key, value in flags.items():
         if value is not None:
-            knob = known.get(key) or _unknown(key, known, "--set")
-            values[key] = _checked(knob, value, f"the flag for {key}", from_text=isinstance(value, str))
+            field = known.get(key) or _unknown(key, known, "--set")
+            values[key] = _checked(field, value, f"the flag for {key}", from_text=isinstance(value, str))
     return json_codec.convert(_nested(values), Settings)
 
 
@@ -50,30 +50,30 @@ def _from_file(path: Path, known: Mapping[str, SettingField]) -> dict[str, Any]:
         raise click.UsageError(f"The settings file {path} is not valid TOML: {error}") from None
     values = {}
     for key, value in _flat(tree):
-        knob = known.get(key) or _unknown(key, known, str(path))
-        values[key] = _checked(knob, value, f"'{key}' in {path}", from_text=False)
+        field = known.get(key) or _unknown(key, known, str(path))
+        values[key] = _checked(field, value, f"'{key}' in {path}", from_text=False)
     return values
 
 
 def _from_environment(environment: Mapping[str, str], known: Mapping[str, SettingField]) -> dict[str, Any]:
-    by_variable = {knob.variable: knob for knob in known.values()}
+    by_variable = {field.variable: field for field in known.values()}
     values = {}
     for name, text in environment.items():
         if not name.startswith("SKERRY_") or name in _OTHERS:
             continue
-        knob = by_variable.get(name) or _unknown(name, [*by_variable, *_OTHERS], "the environment")
-        values[knob.key] = _checked(knob, text, name, from_text=True)
+        field = by_variable.get(name) or _unknown(name, [*by_variable, *_OTHERS], "the environment")
+        values[field.key] = _checked(field, text, name, from_text=True)
     return values
 
 
-def _checked(knob: SettingField, value: Any, source: str, *, from_text: bool) -> Any:
-    if from_text and isinstance(knob.default, tuple):
+def _checked(field: SettingField, value: Any, source: str, *, from_text: bool) -> Any:
+    if from_text and isinstance(field.default, tuple):
         value = [part.strip() for part in value.split(",") if part.strip()]
     try:
-        return json_codec.convert(value, knob.type, strict=not from_text)
+        return json_codec.convert(value, field.type, strict=not from_text)
     except json_codec.InvalidJson as error:
         raise click.UsageError(
-            f"{source}: {str(error)[0].lower()}{str(error)[1:]} ({knob.meta.description})"
+            f"{source}: {str(error)[0].lower()}{str(error)[1:]} ({field.meta.description})"
         ) from None
 
 

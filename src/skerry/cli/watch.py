@@ -23,7 +23,7 @@ T = TypeVar("T")
 
 _PATIENCE_S: Final = 30.0  # with a server that is away
 _SOON_S: Final = 0.1
-_SELDOM_S: Final = 1.0
+_IDLE_S: Final = 1.0
 _SHARE: Final = 5  # of our time, at most one part in so many is spent asking
 
 
@@ -66,7 +66,11 @@ def watch_forever(
     shown: dict[str, JsonObject] = {}
     for found in poll_forever(read):
         now = {one["id"]: one for one in found}
-        new = [one for id, one in now.items() if id not in shown or _lasting(shown[id]) != _lasting(one)]
+        new = [
+            one
+            for id, one in now.items()
+            if id not in shown or _without_times(shown[id]) != _without_times(one)
+        ]
         gone = [one for id, one in shown.items() if id not in now]
         if output == "json":
             for one in [*new, *({"id": one["id"], "name": one["name"], "gone": True} for one in gone)]:
@@ -86,7 +90,7 @@ def poll_forever(read: Callable[[], T]) -> Iterator[T]:
         took = time.monotonic() - began
         yield found
         time.sleep(max(pause, took * (_SHARE - 1)))
-        pause = min(pause * 1.5, _SELDOM_S)
+        pause = min(pause * 1.5, _IDLE_S)
         fetch = partial(retry_while_unreachable, read)
 
 
@@ -103,7 +107,7 @@ def retry_while_unreachable(read: Callable[[], T]) -> T:
             if not is_reported:
                 is_reported = True
                 click.echo(f"{error.message} Retrying for {_PATIENCE_S:.0f} s.", err=True)
-            time.sleep(_SELDOM_S)
+            time.sleep(_IDLE_S)
 
 
 def _seen(server: ApiClient, id: str) -> Iterator[JsonObject | None]:
@@ -125,7 +129,7 @@ def _seen(server: ApiClient, id: str) -> Iterator[JsonObject | None]:
         before = state
 
 
-def _lasting(one: JsonObject) -> JsonObject:
+def _without_times(one: JsonObject) -> JsonObject:
     """Without what changes all the time."""
     resources = {key: value for key, value in one["resources"].items() if key != "usage"}
     volatile = dict.fromkeys(("reported_at", "last_report_at", "usage", "instances"))

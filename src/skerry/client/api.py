@@ -1,4 +1,4 @@
-"""HTTP client of a server: calls, streams, and errors in plain words.
+"""HTTP client of a server: requests, streams, and errors.
 
 Only the standard library: a command must start quickly and must not load server code. The server is found by
 `skerry.client.discovery`. Its unix socket is tried first, then TCP.
@@ -65,10 +65,18 @@ def _report_if_slow(report: Callable[[str], None] | None, url: str) -> Iterator[
 
 
 class ApiClient:
-    """One server, called over HTTP. `report_slow` gets a message if a connection takes more than a second."""
+    """One server, called over HTTP. `report_slow` gets a message if a connection takes more than a second;
+    `namespace` is that of every call, if it is given."""
 
-    def __init__(self, target: ServerTarget, report_slow: Callable[[str], None] | None = None) -> None:
+    def __init__(
+        self,
+        target: ServerTarget,
+        report_slow: Callable[[str], None] | None = None,
+        *,
+        namespace: str | None = None,
+    ) -> None:
         self.target = target
+        self._namespace = namespace
         self._report_slow = report_slow
         self._split = target.split
         self._socket_error: OSError | None = None
@@ -122,7 +130,7 @@ class ApiClient:
             return WebSocketTarget(f"ws://{self._split.netloc}{where}", headers, None, None)
         return WebSocketTarget(f"wss://{self._split.netloc}{where}", headers, self._tls(), None)
 
-    def ask(self, *path: str) -> tuple[int, Any]:
+    def get_with_status(self, *path: str) -> tuple[int, Any]:
         """Status and JSON of a GET, also if the status is an error: for health checks."""
         with self._exchange("GET", path, {}, None) as response:
             return response.status, _json(_read(response))
@@ -219,10 +227,11 @@ class ApiClient:
 
     def _target(self, path: tuple[str, ...], query: dict[str, Any]) -> str:
         where = "/" + "/".join(quote(part, safe="") for part in path)
+        query = {"namespace": self._namespace, **query}
         given = {name: value for name, value in query.items() if value is not None}
-        asked = f"?{urlencode(given, doseq=True)}" if given else ""
+        query_text = f"?{urlencode(given, doseq=True)}" if given else ""
         below = "" if self._split is None else self._split.path.rstrip("/")
-        return f"{below}{where}{asked}"
+        return f"{below}{where}{query_text}"
 
     def _headers(self, more: dict[str, str]) -> dict[str, str]:
         if self.target.token:

@@ -1,4 +1,4 @@
-"""Errors of the client: what a person or program is told if a call fails.
+"""Errors of the client: what a person or program gets if a call fails.
 
 `message` says what is wrong and what to do. The command line adds the exit codes.
 """

@@ -1,4 +1,4 @@
-"""What every part of the control plane is given: one record, made at start, passed down, never changed.
+"""The parts of a control plane: one record, made at start, passed down, never changed.
 
 The daemon makes it; `skerry.wire` serves from it. It owns nothing and starts nothing.
 """
@@ -32,5 +32,5 @@ class ControlPlane:
     started_at: float
     checks: dict[str, Callable[[], Awaitable[None]]]  # by name; each raises while its part is not ready
     lacking: tuple[str, ...]  # what this process cannot do, in plain sentences
-    warnings: tuple[str, ...] = ()  # what makes it less safe than it could be, likewise
+    warnings: tuple[str, ...] = ()  # security warnings, likewise
     unreachable: Callable[[], Sequence[str]] = tuple  # nodes that cannot be dialled now, likewise

@@ -1,7 +1,7 @@
-"""Requests that may be sent twice: what an Idempotency-Key made, kept for a day.
+"""Idempotency keys: which object each created, stored for a day.
 
-The memo of a key is written in the transaction that makes the thing, so there is never one without the other.
-It holds no part of the request but its digest. Keys of different callers, or in different namespaces, are
+The record of a key is written in the transaction that creates the object, so there is never one without the
+other. It holds only a digest of the request. Keys of different callers, or in different namespaces, are
 different keys.
 """
 
@@ -25,51 +25,57 @@ _MAX_KEY = 255
 
 
 class IdempotencyRecord(msgspec.Struct, frozen=True):
-    """What a key made, of which request."""
+    """The object that a key created, and the digest of the request."""
 
     created_id: str = msgspec.field(name="made")
     digest: str
 
 
 class IdempotentRequest(msgspec.Struct, frozen=True):
-    """A request that is to be done once: where its memo is kept, and what tells it from others."""
+    """A request with an idempotency key: the key of its record, and its digest."""
 
     key: str
     digest: str
 
     @classmethod
-    def of(cls, idempotency_key: str, actor: str, namespace: Namespace, *what: object) -> IdempotentRequest:
-        if not 0 < len(idempotency_key) <= _MAX_KEY or not idempotency_key.isprintable():
+    def of(
+        cls, idempotency_key: str | None, actor: str, namespace: Namespace, *content: object
+    ) -> IdempotentRequest | None:
+        """A request to do what `content` says; None for one without a key, which may be done twice."""
+        if not idempotency_key:
+            return None
+        if len(idempotency_key) > _MAX_KEY or not idempotency_key.isprintable():
             raise errors.Invalid(
                 f"an Idempotency-Key is 1 to {_MAX_KEY} printable characters", field="Idempotency-Key"
             )
-        # In the default namespace a memo is kept where it was before there were others.
+        # In the default namespace a record has the key from before there were others.
         scope = (actor,) if namespace == DEFAULT_NAMESPACE else (actor, namespace)
         name = hashlib.sha256("\0".join([*scope, idempotency_key]).encode()).hexdigest()
-        return cls(PREFIX + name, hashlib.sha256(json_codec.encode_canonical(what)).hexdigest())
+        return cls(PREFIX + name, hashlib.sha256(json_codec.encode_canonical(content)).hexdigest())
 
 
 class IdempotencyTable:
-    """Memos of requests that were done."""
+    """Records of requests that were done."""
 
     def __init__(self, store: Store, clock: Clock) -> None:
         self._store = store
         self._lease = SharedLease(store, clock, keep_s=KEEP_S, shared_s=_SHARED_S)
 
-    async def recall(self, request: IdempotentRequest | None) -> str | None:
-        """The id of what it made, None if it was not done; `AlreadyExists` if its key made something else."""
+    async def recorded_id(self, request: IdempotentRequest | None) -> str | None:
+        """The id of the object it created, None if it was not done; `AlreadyExists` if its key is of another
+        request."""
         entry = None if request is None else await self._store.get(request.key)
         if request is None or entry is None:
             return None
         record = json_codec.decode(entry.value, IdempotencyRecord)
         if record.digest != request.digest:
             raise errors.AlreadyExists(
-                "this Idempotency-Key was used for another request; use a new one for each thing to make"
+                "this Idempotency-Key was used for another request; use a new one for each object"
             )
         return record.created_id
 
     async def put(self, request: IdempotentRequest | None, created_id: str) -> tuple[list[Put], list[Expect]]:
-        """What goes into the transaction that makes it."""
+        """The operations for the transaction that creates the object."""
         if request is None:
             return [], []
         put = Put(

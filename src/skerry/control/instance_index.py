@@ -1,9 +1,9 @@
-"""All instances in memory: by id, by node, by workload, by owner, and in the order in which they were made.
+"""All instances in memory: by id, by node, by workload, by owner, and in the order of their creation.
 
 `InstanceIndex` is the index and knows no store; `InstanceTable` has the records and keeps an index of them.
 Reads of the control plane come from here. One record holds all that is known of an instance, desired and
-observed state together, so that every change is one compare-and-set (docs/adr/0017). What may become of an
-instance is `skerry.control.instances.transitions`.
+observed state together, so that every change is one compare-and-set (docs/adr/0017).
+`skerry.control.instances.transitions` has the transitions.
 """
 
 from __future__ import annotations
@@ -14,6 +14,7 @@ from itertools import islice
 from typing import TypeVar
 
 from skerry.model.ids import InstanceId, Namespace, NodeId, WorkloadId
+from skerry.model.namespace_scope import ListedNamespaces, scope_of
 from skerry.model.statuses import TERMINAL
 from skerry.model.workloads import Instance, OwnerKind
 from skerry.store.protocol import Store
@@ -29,7 +30,7 @@ InstanceListener = Callable[[InstanceRecord | None, InstanceRecord | None], None
 
 
 class InstanceIndex:
-    """Every instance there is; `update` keeps it right, one change at a time."""
+    """All instances; `update` applies one change."""
 
     def __init__(self, records: Iterable[InstanceRecord] = ()) -> None:
         self._records: dict[InstanceId, InstanceRecord] = {}
@@ -51,21 +52,24 @@ class InstanceIndex:
     def get(self, id: str) -> InstanceRecord | None:
         return self._records.get(InstanceId(id))
 
-    def after(self, position: str | None, namespace: Namespace | None = None) -> Iterator[InstanceRecord]:
-        """Those that were made after the one at `position`, as `age_key` tells; of one namespace or of
-        all."""
-        found: Iterator[tuple[str, InstanceId]]
-        if namespace is None:
-            found = heapq.merge(*(ages.scan("", position) for ages in self._by_age.values()))
-        else:
-            found = self._by_age.get(namespace, SortedMap()).scan("", position)
+    def after(self, position: str | None, namespace: ListedNamespaces = None) -> Iterator[InstanceRecord]:
+        """Those created after the one at `position`, by `age_key`; of some namespaces or of all."""
+        found = heapq.merge(*(ages.scan("", position) for ages in self._ages(namespace)))
         return (self._records[id] for _, id in found)
 
-    def count(self, namespace: Namespace | None = None) -> int:
-        """How many there are, in one namespace or in all."""
-        if namespace is None:
-            return len(self._records)
-        return len(self._by_age.get(namespace, ()))
+    def count(self, namespace: ListedNamespaces = None) -> int:
+        """How many there are, in some namespaces or in all."""
+        return len(self._records) if namespace is None else sum(map(len, self._ages(namespace)))
+
+    def _ages(self, namespace: ListedNamespaces) -> Iterable[SortedMap[InstanceId]]:
+        named = scope_of(namespace).namespaces
+        if named is None:
+            return self._by_age.values()
+        return [self._by_age[one] for one in dict.fromkeys(named) if one in self._by_age]
+
+    def counts(self) -> dict[Namespace, int]:
+        """How many there are in each namespace that has any."""
+        return {namespace: len(ages) for namespace, ages in self._by_age.items()}
 
     def on_node(self, node: NodeId) -> list[InstanceRecord]:
         return [self._records[id] for id in self._on_node.get(node, ())]
@@ -74,7 +78,7 @@ class InstanceIndex:
         return [self._records[id] for id in self._of_workload.get(workload, ())]
 
     def of_owner(self, kind: OwnerKind, id: str) -> list[InstanceRecord]:
-        """Those that a service or job made, in the order in which they came here."""
+        """Those that a service or job owns, in the order in which they were added."""
         return [self._records[each] for each in self._of_owner.get((kind, id), ())]
 
     def owner_ids(self, kind: OwnerKind) -> list[str]:
@@ -130,11 +134,11 @@ class InstanceTable(Table[Instance]):
     def __init__(self, store: Store) -> None:
         super().__init__(store, PREFIX, json_of(Instance))
         self.index = InstanceIndex()
-        self.listen(self.index.update)  # first: who is told of a change finds it in the index
+        self.listen(self.index.update)  # first, so that other listeners find a change in the index
 
 
 def age_key(instance: Instance) -> str:
-    """Where it stands among all."""
+    """Its position in the order of age."""
     return age_key_at(instance.created_at, instance.id)
 
 

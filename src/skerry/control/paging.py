@@ -18,6 +18,7 @@ import msgspec
 from skerry.model import errors
 
 T = TypeVar("T")
+U = TypeVar("U")
 
 
 class ListPage(msgspec.Struct, Generic[T], frozen=True):
@@ -26,6 +27,9 @@ class ListPage(msgspec.Struct, Generic[T], frozen=True):
     total: int
     items: tuple[T, ...]
     cursor: str | None = None
+
+    def map(self, function: Callable[[T], U]) -> ListPage[U]:
+        return ListPage(self.total, tuple(map(function, self.items)), self.cursor)
 
 
 def paginate(

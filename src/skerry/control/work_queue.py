@@ -1,78 +1,69 @@
-"""What a controller has to look at: keys, each once, at once or at a time, and none while it is worked on.
+"""The work queue of a controller: keys, each at most once, due now or at a time, and not while worked on.
 
-Used by the loops of services and jobs. Holds no clock and wakes nobody: who uses it says what time it is, and
-rests until `next_at`.
+Used by `skerry.control.controller_loop`. It has no clock and wakes nobody: its user passes the time, and
+waits until `next_at`.
 """
 
 from __future__ import annotations
 
 import heapq
 from collections import OrderedDict
-from collections.abc import Iterable
-from typing import Generic, TypeVar
-
-K = TypeVar("K", bound=str)
 
 
-class WorkQueue(Generic[K]):
+class WorkQueue:
     """Keys in the order in which they were added."""
 
     def __init__(self) -> None:
-        self._due: OrderedDict[K, None] = (
-            OrderedDict()
-        )  # whose first is found at once, also after many others
-        self._later: dict[K, float] = {}
-        self._times: list[tuple[float, K]] = []  # a heap; entries that `_later` does not confirm are old
-        self._under_way: set[K] = set()
+        # Ordered, because its first key is found at once also after many were removed.
+        self._due: OrderedDict[str, None] = OrderedDict()
+        self._later: dict[str, float] = {}
+        self._times: list[tuple[float, str]] = []  # a heap; entries that are not in `_later` are old
+        self._in_progress: set[str] = set()
 
     def clear(self) -> None:
-        """Forget everything, also what is worked on."""
+        """Remove all keys, also those that are worked on."""
         self._due.clear()
         self._later.clear()
         self._times.clear()
-        self._under_way.clear()
+        self._in_progress.clear()
 
-    def add(self, key: K) -> None:
-        """Look at it as soon as nobody works on it."""
+    def add(self, key: str) -> None:
+        """The key is due now, or when it is no longer worked on."""
         self._due[key] = None
 
-    def add_all(self, keys: Iterable[K]) -> None:
-        self._due.update((key, None) for key in keys)
-
-    def add_at(self, key: K, at: float | None) -> None:
-        """Look at it at `at`, if it is not looked at before; None: no longer at a time."""
+    def add_at(self, key: str, at: float | None) -> None:
+        """The key is due at `at`, unless it is before; None: at no time."""
         if at is None:
             self._later.pop(key, None)
         elif self._later.get(key) != at:
             self._later[key] = at
             heapq.heappush(self._times, (at, key))
 
-    def discard(self, key: K) -> None:
-        """It is not there any more."""
-        self._due.pop(key, None)
-        self._later.pop(key, None)
-
-    def take(self, now: float) -> K | None:
-        """The next one that is due, which is worked on from now until `done`; None: there is none."""
+    def take(self, now: float, most: int) -> list[str]:
+        """The next keys that are due, which are worked on from now until `done`."""
         while self._times and self._times[0][0] <= now:
             at, key = heapq.heappop(self._times)
             if self._later.get(key) == at:
                 del self._later[key]
                 self._due[key] = None
+        taken: list[str] = []
         for key in self._due:
-            if key not in self._under_way:
-                del self._due[key]
-                self._later.pop(key, None)
-                self._under_way.add(key)
-                return key
-        return None
+            if len(taken) == most:
+                break
+            if key not in self._in_progress:
+                taken.append(key)
+        for key in taken:
+            del self._due[key]
+            self._later.pop(key, None)
+        self._in_progress.update(taken)
+        return taken
 
-    def done(self, key: K) -> None:
-        """Nobody works on it any more."""
-        self._under_way.discard(key)
+    def done(self, key: str) -> None:
+        """The key is no longer worked on."""
+        self._in_progress.discard(key)
 
     def next_at(self) -> float | None:
-        """When the next one is due that is not due yet."""
+        """The time at which the next key becomes due, None if there is none."""
         while self._times and self._later.get(self._times[0][1]) != self._times[0][0]:
             heapq.heappop(self._times)
         return self._times[0][0] if self._times else None

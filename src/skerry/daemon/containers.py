@@ -7,7 +7,9 @@ runtime, nft) keeps neither the cells nor the images from being served, and is s
 from __future__ import annotations
 
 import asyncio
+import os
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Final
 
 import structlog
@@ -17,6 +19,7 @@ from skerry.daemon.role_parts import RoleContext
 from skerry.kit import files
 from skerry.kit.tasks import TaskSupervisor
 from skerry.model import errors
+from skerry.model.ids import Namespace
 from skerry.model.images import Platform
 from skerry.model.settings import NodeSettings
 from skerry.node import host
@@ -29,12 +32,20 @@ from skerry.node.containers.records import ContainerRecords
 from skerry.node.containers.runtimes import OciRuntime, find_runtime, userns_failure
 from skerry.node.containers.state import ContainerDeps
 from skerry.node.containers.writable_layers import WritableLayers
-from skerry.node.images.images import Images
+from skerry.node.devices.device_catalog import NO_DEVICES, DeviceCatalog
+from skerry.node.images.images import Images, NamespaceImages
 from skerry.node.layers.unpacker_client import LayerUnpacker
 from skerry.node.network.network import Network
 from skerry.node.network.subnet_assignment import SubnetAssignment
 from skerry.node.network.subnets import parse_network
+from skerry.node.secrets import memory_folder
+from skerry.node.secrets.memory_folder import MemoryFolder
+from skerry.node.secrets.node_secrets import NodeSecrets
+from skerry.node.secrets.secret_files import SecretFileWriter
+from skerry.node.secrets.supply import SecretSupply
 from skerry.node.user_namespaces import UserNamespaces
+from skerry.node.volumes.store import VolumeStore
+from skerry.node.volumes.volumes import NodeVolumes
 from skerry.transport.grpc.unavailable import UnavailableService
 from skerry.wire.own.containers.service import ContainerService, ImageService
 
@@ -56,6 +67,13 @@ class ContainerEngine:
     subnet: SubnetAssignment
     cells: Cells  # that they are in
     settings: NodeSettings
+    secrets: SecretSupply
+    devices: DeviceCatalog  # of this machine, for them
+    volumes: NodeVolumes | None  # None: there can be none on this machine
+
+    def images_of(self, namespace: Namespace) -> NamespaceImages:
+        """The images that a namespace may use, pulled with its logins."""
+        return self.images.for_namespace(namespace, self.secrets.values.login)
 
     @property
     def version(self) -> str:
@@ -73,8 +91,9 @@ class ContainerParts:
 
 
 async def start(context: RoleContext, cells: Cells, *, group_root: str, has_server: bool) -> ContainerParts:
-    """Open images and containers; the cells are closed after them. `group_root` tells Skerrys apart. Without
-    `has_server` in this process, containers wait until another one has given this node a subnet."""
+    """Open images and containers; the cells are closed after them. `group_root` is different for every
+    Skerry. Without `has_server` in this process, containers wait until another one has given this node a
+    subnet."""
     settings, undo = context.settings, context.undo
     images = await Images.open(
         context.folder / "images",
@@ -95,6 +114,9 @@ async def start(context: RoleContext, cells: Cells, *, group_root: str, has_serv
     loops = await undo.enter_async_context(TaskSupervisor("containers", clock=context.clock))
     loops.forever("network", engine.network.run)
     loops.forever("containers", engine.containers.run)
+    loops.forever("devices", engine.devices.run)
+    if engine.volumes is not None:
+        loops.forever("volumes", engine.volumes.run)
     services: list[IServable] = [
         ImageService(images),
         ContainerService(ClientContainers(engine.containers), images),
@@ -125,7 +147,14 @@ async def _open(
     )
     await network.open(assigned=subnet.subnet, waits=not has_server)
     undo.push_async_callback(network.close)
+    memory = MemoryFolder(memory_folder.FOLDER / key)
+    undo.callback(memory.close)
+    secrets = SecretSupply(NodeSecrets(memory), SecretFileWriter(memory))
     disks = await asyncio.to_thread(WritableLayers.on, home, boot, has_userns=not no_userns)
+    devices = await asyncio.to_thread(_open_devices, settings.node, home)
+    volumes = await asyncio.to_thread(_open_volumes, context)
+    if volumes is not None:
+        undo.push_async_callback(volumes.close)
     parts = ContainerDeps(
         records=ContainerRecords(home),
         cells=cells,
@@ -137,13 +166,48 @@ async def _open(
         settings=settings.node,
         clock=clock,
         boot=boot,
+        devices=devices,
         users=users("containers"),
+        secrets=secrets,
+        volumes=volumes,
     )
     containers = await Containers(parts).open()
     undo.push_async_callback(containers.close)
     return ContainerEngine(
-        runtime, not no_userns, warnings, images, network, containers, subnet, cells, settings.node
+        runtime,
+        not no_userns,
+        warnings,
+        images,
+        network,
+        containers,
+        subnet,
+        cells,
+        settings.node,
+        secrets,
+        devices,
+        volumes,
     )
+
+
+def _open_devices(settings: NodeSettings, home: Path) -> DeviceCatalog:
+    """The devices of this machine; none where their nodes cannot be made."""
+    for folder in settings.device_folders:
+        if not os.path.isabs(folder):
+            raise errors.Invalid(f"node.device_folders: {folder!r} must be an absolute path")
+    if os.statvfs(home).f_flag & os.ST_NODEV:
+        log.warning("devices.unavailable", reason=f"{home} is on a file system that is mounted with nodev")
+        return NO_DEVICES
+    return DeviceCatalog([Path(folder) for folder in settings.device_folders]).open()
+
+
+def _open_volumes(context: RoleContext) -> NodeVolumes | None:
+    """The volumes of this machine; None if it cannot have any."""
+    store = VolumeStore(context.folder / "volumes", now=context.clock.now)
+    store.open()
+    if reason := store.probe_failure():
+        log.warning("volumes.unavailable", reason=reason, volumes=len(store.ids()))
+        return None
+    return NodeVolumes(store)
 
 
 def _warnings(runtime: OciRuntime, no_userns: str) -> tuple[str, ...]:

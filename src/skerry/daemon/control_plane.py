@@ -21,26 +21,30 @@ from skerry.control.nodes.registry import NodeRegistry
 from skerry.control.placement.reconciler import Reconciler
 from skerry.control.recovery import order_receipts
 from skerry.control.recovery.claims import ClaimProcessor
-from skerry.control.services.autoscaler import ServiceAutoscaler
-from skerry.control.services.controller import ServiceController
-from skerry.control.services.registry import ServiceRegistry
-from skerry.control.services.tables import ServiceTables
-from skerry.control.sessions.node_session import NodeSessions, SessionFeeds
+from skerry.control.secrets.followers import ServiceFollower, WorkloadFollower
+from skerry.control.secrets.users import SecretUsers
+from skerry.control.sessions.feeds import SessionFeeds
+from skerry.control.sessions.node_session import NodeSessions
+from skerry.control.volumes.table import VolumeTable
 from skerry.control.workloads.registry import WorkloadRegistry
-from skerry.daemon import jobs
+from skerry.daemon import jobs, namespaces, services, snapshots, volumes
 from skerry.daemon.jobs import JobParts
+from skerry.daemon.secrets import SecretParts
 from skerry.daemon.server_base import ServerBase
+from skerry.daemon.services import ServiceParts
+from skerry.daemon.snapshots import SnapshotParts
+from skerry.daemon.volumes import VolumeParts
 from skerry.functions.registry.registry import FunctionRegistry
 from skerry.model.ids import NodeId
 from skerry.model.network import NamespaceEgress
-from skerry.store.sqlite.store import SqliteStore
 from skerry.transport.links.nodes.code_transfer import CodeService
 from skerry.transport.links.nodes.departure import DepartureService
 from skerry.transport.links.nodes.service import NodeSessionService, ServerTunnelService
 from skerry.transport.links.nodes.tunnel_router import TunnelRouter
 from skerry.wire.kudo import grpc_services
 from skerry.wire.kudo.context import KudoContext
-from skerry.wire.own.services.context import ServiceContext
+from skerry.wire.own.namespaces.endpoints import NamespaceContext
+from skerry.wire.own.secrets.context import SecretContext
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,25 +57,42 @@ class ControlPlaneParts:
     reconciler: Reconciler
     tunnels: TunnelRouter
     kudo: KudoContext
-    service_context: ServiceContext
+    services: ServiceParts
     jobs: JobParts
-    services: list[IServable]
+    namespaces: NamespaceContext
+    secrets: SecretContext
+    volumes: VolumeParts
+    snapshots: SnapshotParts
+    grpc_services: list[IServable]
     sessions: NodeSessions
     servers: ServerDirectory
     members: MemberDirectory
     leader: LeaderElection
     ready: Callable[[], Awaitable[None]]  # when what is in the store is known
-    place: Callable[[], None]  # begin to place instances, and to lead if nobody does
+    place: Callable[[], None]  # begin to place instances, and to stand for election
 
 
-def start(base: ServerBase, functions: FunctionRegistry) -> ControlPlaneParts:
+def start(base: ServerBase, functions: FunctionRegistry, secrets: SecretParts) -> ControlPlaneParts:
     """Begin to read what is in the store, and to act on it."""
-    store, events, clock, settings = base.store, base.events, base.clock, base.settings.fleet
-    identity, history, loops, server = base.identity, base.history, base.loops, base.addresses.url
+    store, events, clock, settings, loops = (
+        base.store,
+        base.events,
+        base.clock,
+        base.settings.fleet,
+        base.loops,
+    )
     instance_table = InstanceTable(store)
-    workloads = WorkloadRegistry(store, events, clock, instance_table)
+    volume_table = VolumeTable(store)
+    namespaces.begin(base, instance_table, functions, volume_table)
+    workloads = WorkloadRegistry(store, events, clock, instance_table, secrets.registry)
     nodes = NodeRegistry(
-        store, events, instance_table, clock, settings, fingerprint=base.authority.fingerprint, server=server
+        store,
+        events,
+        instance_table,
+        clock,
+        settings,
+        fingerprint=base.authority.fingerprint,
+        server=base.addresses.url,
     )
     reconciler = Reconciler(
         store,
@@ -81,8 +102,11 @@ def start(base: ServerBase, functions: FunctionRegistry) -> ControlPlaneParts:
         instance_table=instance_table,
         workloads=workloads,
         conditions=nodes,
-        settled=history.settled,
+        settled=base.history.settled,
     )
+    reconciler.follow_quotas(base.store.quotas)
+    reconciler.follow_volumes(volume_table)
+    volume_parts = volumes.start(base, volume_table, instance_table, nodes)
     instances = InstanceRegistry(
         store,
         events,
@@ -93,82 +117,68 @@ def start(base: ServerBase, functions: FunctionRegistry) -> ControlPlaneParts:
         explain=reconciler.explain,
         egress=NamespaceEgress.parse(settings.egress),
     )
-    tables = ServiceTables(store)
-    controller = ServiceController(
-        store,
-        events,
-        clock,
-        tables=tables,
-        instance_table=instance_table,
-        conditions=nodes,
-        settled=history.settled,
+    instances.follow_volumes(volume_parts.registry)
+    loops.forever("instances", instance_table.run, critical=True)
+    loops.forever("workloads", workloads.run, critical=True)
+    loops.forever("nodes", nodes.run, critical=True)
+    service_parts = services.start(
+        base, instance_table, nodes, instances, reconciler, volume_parts, secrets=secrets.registry
     )
-    autoscaler = ServiceAutoscaler(
-        store,
-        events,
-        clock,
-        tables=tables,
-        instance_table=instance_table,
-        load=instances.load,
-        hears=lambda node: (beat := nodes.heartbeat(node)) is not None and beat.server == server,
-        server=server,
+    job_parts = jobs.start(base, instance_table, functions, secrets.registry, volume_parts)
+    service_registry = service_parts.context.services
+    secrets.set_users(
+        SecretUsers(
+            instance_table,
+            workloads,
+            service_registry.tables,
+            *job_parts.tables,
+            functions.all,
+        )
     )
-    job_parts = jobs.start(base, instance_table, functions)
     servers = ServerDirectory(
         store,
-        name=server,
+        name=base.addresses.url,
         address=base.addresses.for_nodes(),
         lease_s=math.ceil(settings.suspect_after_s),
     )
     members = MemberDirectory(store, nodes)
-    sessions = NodeSessions(
-        nodes,
-        instances,
-        settings,
-        feeds=SessionFeeds(servers, members, functions, identity),
-        claims=ClaimProcessor(
-            store,
-            events,
-            history,
-            instance_table=instance_table,
-            workloads=workloads,
-            # The same for all servers of this cloud, and nobody else's.
-            key=base.authority.derive(order_receipts.KEY_USE),
-        ),
-        here=base.node,
-    )
-    leader = LeaderElection(
-        store,
-        events,
-        clock,
-        name=server,
-        lease_s=settings.leader_lease_s,
-        # Its file is locked for as long as it is open; in etcd there may be anybody.
-        is_alone=isinstance(store, SqliteStore),
-    )
-    loops.forever("instances", instance_table.run, critical=True)
-    loops.forever("workloads", workloads.run, critical=True)
-    loops.forever("nodes", nodes.run, critical=True)
-    loops.forever("services", tables.run, critical=True)
     loops.forever("servers", servers.run)
     loops.forever("members", members.run)
-    loops.forever("sessions", sessions.run)
 
     def is_member(node: NodeId) -> bool:
         return nodes.condition(node) is not None and nodes.get(node).member is not None
+
+    deliveries = secrets.deliveries(instance_table, functions, is_member=is_member)
+    feeds = SessionFeeds(servers, members, functions, base.identity, deliveries, volume_parts.orders)
+    claims = _claims(base, instance_table, workloads)
+    sessions = NodeSessions(nodes, instances, settings, feeds=feeds, claims=claims, here=base.node)
+    loops.forever("sessions", sessions.run)
+    tunnels = TunnelRouter(sessions, servers, base.certificates.client_context)
+    snapshot_parts = snapshots.start(base, volume_table, instance_table, nodes, reconciler, tunnels)
+    leader = _election(base)
 
     def place() -> None:
         loops.forever("leader", leader.run)
         loops.forever("placing", lambda: reconciler.run(leader))
         job_parts.lead(leader)
-        loops.forever("services.controller", lambda: controller.run(leader))
-        loops.forever("services.autoscaler", lambda: autoscaler.run(leader))
+        service_parts.lead(leader)
+        snapshot_parts.lead(leader)
+        secrets.lead(
+            leader,
+            [
+                ServiceFollower(service_registry, secrets.registry),
+                WorkloadFollower(workloads, secrets.registry),
+                job_parts.context.schedules,
+                functions,
+            ],
+        )
 
     async def ready() -> None:
-        for part in (instance_table, workloads, nodes, members, tables, job_parts):
+        await base.store.quotas.table.ready()
+        parts = (volume_parts, snapshot_parts, service_parts, job_parts, secrets)
+        for part in (instance_table, workloads, nodes, members, *parts):
             await part.ready()
 
-    tunnels = TunnelRouter(sessions, servers, base.certificates.client_context)
     return ControlPlaneParts(
         instance_table=instance_table,
         nodes=nodes,
@@ -176,24 +186,26 @@ def start(base: ServerBase, functions: FunctionRegistry) -> ControlPlaneParts:
         reconciler=reconciler,
         tunnels=tunnels,
         kudo=KudoContext(workloads, instances, nodes, tunnels, clock),
-        service_context=ServiceContext(
-            ServiceRegistry(
-                store,
-                events,
-                clock,
-                tables=tables,
-                instance_table=instance_table,
-                conditions=nodes,
-                placement=reconciler,
-            )
-        ),
+        services=service_parts,
         jobs=job_parts,
-        services=[
-            NodeSessionService(sessions, clock, is_revoked=identity.is_revoked),
-            ServerTunnelService(sessions),
-            DepartureService(nodes, identity, clock),
-            CodeService(functions.archive, is_member=is_member),
-            *grpc_services.services(instances, nodes, identity, clock, settings),
+        namespaces=namespaces.context(
+            base,
+            instance_table,
+            workloads,
+            service_parts,
+            job_parts,
+            functions,
+            {
+                "volume": volume_table,
+                **{kind.value: table for kind, table in secrets.registry.tables.items()},
+            },
+        ),
+        secrets=SecretContext(secrets.registry, secrets.rotation, lambda: max(0, len(servers.addresses) - 1)),
+        volumes=volume_parts,
+        snapshots=snapshot_parts,
+        grpc_services=[
+            *_node_services(base, nodes, sessions, functions, is_member),
+            *grpc_services.services(instances, nodes, base.identity, clock, settings),
         ],
         sessions=sessions,
         servers=servers,
@@ -202,3 +214,42 @@ def start(base: ServerBase, functions: FunctionRegistry) -> ControlPlaneParts:
         ready=ready,
         place=place,
     )
+
+
+def _claims(base: ServerBase, instance_table: InstanceTable, workloads: WorkloadRegistry) -> ClaimProcessor:
+    return ClaimProcessor(
+        base.store,
+        base.events,
+        base.history,
+        instance_table=instance_table,
+        workloads=workloads,
+        # The same for all servers of this cloud, and secret.
+        key=base.authority.derive(order_receipts.KEY_USE),
+    )
+
+
+def _election(base: ServerBase) -> LeaderElection:
+    return LeaderElection(
+        base.store,
+        base.events,
+        base.clock,
+        name=base.addresses.url,
+        lease_s=base.settings.fleet.leader_lease_s,
+        is_alone=base.is_alone,
+    )
+
+
+def _node_services(
+    base: ServerBase,
+    nodes: NodeRegistry,
+    sessions: NodeSessions,
+    functions: FunctionRegistry,
+    is_member: Callable[[NodeId], bool],
+) -> list[IServable]:
+    """The gRPC services that nodes, and other servers, call."""
+    return [
+        NodeSessionService(sessions, base.clock, is_revoked=base.identity.is_revoked),
+        ServerTunnelService(sessions),
+        DepartureService(nodes, base.identity, base.clock),
+        CodeService(functions.archive, is_member=is_member),
+    ]

@@ -1,8 +1,8 @@
-"""The functions of this process: which there are, their workers on this machine, and the calls to them.
+"""The functions of this process: the registry or its replica, workers on this machine, and calls.
 
 Called by both roles. Where the control plane is, functions are registered; a node has a copy. The parts do
 not know each other: the registry knows no workers, the pool no cells, the workers no contract, the router no
-wires. What joins them is here. Where nobody else takes calls there are links too, and they cost nothing.
+transport. They are connected here. A single member has links too, which cost nothing.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ import random
 import socket
 import ssl
 from collections.abc import Awaitable, Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Final, Protocol
 
 from skerry.control.events.log import EventLog
@@ -37,10 +37,13 @@ from skerry.functions.registry.code_store import CodeStore
 from skerry.functions.registry.registry import FunctionRegistry
 from skerry.functions.service import FunctionReplicaService, RegistryFunctionService
 from skerry.kit.tasks import TaskSupervisor
+from skerry.model.functions import Function
 from skerry.model.ids import Digest, NodeId
 from skerry.model.members import ContinuumMember
 from skerry.model.resources import Resources
+from skerry.model.secret_versions import SecretVersions
 from skerry.model.settings import Settings
+from skerry.node.secrets.supply import refs_of
 from skerry.node.workers import node_workers
 from skerry.node.workers.container_workers import ContainerWorkers
 from skerry.node.workers.function_logs import FunctionLogs
@@ -67,6 +70,8 @@ class _LocalFunctions(FunctionLookup, FunctionView, Protocol):
     @property
     def code(self) -> CodeStore: ...
 
+    def all_known(self) -> Sequence[Function]: ...
+
 
 @dataclass(frozen=True, slots=True)
 class LocalMember:
@@ -74,10 +79,10 @@ class LocalMember:
 
     member: ContinuumMember
     members: MemberSource
-    dialling: ssl.SSLContext  # shows its certificate to neighbours that it calls
+    dialling: ssl.SSLContext  # has its certificate for neighbours that it calls
     serving: ssl.SSLContext  # and to those that call it
     revocations: RevocationChecker
-    listening: socket.socket | None  # bound, for neighbours; None: none can call
+    listening: socket.socket | None  # bound, for neighbours; None: no listener
     servers: Callable[[], Sequence[str]]  # HOST:PORT of those that have code, beside neighbours
 
 
@@ -88,7 +93,7 @@ class FunctionsParts:
     routes: ServerledgeContext
     asynchronous: AsyncCallRunner
     failed: Callable[[], Awaitable[None]]  # raises when they cannot go on
-    unreachable: Callable[[], Mapping[NodeId, str]]  # members that were dialled in vain, and why
+    unreachable: Callable[[], Mapping[NodeId, str]]  # members that cannot be reached, and why
 
 
 def bind_member_socket(context: RoleContext, host: str) -> socket.socket | None:
@@ -102,7 +107,7 @@ def bind_member_socket(context: RoleContext, host: str) -> socket.socket | None:
 def describe_member(
     node: NodeId, name: str, settings: Settings, listening: socket.socket | None, *, runs_functions: bool
 ) -> ContinuumMember:
-    """What others who take calls of functions know of this process."""
+    """This process as a member, for the others."""
     address = settings.functions.neighbour_address
     if not address and listening is not None:
         address = addresses.advertised_addresses(
@@ -121,12 +126,17 @@ def describe_member(
 
 
 async def open_registry(
-    context: RoleContext, store: Store, events: EventLog, *, most: Callable[[], Resources]
+    context: RoleContext,
+    store: Store,
+    events: EventLog,
+    *,
+    most: Callable[[], Resources],
+    secrets: SecretVersions,
 ) -> FunctionRegistry:
     """What is registered in this cloud, with the code that is here. Read once `start` has returned."""
     settings = context.settings.functions
     classes = parse_classes(settings.classes)
-    return await FunctionRegistry(
+    registry = FunctionRegistry(
         store,
         context.folder / FOLDER / "code",
         context.clock,
@@ -134,7 +144,9 @@ async def open_registry(
         events,
         most=most,
         check_policy=lambda name: load_policy(name, classes),
-    ).open()
+    )
+    registry.use_secrets(secrets)
+    return await registry.open()
 
 
 async def start(
@@ -145,6 +157,7 @@ async def start(
     *,
     url: str,
     leads: Callable[[], bool],
+    check_prewarm: Callable[[Function, int], None],
 ) -> FunctionsParts:
     """Take calls where the control plane is, and run them if `runtime` has cells; else others do.
 
@@ -163,10 +176,11 @@ async def start(
         every_s=context.settings.functions.repair_s,
         leads=leads,
     )
-    here.members.listen(replicator.look_soon)
+    here.members.listen(replicator.check_soon)
     parts.loops.forever("copies of code", replicator.run)
     service = RegistryFunctionService(registry, parts.invoker, parts.hosts, here.member, replicator)
-    return parts.served(context, service, url)
+    served = parts.served(context, service, url)
+    return replace(served, routes=replace(served.routes, check_prewarm=check_prewarm))
 
 
 async def start_replica(
@@ -178,7 +192,7 @@ async def start_replica(
     server: str,
     url: str,
 ) -> FunctionsParts:
-    """Take calls on a node, which knows the functions as it was told of them by `server`."""
+    """Take calls on a node, which has the functions from `server`."""
     context.undo.push_async_callback(copies.close)
     parts = await _assemble(context, copies, here, runtime)
     parts.loops.forever("copies of functions", lambda: copies.run(parts.invoker.code_in_use))
@@ -213,6 +227,10 @@ async def _assemble(
 ) -> _InvocationParts:
     settings, clock, undo, member = context.settings.functions, context.clock, context.undo, here.member
     hosts = await _open_hosts(context, runtime, member.memory)
+    if runtime is not None and runtime.engine is not None:
+        runtime.engine.secrets.values.add_user(
+            lambda: (ref for function in functions.all_known() for ref in refs_of(function))
+        )
     access = MemberLinkAccess(here.members, here.revocations)
     links = LinkPool(
         member.node, here.dialling, clock, settings, timeout_s=settings.neighbour_timeout_s, access=access
@@ -255,9 +273,9 @@ async def _assemble(
 
     here.members.listen(follow)
     follow()
-    # Ids tell where they are from if anybody else can ask.
+    # Ids name their origin if there may be other members.
     new_id = results.new_id if here.listening is None else id_maker(member.node)
-    asynchronous = await AsyncCallRunner.open(context.folder / FOLDER, router, clock, settings, new_id)
+    asynchronous = await AsyncCallRunner(context.folder / FOLDER, router, clock, settings, new_id).open()
     stop_s = context.settings.stop_timeout_s * _STOP_SHARE
 
     async def close() -> None:
@@ -271,11 +289,11 @@ async def _assemble(
     loops.forever("pool of workers", invoker.run)
     loops.forever("neighbours", router.run)
     loops.forever("async calls", asynchronous.run)
-    # What comes of async calls goes to a second member.
+    # Results of async calls are copied to a second member.
     result_copies = ResultCopies(
         links, lambda: [peer.member for peer in places.peers.values()], asynchronous.store, clock
     )
-    asynchronous.listen(result_copies.look_soon)
+    asynchronous.listen(result_copies.check_soon)
     here.members.listen(result_copies.members_changed)
     loops.forever("copies of results", result_copies.run)
     if here.listening is not None:
@@ -295,15 +313,24 @@ async def _open_hosts(context: RoleContext, runtime: NodeRuntimeParts | None, me
     logs = FunctionLogs(folder / "logs", settings.log_bytes)
     containers: ContainerWorkers | None = None
     if engine is not None:
-        # First, since the cell that they are in is made anew by the next step.
+        # First, because the next step creates their cell again.
         containers = await ContainerWorkers(
-            engine.containers, engine.images, settings, clock, logs, inside=POOL, folder=folder
+            engine.containers,
+            engine.images,
+            settings,
+            clock,
+            logs,
+            inside=POOL,
+            folder=folder,
+            images_of=engine.images_of,
         ).open()
     network = (
         engine.network if engine is not None else "containers cannot be run here, and so have no network"
     )
     processes = await ProcessWorkers(
-        WorkerDeps(runtime.cells, network, logs, clock, folder),
+        WorkerDeps(
+            runtime.cells, network, logs, clock, folder, secrets=None if engine is None else engine.secrets
+        ),
         settings,
         memory_mb=memory_mb,
         kind_of=lambda runtime: runtimes.find(runtime).kind,

@@ -1,7 +1,6 @@
-"""The whole HTTP side as one ASGI app: every endpoint with what it works with, behind one dispatcher.
+"""The HTTP application: the endpoints of all dialects with their contexts, behind one dispatcher.
 
-Called once by the daemon. Which endpoints there are is told by their rooms; what a caller may do, by
-`skerry.transport.access.rules`, without whose row nothing is built.
+Called once by the daemon. Every endpoint must have a row in `skerry.transport.access.rules`.
 """
 
 from __future__ import annotations
@@ -25,8 +24,16 @@ from skerry.wire.own.jobs import routes as job_routes
 from skerry.wire.own.jobs.context import JobContext
 from skerry.wire.own.market import routes as market_routes
 from skerry.wire.own.market.context import MarketContext
+from skerry.wire.own.namespaces import endpoints as namespace_endpoints
+from skerry.wire.own.namespaces.endpoints import NamespaceContext
+from skerry.wire.own.secrets import routes as secret_routes
+from skerry.wire.own.secrets.context import SecretContext
 from skerry.wire.own.services import routes as service_routes
 from skerry.wire.own.services.context import ServiceContext
+from skerry.wire.own.snapshots import routes as snapshot_routes
+from skerry.wire.own.snapshots.context import SnapshotContext
+from skerry.wire.own.volumes import routes as volume_routes
+from skerry.wire.own.volumes.context import VolumeContext
 from skerry.wire.rear import routes as rear_routes
 from skerry.wire.rear.context import RearContext
 from skerry.wire.serverledge import routes as serverledge_routes
@@ -34,10 +41,15 @@ from skerry.wire.serverledge.context import ServerledgeContext
 
 
 class OwnerContexts(NamedTuple):
-    """Of what makes instances of its own: services, and jobs with their schedules."""
+    """Of what makes instances of its own: services, and jobs with their schedules; of namespaces; and of the
+    secrets and volumes that instances use."""
 
     services: ServiceContext
     jobs: JobContext
+    namespaces: NamespaceContext
+    secrets: SecretContext
+    volumes: VolumeContext
+    snapshots: SnapshotContext
 
 
 def build_app(
@@ -51,22 +63,26 @@ def build_app(
     owners: OwnerContexts,
     own_names: Callable[[], frozenset[str]] = frozenset,
 ) -> HttpDispatcher:
-    """The app that `HttpServer` serves; `own_names` is asked when somebody calls this server by a name.
+    """The app that `HttpServer` serves; `own_names` is called for the Host check of names.
 
-    Without `serverledge` this server has no functions, and without `rear` and `market` no market, for other
-    clouds and for its own people; it says so where they are asked for.
+    Without `serverledge` this server has no functions, and without `rear` and `market` no market; those
+    routes then say so.
     """
     plane = own.plane
     settings = plane.settings.http
-    rooms: list[tuple[Iterable[Endpoint], Any]] = [
+    dialects: list[tuple[Iterable[Endpoint], Any]] = [
         (own_routes.ENDPOINTS, own),
         (kudo_routes.ENDPOINTS, kudo),
         (service_routes.ENDPOINTS, owners.services),
         (job_routes.ENDPOINTS, owners.jobs),
+        (namespace_endpoints.ENDPOINTS, owners.namespaces),
+        (secret_routes.ENDPOINTS, owners.secrets),
+        (volume_routes.ENDPOINTS, owners.volumes),
+        (snapshot_routes.ENDPOINTS, owners.snapshots),
     ]
     routes = [
         build_route(declared, OWN, context, settings)
-        for endpoints, context in rooms
+        for endpoints, context in dialects
         for declared in endpoints
         if declared is not health.healthz
     ]
@@ -91,7 +107,7 @@ def build_app(
 def build_node_app(
     settings: Settings, clock: Clock, gate: AccessGate, serverledge: ServerledgeContext | None
 ) -> HttpDispatcher:
-    """The app of a node, which has functions alone, and tells how it is."""
+    """The application of a node, which has only functions and health."""
     routes = [build_route(about.show_metrics, OWN, None, settings.http)]
     routes.extend(serverledge_routes.build_routes(serverledge, settings))
     return HttpDispatcher(

@@ -1,12 +1,11 @@
 """Jobs and schedules of this process, and the calls of functions that schedules make.
 
-Called by `skerry.daemon.control_plane`; the calls begin when functions are there
+Called by `skerry.daemon.control_plane`; the calls begin when functions are ready
 (`skerry.daemon.server_role`). Every server serves all of it and makes its own calls; one of them leads.
 """
 
 from __future__ import annotations
 
-import asyncio
 from dataclasses import dataclass
 
 from skerry.control.instance_index import InstanceTable
@@ -19,15 +18,17 @@ from skerry.control.schedules.controller import CallNames, ScheduleController
 from skerry.control.schedules.registry import ScheduleRegistry
 from skerry.control.schedules.table import ScheduleTable
 from skerry.daemon.server_base import ServerBase
+from skerry.daemon.volumes import VolumeParts
 from skerry.functions.asynchronous.runner import AsyncCallRunner
 from skerry.functions.continuum.replica_placement import origin_suffix
 from skerry.functions.registry.registry import FunctionRegistry
 from skerry.model.calls import CallRequest, CallState
 from skerry.model.ids import FunctionName
+from skerry.model.jobs import Job
+from skerry.model.schedules import Schedule
+from skerry.model.secret_versions import SecretVersions
 from skerry.model.settings import FunctionSettings
 from skerry.wire.own.jobs.context import JobContext
-
-_WAIT_S = 600.0  # for the end of a call, before it is asked for again
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,6 +46,18 @@ class JobParts:
         """When what is in the store is known."""
         await self._jobs.ready()
         await self._schedules.ready()
+
+    @property
+    def tables(self) -> tuple[JobTable, ScheduleTable]:
+        return self._jobs, self._schedules
+
+    def jobs(self) -> list[Job]:
+        """All jobs."""
+        return self._jobs.values()
+
+    def schedules(self) -> list[Schedule]:
+        """All schedules."""
+        return self._schedules.values()
 
     def lead(self, leader: LeaderElection) -> None:
         """Begin to make tries and runs, while this server leads."""
@@ -65,46 +78,67 @@ class LocalFunctionCaller:
 
     def __init__(self, mark: str, runner: AsyncCallRunner, settings: FunctionSettings) -> None:
         self.mark = mark
-        self.remembered_s = settings.result_ttl_s
+        self.known_for_s = settings.result_ttl_s
         self._runner = runner
 
     async def accept(self, id: str, function: FunctionName, parameters: bytes) -> None:
         await self._runner.accept(CallRequest(function, parameters), id=id)
 
     async def outcome(self, id: str) -> CallOutcome | None:
-        polled = await self._runner.poll(id, wait_s=_WAIT_S)
-        while polled is not None and polled.state.is_pending:
-            await asyncio.sleep(0)  # also if a wait ends at once, others go on
-            polled = await self._runner.poll(id, wait_s=_WAIT_S)
-        if polled is None or polled.state is CallState.EXPIRED:
+        result = await self._runner.result(id)
+        if result is None or result.state is CallState.EXPIRED:
             return None
-        error = polled.report.answer.error if polled.report is not None else ""
+        error = result.report.answer.error if result.report is not None else ""
         last_line = error.strip().rpartition("\n")[2]
-        return CallOutcome(polled.state is CallState.DONE, last_line)
+        return CallOutcome(result.state is CallState.DONE, last_line)
 
 
-def start(base: ServerBase, instances: InstanceTable, functions: FunctionRegistry) -> JobParts:
+def start(
+    base: ServerBase,
+    instances: InstanceTable,
+    functions: FunctionRegistry,
+    secrets: SecretVersions,
+    volumes: VolumeParts,
+) -> JobParts:
     """Begin to read what is in the store."""
     store, events, clock = base.store, base.events, base.clock
     settings, settled = base.settings, base.history.settled
-    jobs, schedules = JobTable(store), ScheduleTable(store)
+    jobs = volumes.templates.jobs = JobTable(store)
+    schedules = volumes.templates.schedules = ScheduleTable(store)
     calls = CallNames(
         origin_suffix(base.node),
-        # It may wait for so long, run for so long, and be told late.
+        # It may wait for so long, run for so long, and its result may come late.
         2 * settings.functions.result_ttl_s + settings.functions.call_timeout_s,
     )
+    controller = JobController(
+        store, events, clock, settings.fleet, jobs=jobs, instances=instances, settled=settled
+    )
+    controller.follow_quotas(store.quotas)
     parts = JobParts(
         JobContext(
-            JobRegistry(store, events, clock, jobs, instances),
-            ScheduleRegistry(store, events, clock, schedules, lambda name: functions.get(name) is not None),
+            JobRegistry(store, events, clock, jobs, instances, secrets=secrets, mounts=volumes.registry),
+            ScheduleRegistry(
+                store,
+                events,
+                clock,
+                schedules,
+                lambda name: functions.get(name) is not None,
+                secrets=secrets,
+            ),
             clock,
         ),
         base,
         jobs,
         schedules,
-        JobController(store, events, clock, settings.fleet, jobs=jobs, instances=instances, settled=settled),
+        controller,
         ScheduleController(
-            store, events, clock, schedules=schedules, jobs=jobs, calls=calls, settled=settled
+            store,
+            events,
+            clock,
+            schedules=schedules,
+            jobs=jobs,
+            calls=calls,
+            settled=settled,
         ),
     )
     base.loops.forever("jobs", jobs.run, critical=True)

@@ -1,8 +1,8 @@
 """The market of this cloud: its key, the ledger of what it offers and has sold, what it lends and borrows.
 
-Called by `skerry.daemon.server_role`. Every server of a cloud sells from the one ledger in the store, keeps
-what is promised, and buys; the one that leads minds deadlines, lends, offers, keeps sessions with borrowed
-nodes, and undoes what others left behind.
+Called by `skerry.daemon.server_role`. Every server of a cloud sells from the one ledger in the store,
+reserves what is sold, and buys; the leader checks deadlines, creates contract cells, publishes offers, keeps
+sessions with borrowed nodes, and undoes abandoned deals.
 """
 
 from __future__ import annotations
@@ -13,6 +13,7 @@ from dataclasses import dataclass
 from functools import partial
 from urllib.parse import urlsplit
 
+from skerry.control.volumes.conditions import ConditionsWithoutVolumes
 from skerry.daemon.control_plane import ControlPlaneParts
 from skerry.daemon.server_base import ServerBase
 from skerry.kit import ulid
@@ -96,7 +97,8 @@ async def start(base: ServerBase, fleet: ControlPlaneParts) -> MarketParts:
     buyer = await _start_buyer(base, fleet, ledger, key)
 
     def shortage(flavor: Offer) -> str:
-        return node_offers.shortage(ledger.flavors(), flavor, node_capacity.node_resources(fleet.nodes))
+        nodes, gpus = node_capacity.node_resources(fleet.nodes), node_capacity.node_gpus(fleet.nodes)
+        return node_offers.shortage(ledger.flavors(), flavor, nodes, gpus)
 
     return MarketParts(rear, MarketContext(ledger, buyer, allowlist, key.cloud, new_id, shortage))
 
@@ -104,26 +106,27 @@ async def start(base: ServerBase, fleet: ControlPlaneParts) -> MarketParts:
 def start_provider(
     base: ServerBase, fleet: ControlPlaneParts, ledger: Ledger, key: SigningKey, *, name: str, url: str
 ) -> ContractTunnelServer:
-    """Lend what is sold, keep what is promised and offer what is free, from now on; gives who lets buyers in.
-    The tables and the ledger must be ready. `name` and `url` are those of this server. Raises `Invalid` if
-    the settings name no price.
+    """Create contract cells, reserve what is sold and publish offers, from now on; returns the tunnel server
+    for buyers. The tables and the ledger must be ready. `name` and `url` are those of this server. Raises
+    `Invalid` if the settings name no price.
     """
     settings = base.settings.market
     if settings.sell_percent:
         node_offers.price_of(settings)
     ReservedCapacitySync(ledger, fleet.reconciler.reserve).follow()
-    NodeCapacity(ledger, fleet.instance_table, fleet.nodes).follow()
+    conditions = ConditionsWithoutVolumes(fleet.nodes, fleet.volumes.table)
+    NodeCapacity(ledger, fleet.instance_table, conditions).follow()
     lender = ContractCellController(ledger, ContractCells(fleet.instances, fleet.instance_table, base.clock))
-    offering = OfferController(ledger, fleet.instance_table, fleet.nodes, settings, provider=key.cloud)
-    visits = BuyerHeartbeats(base.store, ledger, settings)
-    for named, run in (("lending", lender.run), ("offering", offering.run), ("visits", visits.run)):
+    offering = OfferController(ledger, fleet.instance_table, conditions, settings, provider=key.cloud)
+    heartbeats = BuyerHeartbeats(base.store, ledger, settings)
+    for named, run in (("lending", lender.run), ("offering", offering.run), ("visits", heartbeats.run)):
         base.loops.forever(named, partial(fleet.leader.run_while_leading, named, run))
     return ContractTunnelServer(
         ledger,
         ContractCredentials(key),
         fleet.instances,
         fleet.tunnels,
-        visits,
+        heartbeats,
         provider=key.cloud,
         name=name,
         url=url,
@@ -139,7 +142,7 @@ async def _start_buyer(
     clients = RearClientPool(RequestSigner(key, clock), timeout_s=settings.deal_timeout_s)
     base.undo.push_async_callback(clients.close)
     # Entered after it, so that it is left before it: these loops must not outlive their connections.
-    errands = await base.undo.enter_async_context(TaskSupervisor("borrowing", clock=clock))
+    loops = await base.undo.enter_async_context(TaskSupervisor("borrowing", clock=clock))
     lister = OfferSearch(
         peers,
         clients,
@@ -162,7 +165,7 @@ async def _start_buyer(
     base.loops.forever("loans", contracts.run, critical=True)
     await base.loops.unless_failed(peers.ready())
     await base.loops.unless_failed(contracts.ready())
-    errands.forever("deals", buyer.run)
+    loops.forever("deals", buyer.run)
     for named, run in (("overdue deals", buyer.lead), ("doors", borrower.run)):
-        errands.forever(named, partial(fleet.leader.run_while_leading, named, run))
+        loops.forever(named, partial(fleet.leader.run_while_leading, named, run))
     return BuyerService(contracts, peers, lister, buyer, clients, key, clock, settings)

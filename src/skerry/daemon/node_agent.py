@@ -1,12 +1,12 @@
 """This machine as a node of a cloud: the instances it is ordered to run, and its session with the server.
 
-Called by both roles where there are containers. What runs goes on whether or not there is a
-server, and whether or not there is this process. Cells that are lent are instances too, and whoever borrows
-one comes to it by a tunnel of that session.
+Called by both roles where there are containers. Instances keep running without a server, and without this
+process. Leased cells are instances too, and buyers reach them by a tunnel of that session.
 """
 
 from __future__ import annotations
 
+import asyncio
 import dataclasses
 import ssl
 from dataclasses import dataclass
@@ -18,6 +18,7 @@ from skerry.daemon.role_parts import RoleContext
 from skerry.kit.disk_monitor import DiskMonitor
 from skerry.kit.tasks import TaskSupervisor
 from skerry.model import errors, ids
+from skerry.model.container_options import NodeFeature
 from skerry.model.members import ContinuumMember
 from skerry.model.node_messages import NodeHello
 from skerry.node.agent import agent
@@ -28,6 +29,7 @@ from skerry.node.agent.revocations import RevocationList
 from skerry.node.agent.server_addresses import ServerAddressCache
 from skerry.node.agent.session import AgentHooks, MemberListener
 from skerry.node.guests.leased_cells import LeasedCells
+from skerry.node.volumes.task_handler import VolumeTaskHandler
 from skerry.transport.links.nodes.client import GrpcControlDialer
 from skerry.transport.links.nodes.tunnel_connection import TunnelConnection
 
@@ -38,8 +40,8 @@ class ServerLink:
 
     servers: ServerAddressCache
     tls: ssl.SSLContext
-    revocations: RevocationList | None = None  # told which certificates are to be refused
-    listener: MemberListener | None = None  # told who takes calls of functions, and which there are
+    revocations: RevocationList | None = None  # gets revoked certificates
+    listener: MemberListener | None = None  # gets members and functions
 
 
 async def start(
@@ -50,9 +52,9 @@ async def start(
     disk: DiskMonitor,
     loops: TaskSupervisor,
 ) -> None:
-    """Go on with what was ordered, and stay in touch with one of the servers, which gives this node its
-    subnet, if possible the one that its operator wants. Of the machine's memory, what the workers of `member`
-    may have is not for instances. What is wrong with the `disk` is told."""
+    """Continue with the present orders, and keep a session with one of the servers, which assigns the subnet,
+    if possible the configured one. The memory of the workers of `member` is not for instances. Problems of
+    the `disk` are reported."""
     settings, folder, clock, undo = context.settings, context.folder, context.clock, context.undo
     revocations, subnet = link.revocations, settings.network.subnet
     labels = _parse_labels(settings.node.labels)
@@ -68,23 +70,39 @@ async def start(
     ).open()
     undo.push_async_callback(leased_cells.close)
     instances = await NodeInstances(
-        folder / "instances", InstanceBackends(engine.containers, engine.images, leased_cells), clock
+        folder / "instances",
+        InstanceBackends(
+            engine.containers, engine.images, leased_cells, engine.secrets.values, engine.images_of
+        ),
+        clock,
     ).open()
     undo.push_async_callback(instances.close)
+
+    volume_tasks = None
+    if engine.volumes is not None:
+        volume_tasks = VolumeTaskHandler(engine.volumes.store, folder, settings.snapshots, clock)
+        await asyncio.to_thread(volume_tasks.open)
+        undo.push_async_callback(volume_tasks.close)
 
     async def assign(given: str) -> None:
         await engine.network.use(given)
         await engine.subnet.save(given)
 
     def describe() -> NodeHello:
+        machine, volumes = agent.facts(), engine.volumes
+        more: tuple[NodeFeature, ...] = (NodeFeature.SECRETS,)
+        if volumes is not None:
+            more += (NodeFeature.VOLUMES, NodeFeature.SNAPSHOTS)
         hello = NodeHello(
             name=member.name,
             facts=replace(
-                agent.facts(),
+                machine,
+                features=(*machine.features, *more),
                 runtime=engine.version,
                 userns=engine.has_userns,
-                warnings=(*engine.warnings, *_subnet_warnings(subnet, engine)),
+                warnings=(*engine.warnings, *_subnet_warnings(subnet, engine), *engine.devices.warnings),
                 disk_pressure=disk.condition,
+                devices=engine.devices.names,
             ),
             labels=dict(labels),
             subnet=subnet or engine.network.subnet,
@@ -95,17 +113,31 @@ async def start(
         )
         offers_disk = engine.containers.takes_disk_limits
         return agent.describe_node(
-            hello, folder, instances, reserved_mb=member.memory, offers_disk=offers_disk
+            hello,
+            folder,
+            instances.disk_bytes + (0 if volumes is None else volumes.disk_bytes),
+            reserved_mb=member.memory,
+            offers_disk=offers_disk,
         )
 
-    hooks = AgentHooks(describe, lambda: disk.condition, assign, member=link.listener)
+    def condition() -> str:
+        return "\n".join((disk.condition, *engine.devices.warnings, *engine.devices.names))
+
+    hooks = AgentHooks(
+        describe,
+        condition,
+        assign,
+        member=link.listener,
+        secrets=engine.secrets.values,
+        volumes=engine.volumes,
+    )
     if revocations is not None:
         hooks = dataclasses.replace(hooks, revoke=revocations.add, revoked=lambda: revocations.all)
     control = agent.NodeAgent(
         link.servers,
         lambda address: GrpcControlDialer(address, link.tls),
         instances,
-        TunnelHandler(instances, engine.containers, leased_cells),
+        TunnelHandler(instances, engine.containers, leased_cells, volume_tasks),
         hooks,
         clock,
     )

@@ -46,6 +46,8 @@ MEMBERSHIP_FOLDER: Final = "node"
 SERVERS_FILE: Final = "servers.json"
 _SETTINGS_FILE: Final = "settings.json"  # in the folder of the membership
 _IMAGES: Final = "images"
+# What users keep on a node. It stays: it is deleted by orders of its own, or by hand.
+_DATA: Final = ("volumes", "snapshots")
 # What a node makes in its data folder, besides its membership, its lock, and images, which any cloud can use.
 _RUNTIME: Final = (
     "instances",
@@ -54,6 +56,7 @@ _RUNTIME: Final = (
     "containers",
     "network",
     "cells",
+    "volume-operations",
     containers.SUBNET_FILE,
     SERVERS_FILE,
 )
@@ -68,7 +71,7 @@ _REST: Final = (
 )  # in this order; the lock is held until then
 _REACH_S: Final = 5.0
 _STOP_MARGIN_S: Final = 5.0  # beyond the time that a process has for a clean stop
-_LOOK_S: Final = 0.1
+_POLL_S: Final = 0.1
 
 LeaveProgress = Callable[[str], None]
 
@@ -79,12 +82,11 @@ class LeaveOptions:
 
     drains: bool = True
     within_s: float = 0.0  # for the drain; 0: as long as the server's `fleet.drain_s`
-    force: bool = False  # also if no server can be told
+    force: bool = False  # also if no server can be reached
 
 
 def save_settings(folder: Path, settings: Settings) -> None:
-    """Note with which settings this node runs, so that `leave` finds all of it without being told them
-    again."""
+    """Store the settings of this node, so that `leave` finds everything."""
     files.write_atomically(
         folder / MEMBERSHIP_FOLDER / _SETTINGS_FILE, json_codec.encode(settings), files.PRIVATE
     )
@@ -99,7 +101,7 @@ def read_settings(folder: Path, otherwise: Settings) -> Settings:
 
 
 def find(folder: Path, clock: Clock) -> JoinRecord | None:
-    """Which node this folder is of; None if it is of one that has left in part. Raises NotFound or
+    """The node of this folder; None if it has left in part. Raises NotFound or
     FailedPrecondition if there is nothing to leave."""
     if folder.exists() and os.geteuid() not in (0, folder.stat().st_uid):
         raise errors.FailedPrecondition(f"{folder} belongs to another user; do this as that user, or as root")
@@ -118,7 +120,7 @@ async def leave(
 ) -> None:
     """Take this machine out of its cloud, and everything of Skerry off it. May be repeated if it fails."""
     place = find(folder, clock)
-    missed = ""  # why the cloud does not know of it
+    missed = ""  # why the cloud was not informed
     if place is not None:
         missed = await _at_server(place, _drain(folder, clock, place, options, report), options)
     lock = await _stop_process(folder, settings.stop_timeout_s + _STOP_MARGIN_S, report)
@@ -135,7 +137,7 @@ async def leave(
     _remove_folder(folder, report)
     if place is not None and missed:
         report(
-            f"No server was told ({missed}). To take this node off the cloud's list, run there: "
+            f"No server was informed ({missed}). To take this node off the cloud's list, run there: "
             f"skerry node remove {place.node} --force"
         )
 
@@ -166,6 +168,9 @@ async def remove_runtime(settings: Settings, folder: Path, clock: Clock) -> None
     _unmount_below(folder)
     for name in _RUNTIME:
         await asyncio.to_thread(tree_size.remove, folder / name)
+    for name in _DATA:
+        with suppress(OSError):  # it is not empty, or was never there
+            (folder / name).rmdir()
 
 
 async def _remove_running(settings: Settings, folder: Path, clock: Clock) -> None:
@@ -208,7 +213,12 @@ def _remove_folder(folder: Path, report: LeaveProgress) -> None:
     try:
         folder.rmdir()
     except OSError:
-        others = sorted(path.name for path in folder.iterdir())
+        remaining = sorted(path.name for path in folder.iterdir())
+        for name in set(_DATA).intersection(remaining):
+            report(f"Data of {name} are still in {folder / name}; remove them by hand.")
+        others = [name for name in remaining if name not in _DATA]
+        if not others:
+            return
         report(
             f"Nothing of Skerry is left here. In {folder} there is still, from others: {', '.join(others)}"
         )
@@ -217,33 +227,33 @@ def _remove_folder(folder: Path, report: LeaveProgress) -> None:
 
 
 async def _stop_process(folder: Path, within_s: float, report: LeaveProgress) -> files.FolderLock:
-    """End the process that has the folder, if there is one; the folder's lock, so that none starts
+    """Stop the process that holds the folder, if there is one; returns the folder's lock, so that none starts
     meanwhile."""
     lock = files.FolderLock(folder)
-    asked = 0
+    stopped_pid = 0
     async with _deadline(
-        within_s, lambda: f"process {asked} has not ended within {within_s:g} s; stop it first"
+        within_s, lambda: f"process {stopped_pid} has not ended within {within_s:g} s; stop it first"
     ):
         while True:
             try:
                 lock.acquire()
                 return lock
             except files.FolderLocked as held:
-                if held.pid and held.pid != asked and _has_open(held.pid, folder / "lock"):
+                if held.pid and held.pid != stopped_pid and _has_open(held.pid, folder / "lock"):
                     report(f"stopping process {held.pid}")
                     os.kill(held.pid, signal.SIGTERM)
-                    asked = held.pid
-            await asyncio.sleep(_LOOK_S)
+                    stopped_pid = held.pid
+            await asyncio.sleep(_POLL_S)
     raise AssertionError("left by return or by an error")
 
 
 @asynccontextmanager
-async def _deadline(within_s: float, say: Callable[[], str]) -> AsyncIterator[None]:
+async def _deadline(within_s: float, message: Callable[[], str]) -> AsyncIterator[None]:
     try:
         async with asyncio.timeout(within_s):
             yield
     except TimeoutError:
-        raise errors.TimedOut(say()) from None
+        raise errors.TimedOut(message()) from None
 
 
 def _has_open(pid: int, path: Path) -> bool:
@@ -259,7 +269,7 @@ def _has_open(pid: int, path: Path) -> bool:
 async def _drain(
     folder: Path, clock: Clock, place: JoinRecord, options: LeaveOptions, report: LeaveProgress
 ) -> None:
-    """Have the server empty this node, if it runs; at least see that a server can be told."""
+    """Have the server drain this node, if it runs; at least check that a server can be reached."""
     async with _server(folder, clock, place, report) as channel:
         if not options.drains or not _is_running(folder):
             return
@@ -277,7 +287,7 @@ async def _drain(
 async def _unregister(folder: Path, clock: Clock, place: JoinRecord, report: LeaveProgress) -> None:
     async with _server(folder, clock, place, report) as channel:
         left = await departure.leave(channel)
-    NodeIdentity(folder / MEMBERSHIP_FOLDER, clock).forget()  # so that who repeats this does not ask again
+    NodeIdentity(folder / MEMBERSHIP_FOLDER, clock).forget()  # so that a repetition skips this
     placed = f"; instances to be placed elsewhere: {left}" if left else ""
     report(f"node {place.name} ({place.node}) is unregistered, and its certificate revoked{placed}")
 

@@ -6,6 +6,8 @@ import asyncio
 import os
 import socket
 from contextlib import suppress
+from dataclasses import dataclass
+from typing import Any
 
 from skerry.daemon import functions, node_agent, node_leave, node_runtime
 from skerry.daemon.functions import LocalMember
@@ -26,7 +28,7 @@ from skerry.model import errors
 from skerry.model.ids import NodeId
 from skerry.model.invitations import JoinCredentials
 from skerry.node.agent.certificates import CertificateVerifier
-from skerry.node.agent.node_identity import NodeIdentity
+from skerry.node.agent.node_identity import JoinRecord, NodeIdentity
 from skerry.node.agent.revocations import RevocationList
 from skerry.node.agent.server_addresses import ServerAddressCache
 from skerry.transport import addresses
@@ -35,47 +37,45 @@ from skerry.transport.grpc import channels
 from skerry.transport.http.server import HttpServer
 
 
-async def start(context: RoleContext, admission: JoinCredentials) -> RoleHandle:
-    """Join the cloud that `admission` is for, or go on in it, and run what its servers order."""
-    settings, folder, clock, undo = context.settings, context.folder, context.clock, context.undo
-    http_socket = None
-    if settings.node.http:
-        gate.check_exposure(addresses.split_host_port(settings.node.http, "--http")[0], tls=False)
-        http_socket = undo.enter_context(addresses.bind(settings.node.http, "--http"))
-    membership = NodeIdentity(folder / "node", clock)
-    name = node_name(settings, socket.gethostname())
-    place = await membership.join(
-        settings.node.join, admission.token, name, fingerprint=admission.fingerprint
-    )
-    if membership.left_cloud:
-        await node_leave.remove_runtime(settings, folder, clock)
-        (folder / "node" / REVOKED_FILE).unlink(missing_ok=True)
-    node_leave.save_settings(folder, settings)
-    host = await asyncio.to_thread(addresses.local_address, place.grpc)  # may ask a name server
-    neighbours_socket = functions.bind_member_socket(context, host)
-    servers = ServerAddressCache(place.grpc, folder / node_leave.SERVERS_FILE, also=place.also)
-    revocations = RevocationList(folder / "node" / REVOKED_FILE, clock)
+@dataclass(frozen=True, slots=True)
+class _Membership:
+    """This machine as a node of its cloud: its identity, and what it knows of servers and revocations."""
 
-    async def renew(request: bytes) -> bytes:
-        *others, last = servers.addresses
+    name: str
+    identity: NodeIdentity
+    record: JoinRecord
+    servers: ServerAddressCache
+    revocations: RevocationList
+
+    async def renew(self, request: bytes) -> bytes:
+        """A new certificate from the first server that answers."""
+        *others, last = self.servers.addresses
         for address in others:
             with suppress(errors.Unavailable, errors.TimedOut):
-                return await _renew_at(address, membership, request)
-        return await _renew_at(last, membership, request)
+                return await _renew_at(address, self.identity, request)
+        return await _renew_at(last, self.identity, request)
 
-    loops = await undo.enter_async_context(TaskSupervisor("node", clock=clock))
-    loops.forever("certificate", lambda: membership.run(renew))
+
+async def start(context: RoleContext, admission: JoinCredentials) -> RoleHandle:
+    """Join the cloud that `admission` is for, or continue in it, and run what its servers order."""
+    settings, folder, clock = context.settings, context.folder, context.clock
+    http_socket = _bind_http(context)
+    membership = await _join(context, admission)
+    host = await asyncio.to_thread(addresses.local_address, membership.record.grpc)  # may ask a name server
+    neighbours_socket = functions.bind_member_socket(context, host)
+    loops = await context.undo.enter_async_context(TaskSupervisor("node", clock=clock))
+    loops.forever("certificate", lambda: membership.identity.run(membership.renew))
     disk = await watch_disk(folder, loops)
     unix_path = addresses.unix_socket(settings.grpc.socket, folder)
     access_gate = gate.AccessGate(
-        CertificateVerifier(place.node, clock, revocations),
+        CertificateVerifier(membership.record.node, clock, membership.revocations),
         os.geteuid(),
         local_trust=settings.identity.local_trust,
     )
     node = await node_runtime.start(
         context,
         gate=access_gate,
-        tls=membership.serving_context,
+        tls=membership.identity.serving_context,
         socket_path=unix_path,
         checks={"disk": takes_writes(disk)},
         has_server=False,
@@ -84,48 +84,97 @@ async def start(context: RoleContext, admission: JoinCredentials) -> RoleHandle:
     url = f"http://{addresses.display_address(http_socket)}" if http_socket is not None else ""
     routes = None
     if node.cells is not None and node.engine is not None:
-        heard = await MemberSync.open(folder / functions.FOLDER, settings.functions, clock)
-        member = functions.describe_member(
-            NodeId(place.node), name, settings, neighbours_socket, runs_functions=True
+        synced = await MemberSync.open(folder / functions.FOLDER, settings.functions, clock)
+        here = _local_member(context, membership, synced, neighbours_socket)
+        served = await functions.start_replica(
+            context, synced.copies, here, node, server=membership.record.url, url=url
         )
-        here = LocalMember(
-            member,
-            heard.members,
-            membership.context,
-            membership.serving_context,
-            revocations,
-            neighbours_socket,
-            lambda: servers.addresses,
-        )
-        served = await functions.start_replica(context, heard.copies, here, node, server=place.url, url=url)
         routes = served.routes
         failures.append(served.failed)
-        link = ServerLink(servers, membership.context, revocations, heard)
-        await node_agent.start(context, node.engine, member, link, disk, loops)
+        link = ServerLink(membership.servers, membership.identity.context, membership.revocations, synced)
+        await node_agent.start(context, node.engine, here.member, link, disk, loops)
     if http_socket is not None:
         http = HttpServer(
             build_node_app(settings, clock, access_gate, routes),
             settings.http,
             trusted_uids=access_gate.trusted_uids,
         )
-        undo.push_async_callback(http.stop, settings.stop_timeout_s * DRAIN_SHARE)
+        context.undo.push_async_callback(http.stop, settings.stop_timeout_s * DRAIN_SHARE)
         await http.start(http_socket, None)
         failures.append(http.failed)
-    ready = {
-        "node": place.node,
-        "name": name,
-        "joined": membership.outcome,
-        "server": place.url,
+    ready = _ready(membership) | {
         "http": url,
-        "grpc": place.grpc,
         "socket": str(unix_path),
-        "ca": str(membership.authority_file),
-        "client_cert": str(membership.certificate_file),
-        "client_key": str(membership.key_file),
         "lacking": node.lacking,
         "warnings": node.warnings,
     }
     return ready, lambda: race(*(failed() for failed in failures))
+
+
+def _bind_http(context: RoleContext) -> socket.socket | None:
+    listen = context.settings.node.http
+    if not listen:
+        return None
+    gate.check_exposure(addresses.split_host_port(listen, "--http")[0], tls=False)
+    return context.undo.enter_context(addresses.bind(listen, "--http"))
+
+
+async def _join(context: RoleContext, admission: JoinCredentials) -> _Membership:
+    """Join, or find that this machine has joined before; what is left of another cloud is removed."""
+    settings, folder, clock = context.settings, context.folder, context.clock
+    identity = NodeIdentity(folder / "node", clock)
+    name = node_name(settings, socket.gethostname())
+    record = await identity.join(settings.node.join, admission.token, name, fingerprint=admission.fingerprint)
+    if identity.has_left_cloud:
+        await node_leave.remove_runtime(settings, folder, clock)
+        (folder / "node" / REVOKED_FILE).unlink(missing_ok=True)
+    node_leave.save_settings(folder, settings)
+    return _Membership(
+        name,
+        identity,
+        record,
+        ServerAddressCache(record.grpc, folder / node_leave.SERVERS_FILE, also=record.also),
+        RevocationList(folder / "node" / REVOKED_FILE, clock),
+    )
+
+
+def _local_member(
+    context: RoleContext,
+    membership: _Membership,
+    synced: MemberSync,
+    neighbours_socket: socket.socket | None,
+) -> LocalMember:
+    """This node as a member that runs functions."""
+    return LocalMember(
+        functions.describe_member(
+            NodeId(membership.record.node),
+            membership.name,
+            context.settings,
+            neighbours_socket,
+            runs_functions=True,
+        ),
+        synced.members,
+        membership.identity.context,
+        membership.identity.serving_context,
+        membership.revocations,
+        neighbours_socket,
+        lambda: membership.servers.addresses,
+    )
+
+
+def _ready(membership: _Membership) -> dict[str, Any]:
+    """The part of the ready file that is about the membership."""
+    identity, record = membership.identity, membership.record
+    return {
+        "node": record.node,
+        "name": membership.name,
+        "joined": identity.outcome,
+        "server": record.url,
+        "grpc": record.grpc,
+        "ca": str(identity.authority_file),
+        "client_cert": str(identity.certificate_file),
+        "client_key": str(identity.key_file),
+    }
 
 
 async def _renew_at(address: str, membership: NodeIdentity, request: bytes) -> bytes:

@@ -47,7 +47,7 @@ class NodeRuntimeParts:
     cells: Cells | None  # None: no cells here, and so nothing else
     engine: containers.ContainerEngine | None  # None: no containers here
     lacking: tuple[str, ...]  # what this machine cannot do, in plain sentences
-    warnings: tuple[str, ...]  # what makes it less safe than it could be, likewise
+    warnings: tuple[str, ...]  # security warnings, likewise
     failed: Callable[[], Awaitable[None]]  # raises when it cannot go on
 
 
@@ -127,8 +127,7 @@ async def open_cells(context: RoleContext, socket_path: Path) -> Cells:
 
 
 def cell_paths(paths: tuple[str, ...]) -> tuple[str, ...]:
-    """Those that can be shown to cells. What is not there now is told and passed over; what never can be is
-    refused."""
+    """Those that can be mounted in cells. Missing ones are logged and skipped; invalid ones are refused."""
     for path in paths:
         if not os.path.isabs(path):
             raise errors.Invalid(f"node.cell_paths: {path!r} must be an absolute path")

@@ -1,7 +1,7 @@
 """The OpenAPI 3.1 document, made from the endpoints' declarations and the access table.
 
-Served at `/openapi.json` and kept in `docs/openapi.json`. Nothing in it is written by hand but the words at
-the top, so it cannot say other than what is served.
+Served at `/openapi.json` and kept in `docs/openapi.json`. Only the text at the top is written by hand, so the
+rest always matches what is served.
 """
 
 from __future__ import annotations
@@ -24,7 +24,11 @@ from skerry.wire.kudo import routes as kudo_routes
 from skerry.wire.own import routes as own_routes
 from skerry.wire.own.jobs import routes as job_routes
 from skerry.wire.own.market import routes as market_routes
+from skerry.wire.own.namespaces import endpoints as namespace_endpoints
+from skerry.wire.own.secrets import routes as secret_routes
 from skerry.wire.own.services import routes as service_routes
+from skerry.wire.own.snapshots import routes as snapshot_routes
+from skerry.wire.own.volumes import routes as volume_routes
 from skerry.wire.rear import routes as rear_routes
 from skerry.wire.serverledge import routes as serverledge_routes
 
@@ -32,7 +36,7 @@ _DESCRIPTION = """\
 Skerry's own routes. Errors have one shape (`Problem`), with a `code` for programs and a sentence for \
 people. Every answer carries `X-Request-Id`; send your own to find the request in the log. Paths are the \
 same with and without a slash at the end. On loopback the user who runs Skerry, and root, need no token: \
-the kernel tells who is calling."""
+the kernel identifies the caller."""
 
 _NO_CONTENT = 204
 _SECURITY_SCHEMES = {
@@ -68,6 +72,10 @@ _GROUPS: Final = {
     "skerry.wire.own.services.endpoints": "services",
     "skerry.wire.own.jobs.job_endpoints": "jobs",
     "skerry.wire.own.jobs.schedule_endpoints": "schedules",
+    "skerry.wire.own.namespaces.endpoints": "namespaces",
+    "skerry.wire.own.secrets.endpoints": "secrets",
+    "skerry.wire.own.volumes.endpoints": "volumes",
+    "skerry.wire.own.snapshots.endpoints": "snapshots",
 }
 _SECURED: list[dict[str, list[str]]] = [{"token": []}, {"certificate": []}]
 _SIGNED: dict[str, list[str]] = {"proof": []}
@@ -78,9 +86,13 @@ def openapi_document() -> dict[str, Any]:
     return describe(
         [
             *own_routes.ENDPOINTS,
+            *namespace_endpoints.ENDPOINTS,
             *kudo_routes.ENDPOINTS,
             *service_routes.ENDPOINTS,
             *job_routes.ENDPOINTS,
+            *secret_routes.ENDPOINTS,
+            *volume_routes.ENDPOINTS,
+            *snapshot_routes.ENDPOINTS,
             *serverledge_routes.ENDPOINTS,
             *rear_routes.ENDPOINTS,
             *market_routes.ENDPOINTS,
@@ -90,7 +102,7 @@ def openapi_document() -> dict[str, Any]:
 
 @cache
 def openapi_bytes() -> bytes:
-    """The same as it is served. Made when first asked for: it takes a tenth as long as a start."""
+    """The document as bytes. Generated at the first request: it takes a tenth as long as a start."""
     return json_codec.encode(openapi_document())
 
 
@@ -191,7 +203,7 @@ def _parameters(part: str, schema: dict[str, Any]) -> list[dict[str, Any]]:
 def _responses(endpoint: Endpoint, schema_of: dict[Any, Any]) -> dict[str, Any]:
     usual: dict[str, Any] = {"description": "Done."}
     if endpoint.reply is StreamResponse:
-        usual["content"] = {endpoint.media: {}}  # OpenAPI 3.1 has no words for what comes bit by bit
+        usual["content"] = {endpoint.media: {}}  # OpenAPI 3.1 cannot describe streams
     elif endpoint.reply is RawBody:
         shape = "object" if endpoint.media == http_responses.JSON else "string"
         usual["content"] = {endpoint.media: {"schema": {"type": shape}}}

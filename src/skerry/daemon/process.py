@@ -1,7 +1,7 @@
-"""One running process: it holds its data folder, starts its role, says when it is ready, and stops in time.
+"""The process: it locks its data folder, starts its role, writes the ready file, and stops in time.
 
-`skerry.cli.commands.daemon` calls `run` with settings already read. What the process is made of is decided in
-`skerry.daemon.roles`; this module knows only how a process begins and ends.
+`skerry.cli.commands.daemon` calls `run` with the settings. `skerry.daemon.roles` has the parts; this module
+knows only how a process starts and stops.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ _LAST_RESORT_S = 2.0
 
 
 class ReadyDocument(msgspec.Struct, frozen=True, omit_defaults=True):
-    """What is told when everything serves: to the ready file, the data folder, and a person's terminal."""
+    """The content of the ready file: what is served where, also printed on a terminal."""
 
     pid: int
     role: str
@@ -76,7 +76,7 @@ def run(
     _provide_descriptors(settings)
     kept = DiskReserve(folder, settings.disk_reserve_mb << 20)
     missing = disk_monitor.START_BYTES - disk_monitor.free_bytes(folder)
-    if missing > kept.held:  # said before anything is made
+    if missing > kept.held:  # logged before anything is created
         raise errors.ResourcesExhausted(
             f"{disk_monitor.full(folder)}. Skerry needs {disk_monitor.START_BYTES >> 20} MB to start; "
             "another data folder is chosen with --data."
@@ -107,7 +107,7 @@ def _held(folder: Path) -> Iterator[None]:
 
 @contextmanager
 def _plain_disk_errors(folder: Path) -> Iterator[None]:
-    """A disk that refuses is told as that, and is no fault of the program."""
+    """Raise a clear error for a failing disk, which is no fault of the program."""
     try:
         yield
     except OSError as error:
@@ -151,14 +151,14 @@ async def _live(
         roles.start(role, settings, folder, clock=SystemClock(), admission=admission), stop.wait()
     )
     if running is True:
-        return 0  # told to stop while starting: what had begun was undone by the cancellation
+        return 0  # stopped while starting: the cancellation has undone what had begun
     try:
         ready = ReadyDocument(
             pid=os.getpid(), role=role, version=__version__, data=str(folder), **running.addresses
         )
         for path in ready_files:
             files.write_atomically(path, json_codec.encode(ready) + b"\n")
-        gc.freeze()  # what there is by now stays, and need not be looked at again for what can go
+        gc.freeze()  # present objects stay, and need not be scanned by the collector again
         log.info("process.ready", role=role, version=__version__, data=str(folder), **running.addresses)
         announce(ready)
         try:

@@ -37,21 +37,21 @@ class RoleContext:
 
 async def watch_disk(folder: Path, loops: TaskSupervisor) -> DiskMonitor:
     disk = DiskMonitor(folder, disk_reserve.current())
-    await disk.look()  # a reserve that is not there yet is no shortage
+    await disk.check()  # a reserve that is not allocated yet is no shortage
     loops.forever("disk", disk.run)
     return disk
 
 
 def takes_writes(disk: DiskMonitor) -> Callable[[], Awaitable[None]]:
     async def check() -> None:
-        if problem := await disk.look():
+        if problem := await disk.check():
             raise errors.Unavailable(problem)
 
     return check
 
 
 def node_id(folder: Path, clock: Clock) -> str:
-    """Which node this machine is, of a cloud whose server is here too; the same for as long as its data."""
+    """The node id of this machine in the cloud of its own server; stable with its data folder."""
     path = folder / "node.id"
     try:
         return ids.check_id(path.read_text().strip())

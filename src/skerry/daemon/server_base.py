@@ -13,6 +13,7 @@ from skerry.control.events.log import EventLog
 from skerry.control.identity import server_certificates
 from skerry.control.identity.authenticator import Authenticator
 from skerry.control.identity.server_certificates import ServerCertificates
+from skerry.control.namespaces.admission import AdmissionStore
 from skerry.control.recovery.store_history import StoreHistory
 from skerry.daemon.functions import bind_member_socket
 from skerry.daemon.role_parts import REVOKED_FILE, RoleContext, node_id, takes_writes, watch_disk
@@ -25,14 +26,13 @@ from skerry.model.ids import NodeId
 from skerry.model.settings import Settings
 from skerry.node.agent.revocations import RevocationList
 from skerry.store.factory import open_store
-from skerry.store.protocol import Store
 from skerry.store.sqlite.store import SqliteStore
 from skerry.transport import addresses, host_identity
 from skerry.transport.access import gate
 from skerry.transport.grpc import health
 from skerry.transport.host_identity import HostIdentity
 
-_ADDRESSES_S = 15.0  # how often it is looked whether this machine has other addresses
+_ADDRESSES_S = 15.0  # how often the addresses of this machine are checked
 _HISTORY_FILE = "history.json"  # in the data folder of a server
 
 
@@ -82,7 +82,8 @@ class ServerBase(RoleContext):
     sockets: ServerSockets
     addresses: ServerAddresses
     authority: CertificateAuthority
-    store: Store
+    store: AdmissionStore
+    is_alone: bool  # no other server can use this store
     loops: TaskSupervisor
     events: EventLog
     identity: Authenticator
@@ -103,42 +104,45 @@ def bind_sockets(context: RoleContext) -> ServerSockets:
     members = bind_member_socket(context, grpc.getsockname()[0])
     unencrypted = None
     if settings.market.plain_listen:
-        plain.networks_of(settings.market)  # `Invalid` if nobody is named who may call there
+        plain.networks_of(settings.market)  # `Invalid` if no networks are configured
         unencrypted = undo.enter_context(addresses.bind(settings.market.plain_listen, "market.plain_listen"))
     unix = addresses.unix_socket(settings.grpc.socket, context.folder)
     return ServerSockets(http, grpc, members, unencrypted, unix)
 
 
 async def open_base(context: RoleContext, sockets: ServerSockets) -> ServerBase:
-    """The store and what is known of callers; from here on requests could be told apart."""
+    """Open the store and the authenticator; from here on callers can be authenticated."""
     settings, folder, clock, undo = context.settings, context.folder, context.clock, context.undo
     authority = server_certificates.open_authority(folder, clock)
-    store = await open_store(settings.store, folder, clock)
+    backend = await open_store(settings.store, folder, clock)
+    store = AdmissionStore(backend)
     undo.push_async_callback(store.close)
+    # Its file is locked while it is open; etcd may have other clients.
+    is_alone = isinstance(backend, SqliteStore)
     # Entered after the store, so that it is left before it: loops must not outlive what they use.
     loops = await undo.enter_async_context(TaskSupervisor("server", clock=clock))
-    events = EventLog(store, clock, settings.events)
+    events = EventLog(store, clock, settings.events, secret=authority.derive(b"skerry event positions"))
     identity = Authenticator(store, events, authority, clock, settings.identity)
     loops.forever("identity", identity.run, critical=True)
     await loops.unless_failed(identity.ready())
     node = NodeId(await asyncio.to_thread(node_id, folder, clock))
-    # Before anything else is written: where this run began is where a store that was restored had come to.
+    # Before anything else is written: the revision at the start of this run marks a restored store.
     history = StoreHistory(
         store,
         events,
         clock,
         folder / _HISTORY_FILE,
         server=node,
-        is_alone=isinstance(store, SqliteStore),
+        is_alone=is_alone,
         settle_s=settings.fleet.lost_after_s,
     )
     await history.begin()
     loops.forever("history", history.run)
-    undo.push_async_callback(history.remember)
+    undo.push_async_callback(history.save_revision)
     loops.forever("events", events.run)
     at_start = await asyncio.to_thread(host_identity.resolve)
     revoked = RevocationList(folder / "pki" / REVOKED_FILE, clock)
-    await identity.learn_revoked(revoked.all, actor="skerry")
+    await identity.import_revoked(revoked.all, actor="skerry")
     # Outside of the store, too, which may be restored from a backup.
     loops.forever("revocations", lambda: revoked.follow(identity.revoked, identity.listen))
 
@@ -153,7 +157,7 @@ async def open_base(context: RoleContext, sockets: ServerSockets) -> ServerBase:
         names=lambda: addresses.server_names(settings, machine()),
         node=node,
         # What only this machine can reach does not name its addresses.
-        look_again_s=_ADDRESSES_S if addresses.is_exposed(settings) else renewal.LOOK_AGAIN_S,
+        check_every_s=_ADDRESSES_S if addresses.is_exposed(settings) else renewal.LOOK_AGAIN_S,
     )
     await certificates.prepare()
     loops.forever("credentials", certificates.run)
@@ -172,6 +176,7 @@ async def open_base(context: RoleContext, sockets: ServerSockets) -> ServerBase:
         ),
         authority=authority,
         store=store,
+        is_alone=is_alone,
         loops=loops,
         events=events,
         identity=identity,

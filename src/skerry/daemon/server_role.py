@@ -12,13 +12,23 @@ import math
 import socket
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 import structlog
 
 from skerry import __version__
 from skerry.control.context import ControlPlane
-from skerry.daemon import control_plane, functions, market, node_agent, node_leave, node_runtime
+from skerry.daemon import (
+    control_plane,
+    functions,
+    market,
+    namespaces,
+    node_agent,
+    node_leave,
+    node_runtime,
+    secrets,
+)
 from skerry.daemon.control_plane import ControlPlaneParts
 from skerry.daemon.functions import FunctionsParts, LocalMember
 from skerry.daemon.http import OwnerContexts, build_app, build_plain_app
@@ -54,6 +64,7 @@ class _Cloud:
     fleet: ControlPlaneParts
     trade: MarketParts
     own: list[ContinuumMember]  # this process, once it takes calls of functions
+    warnings: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -87,14 +98,19 @@ async def start(context: RoleContext, *, has_node: bool) -> RoleHandle:
 async def _start_cloud(base: ServerBase) -> _Cloud:
     """The control plane and the market; from here on instances are placed."""
     own: list[ContinuumMember] = []
+    sealed = await secrets.open_secrets(base)
     registry = await functions.open_registry(
-        base, base.store, base.events, most=lambda: max_worker_resources([*own, *fleet.members.all])
+        base,
+        base.store,
+        base.events,
+        most=lambda: max_worker_resources([*own, *fleet.members.all]),
+        secrets=sealed.registry,
     )
-    fleet = control_plane.start(base, registry)
+    fleet = control_plane.start(base, registry, sealed)
     await base.loops.unless_failed(fleet.ready())
     trade = await market.start(base, fleet)
-    fleet.place()  # not before it is known what resources are promised to buyers
-    return _Cloud(registry, fleet, trade, own)
+    fleet.place()  # not before the resources of buyers are reserved
+    return _Cloud(registry, fleet, trade, own, (sealed.warning,) if sealed.warning else ())
 
 
 async def _start_runtime(base: ServerBase) -> NodeRuntimeParts:
@@ -130,7 +146,13 @@ async def _start_functions(base: ServerBase, cloud: _Cloud, runtime: NodeRuntime
         lambda: [address for address in fleet.servers.addresses if address != fleet.servers.address],
     )
     served = await functions.start(
-        base, cloud.registry, here, runtime, url=base.addresses.url, leads=lambda: fleet.leader.is_leading
+        base,
+        cloud.registry,
+        here,
+        runtime,
+        url=base.addresses.url,
+        leads=lambda: fleet.leader.is_leading,
+        check_prewarm=partial(namespaces.check_prewarm, base),
     )
     fleet.jobs.make_calls(served.asynchronous)
     if runtime is None or runtime.engine is None:  # else it is a member by its session, like all nodes
@@ -142,7 +164,7 @@ async def _start_functions(base: ServerBase, cloud: _Cloud, runtime: NodeRuntime
 def _describe(
     base: ServerBase, cloud: _Cloud, taking: _Functions, runtime: NodeRuntimeParts | None
 ) -> ControlPlane:
-    """What this process tells of itself."""
+    """The description of this process."""
 
     def unreachable() -> list[str]:
         reasons = sorted(taking.served.unreachable().items())
@@ -158,7 +180,7 @@ def _describe(
         started_at=base.clock.now(),
         checks=base.checks,
         lacking=runtime.lacking if runtime is not None else (),
-        warnings=runtime.warnings if runtime is not None else (),
+        warnings=(*cloud.warnings, *(runtime.warnings if runtime is not None else ())),
         unreachable=unreachable,
     )
 
@@ -168,7 +190,7 @@ async def _serve(
 ) -> tuple[dict[str, Any], list[Callable[[], Awaitable[None]]]]:
     """Take requests. Gives where, and what returns or raises when that cannot go on."""
     settings, sockets, certificates, fleet = base.settings, base.sockets, base.certificates, cloud.fleet
-    services = [IdentityService(base.identity), *fleet.services]
+    services = [IdentityService(base.identity), *fleet.grpc_services]
     grpc = GrpcServer(
         health.with_health_and_reflection(services, base.checks), base.gate, settings.grpc, clock=base.clock
     )
@@ -184,7 +206,14 @@ async def _serve(
         taking.served.routes,
         cloud.trade.rear,
         cloud.trade.context,
-        owners=OwnerContexts(fleet.service_context, fleet.jobs.context),
+        owners=OwnerContexts(
+            fleet.services.context,
+            fleet.jobs.context,
+            fleet.namespaces,
+            fleet.secrets,
+            fleet.volumes.context,
+            fleet.snapshots.context,
+        ),
         own_names=lambda: certificates.names,
     )
     http = [HttpServer(app, settings.http, trusted_uids=base.gate.trusted_uids)]

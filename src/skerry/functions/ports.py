@@ -1,7 +1,7 @@
-"""What the pool needs from whoever really runs workers, and from whoever knows the functions.
+"""Interfaces that the worker pool uses: the host of workers, and the lookup of functions.
 
-`skerry.node.workers` is the real `WorkerHost`; tests bring one that runs nothing. The pool decides when a
-worker is started, what it is handed and when it ends; a host decides nothing and counts no room.
+`skerry.node.workers` is the real `WorkerHost`; tests have one that runs nothing. The pool decides when a
+worker is started, which calls it gets and when it ends; a host decides nothing and counts no resources.
 """
 
 from __future__ import annotations
@@ -48,9 +48,10 @@ class FunctionWorker(Protocol):
         ...
 
     def on_end(self, ended: Callable[[], None]) -> None:
-        """Have `tell` called from the event loop, once, when the worker has ended without `close`.
+        """Call `ended` from the event loop, once, when the worker has ended without `close`; at once if it
+        already has.
 
-        If it already has, `tell` is called all the same. The worker still has to be closed.
+        The worker still has to be closed.
         """
         ...
 
@@ -74,7 +75,7 @@ class WorkerHost(Protocol):
         ...
 
     async def prepare(self, function: Function, *, force: bool) -> None:
-        """Fetch what a start would need, such as an image; with `force`, look for a newer one."""
+        """Fetch what a start would need, such as an image; with `force`, check for a newer one."""
         ...
 
     def describe(self, runtime_kind: str) -> str:
@@ -90,7 +91,7 @@ class LocalWorkerHost(WorkerHost, Protocol):
         ...
 
     def forget(self, name: FunctionName) -> None:
-        """The function is gone: drop what its workers printed."""
+        """The function is deleted: remove the output of its workers."""
         ...
 
 
@@ -102,5 +103,5 @@ class FunctionLookup(Protocol):
         ...
 
     def code_folder(self, function: Function) -> Path | None:
-        """Where its code lies unpacked; None if it brings an image instead."""
+        """The folder of its unpacked code; None if it has an image instead."""
         ...

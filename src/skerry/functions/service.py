@@ -1,7 +1,7 @@
-"""Functions as callers see them: changed where they are registered, and shown everywhere.
+"""The function service of a process: the registry, or a node's replica of it, with the workers and members
+that must know of a change before it is acknowledged.
 
-Joins what is registered with whoever has to hear of a change before it is acknowledged: workers, members with
-copies of code. Both classes keep `skerry.wire.serverledge.ports.FunctionService`.
+Both classes implement `skerry.wire.serverledge.ports.FunctionService`.
 """
 
 from __future__ import annotations
@@ -109,7 +109,7 @@ class FunctionReplicaService:
         return None
 
     async def _changed(self, before: Function | None, after: Function | None) -> None:
-        """It is another by the word of the control plane."""
+        """The control plane has changed it."""
         if before is not None and (after is None or after.name != before.name):
             await self._invoker.removed(before.name)
             self._host.forget(before.name)

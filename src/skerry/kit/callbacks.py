@@ -1,4 +1,4 @@
-"""Who is to be called when something changes."""
+"""Lists of callbacks."""
 
 from __future__ import annotations
 
@@ -20,5 +20,5 @@ class CallbackList(Generic[P]):
         return lambda: self._callbacks.remove(callback)
 
     def notify(self, *args: P.args, **kwargs: P.kwargs) -> None:
-        for callback in tuple(self._callbacks):  # who is called may add or remove some
+        for callback in tuple(self._callbacks):  # a callback may add or remove others
             callback(*args, **kwargs)

@@ -1,7 +1,7 @@
-"""Time as a value that is passed in.
+"""Clocks as arguments.
 
-Every room that needs the time takes a `Clock`; nothing calls `time` directly, so that tests and the
-simulator decide what time it is. Wall time is for people and certificates, monotonic time for deadlines.
+Every part that needs the time takes a `Clock`; nothing calls `time` directly, so that tests and the simulator
+decide what time it is. Wall time is for people and certificates, monotonic time for deadlines.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ class SystemClock:
 
 
 class ManualClock:
-    """A clock that stands still until it is moved: for tests and simulations."""
+    """A clock that advances only by `advance`: for tests and simulations."""
 
     def __init__(self, start: float = 1_700_000_000.0) -> None:
         self._now = start
@@ -57,7 +57,7 @@ def iso(seconds: float) -> str:
 
 
 def moment(text: str) -> float:
-    """What `iso` wrote, or another time with a zone; ValueError if it is none that `iso` could write."""
+    """The time of a text by `iso`, or of another time with a zone; ValueError if it is not valid."""
     found = datetime.fromisoformat(text)
     if found.tzinfo is None:
         raise ValueError("it names no zone")

@@ -1,5 +1,4 @@
-"""Whether the disk of a data folder takes writes: checked every few seconds, with a sentence that says why
-not.
+"""Checks every few seconds whether the disk of a data folder takes writes, with a sentence if not.
 
 `DiskMonitor` also refills the reserve (`skerry.kit.disk_reserve`) when there is space again. It neither
 removes anything nor decides what to refuse: `problem` is for `/readyz`, for the node's facts and for people.
@@ -26,10 +25,10 @@ START_BYTES: Final = 8 << 20  # what a process needs to start: keys, a store, re
 PROBE: Final = ".write-test"  # in the folder, for a moment
 _PROBE_BYTES: Final = 64 * 1024
 _MEGABYTE: Final = 1 << 20
-_WORDS: Final = {
+_MESSAGES: Final = {
     errno.EDQUOT: "the disk quota for {folder} is used up; raise it, or remove files there",
     errno.EROFS: "the disk of {folder} is mounted read-only; the kernel's log may say why",
-    errno.EIO: "the disk of {folder} fails (input/output error); look at the kernel's log, and replace it",
+    errno.EIO: "the disk of {folder} fails (input/output error); check the kernel's log, and replace it",
 }
 
 WRITABLE = metrics.gauge("skerry_disk_writable", "1 if the disk of the data folder takes writes")
@@ -39,7 +38,7 @@ def explain(error: OSError, folder: Path) -> str:
     """What is wrong with the disk of `folder`, and what to do."""
     if error.errno == errno.ENOSPC:
         return full(folder)
-    words = _WORDS.get(error.errno or 0, "files in {folder} cannot be written: {why}")
+    words = _MESSAGES.get(error.errno or 0, "files in {folder} cannot be written: {why}")
     return words.format(folder=folder, why=error.strerror)
 
 
@@ -64,12 +63,12 @@ def _existing(folder: Path) -> Path:
 
 
 def refuses(error: OSError) -> bool:
-    """True if it is the disk that is to blame, and not the program."""
-    return error.errno == errno.ENOSPC or error.errno in _WORDS
+    """True if the error is the disk's, and not the program's."""
+    return error.errno == errno.ENOSPC or error.errno in _MESSAGES
 
 
 class DiskMonitor:
-    """Looks at the disk of `folder`; `problem` is empty while it takes writes."""
+    """Checks the disk of `folder`; `problem` is empty while it takes writes."""
 
     def __init__(self, folder: Path, kept: DiskReserve) -> None:
         self._folder = folder
@@ -79,17 +78,17 @@ class DiskMonitor:
 
     @property
     def condition(self) -> str:
-        """`problem` without what changes from one look to the next."""
+        """`problem` without numbers that change from check to check."""
         return f"the disk of {self._folder} takes no writes" if self.problem else ""
 
     async def run(self) -> None:
         """For ever."""
         while True:
-            await self.look()
+            await self.check()
             await asyncio.sleep(EVERY_S)
 
-    async def look(self) -> str:
-        """What is wrong now; empty if nothing is."""
+    async def check(self) -> str:
+        """The problem now; empty if there is none."""
         problem = await asyncio.to_thread(self._find_problem)
         if bool(problem) != bool(self.problem):
             log.warning("disk.refuses", reason=problem) if problem else log.info("disk.accepts")
@@ -110,7 +109,7 @@ class DiskMonitor:
 
 
 def _probe(folder: Path) -> None:
-    """Write a little, which never gets as far as the disk itself unless it is slow to be removed."""
+    """Write a little, which usually is removed before it reaches the disk."""
     path = folder / PROBE
     descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC, files.PRIVATE)
     try:

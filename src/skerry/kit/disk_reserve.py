@@ -1,9 +1,9 @@
-"""Disk space kept back for writes that must not fail because a disk is full: ends, stops and deletions.
+"""A reserve of disk space for writes that must not fail because a disk is full: ends, stops and deletions.
 
-A process holds one data folder, so it has one reserve: a file of preallocated blocks there. `spend` does a
-short write, and gives up a portion of the file whenever the disk is full; other writes just fail. What was
-given up is allocated again when there is space (`refill`, called by `skerry.kit.disk_monitor`). While the
-reserve is short, requests to add something are refused (`shortage`): the rest is for what makes room.
+A process has one data folder, so it has one reserve: a file of preallocated blocks there. `spend` does a
+short write, and releases a portion of the file whenever the disk is full; other writes just fail. Released
+space is allocated again when there is space (`refill`, called by `skerry.kit.disk_monitor`). While the
+reserve is short, requests that add something are refused (`shortage`): the rest is for deletions.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ T = TypeVar("T")
 
 FILE_NAME: Final = "reserve"
 FULL: Final = frozenset({errno.ENOSPC, errno.EDQUOT})
-_PORTIONS: Final = 16  # others may write to what is given up, so it is not given up at once
+_PORTIONS: Final = 16  # others may use released space, so it is not released all at once
 _LEAST_PORTION: Final = 64 * 1024
 _MARGIN: Final = 4  # allocated again if a quarter of the size is left free after that
 
@@ -33,7 +33,7 @@ class DiskReserve:
         self.folder = folder
         self._path = folder / FILE_NAME
         self._portion = max(size // _PORTIONS, _LEAST_PORTION)
-        self._turn = threading.Lock()
+        self._lock = threading.Lock()
         self.size = size
         self.held = self._path.stat().st_size if self._path.exists() else 0
 
@@ -42,21 +42,21 @@ class DiskReserve:
         return self.held < self.size
 
     def release(self, size: int | None = None) -> bool:
-        """Give up a portion, or `size`; False if nothing is left."""
-        with self._turn:
+        """Release a portion, or `size`; False if nothing is left."""
+        with self._lock:
             if not self.held:
                 return False
             left = max(0, self.held - (self._portion if size is None else size))
             try:
                 os.truncate(self._path, left)
-            except FileNotFoundError:  # somebody who looked for space has removed it, and so gave up all
+            except FileNotFoundError:  # a user has removed it, and so released all
                 left = 0
             self.held = left
             return True
 
     def refill(self) -> None:
         """Allocate what is missing, if the disk has space for more than that."""
-        with self._turn:
+        with self._lock:
             if self.held and not self._path.exists():
                 self.held = 0
             missing = self.size - self.held
@@ -70,7 +70,7 @@ class DiskReserve:
                 os.posix_fallocate(descriptor, 0, self.size)
                 self.held = self.size
             except OSError:
-                os.ftruncate(descriptor, self.held)  # somebody was quicker
+                os.ftruncate(descriptor, self.held)  # another process was quicker
             finally:
                 os.close(descriptor)
 
@@ -81,7 +81,7 @@ _current = _NONE
 
 @contextlib.contextmanager
 def installed(reserve: DiskReserve) -> Iterator[DiskReserve]:
-    """`reserve` is this process's."""
+    """Install `reserve` as this process's."""
     global _current
     _current = reserve
     try:
@@ -96,7 +96,7 @@ def current() -> DiskReserve:
 
 
 def spend(work: Callable[[], T]) -> T:
-    """Do `work`, a short write; while the disk is full, with what the reserve gives up for it."""
+    """Do `work`, a short write; while the disk is full, with space from the reserve."""
     while True:
         try:
             return work()
@@ -106,7 +106,7 @@ def spend(work: Callable[[], T]) -> T:
 
 
 def release() -> bool:
-    """Give up a portion for a write that failed; False if nothing is left."""
+    """Release a portion for a write that failed; False if nothing is left."""
     return _current.release()
 
 

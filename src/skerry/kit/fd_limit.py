@@ -1,7 +1,7 @@
 """How many files and sockets this process may have open.
 
-A connection is a descriptor. The usual soft limit of 1,024 is for programs that use `select`; a server takes
-what the hard limit allows, and says so if that is not enough for what it is set to serve.
+A connection is a descriptor. The usual soft limit of 1,024 is for programs that use `select`; a server raises
+it to the hard limit, and logs if that is not enough for its settings.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """Waiting for a descriptor to be ready, once: without threads, and without changing the descriptor.
 
 For descriptors that belong to others too, such as our own standard streams, which must not be made
-non-blocking for everybody. What cannot be waited for, such as a file, is always ready.
+non-blocking for other processes. A descriptor that cannot be waited for, such as a file, is always ready.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
 """Copies the fields that two records have by the same names: structs, and messages of protobuf.
 
-For translations between nouns and documents, so that these list only what differs.
+For translations between types and documents, so that these list only what differs.
 """
 
 from __future__ import annotations

@@ -31,7 +31,7 @@ def _write_atomically(path: Path, data: bytes, mode: int) -> None:
     descriptor = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, mode)
     try:
         with open(descriptor, "wb") as file:
-            os.fchmod(descriptor, mode)  # the umask must not widen or narrow what the caller asked for
+            os.fchmod(descriptor, mode)  # the umask must not change the mode of the caller
             file.write(data)
             file.flush()
             os.fsync(descriptor)
@@ -48,6 +48,19 @@ def sync_folder(folder: Path) -> None:
     descriptor = os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
     try:
         os.fsync(descriptor)
+    finally:
+        os.close(descriptor)
+
+
+def sync_file_system(folder: Path) -> None:
+    """Make all files on the file system of `folder` durable, thousands in one call. Raises OSError."""
+    import ctypes  # most of those who import this module never need it
+
+    descriptor = os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+    try:
+        if ctypes.CDLL(None, use_errno=True).syncfs(descriptor) != 0:
+            number = ctypes.get_errno()
+            raise OSError(number, os.strerror(number), str(folder))
     finally:
         os.close(descriptor)
 
@@ -98,7 +111,7 @@ class FolderLock:
 
 
 def disk_reserve(all_bytes: int) -> int:
-    """What is left free of a file system of that size, so that whoever fills it does not stop the machine."""
+    """The bytes to leave free on a file system of that size, so that the machine keeps working."""
     return min(all_bytes // _RESERVED_PART, _RESERVED_BYTES)
 
 

@@ -1,6 +1,6 @@
 """Waiting for changes in a folder without polling: inotify, by ctypes, on the running event loop.
 
-The kernel is only asked while somebody waits. In between it merges what happens into its own bounded queue,
+The kernel is only read while a task waits. In between it merges events into its own bounded queue,
 so that a folder that is written to all the time costs its watcher nothing.
 """
 
@@ -18,7 +18,7 @@ _libc = ctypes.CDLL(None, use_errno=True)
 
 
 class DirectoryWatch:
-    """Tells that something happened in `folder`; opened at once, so that nothing after that is missed.
+    """Watches `folder`; opened at once, so that no later change is missed.
 
     Raises `OSError` if the kernel gives no more watches: it allows each user a number of them.
     """

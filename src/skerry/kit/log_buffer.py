@@ -1,8 +1,8 @@
-"""The last lines that this process logged, numbered, for whoever wants to look or to follow.
+"""A buffer of the last lines that this process logged, numbered, to read or to follow.
 
-`skerry.kit.logs` puts every line in. Any thread may log, at any moment, also from within a finalizer; a
-follower that is slow misses lines and learns which. Nothing here ever waits for a follower, and a line
-costs a follower's wake-up only if one is waiting.
+`skerry.kit.logs` adds every line. Any thread may log, at any moment, also from within a finalizer; a slow
+follower misses lines and gets their numbers. Nothing here ever waits for a follower, and a line costs a
+follower's wake-up only if one is waiting.
 """
 
 from __future__ import annotations
@@ -67,7 +67,7 @@ class LogBuffer:
         position = after
         try:
             while True:
-                kept, last = self._look(position, waiter)
+                kept, last = self._read_or_wait(position, waiter)
                 before = last - len(kept)  # the number before the oldest that is kept
                 if position is None:
                     position = before
@@ -79,13 +79,13 @@ class LogBuffer:
                 for time_ns, level, line in kept[position - before :]:
                     position += 1
                     yield LogEntry(position, time_ns, level, line)
-                await asyncio.sleep(0)  # somebody who logs what it follows must not keep the loop to itself
+                await asyncio.sleep(0)  # a follower that logs must not block the loop
         finally:
             with self._lock:
                 self._waiting = [other for other in self._waiting if other is not waiter]
 
-    def _look(self, position: int | None, waiter: _Waiter) -> tuple[list[tuple[int, str, str]], int]:
-        """All that is kept and the last number; if nothing is new, the next line wakes `waiter`."""
+    def _read_or_wait(self, position: int | None, waiter: _Waiter) -> tuple[list[tuple[int, str, str]], int]:
+        """All stored lines and the last number; if nothing is new, the next line wakes `waiter`."""
         with self._lock:
             kept = list(self._kept)
             last = self._last
@@ -96,7 +96,7 @@ class LogBuffer:
 
 
 class _Waiter:
-    """A follower that has seen everything."""
+    """A follower that waits for new lines."""
 
     def __init__(self) -> None:
         self._loop = asyncio.get_running_loop()

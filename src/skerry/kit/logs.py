@@ -2,8 +2,8 @@
 
 `setup` is called once by a starting daemon. The request id is bound with `request_context` at the edge and
 then follows every line that is logged on that request's behalf, through awaits and child tasks. The last
-lines are also kept in `log_buffer`, for those who ask this process what it logs. A line that cannot be
-written, as on a full disk, is dropped and counted: nothing that logs may fail for that.
+lines are also kept in `log_buffer`, for clients that read this process's log. A line that cannot be written,
+as on a full disk, is dropped and counted: logging never fails.
 """
 
 from __future__ import annotations
@@ -125,6 +125,6 @@ def request_context(request_id: str) -> Iterator[None]:
 
 
 def request_id() -> str:
-    """That of the request on whose behalf this is called; empty if there is none."""
+    """The id of the present request; empty if there is none."""
     bound: str = structlog.contextvars.get_contextvars().get("request_id", "")
     return bound

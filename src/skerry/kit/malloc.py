@@ -1,8 +1,8 @@
-"""What the C library's allocator does with memory that is free again.
+"""Thresholds of the C library's allocator.
 
-By itself it hands large pieces back to the kernel as soon as they are free, and gets them anew, page by page
-and cleared, the next time. Work that needs large pieces for a moment, again and again, then spends most of
-its time on that. Here it is set to keep some. Where that is impossible (not glibc) nothing changes.
+By default it returns large blocks to the kernel as soon as they are free, and gets them again, page by page
+and cleared. Work that needs large blocks again and again then spends most of its time on that. Here it is set
+to keep some. Without glibc nothing changes.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ MOST_KEPT: Final = 32 * 1024 * 1024
 def raise_malloc_thresholds() -> bool:
     """Keep memory that is free again, within bounds; True if the allocator does. Once is enough."""
     try:
-        tell = ctypes.CDLL(None).mallopt
+        mallopt = ctypes.CDLL(None).mallopt
     except (OSError, AttributeError):
         return False
-    return bool(tell(_M_MMAP_THRESHOLD, LARGEST_PIECE)) and bool(tell(_M_TRIM_THRESHOLD, MOST_KEPT))
+    return bool(mallopt(_M_MMAP_THRESHOLD, LARGEST_PIECE)) and bool(mallopt(_M_TRIM_THRESHOLD, MOST_KEPT))

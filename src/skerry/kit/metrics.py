@@ -1,7 +1,7 @@
-"""The process's Prometheus registry and the metrics that belong to no room.
+"""The process's Prometheus registry and the metrics that belong to no package.
 
-Names are written by hand: `skerry_<what>_<unit>`. A room that counts something of its own makes its metric
-with `counter`, `gauge` or `histogram`, so that all of them stand in the one registry that `/metrics` prints.
+Names are `skerry_<what>_<unit>`. A package creates its metrics with `counter`, `gauge` or `histogram`, so
+that all of them are in the one registry of `/metrics`.
 """
 
 from __future__ import annotations

@@ -1,8 +1,8 @@
 """Keys, signing requests and certificates, and an authority of our own that signs them.
 
-`skerry.control` decides who gets a certificate and keeps the records; `skerry.kit.tls` puts certificates to
-use. The authority takes nothing from a signing request but its public key: names, role and life come from
-the caller. It never writes a private key to a file that others can read, and never overwrites one.
+`skerry.control` decides about certificates and keeps their records; `skerry.kit.tls` uses them. The authority
+takes nothing from a signing request but its public key: names, role and life come from the caller. It never
+writes a private key to a file that others can read, and never overwrites one.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ BACKDATE_S = 60  # a peer whose clock is a little slow must not find a fresh cer
 AUTHORITY_LIFE_S = 10 * 365 * 86400
 MAX_REQUEST_BYTES = 16 * 1024
 _MAX_COMMON_NAME = 64
-# Small boards start in 1970 and learn the time later.
+# Small boards start in 1970 and get the time later.
 _EARLIEST = datetime(2020, 1, 1, tzinfo=UTC).timestamp()
 
 _UNREADABLE = (ValueError, TypeError, UnsupportedAlgorithm)
@@ -46,7 +46,7 @@ LeafKey = ec.EllipticCurvePublicKey | ed25519.Ed25519PublicKey | rsa.RSAPublicKe
 
 
 class InvalidSigningRequest(ValueError):
-    """A signing request that is not accepted; the text says why, for whoever sent it."""
+    """A signing request that is not accepted; the text says why, for the sender."""
 
 
 class InvalidCertificate(ValueError):
@@ -81,7 +81,8 @@ class SigningRequest:
 
 @dataclass(frozen=True, slots=True)
 class IssuedCertificate:
-    """A certificate in plain terms: subject CN is the `name`, O the `role`; times are wall clock seconds."""
+    """A certificate in plain terms: subject CN is the `name`, O the `role`, and each OU one of `units`; times
+    are wall clock seconds."""
 
     pem: bytes
     serial: str  # 32 hex digits
@@ -91,6 +92,7 @@ class IssuedCertificate:
     key: str  # SHA-256 of the public key, in hex
     not_before: float
     not_after: float
+    units: tuple[str, ...] = ()
 
     @property
     def issued_at(self) -> float:
@@ -111,8 +113,8 @@ class CertificateAuthority:
     def load_or_create(cls, folder: Path, clock: Clock) -> CertificateAuthority:
         """The authority of `folder` (`ca.crt`, `ca.key`); made now if the folder has none.
 
-        The key is written first: a process that dies before it has written the certificate leaves a key
-        that the next start goes on with.
+        The key is written first: a process that dies before it has written the certificate leaves a key that
+        the next start uses.
         """
         files.private_folder(folder)
         certificate_file, key_file = folder / "ca.crt", folder / "ca.key"
@@ -138,8 +140,8 @@ class CertificateAuthority:
         return authority
 
     def derive(self, use: bytes) -> bytes:
-        """A secret of 32 bytes for one use, the same wherever this authority is: who knows it learns neither
-        the key nor the secret of another use."""
+        """A secret of 32 bytes for one use, the same wherever this authority is: it reveals neither the key
+        nor the secret of another use."""
         private = self._key.private_numbers().private_value.to_bytes(32, "big")
         return HKDF(hashes.SHA256(), length=32, salt=None, info=use).derive(private)
 
@@ -153,10 +155,11 @@ class CertificateAuthority:
         server: bool = False,
         client: bool | None = None,
         hosts: Iterable[str] = (),
+        units: Iterable[str] = (),
     ) -> IssuedCertificate:
         """A certificate for the key of `request`: for a server at `hosts`, for a client, or for both.
 
-        What is no server is a client, unless it is said. It never outlives the authority.
+        Without `server` it is for a client. It never outlives the authority.
         """
         now = self._clock.now()
         usages = [ExtendedKeyUsageOID.SERVER_AUTH] if server else []
@@ -165,7 +168,7 @@ class CertificateAuthority:
         ends = min(_moment(math.ceil(now + lifetime_s)), self._certificate.not_valid_after_utc)
         builder = (
             x509.CertificateBuilder()
-            .subject_name(_subject(name, role))
+            .subject_name(_subject(name, role, units))
             .issuer_name(self._certificate.subject)
             .public_key(request.key)
             .serial_number(_new_serial())
@@ -223,8 +226,15 @@ def load_or_create_key(path: Path) -> bytes:
         return pem
 
 
+def new_key() -> bytes:
+    """A new ECDSA key on P-256 as PEM, not encrypted."""
+    return ec.generate_private_key(ec.SECP256R1()).private_bytes(
+        serialization.Encoding.PEM, serialization.PrivateFormat.PKCS8, serialization.NoEncryption()
+    )
+
+
 def make_request(key_pem: bytes) -> bytes:
-    """A signing request (PEM) for the key. It names nobody: the authority decides on the name."""
+    """A signing request (PEM) for the key. It has no name: the authority decides on it."""
     key = serialization.load_pem_private_key(key_pem, password=None)
     assert isinstance(key, ec.EllipticCurvePrivateKey), "made by load_or_create_key"
     request = x509.CertificateSigningRequestBuilder().subject_name(x509.Name([])).sign(key, hashes.SHA256())
@@ -232,7 +242,7 @@ def make_request(key_pem: bytes) -> bytes:
 
 
 def read_certificate(pem: bytes) -> IssuedCertificate:
-    """The certificate in `pem` in plain terms. Says nothing about who signed it."""
+    """The certificate in `pem` in plain terms. Its signature is not verified."""
     try:
         return _describe(x509.load_pem_x509_certificate(pem))
     except _UNREADABLE as error:
@@ -303,6 +313,10 @@ def _describe(certificate: x509.Certificate) -> IssuedCertificate:
         key=key_digest(certificate.public_key()),
         not_before=certificate.not_valid_before_utc.timestamp(),
         not_after=certificate.not_valid_after_utc.timestamp(),
+        units=tuple(
+            str(unit.value)
+            for unit in certificate.subject.get_attributes_for_oid(NameOID.ORGANIZATIONAL_UNIT_NAME)
+        ),
     )
 
 
@@ -311,10 +325,11 @@ def _attribute(name: x509.Name, oid: x509.ObjectIdentifier) -> str:
     return str(values[0].value) if values else ""
 
 
-def _subject(name: str, role: str) -> x509.Name:
+def _subject(name: str, role: str, units: Iterable[str]) -> x509.Name:
     return x509.Name(
         [
             x509.NameAttribute(NameOID.ORGANIZATION_NAME, role),
+            *(x509.NameAttribute(NameOID.ORGANIZATIONAL_UNIT_NAME, unit) for unit in units),
             x509.NameAttribute(NameOID.COMMON_NAME, name[:_MAX_COMMON_NAME]),
         ]
     )
@@ -350,7 +365,8 @@ def _moment(seconds: float) -> datetime:
 
 
 def _self_sign(key: ec.EllipticCurvePrivateKey, now: float) -> x509.Certificate:
-    # Two clouds' authorities have different names, so that "unknown issuer" can be told from a bad signature.
+    # Two clouds' authorities have different names, so that "unknown issuer" and a bad signature are different
+    # errors.
     name = x509.Name(
         [x509.NameAttribute(NameOID.COMMON_NAME, f"Skerry CA {key_digest(key.public_key())[:8]}")]
     )
@@ -381,9 +397,7 @@ def _read_or_make_key(path: Path) -> bytes:
     try:
         pem = path.read_bytes()
     except FileNotFoundError:
-        pem = ec.generate_private_key(ec.SECP256R1()).private_bytes(
-            serialization.Encoding.PEM, serialization.PrivateFormat.PKCS8, serialization.NoEncryption()
-        )
+        pem = new_key()
         files.write_atomically(path, pem, files.PRIVATE)
         return pem
     if path.stat().st_mode & 0o077:

@@ -17,7 +17,7 @@ from skerry.kit.clock import Clock
 
 log = structlog.get_logger(__name__)
 
-# The wall clock may be set and the machine may sleep, so the time that is left is asked for this often.
+# The wall clock may be set and the machine may be suspended, so the remaining time is checked this often.
 LOOK_AGAIN_S = 600.0
 _RETRY = Backoff(first_s=1.0, cap_s=60.0)
 
@@ -39,14 +39,14 @@ async def renew_when_due(
     clock: Clock,
     sleep: Sleep = asyncio.sleep,
     what: str,
-    look_again_s: float = LOOK_AGAIN_S,
+    check_every_s: float = LOOK_AGAIN_S,
 ) -> None:
     """Call `renew` whenever the wall clock has reached `due()`; never returns."""
     failures = 0
     while True:
         left = due() - clock.now()
         if left > 0:
-            await sleep(min(left, look_again_s))
+            await sleep(min(left, check_every_s))
             continue
         try:
             await renew()

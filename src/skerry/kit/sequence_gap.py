@@ -1,4 +1,4 @@
-"""What the reader of a numbered stream gets for the numbers it missed, instead of silence."""
+"""A gap in a numbered stream: what a reader gets for the numbers it missed."""
 
 from __future__ import annotations
 

@@ -1,9 +1,9 @@
-"""Which user owns the local end of a TCP connection, asked of the kernel by netlink `sock_diag`.
+"""The user that owns the local end of a TCP connection, from the kernel by netlink `sock_diag`.
 
-`skerry.transport.access.peers` asks this for callers on loopback. Every doubt is answered with None: no
-answer, an answer about another socket, or a socket that no process holds any more. The last matters most: the
-kernel reports user 0 for a socket that was closed but still lingers, and a stranger who hangs up must not
-become root.
+`skerry.transport.access.peers` uses this for callers on loopback. Every doubt gives None: no answer, an
+answer about another socket, or a socket that no process holds any more. The last matters most: the kernel
+reports user 0 for a socket that was closed but still lingers, and a client that disconnects must not become
+root.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ _SOCK_DIAG_BY_FAMILY: Final = 20
 _NLM_F_REQUEST: Final = 1
 _NO_COOKIE: Final = 0xFFFFFFFF
 # ESTABLISHED, FIN_WAIT1, FIN_WAIT2: connected, and possibly done with sending. Not SYN_SENT: another process
-# may be dialling from the very port whose connection we were asked about.
+# may be dialling from the very port of the connection.
 _CONNECTED: Final = frozenset({1, 4, 5})
 _TIMEOUT_S: Final = 0.05
 
@@ -38,7 +38,7 @@ _sequence = itertools.count(1)
 def owner_of(local: SocketAddress, remote: SocketAddress) -> int | None:
     """The uid behind the TCP socket bound to `local` and connected to `remote`, or None if in any doubt.
 
-    To ask about a client that was accepted, `local` is the client's address and `remote` is ours.
+    For an accepted client, `local` is the client's address and `remote` is ours.
     """
     try:
         ends = (_address(local[0]), local[1]), (_address(remote[0]), remote[1])

@@ -1,4 +1,4 @@
-"""Background loops that cannot die in silence.
+"""Supervision of background loops, and helpers for tasks.
 
 `TaskSupervisor` owns the loops of one part of the process. A loop that returns or raises is logged and
 counted; an ordinary one is started again with back-off, a critical one takes the whole supervisor down, which
@@ -34,8 +34,8 @@ class CriticalTaskEnded(RuntimeError):
 
 
 class TaskSupervisor:
-    """`async with TaskSupervisor("agent") as keep: keep.forever("beat", self.beat)`; leaving it stops every
-    loop."""
+    """`async with TaskSupervisor("agent") as loops: loops.forever("heartbeats", self.beat)`; leaving it stops
+    every loop."""
 
     def __init__(self, name: str, *, backoff: Backoff | None = None, clock: Clock | None = None) -> None:
         self._name = name
@@ -55,7 +55,7 @@ class TaskSupervisor:
 
     def forever(self, name: str, loop: Callable[[], Awaitable[None]], *, critical: bool = False) -> None:
         """Run `loop` until the supervisor stops; it is not meant to return."""
-        self._start(f"{self._name}.{name}", self._mind(f"{self._name}.{name}", loop, critical))
+        self._start(f"{self._name}.{name}", self._supervise(f"{self._name}.{name}", loop, critical))
 
     def once(self, name: str, work: Awaitable[None]) -> None:
         """Run `work` to its end in the background; a failure is logged and counted."""
@@ -68,8 +68,7 @@ class TaskSupervisor:
         raise AssertionError("only a failure ends it")
 
     async def unless_failed(self, wait: Awaitable[T]) -> T:
-        """The result of `wait`; `CriticalTaskEnded` if a critical loop dies before, which it may wait for in
-        vain."""
+        """The result of `wait`; `CriticalTaskEnded` if a critical loop dies before."""
         return await race(wait, self.failed())
 
     async def stop(self) -> None:
@@ -84,7 +83,7 @@ class TaskSupervisor:
         self._tasks.add(task)
         task.add_done_callback(self._tasks.discard)
 
-    async def _mind(self, name: str, loop: Callable[[], Awaitable[None]], critical: bool) -> None:
+    async def _supervise(self, name: str, loop: Callable[[], Awaitable[None]], critical: bool) -> None:
         failures = 0
         while True:
             started = self._clock.monotonic()
@@ -133,9 +132,9 @@ async def race(*work: Awaitable[T]) -> T: ...
 
 
 async def race(*work: Awaitable[Any]) -> Any:
-    """What the first of `work` to end comes to. All others are cancelled, and have ended when this returns,
-    also if we are cancelled. Of those that end together the first in order counts; what is not to be
-    cancelled is given in a shield."""
+    """The result of the first of `work` to end. All others are cancelled, and have ended when this returns,
+    also if it is cancelled. Of those that end together the first in order counts; what must not be cancelled
+    is passed in a shield."""
     tasks = [asyncio.ensure_future(each) for each in work]
     try:
         await asyncio.wait(tasks, return_when=asyncio.FIRST_COMPLETED)
@@ -154,26 +153,25 @@ async def run_together(*work: Awaitable[object]) -> None:
 
 
 async def failure_of(work: Awaitable[object]) -> NoReturn:
-    """Raises what `work` raises, and never ends if that ends well: for what goes on beside the others of a
-    race."""
+    """Raises what `work` raises, and never ends if it succeeds: for work beside the others of a race."""
     await work
     await asyncio.get_running_loop().create_future()
     raise AssertionError("nobody ends it")
 
 
 async def run_to_completion(work: Coroutine[Any, Any, T]) -> T:
-    """The result of `work`, which goes on to its end also if we are cancelled; that is raised then."""
+    """The result of `work`, which runs to its end also if the caller is cancelled; that is raised then."""
     task = asyncio.ensure_future(work)
     if await wait_for_end(task):
         if not task.cancelled() and (error := task.exception()) is not None:
-            log.warning("task.failed", error=repr(error))  # nobody else will hear of it
+            log.warning("task.failed", error=repr(error))  # it is not raised to any caller
         raise asyncio.CancelledError
     return task.result()
 
 
 async def wait_for_end(task: asyncio.Future[Any]) -> bool:
-    """Wait until `task` is done, however often we are cancelled; True if we were. How it ended is for the
-    caller to look at, or nobody's business."""
+    """Wait until `task` is done, however often the caller is cancelled; True if it was. The caller checks how
+    it ended."""
     was_cancelled = False
     while not task.done():
         try:
@@ -188,7 +186,7 @@ async def wait_for_end(task: asyncio.Future[Any]) -> bool:
 async def in_thread(function: Callable[P, T], *args: P.args, **kwargs: P.kwargs) -> T:
     """Call `function`, which waits for a disk, in a thread.
 
-    What it works on may be closed or removed right after, also after a cancel. What it returns is lost then:
-    it must not be something that has to be given back.
+    What it works on may be closed or removed right after, also after a cancel. Its result is lost then: it
+    must not be something that has to be closed.
     """
     return await run_to_completion(asyncio.to_thread(function, *args, **kwargs))

@@ -1,4 +1,4 @@
-"""Text from elsewhere on a person's terminal: control characters are shown, not obeyed.
+"""Untrusted text on a terminal: control characters are shown, not interpreted.
 
 A name, a log line or an error may hold sequences that clear the screen, hide text, set the title or type for
 the person. `protect` puts a filter before standard output and error where those are terminals, so that no
@@ -89,12 +89,12 @@ def protect() -> None:
 
 
 def unprotect() -> None:
-    """Obey them again: a person has asked for that."""
+    """Pass control characters on again, as the user requested."""
     sys.stdout, sys.stderr = unfiltered(sys.stdout), unfiltered(sys.stderr)
 
 
 def unfiltered(stream: TextIO) -> TextIO:
-    """Where what we draw goes; text from elsewhere has to be `visible` in it."""
+    """The stream for our own drawing; untrusted text in it has to be `visible`."""
     return stream.unfiltered if isinstance(stream, TerminalStream) else stream
 
 

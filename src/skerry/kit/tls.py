@@ -1,9 +1,9 @@
 """SSL contexts for our listeners and for clients of them; certificates are exchanged in place.
 
 A listener holds on to its context object, so renewing means loading the new pair into that same object: new
-connections get the new certificate, open ones go on. A server context says why it turned a client away, to
-the client and in the log. No context resumes sessions: a resumed one would skip looking at the client's
-certificate and would hide a renewed certificate of ours. TLS below 1.2 is never spoken.
+connections get the new certificate, open ones go on. A server context sends the reason of a rejection to the
+client, and logs it. No context resumes sessions: a resumed one would skip the client's certificate and would
+hide a renewed certificate of ours. TLS below 1.2 is disabled.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ HTTP1 = ("http/1.1",)
 # Of a large upload, as much as the loop reads at a time; of tiny records, what takes as long as a request.
 READS_PER_TURN: Final = 32
 
-# OpenSSL's verification results (X509_V_ERR_*) in words; the rest keep OpenSSL's own text.
+# Messages for OpenSSL's verification results (X509_V_ERR_*); the rest keep OpenSSL's own text.
 _VERIFY = {
     9: "the certificate is not yet valid: compare the clocks of the two machines",
     10: "the certificate has expired: renew it, or join again",
@@ -41,7 +41,7 @@ _VERIFY = {
     62: "the certificate does not name the host that was called",
     64: "the certificate does not name the address that was called",
 }
-# What the other side told us in an alert, and what a client that speaks no TLS looks like.
+# Alerts of the other side, and clients without TLS.
 _REASONS = {
     "PEER_DID_NOT_RETURN_A_CERTIFICATE": "the client showed no certificate",
     "TLSV13_ALERT_CERTIFICATE_REQUIRED": "the server asks for a client certificate",
@@ -62,8 +62,8 @@ def _log_refusal(error: ssl.SSLError) -> None:
     log.info("tls.refused", reason=explain(error), openssl=error.reason)
 
 
-# Told when a server's handshake fails. An accept loop sets it for the connection it is about to make, and
-# then hears why, with the peer's address at hand; otherwise the log gets it.
+# Called when a server's handshake fails. An accept loop sets it for the connection that it is about to
+# create, so that it can add the peer's address; otherwise the failure is logged.
 on_refusal: ContextVar[Callable[[ssl.SSLError], None]] = ContextVar("on_refusal", default=_log_refusal)
 
 
@@ -73,7 +73,7 @@ def mutual_server(authority_pem: bytes, alpn: Sequence[str] = HTTP2) -> ssl.SSLC
 
 
 def https_server(authority_pem: bytes, alpn: Sequence[str] = HTTP1) -> ssl.SSLContext:
-    """For HTTPS, where a client may show a certificate instead of a token; a bad one is turned away."""
+    """For HTTPS, where a client may use a certificate instead of a token; an invalid one is rejected."""
     return _server(authority_pem, ssl.CERT_OPTIONAL, alpn)
 
 
@@ -84,7 +84,7 @@ def client(authority_pem: bytes, alpn: Sequence[str] = HTTP2) -> ssl.SSLContext:
 
 
 def unverified_client(alpn: Sequence[str] = HTTP1) -> ssl.SSLContext:
-    """For fetching what is then checked by other means, such as a CA whose fingerprint is known."""
+    """For data that is verified otherwise, such as a CA whose fingerprint is known."""
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
     context.minimum_version = ssl.TLSVersion.TLSv1_2
     context.check_hostname = False
@@ -105,7 +105,7 @@ def load(context: ssl.SSLContext, certificate: Path, key: Path) -> None:
 
 
 def explain(error: ssl.SSLError) -> str:
-    """Why a handshake failed, in words."""
+    """Why a handshake failed, as a sentence."""
     if isinstance(error, ssl.SSLCertVerificationError):
         return _VERIFY.get(error.verify_code, error.verify_message)
     reason = getattr(error, "reason", None) or ""
@@ -129,19 +129,20 @@ def _common(context: ssl.SSLContext, authority_pem: bytes, alpn: Sequence[str]) 
 
 
 def pace_reads(transport: asyncio.Transport, loop: asyncio.AbstractEventLoop) -> Callable[[], None]:
-    """Have a server's connection decrypt `READS_PER_TURN` records in a turn of the loop, and go on in later
-    ones. To be undone, by what is returned, when it has ended.
+    """Let a server's connection decrypt `READS_PER_TURN` records in an iteration of the loop, and continue in
+    later ones.
 
-    asyncio and uvloop decrypt all that was received before anybody is given any of it: of a flood of records
-    of one byte more than ten thousand in one turn, which takes as long as thousands of requests.
+    The result undoes that when it has ended. asyncio and uvloop decrypt all that was received before they
+    deliver any of it: of a flood of records of one byte more than ten thousand in one turn, which takes as
+    long as thousands of requests.
     """
     wrapped = transport.get_extra_info("ssl_object")
     if not isinstance(wrapped, _ServerSide):
         return lambda: None
 
-    def go_on() -> None:
+    def resume() -> None:
         wrapped.reads_left = READS_PER_TURN
-        # Whoever resumes is given what is there. If its reader has paused it, that one will.
+        # A resumed transport delivers what it has. If its reader has paused it, the reader resumes it.
         if transport.is_reading() and not transport.is_closing():
             transport.pause_reading()
             transport.resume_reading()
@@ -149,23 +150,22 @@ def pace_reads(transport: asyncio.Transport, loop: asyncio.AbstractEventLoop) ->
     def undo() -> None:
         wrapped.pause = None
 
-    wrapped.pause = partial(loop.call_soon, go_on)
+    wrapped.pause = partial(loop.call_soon, resume)
     return undo
 
 
 class _ServerSide(ssl.SSLObject):
-    """A connection as its server sees it.
+    """The server's end of a connection.
 
-    When a handshake fails, asyncio and uvloop drop the connection: they say nothing, and they do not send the
-    alert by which OpenSSL tells the client why. So the failure is told here, and held back for one round
-    if there is an alert to send: asked to wait for more, they first send what there is. The client's next
-    bytes or its going away, or the listener's handshake timeout, then end the connection.
-
-    Reads are counted for `pace_reads`; one too many says that nothing more has come.
+    When a handshake fails, asyncio and uvloop drop the connection: they report nothing, and do not send the
+    alert with the reason. So the failure is reported here, and raised one round later if there is an alert to
+    send: on a request for more input, they first send pending output. The client's next bytes or its
+    disconnect, or the listener's handshake timeout, then end the connection. Reads are counted for
+    `pace_reads`; after too many it reports that there is no input.
     """
 
     outgoing: ssl.MemoryBIO
-    tell: Callable[[ssl.SSLError], None]
+    on_failure: Callable[[ssl.SSLError], None]
     failure: ssl.SSLError | None = None
     pause: Callable[[], object] | None = None  # called when it has had its reads; None: they are not counted
     reads_left = READS_PER_TURN
@@ -187,7 +187,7 @@ class _ServerSide(ssl.SSLObject):
         except (ssl.SSLWantReadError, ssl.SSLWantWriteError, ssl.SSLEOFError, ssl.SSLSyscallError):
             raise  # not finished, or the client just went away
         except ssl.SSLError as error:
-            self.tell(error)
+            self.on_failure(error)
             if not self.outgoing.pending:
                 raise
             self.failure = error
@@ -208,5 +208,5 @@ class _ServerContext(ssl.SSLContext):
         wrapped = super().wrap_bio(incoming, outgoing, server_side, server_hostname, session)
         assert isinstance(wrapped, _ServerSide)
         wrapped.outgoing = outgoing
-        wrapped.tell = on_refusal.get()
+        wrapped.on_failure = on_refusal.get()
         return wrapped

@@ -18,7 +18,7 @@ MAX_BYTES: Final = 107  # of `sun_path`, without its last zero
 
 @contextmanager
 def address_of(path: Path) -> Iterator[str]:
-    """`path` as `bind` and `connect` take it, within this block; OSError if its folder is not there."""
+    """`path` as `bind` and `connect` take it, within this block; OSError if its folder does not exist."""
     if len(os.fsencode(path)) <= MAX_BYTES:
         yield str(path)
         return
@@ -30,7 +30,7 @@ def address_of(path: Path) -> Iterator[str]:
 
 
 def connect(path: Path, timeout_s: float | None) -> socket.socket:
-    """A stream to whoever listens at `path`; it keeps `timeout_s`."""
+    """A stream to the listener at `path`, with `timeout_s`."""
     sock = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
     try:
         sock.settimeout(timeout_s)

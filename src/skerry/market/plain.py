@@ -1,7 +1,7 @@
-"""Buyers without credentials, which are known by the address that they call from.
+"""Buyers without credentials, identified by their address.
 
-They are served by one listener, `market.plain_listen`, and have names of their own, so that nobody else can
-be one of them and none of them anybody else. They are on no allowlist: their limits are settings of their own
+They are served by one listener, `market.plain_listen`, and have names with a prefix of their own, so that
+they cannot be taken for other buyers. They are on no allowlist: their limits are settings of their own
 (`skerry.market.provider.ledger.unknown_buyer_rules` decides by them). Pure.
 """
 
@@ -30,7 +30,7 @@ def buyer_at(address: str) -> CloudId:
 
 
 def networks_of(settings: MarketSettings) -> tuple[Network, ...]:
-    """Who may call where nothing is shown; `Invalid` if that is nobody, everybody, or no network."""
+    """The networks of buyers without credentials; `Invalid` if it is none, all, or not a network."""
     if not settings.plain_addresses:
         raise errors.Invalid(
             "market.plain_listen is for named addresses only; name them in market.plain_addresses",
@@ -50,7 +50,7 @@ def _network(text: str) -> Network:
         ) from None
     if found.prefixlen == 0:
         raise errors.Invalid(
-            f"market.plain_addresses: {text[:80]} is everybody; name the buyers' addresses or networks",
+            f"market.plain_addresses: {text[:80]} is every address; name the buyers' addresses or networks",
             field="market.plain_addresses",
         )
     return found

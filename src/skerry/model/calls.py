@@ -1,8 +1,8 @@
-"""Calls of functions: what is asked, what a worker answers, and the report that the caller gets.
+"""Calls of functions: the request, the result of a worker, and the report for the caller.
 
-Parameters and results are JSON texts that nobody between the caller and the handler looks into: they are
-carried as bytes, so that no number changes on the way. Who runs a call is `skerry.functions`; what a contract
-calls each field is `skerry.wire`'s business.
+Parameters and results are JSON texts that are not parsed between the caller and the handler: they are passed
+on as bytes, so that no number changes. `skerry.functions` runs calls; `skerry.wire` has the names of fields
+in a contract.
 """
 
 from __future__ import annotations
@@ -49,7 +49,7 @@ class CallRequest(msgspec.Struct, frozen=True):
 
 
 class CallResult(msgspec.Struct, frozen=True):
-    """What a worker said to a call."""
+    """The result of a call by a worker."""
 
     duration_s: float  # in the handler
     result: bytes = b""  # JSON, if it succeeded

@@ -2,8 +2,8 @@
 
 Cells nest by name: `a/b` is a child of `a`. A name is accepted whole or refused whole, never cleaned up: a
 program that dropped the bad parts of a name would free `parent` when asked to free `parent/bad_child`. The
-names of Skerry's own cells begin with a mark, which `parse_name` refuses: it is for what clients say. How a
-cell is made is `skerry.node`'s business.
+names of Skerry's own cells begin with a mark, which `parse_name` refuses, because it is for names from
+clients. `skerry.node` creates cells.
 """
 
 from __future__ import annotations
@@ -99,8 +99,8 @@ class CellLimits(msgspec.Struct, frozen=True):
 
 
 def weight_of(cpu: Millicores) -> int:
-    """The `cpu_weight` that gives those who share a busy machine what each asked for: a core is the usual
-    100. What asks for nothing has the least, which takes nothing from the others."""
+    """The `cpu_weight` by which cells share a busy machine in the ratio of their requests: a core is the
+    default 100. A cell without a request has the minimum."""
     return min(max(cpu // 10, 1), 10_000)
 
 
@@ -173,7 +173,7 @@ class OutputChannel(enum.StrEnum):
 class Sandbox(msgspec.Struct, frozen=True):
     """How an executable is confined and set up; the defaults are the tight ones."""
 
-    uid: int | None = None  # None: the cell's own, which nobody else on the node has
+    uid: int | None = None  # None: the cell's own, which no other on the node has
     gid: int | None = None
     root_capabilities: bool = False  # the small named set instead of none; means something only for uid 0
     environment: tuple[str, ...] = ()  # KEY=VALUE, over a minimal PATH, HOME and LANG
@@ -203,7 +203,7 @@ class RuntimeCommand(msgspec.Struct, frozen=True):
 
     arguments: tuple[str, ...]
     pid_file: str  # where it leaves the number of the container's process
-    owner: int = 0  # of the pipes for its output: whoever is root in it must be able to open them again
+    owner: int = 0  # of the pipes for its output: its root must be able to open them again
 
 
 class ExitStatus(msgspec.Struct, frozen=True):

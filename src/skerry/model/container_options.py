@@ -1,7 +1,7 @@
 """Container options: how the container of an instance is run, beyond its image, resources and ports.
 
 Part of `skerry.model.workloads.InstanceSpec`; the node of the instance applies them
-(`skerry.node.agent.instances.container_specs`). What is empty is the image's word or the node's setting.
+(`skerry.node.agent.instances.container_specs`). Empty fields mean the image's value or the node's setting.
 Validation only: whether a user or a program exists is known where the image is.
 """
 
@@ -21,8 +21,8 @@ MAX_ENTRYPOINT = 100
 MAX_EXTRA_HOSTS = 64
 MAX_DNS_SERVERS = 3  # the C library reads no more
 MAX_STOP_GRACE_S = 86_400
-# What one may ask for. Without `core`, since a dump would go where the node's settings say, and without those
-# that give priority over others on the machine (`nice`, `rtprio`, `rttime`).
+# The limits that can be set. Without `core`, since a dump would go where the node's settings say, and without
+# those that give priority over others on the machine (`nice`, `rtprio`, `rttime`).
 ULIMIT_NAMES: Final = (
     "as",
     "cpu",
@@ -46,10 +46,15 @@ _SIGNAL: Final = re.compile(r"(?:SIG)?[A-Z0-9+-]{2,12}|[1-9][0-9]?")
 
 
 class NodeFeature(enum.StrEnum):
-    """What not every node can do for its containers; each reports what it can."""
+    """What not every node can do; each reports what it can."""
 
     OPTIONS = "options"  # it knows the options here, and cpu limits beside a share; nodes of before do not
     INIT = "init"  # it has an init program for containers
+    FUNCTION_NAMESPACES = "function-namespaces"  # it knows functions outside the default namespace
+    SECRETS = "secrets"  # it takes values of secrets and configs
+    DEVICES = "devices"  # it gives devices to containers, by CDI
+    VOLUMES = "volumes"  # it has volumes, and mounts of other kinds
+    SNAPSHOTS = "snapshots"  # it takes snapshots of volumes, restores and moves them
 
 
 class Ulimit(msgspec.Struct, frozen=True):
@@ -119,7 +124,7 @@ class HostAlias(msgspec.Struct, frozen=True):
 
 
 class ContainerOptions(msgspec.Struct, frozen=True, omit_defaults=True):
-    """How a container is run. What is not asked for is not written down."""
+    """How a container is run. Defaults are not stored."""
 
     user: str = ""  # USER[:GROUP], names or numbers; empty: the image's
     entrypoint: tuple[str, ...] = ()  # replaces the image's, and its command with it

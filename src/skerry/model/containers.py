@@ -1,8 +1,7 @@
 """Containers: an image run in a cell of its own, with its own files, address and ports.
 
-A `ContainerSpec` says what to run, a `ContainerView` what became of it. Whoever wants many of them on many
-machines speaks of workloads and instances (`skerry.model.workloads`); how a container is made and kept is the
-business of `skerry.node.containers`.
+A `ContainerSpec` is what to run, a `ContainerView` its present state. For many on many machines there are
+workloads and instances (`skerry.model.workloads`); `skerry.node.containers` creates and runs containers.
 """
 
 from __future__ import annotations
@@ -12,13 +11,16 @@ import re
 
 import msgspec
 
-from skerry.model import cells, errors, ids, ports, workloads
+from skerry.model import cells, errors, ids, ports, secrets, workloads
 from skerry.model.cells import CellUsage, ExitStatus
 from skerry.model.container_options import HostAlias, Ulimit
+from skerry.model.devices import check_device
 from skerry.model.images import ImageId
+from skerry.model.mounts import Mount
 from skerry.model.network import Egress, Ingress
 from skerry.model.ports import PortMapping
 from skerry.model.resources import MAX_AMOUNT, NO_RESOURCES, Megabytes, Millicores, Resources
+from skerry.model.secrets import SecretRef, SecretUse
 from skerry.model.workloads import UserNamespaceMode
 
 # How the names of containers begin that are no client's.
@@ -43,7 +45,7 @@ class NetworkMode(enum.StrEnum):
 
 
 class ContainerSpec(msgspec.Struct, frozen=True):
-    """What to run. What is empty is the image's word."""
+    """What to run. Empty fields mean the image's value."""
 
     name: str  # also the name of its cell, and of its host unless another is given
     image: str  # any reference, see `skerry.node.images.references`
@@ -66,15 +68,26 @@ class ContainerSpec(msgspec.Struct, frozen=True):
     inside: str = (
         ""  # the cell that its own is made in; empty: at the top. Of no contract: for this node's own use
     )
-    is_apart: bool = False  # a stranger's: it reaches no other container and not the node. As `inside`
-    shared_disk: int = 0  # GB that all strangers' containers in the same cell have together. As `inside`
-    ingress: Ingress = Ingress.ALL  # who may connect to its address. As `inside`
+    # A guest's: it reaches neither other containers nor the node. As `inside`.
+    is_isolated: bool = msgspec.field(default=False, name="is_apart")
+    shared_disk: int = 0  # GB that all containers of guests in the same cell have together. As `inside`
+    ingress: Ingress = Ingress.ALL  # which sources may connect to its address. As `inside`
     cpu_limit: Millicores | None = None  # None: `resources.cpu`; 0: no limit
     shm: Megabytes = Megabytes(0)  # size of /dev/shm; 0: as usual
     ulimits: tuple[Ulimit, ...] = ()  # beside the usual ones, and instead of those of the same name
     init: bool = False  # process 1 is an init program of the node
     extra_hosts: tuple[HostAlias, ...] = ()
     dns: tuple[str, ...] = ()  # empty: the node's name servers
+    secrets: tuple[SecretUse, ...] = ()  # and configs
+    namespace: str = ""  # of these
+    devices: tuple[str, ...] = ()  # by their CDI names: `nvidia.com/gpu=0`
+    mounts: tuple[Mount, ...] = ()
+
+    @property
+    def secret_refs(self) -> tuple[SecretRef, ...]:
+        """The values that it needs."""
+        namespace = ids.Namespace(self.namespace)
+        return tuple(dict.fromkeys(use.ref(namespace) for use in self.secrets))
 
     @property
     def cpu_quota(self) -> Millicores | None:
@@ -96,6 +109,7 @@ class ContainerSpec(msgspec.Struct, frozen=True):
             if any("\0" in word for word in words):
                 raise errors.Invalid(f"{field} cannot hold a NUL byte", field=field)
         workloads.check_environment(self.environment)
+        secrets.check_uses(self.secrets, self.environment)
         ids.check_display_text(self.user, "user")
         if self.folder and (not self.folder.startswith("/") or "\0" in self.folder):
             raise errors.Invalid("folder must be an absolute path", field="folder")
@@ -111,19 +125,25 @@ class ContainerSpec(msgspec.Struct, frozen=True):
             raise errors.Invalid(f"pids must be 0 to {MAX_AMOUNT}", field="pids")
         if self.inside:
             cells.parse_name(self.inside)
+        for device in self.devices:
+            check_device(device)
         ports.check_all(self.ports)
         if self.ports and self.network is NetworkMode.NONE:
             raise errors.Invalid(
                 "a container without a network has no ports; use network bridge", field="ports"
             )
-        if self.is_apart and self.userns is not UserNamespaceMode.PRIVATE:
+        if self.is_isolated and self.userns is not UserNamespaceMode.PRIVATE:
             raise errors.Invalid(
-                "a container that is kept apart has a user namespace of its own; leave userns out",
+                "a container with an isolated network always has a user namespace; leave userns out",
                 field="userns",
             )
-        if self.ports and self.is_apart:
+        if self.mounts and self.is_isolated:  # files of the node, and data of others, are not for guests
             raise errors.Invalid(
-                "a container that is kept apart cannot publish ports; ask for none", field="ports"
+                "a container with an isolated network cannot have mounts; leave them out", field="volumes"
+            )
+        if self.ports and self.is_isolated:
+            raise errors.Invalid(
+                "a container with an isolated network cannot publish ports; leave them out", field="ports"
             )
 
 
@@ -133,7 +153,7 @@ class ContainerState(enum.StrEnum):
     CREATED = "created"
     RUNNING = "running"
     EXITED = "exited"
-    REMOVING = "removing"  # begun and not finished; removing it again goes on
+    REMOVING = "removing"  # begun and not finished; another removal continues
 
 
 class ContainerView(msgspec.Struct, frozen=True):
@@ -157,5 +177,5 @@ class ContainerStats(msgspec.Struct, frozen=True):
     usage: CellUsage
     disk_bytes: int
     disk_limit_bytes: int | None
-    # `quota`, `filesystem`: the kernel refuses; `measured`: looked at now and then; `none`
+    # `quota`, `filesystem`: the kernel refuses; `measured`: checked from time to time; `none`
     disk_limit_kind: str

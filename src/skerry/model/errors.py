@@ -1,21 +1,22 @@
-"""Every error that may leave a room, as one tree.
+"""Every error that may leave a package, as one tree.
 
     SkerryError
     ├── Invalid            the input is malformed or out of range
-    ├── Unauthenticated    the caller did not show who it is, or the proof is bad
+    ├── Unauthenticated    the caller has no credentials, or invalid ones
     ├── Forbidden          the caller is known and may not do this
     ├── NotFound           there is nothing of that name
     ├── AlreadyExists      the name is taken by something else
     ├── Conflict           it changed since the caller read it
     ├── FailedPrecondition not in its present state: an impossible transition, a failed precondition
     ├── Unprocessable      well-formed, but against a policy of this server
-    ├── Expired            it was there and its time is over
-    │   └── Compacted      the history that was asked for is no longer kept
+    ├── Expired            it existed, and has expired
+    │   └── Compacted      the requested history is no longer stored
     ├── TooLarge           above a limit in size or count
     ├── Overloaded         too much at once; later it may work
     ├── ResourcesExhausted no capacity for it anywhere
-    ├── Unavailable        something that this needs is away
-    ├── TimedOut           it did not end in its time
+    ├── QuotaExceeded      more than the quota of its namespace
+    ├── Unavailable        something that this needs is not reachable
+    ├── TimedOut           it did not end in time
     └── Internal           a fault of ours
 
 Each carries two texts: `message`, which the caller may read and which says what to do, and `detail`, which
@@ -50,7 +51,7 @@ class Invalid(SkerryError):
 
 
 class Unauthenticated(SkerryError):
-    """The caller did not show who it is, or the proof is bad."""
+    """The caller has no credentials, or invalid ones."""
 
     slug = "unauthenticated"
 
@@ -98,7 +99,7 @@ class Expired(SkerryError):
 
 
 class Compacted(Expired):
-    """The history that was asked for is no longer kept; take a new snapshot."""
+    """The requested history is no longer stored; take a new snapshot."""
 
     slug = "compacted"
 
@@ -123,6 +124,12 @@ class ResourcesExhausted(SkerryError):
     """No capacity for it anywhere."""
 
     slug = "no-room"
+
+
+class QuotaExceeded(SkerryError):
+    """More than the quota of its namespace."""
+
+    slug = "quota-exceeded"
 
 
 class Unavailable(SkerryError):

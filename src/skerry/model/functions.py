@@ -8,11 +8,13 @@ from __future__ import annotations
 
 import msgspec
 
-from skerry.model import errors, ids
+from skerry.model import errors, ids, secrets
 from skerry.model.containers import NetworkMode
+from skerry.model.function_names import check_function_key
 from skerry.model.ids import Digest, FunctionName
 from skerry.model.images import ImageAccess
 from skerry.model.resources import MAX_AMOUNT, Megabytes, Millicores
+from skerry.model.secrets import SecretUse
 from skerry.model.workloads import check_environment
 
 CUSTOM = "custom"  # the runtime of functions that bring an image of their own
@@ -24,7 +26,7 @@ MAX_TIMEOUT_S = 86_400
 class Function(msgspec.Struct, frozen=True):
     """A registered function."""
 
-    name: FunctionName
+    name: FunctionName  # with its namespace, see `skerry.model.function_names`
     runtime: str
     memory: Megabytes  # of each worker
     created_at: float
@@ -34,19 +36,18 @@ class Function(msgspec.Struct, frozen=True):
     code: Digest | None = None
     image: str = ""
     environment: tuple[str, ...] = ()
-    network: NetworkMode = NetworkMode.BRIDGE  # NONE: its workers reach nobody
+    network: NetworkMode = NetworkMode.BRIDGE  # NONE: its workers have no network
     timeout_s: float | None = None  # of each call; None: the node's setting
     updated_at: float = 0.0
     version: int = 1  # goes up with every update; workers of older ones serve no new call
     is_idempotent: bool = False  # a call that may have run may be run again
     policy: str = ""  # where its calls run; empty: the node's setting
     image_access: ImageAccess = ImageAccess.REGISTRIES  # what `image` may lead to
-    signature: str = (
-        ""  # what it takes and gives, as its author declared: a JSON object; nobody here reads it
-    )
+    signature: str = ""  # its inputs and outputs as declared by its author: a JSON object, not interpreted
+    secrets: tuple[SecretUse, ...] = ()  # and configs, of its namespace
 
     def __post_init__(self) -> None:
-        ids.check_id(self.name, "name")
+        check_function_key(self.name)
         ids.check_id(self.runtime, "runtime")
         if not 1 <= self.memory <= MAX_AMOUNT:
             raise errors.Invalid(f"memory must be 1 to {MAX_AMOUNT} MB, not {self.memory}", field="memory")
@@ -62,6 +63,7 @@ class Function(msgspec.Struct, frozen=True):
         if self.code is not None:
             ids.check_digest(self.code, "code")
         check_environment(self.environment)
+        secrets.check_uses(self.secrets, self.environment)
         self._check_has_something_to_run()
 
     def _check_has_something_to_run(self) -> None:

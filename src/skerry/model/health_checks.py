@@ -1,4 +1,4 @@
-"""Health checks: what a node asks a running instance, how often, and what the answers mean.
+"""Health checks: how a node probes a running instance, how often, and what the results mean.
 
 A `HealthCheck` is part of an instance's spec and is run by its node, in the instance's own network namespace.
 `parse` reads the short form of the command line: `http:80/health,interval=2s`.
@@ -39,7 +39,7 @@ class CheckRole(enum.StrEnum):
 
 
 class CheckMethod(enum.StrEnum):
-    """How a check asks."""
+    """How a check probes."""
 
     HTTP = "http"  # GET; a status from 200 to 399 passes
     TCP = "tcp"  # a connection passes
@@ -92,7 +92,7 @@ class HealthCheck(msgspec.Struct, frozen=True, omit_defaults=True):
 
     @property
     def target(self) -> str:
-        """What it asks, such as `http:80/health`."""
+        """What it probes, such as `http:80/health`."""
         match self.method:
             case CheckMethod.HTTP:
                 return f"http:{self.port}{self.path}"

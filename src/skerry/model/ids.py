@@ -1,8 +1,8 @@
-"""What things are called: one type per kind of id, and the rules for texts that name something.
+"""Ids and names: one type per kind of id, and the rules for names.
 
-The types differ only for the checker; at run time an id is a `str`. Every noun checks its names when it is
-made, so a noun that exists has good ones. A name is taken as it is or refused; it is never repaired, because
-two spellings of one name are two doors to the same thing.
+The types differ only for the type checker; at run time an id is a `str`. Every record checks its names when
+it is created, so an existing one has valid ones. A name is accepted as it is or refused; it is never
+repaired, so that one object never has two names.
 """
 
 from __future__ import annotations
@@ -20,6 +20,7 @@ InstanceId = NewType("InstanceId", str)
 ServiceId = NewType("ServiceId", str)
 JobId = NewType("JobId", str)
 ScheduleId = NewType("ScheduleId", str)
+VolumeId = NewType("VolumeId", str)
 FunctionName = NewType("FunctionName", str)
 CloudId = NewType("CloudId", str)  # a buyer or a provider
 OfferId = NewType("OfferId", str)
@@ -42,7 +43,7 @@ _REQUEST_ID = re.compile(REQUEST_ID_PATTERN)
 
 
 def check_id(text: str, field: str = "id") -> str:
-    """A text that may stand as one segment of a path, a key or a file name."""
+    """A text that may be one segment of a path, a key or a file name."""
     if len(text) > MAX_ID or not _WORD.fullmatch(text):
         raise errors.Invalid(
             f"{field} {text[:MAX_ID]!r} must be 1 to {MAX_ID} letters, digits, '.', '_' or '-', "
@@ -71,7 +72,7 @@ def check_display_text(text: str, field: str) -> str:
 
 
 def is_request_id(text: str) -> bool:
-    """True if a request may be called that by who sends it; one that may not is given another id instead."""
+    """True if a client may choose this as a request id; otherwise the request gets another one."""
     return _REQUEST_ID.fullmatch(text) is not None
 
 

@@ -16,17 +16,17 @@ import msgspec
 from skerry.model import errors
 from skerry.model.ids import Digest
 
-ImageId = NewType("ImageId", str)  # the digest of the configuration, or of what stands for one
+ImageId = NewType("ImageId", str)  # the digest of the configuration, or of its substitute
 
 _PATH = re.compile(r"(?:oci|oci-archive|docker-archive|rootfs):")
 _ID = re.compile(r"(?:sha256:)?[0-9a-f]{6,64}")
 
 
 class ImageAccess(enum.StrEnum):
-    """Which images a reference may lead to, by the authority of who gave it.
+    """Which images a reference may resolve to, by the role of the caller that gave it.
 
-    It is recorded with the reference when that is given (`grant_access`) and enforced where the reference is
-    resolved (`skerry.node.images.images`), however long after and on whichever node.
+    It is recorded with the reference (`grant_access`) and enforced where the reference is resolved
+    (`skerry.node.images.images`), however long after and on whichever node.
     """
 
     REGISTRIES = "registries"  # by name in a registry, or by id if the image came from one
@@ -39,7 +39,7 @@ def is_path(reference: str) -> bool:
 
 
 def check_path_access(reference: str, access: ImageAccess) -> None:
-    """Raise `Forbidden` for a path without the authority, in the same words whatever is there."""
+    """Raise `Forbidden` for a path without the access, with the same message whether or not it exists."""
     if is_path(reference) and access is not ImageAccess.ALL:
         raise errors.Forbidden(
             "only an admin may use an image from a path on the node; push it to a registry, or let an admin "
@@ -49,25 +49,25 @@ def check_path_access(reference: str, access: ImageAccess) -> None:
 
 def grant_access(
     reference: str,
-    giver: ImageAccess,
+    caller_access: ImageAccess,
     *,
     before: str = "",
     access_before: ImageAccess = ImageAccess.REGISTRIES,
 ) -> ImageAccess:
-    """The access to record with `reference`, which a caller with the access `giver` gives.
+    """The access to record with `reference`, which a caller with the access `caller_access` gives.
 
     In the place of an equal reference it keeps the access of that one. `ALL` is recorded only where it makes
     a difference, so that a name in a registry is the same whoever gave it. Raises `Forbidden`.
     """
-    if giver is ImageAccess.ALL:
-        return giver if is_path(reference) or _ID.fullmatch(reference) else ImageAccess.REGISTRIES
-    access = access_before if reference == before else giver
+    if caller_access is ImageAccess.ALL:
+        return caller_access if is_path(reference) or _ID.fullmatch(reference) else ImageAccess.REGISTRIES
+    access = access_before if reference == before else caller_access
     check_path_access(reference, access)
     return access
 
 
 class Platform(msgspec.Struct, frozen=True):
-    """What a machine must be to run an image, in the words of registries: `linux`, `arm64`, `v8`."""
+    """The platform of an image, as in registries: `linux`, `arm64`, `v8`."""
 
     system: str = "linux"
     architecture: str = "amd64"
@@ -78,7 +78,7 @@ class Platform(msgspec.Struct, frozen=True):
 
 
 class ImageConfig(msgspec.Struct, frozen=True):
-    """What to run in the image, unless the container's spec says otherwise."""
+    """The defaults of what to run, which the container's spec may override."""
 
     entrypoint: tuple[str, ...] = ()
     command: tuple[str, ...] = ()
@@ -86,7 +86,7 @@ class ImageConfig(msgspec.Struct, frozen=True):
     user: str = ""  # `name`, `uid`, `name:group` or `uid:gid`
     folder: str = ""
     stop_signal: str = ""
-    ports: tuple[str, ...] = ()  # what it says it listens on, such as `80/tcp`
+    ports: tuple[str, ...] = ()  # its declared ports, such as `80/tcp`
     volumes: tuple[str, ...] = ()
     labels: dict[str, str] = {}
 
@@ -95,7 +95,7 @@ class Image(msgspec.Struct, frozen=True):
     """An image that is here, whole and unpacked."""
 
     id: ImageId
-    names: tuple[str, ...]  # every reference that leads to it now, as it was asked for
+    names: tuple[str, ...]  # every reference that resolves to it now, as it was given
     platform: Platform
     config: ImageConfig
     layers: tuple[Digest, ...]  # digests of the unpacked tars, the lowest first; empty for a folder
@@ -104,6 +104,8 @@ class Image(msgspec.Struct, frozen=True):
     manifest: Digest | None = None  # None: it came with none
     folder: str = ""  # for `rootfs:` of a folder: the folder itself is the one layer
     from_registry: bool = False  # it came from a registry under a name, though it may have lost that since
+    # A registry has returned it only for the logins of these; empty: it is for all.
+    namespaces: tuple[str, ...] = ()
 
 
 class LayerProgress(msgspec.Struct, frozen=True):

@@ -31,7 +31,7 @@ class MalformedInvitation(ValueError):
 
 
 class Invitation(msgspec.Struct, frozen=True):
-    """What an invitation says. It shows its token only when formatted."""
+    """The content of an invitation. Its token is visible only when it is formatted."""
 
     urls: Annotated[tuple[str, ...], Meta(min_length=1, max_length=MAX_URLS)]  # in the order to try them
     fingerprint: Annotated[str, Meta(pattern="^[0-9a-f]{64}$")]  # SHA-256 of the CA's certificate
@@ -85,7 +85,7 @@ class JoinCredentials(msgspec.Struct, frozen=True):
 
 
 def is_invitation(text: str) -> bool:
-    """Whether somebody meant this to be an invitation, whole or not; a URL never is."""
+    """Whether this looks like an invitation, complete or not; a URL never does."""
     return text.strip().startswith(_PREFIX)
 
 

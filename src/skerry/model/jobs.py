@@ -23,12 +23,12 @@ _MAX_SECONDS = 366 * 86_400.0
 
 
 class JobStatus(enum.StrEnum):
-    """A job in one word."""
+    """The status of a job."""
 
     RUNNING = "RUNNING"
     SUCCEEDED = "SUCCEEDED"
     FAILED = "FAILED"
-    CANCELLED = "CANCELLED"  # stopped by somebody, or replaced by the next run of its schedule
+    CANCELLED = "CANCELLED"  # stopped by a user, or replaced by the next run of its schedule
     DELETING = "DELETING"
 
 
@@ -78,6 +78,7 @@ class Job(msgspec.Struct, frozen=True):
     request_id: str = ""  # of the request that last changed it
     failed: dict[int, int] = msgspec.field(default_factory=dict)  # tries that failed, by index
     tries: int = 0  # made so far: a transaction that makes some changes it, and so happens once
+    quota_message: str = ""  # why a try that is due is not made: the quota of its namespace
 
     def __post_init__(self) -> None:
         check_service_name(self.name, "job")

@@ -1,4 +1,4 @@
-"""The market's nouns: offers of capacity, holds on them, and the contracts that come of holds.
+"""Types of the market: offers of capacity, holds on them, and contracts.
 
 A flavor's `resources` and `price` are those of one whole, and there may be `stock` of it. A buyer takes a
 part of one (partition) or several (aggregation); of a flavor that allows both, several equal parts.
@@ -6,7 +6,7 @@ part of one (partition) or several (aggregation); of a flavor that allows both, 
 Free of every dialect: `skerry.wire.rear` translates. Amounts of money are decimal and exact. Which part of an
 offer may be taken is decided here, on values alone; the ledger that makes it binding is `skerry.market`.
 
-Nouns hold only values and there may be very many: the garbage collector need not look at them (`gc=False`).
+They hold only values and there may be very many: the garbage collector need not track them (`gc=False`).
 """
 
 from __future__ import annotations
@@ -23,14 +23,14 @@ from skerry.model.resources import NO_RESOURCES, Gigabytes, Megabytes, Millicore
 
 _CURRENCY = re.compile(r"[A-Z]{3}")
 # ISO 8601 duration: at least one part, and one after the T if there is a T; or weeks alone. Its groups are
-# weeks, years, months, days, hours, minutes and seconds, in whole numbers of a length that can be told.
+# weeks, years, months, days, hours, minutes and seconds, in whole numbers with a known length.
 PERIOD = re.compile(
     r"P(?:([0-9]{1,9})W|(?=[0-9T])(?:([0-9]{1,9})Y)?(?:([0-9]{1,9})M)?(?:([0-9]{1,9})D)?"
     r"(?:T(?=[0-9])(?:([0-9]{1,9})H)?(?:([0-9]{1,9})M)?(?:([0-9]{1,9})S)?)?)"
 )
 _MOST_DIGITS = 18
 MAX_KUBECONFIG = 16 * 1024
-MAX_DETAILS = MAX_KUBECONFIG + 4 * 1024  # bytes of what a buyer says of itself besides names and addresses
+MAX_DETAILS = MAX_KUBECONFIG + 4 * 1024  # bytes of a buyer's contact beside names and addresses
 _CLOUD = re.compile(rf"[A-Za-z0-9._-]{{1,{ids.MAX_ID}}}")
 
 
@@ -42,7 +42,7 @@ class Price(msgspec.Struct, frozen=True, gc=False):
     period: str  # ISO 8601 duration
 
     def __post_init__(self) -> None:
-        # The exponent is looked at first: 1E+999999999 is a short text and a very long number.
+        # The exponent is checked first: 1E+999999999 is a short text and a very long number.
         exponent = self.amount.as_tuple().exponent
         is_small = isinstance(exponent, int) and abs(exponent) <= _MOST_DIGITS
         if not is_small or not 0 <= self.amount < Decimal(10) ** _MOST_DIGITS:
@@ -64,30 +64,33 @@ class Partition(msgspec.Struct, frozen=True, gc=False):
     least: Resources
     step: Resources
 
-    def check(self, ask: Resources, free: Resources, count: int = 1) -> None:
-        """Raise unless `count` parts of `ask` may be taken of `free`, and what stays can still be sold: all
-        resources of it together, as a part has some of each.
+    def check(self, requested: Resources, free: Resources, count: int = 1) -> None:
+        """Raise unless `count` parts of `requested` may be taken of `free`, and what stays can still be sold:
+        all resources of it together, as a part has some of each.
         """
-        taken = ask * count
+        taken = requested * count
         if not free.fits(taken):
-            raise _taken(free, taken)
-        if not ask.fits(self.least):
-            raise errors.Unprocessable(f"a part has at least {in_words(self.least)}; ask for that or more")
-        columns = zip(ask.parts(), self.least.parts(), self.step.parts(), strict=True)
-        for (name, unit, asked), (_, _, least), (_, _, step) in columns:
-            if step and (over := (asked - least) % step):
+            raise _remaining_after(free, taken)
+        if not requested.fits(self.least):
+            raise errors.Unprocessable(
+                f"a part has at least {resources_text(self.least)}; request that or more"
+            )
+        columns = zip(requested.parts(), self.least.parts(), self.step.parts(), strict=True)
+        for (name, unit, amount), (_, _, least), (_, _, step) in columns:
+            if step and (over := (amount - least) % step):
                 raise errors.Unprocessable(
-                    f"of {name}, {_amount(unit, least)} and whole steps of {_amount(unit, step)} can be had; "
-                    f"ask for {_amount(unit, asked - over)} or {_amount(unit, asked - over + step)}"
+                    f"of {name}, {_amount(unit, least)} and whole steps of {_amount(unit, step)} are "
+                    f"available; request {_amount(unit, amount - over)} or "
+                    f"{_amount(unit, amount - over + step)}"
                 )
         rest = free - taken
-        if not rest.fits(self.least) and not self.is_remnant(rest):
+        if not rest.fits(self.least) and not self.is_below_step(rest):
             raise errors.Unprocessable(
-                f"{in_words(rest)} would be left, which is too little to sell; take all "
-                f"({in_words(self.largest(free))}), or leave at least {in_words(self.least)}"
+                f"{resources_text(rest)} would be left, which is too little to sell; take all "
+                f"({resources_text(self.largest(free))}), or leave at least {resources_text(self.least)}"
             )
 
-    def is_remnant(self, rest: Resources) -> bool:
+    def is_below_step(self, rest: Resources) -> bool:
         """True if `rest` is nothing, or of no resource as much as a step: no larger part leaves less."""
         columns = zip(rest.parts(), self.step.parts(), strict=True)
         return all(left < max(step, 1) for (_, _, left), (_, _, step) in columns)
@@ -123,7 +126,7 @@ class Aggregation(msgspec.Struct, frozen=True, gc=False):
 
 
 class Offer(msgspec.Struct, frozen=True, gc=False):
-    """An offer of capacity, carved from free room."""
+    """An offer of capacity, of free resources."""
 
     id: OfferId
     provider: CloudId
@@ -137,7 +140,7 @@ class Offer(msgspec.Struct, frozen=True, gc=False):
     partition: Partition | None = None  # None: whole or not at all
     aggregation: Aggregation | None = None  # None: one at a time
     expires_at: float | None = None
-    version: int = 1  # goes up with every change that buyers are told of
+    version: int = 1  # goes up with every change that subscribers get
     stock: int = 1  # how many of `resources` there are; one if it is sold in parts
     location: str = ""  # for people and selectors
     worker: str = ""  # the node that it is carved from, if it is of one
@@ -154,9 +157,7 @@ class Offer(msgspec.Struct, frozen=True, gc=False):
                 "gpus and persistent storage are 0 or more; correct them", field="characteristics"
             )
         if self.stock < 1:
-            raise errors.Invalid(
-                "there is at least one of an offer; let the count be 1 or more", field="stock"
-            )
+            raise errors.Invalid("an offer has a count of at least 1", field="stock")
         if self.partition is not None and self.stock != 1:
             raise errors.Invalid(
                 "an offer that is sold in parts is one piece; publish several, or sell whole ones",
@@ -168,22 +169,30 @@ class Offer(msgspec.Struct, frozen=True, gc=False):
         """All of it."""
         return self.resources * self.stock
 
+    def gpus_in(self, taken: Resources) -> int:
+        """The GPUs that belong to so much of it. They come with whole ones; parts have none."""
+        if not self.gpus or self.partition is not None:
+            return 0
+        whole = self.resources
+        pieces = taken.cpu // whole.cpu if whole.cpu else taken.memory // max(1, whole.memory)
+        return self.gpus * pieces
+
     @property
     def least_count(self) -> int:
-        """How many are taken at least, and if nobody says how many."""
+        """The minimum count, which is also the default."""
         return 1 if self.aggregation is None else self.aggregation.least
 
-    def check_part(self, ask: Resources, free: Resources, count: int = 1) -> None:
-        """Raise unless `count` times `ask` may be taken while `free` of it is not taken yet."""
-        if ask == NO_RESOURCES:
-            raise errors.Invalid("nothing was asked for; name an amount", field="room")
+    def check_part(self, requested: Resources, free: Resources, count: int = 1) -> None:
+        """Raise unless `count` times `requested` may be taken while `free` of it is not taken yet."""
+        if requested == NO_RESOURCES:
+            raise errors.Invalid("no amount was requested; set one", field="room")
         (self.aggregation or Aggregation()).check(count)
         if self.partition is not None:
-            self.partition.check(ask, free, count)
-        elif ask != self.resources:
-            raise errors.Unprocessable("this offer is sold whole; ask for all of it")
-        elif not free.fits(ask * count):
-            raise _taken(free, ask * count)
+            self.partition.check(requested, free, count)
+        elif requested != self.resources:
+            raise errors.Unprocessable("this offer is sold whole; request all of it")
+        elif not free.fits(requested * count):
+            raise _remaining_after(free, requested * count)
 
 
 class EndReason(enum.StrEnum):
@@ -197,18 +206,18 @@ class EndReason(enum.StrEnum):
 
 
 class Contact(msgspec.Struct, frozen=True, omit_defaults=True, gc=False):
-    """How a buyer describes itself, as it said it: no term of a deal, and believed by nobody."""
+    """How a buyer describes itself: no term of a deal, and not trusted."""
 
     domain: str = ""
     address: str = ""
     cluster: str = ""
     kubeconfig: str = ""  # of records that have no `details`
     node: str = ""  # what it calls itself, if it is known here by something else
-    details: str = ""  # JSON: all else that it said of itself, `cluster` and the kubeconfig included
+    details: str = ""  # JSON: all other fields that it sent, `cluster` and the kubeconfig included
 
     @property
     def size(self) -> int:
-        """How much room it takes besides its names."""
+        """Its size in bytes beside its names."""
         return len(self.kubeconfig) + len(self.details.encode())
 
     def __post_init__(self) -> None:
@@ -234,7 +243,7 @@ class Hold(msgspec.Struct, frozen=True, omit_defaults=True, gc=False):
     """`count` times `resources` of a flavor, kept for one buyer until `expires_at` at the price of that
     moment."""
 
-    id: HoldId  # whoever knows it still has to be the buyer
+    id: HoldId  # knowing it is not enough: the caller must be the buyer
     flavor: Offer  # as it was offered when the hold was made
     buyer: CloudId
     resources: Resources = msgspec.field(name="room")  # of one
@@ -243,7 +252,7 @@ class Hold(msgspec.Struct, frozen=True, omit_defaults=True, gc=False):
     expires_at: float
     total: Decimal = Decimal(0)  # of all of it, for all of `duration_s`
     duration_s: float = 3600.0  # of the contract that it becomes
-    notice_s: float = 0.0  # a provider that takes the contract back says so this long before
+    notice_s: float = 0.0  # notice: a provider reclaims the contract no sooner than this after it said so
     count: int = 1
     ending: EndReason | None = None
     ended_at: float | None = None
@@ -263,6 +272,11 @@ class Hold(msgspec.Struct, frozen=True, omit_defaults=True, gc=False):
     def taken(self) -> Resources:
         """All that it keeps."""
         return self.resources if self.count == 1 else self.resources * self.count
+
+    @property
+    def gpus(self) -> int:
+        """The GPUs that belong to it."""
+        return self.flavor.gpus_in(self.taken)
 
     @property
     def due_at(self) -> float:
@@ -294,10 +308,10 @@ class Contract(msgspec.Struct, frozen=True, omit_defaults=True, gc=False):
     ends_at: float
     ended_at: float | None = None  # over, at its end or before
     total: Decimal = Decimal(0)  # of all of it, from start to end
-    notice_s: float = 0.0  # a provider that takes it back says so this long before
+    notice_s: float = 0.0  # notice: a provider reclaims it no sooner than this after it said so
     count: int = 1
     ending: EndReason | None = None
-    reclaim_at: float | None = None  # the provider said that it takes it back then
+    reclaim_at: float | None = None  # when the provider reclaims it
     reason: str = ""  # why it does
     renewals: int = 0  # how often it was made longer
     is_unknown: bool = False  # as of the hold
@@ -315,23 +329,28 @@ class Contract(msgspec.Struct, frozen=True, omit_defaults=True, gc=False):
         return self.resources if self.count == 1 else self.resources * self.count
 
     @property
+    def gpus(self) -> int:
+        """The GPUs that belong to it."""
+        return self.flavor.gpus_in(self.taken)
+
+    @property
     def due_at(self) -> float:
         """When it ends if nothing else happens."""
         return self.ends_at if self.reclaim_at is None else min(self.ends_at, self.reclaim_at)
 
     def ending_by(self, now: float) -> EndReason | None:
-        """How it has ended by `now`, also if nobody has written that yet; None if it has not."""
+        """How it has ended by `now`, also if that is not written yet; None if it has not."""
         if self.ending is not None or now < self.due_at:
             return self.ending
         is_reclaimed = self.reclaim_at is not None and self.reclaim_at <= self.ends_at
         return EndReason.WITHDRAWN if is_reclaimed else EndReason.EXPIRED
 
     def is_live(self, now: float) -> bool:
-        """True while its room belongs to the buyer."""
+        """True while its resources belong to the buyer."""
         return self.ended_at is None and self.starts_at <= now < self.due_at
 
     def state(self, now: float) -> str:
-        """`live`, `reclaimed` if the provider said that it takes it back, or how it has ended by `now`."""
+        """`live`, `reclaimed` after the provider has given notice, or how it has ended by `now`."""
         if (ending := self.ending_by(now)) is not None:
             return ending.value
         return "live" if self.reclaim_at is None else "reclaimed"
@@ -343,14 +362,14 @@ def _stepped(amount: int, least: int, step: int) -> int:
     return least + (amount - least) // step * step if step else amount
 
 
-def _taken(free: Resources, ask: Resources) -> errors.ResourcesExhausted:
+def _remaining_after(free: Resources, requested: Resources) -> errors.ResourcesExhausted:
     return errors.ResourcesExhausted(
-        f"the offer lacks {in_words(free.lack(ask))} now; ask for less, or choose another offer"
+        f"the offer lacks {resources_text(free.lack(requested))} now; request less, or choose another offer"
     )
 
 
-def in_words(resources: Resources) -> str:
-    """What there is of a room, in words of every dialect of the market."""
+def resources_text(resources: Resources) -> str:
+    """Resources as text, for error messages in every dialect of the market."""
     parts = [f"{_amount(unit, amount)} of {name}" for name, unit, amount in resources.parts() if amount]
     return ", ".join(parts) or "nothing"
 

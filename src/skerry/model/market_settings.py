@@ -13,7 +13,7 @@ class MarketSettings(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
     hold_s: Annotated[float, Meta(gt=0, description="A hold that is not bought ends after this")] = 60.0
     max_wait_s: Annotated[
-        float, Meta(ge=0, description="A buyer may wait at most this long for room that others hold")
+        float, Meta(ge=0, description="A buyer may wait at most this long for capacity that others hold")
     ] = 30.0
     max_waiting: Annotated[int, Meta(ge=0, description="Buyers that may wait for one flavor")] = 256
     contract_s: Annotated[float, Meta(gt=0, description="Length of a contract that names none")] = 3600.0
@@ -21,7 +21,10 @@ class MarketSettings(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
         365 * 86400.0
     )
     notice_s: Annotated[
-        float, Meta(ge=0, description="Contracts are taken back no sooner than this after it was said")
+        float,
+        Meta(
+            ge=0, description="Notice of contracts: they are reclaimed no sooner than this after it was given"
+        ),
     ] = 120.0
     max_holds: Annotated[int, Meta(ge=1, description="Holds of one buyer at once")] = 64
     hold_percent: Annotated[
@@ -37,13 +40,13 @@ class MarketSettings(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     ] = 256
     max_flavors: Annotated[int, Meta(ge=1, description="Flavors that may be offered")] = 200_000
     keep_ended: Annotated[
-        int, Meta(ge=0, description="Ended holds, and ended contracts, that can still be asked for")
+        int, Meta(ge=0, description="Ended holds, and ended contracts, that are stored")
     ] = 10_000
     history: Annotated[
-        int, Meta(ge=1, description="Changes of flavors kept for subscribers that come back")
+        int, Meta(ge=1, description="Changes of flavors stored for subscribers that resume")
     ] = 10_000
     sell_percent: Annotated[
-        int, Meta(ge=0, le=100, description="Share of each node's room that is for sale; 0: nothing is")
+        int, Meta(ge=0, le=100, description="Share of each node's resources that is for sale; 0: none")
     ] = 0
     sell_nodes: Annotated[
         tuple[str, ...], Meta(description="Only nodes with all of these labels, as KEY=VALUE")
@@ -101,7 +104,7 @@ class MarketSettings(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
         str,
         Meta(
             description="HOST:PORT of a listener without TLS and credentials, for buyers that have neither, "
-            "such as FLUIDOS's: it serves them listing, reserving and buying; empty: there is none"
+            "such as FLUIDOS's: it serves listing, reserving and purchasing; empty: no listener"
         ),
     ] = ""
     plain_addresses: Annotated[
@@ -132,17 +135,18 @@ class MarketSettings(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
         Meta(gt=0, description="A contract that its buyer, known by a key, has not signed by then is ended"),
     ] = 120.0
     open_s: Annotated[
-        float, Meta(gt=0, description="A contract whose tunnel its buyer has not opened by then is ended")
+        float,
+        Meta(gt=0, description="A contract whose tunnel its buyer has not opened within this time is ended"),
     ] = 300.0
     buyer_silence_s: Annotated[
-        float, Meta(gt=0, description="A contract whose buyer left its door for this long is ended")
+        float, Meta(gt=0, description="A contract whose buyer has been disconnected for this long is ended")
     ] = 3600.0
     max_guests: Annotated[int, Meta(ge=1, description="Instances of a buyer in one contract's cell")] = 256
     guest_registries: Annotated[
         tuple[str, ...],
         Meta(
             description="Registries with private addresses that images of buyers may come from, as "
-            "HOST[:PORT]; `*` stands for anything. Those with public addresses need not be named"
+            "HOST[:PORT]; `*` matches anything. Those with public addresses need not be named"
         ),
     ] = ()
     list_timeout_s: Annotated[float, Meta(gt=0, description="A peer's offers come within this")] = 3.0
@@ -153,5 +157,5 @@ class MarketSettings(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
         float, Meta(ge=0, description="A borrowed node is drained this long before its contract ends")
     ] = 60.0
     peer_silence_s: Annotated[
-        float, Meta(gt=0, description="A contract whose provider is silent for this long is given up")
+        float, Meta(gt=0, description="A contract whose provider is unreachable for this long is given up")
     ] = 120.0

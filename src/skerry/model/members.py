@@ -1,7 +1,8 @@
-"""Members of the continuum: processes of one cloud that take calls of functions, and what all know of them.
+"""Members of the continuum: processes of one cloud that take calls of functions.
 
-A node tells this of itself when it connects to the control plane, which tells everybody. It changes rarely;
-what changes with every call, such as free room, members tell each other (`skerry.functions.continuum`).
+A node sends this when it connects to the control plane, which sends it to all members. It changes rarely;
+members exchange what changes with every call, such as free memory, with each other
+(`skerry.functions.continuum`).
 """
 
 from __future__ import annotations
@@ -21,7 +22,7 @@ class ContinuumMember(msgspec.Struct, frozen=True):
     node: NodeId
     name: str
     area: str
-    remote_area: str = ""  # where it sends what its own area has no room for; empty: nowhere
+    remote_area: str = ""  # where it sends calls that its own area has no capacity for; empty: nowhere
     address: str = ""  # of its listener for neighbours, HOST:PORT; empty: it has none
     memory: int = 0  # MB for workers; 0: it runs none, and only passes calls on
     cpus: float = 0.0
@@ -47,9 +48,9 @@ class MemberStatus(msgspec.Struct, frozen=True):
     """Another member, as one member sees it at this moment."""
 
     member: ContinuumMember
-    is_up: bool  # it answered when it was last spoken to
-    rtt_s: float | None  # to it and back, as measured, or else as the coordinates say
-    heard_s: float | None  # ago; None: nothing was heard of it yet
+    is_up: bool  # it answered the last request
+    rtt_s: float | None  # round trip, measured, or else predicted by coordinates
+    heard_s: float | None  # since its last message; None: none yet
     memory_free: int = 0
     cpus_free: float = 0.0
     waiting: int = 0  # calls in its queue

@@ -1,4 +1,4 @@
-"""Network policies: who may connect to a container, and what it may connect to.
+"""Network policies: which sources may connect to a container, and what it may connect to.
 
 A policy is given when something is attached to a node's network; `skerry.node.network` turns it into rules
 of the firewall. `NamespaceEgress` is the setting `fleet.egress`: which egress the instances of a namespace
@@ -51,7 +51,7 @@ class NamespaceEgress:
 
     @classmethod
     def parse(cls, texts: Iterable[str]) -> NamespaceEgress:
-        """Each is NAMESPACE=EGRESS, where `*` stands for every other namespace. Raises Invalid."""
+        """Each is NAMESPACE=EGRESS, where `*` is every other namespace. Raises `Invalid`."""
         rules: dict[str, Egress] = {}
         for text in texts:
             name, _, value = text.partition("=")

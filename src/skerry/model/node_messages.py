@@ -1,10 +1,9 @@
-"""What a node and the control plane say to each other on the node's one long connection.
+"""Messages of the node session.
 
-The node opens with `NodeHello` and is answered with `SessionConfig`; from then on orders, acknowledgements,
-requests for tunnels, the whereabouts of servers, revoked certificates, and members and functions if it is a
-member, come down, and reports go up. How they travel is `skerry.transport.links.nodes`; what the control
-plane does with them is `skerry.control.sessions.node_session`, what the node does is
-`skerry.node.agent.agent`.
+The node sends `NodeHello` and gets `SessionConfig`; from then on the control plane sends orders,
+acknowledgements, requests for tunnels, addresses of servers, revoked certificates, volumes, and members and
+functions if the node is a member, and the node sends reports. `skerry.transport.links.nodes` transports them;
+`skerry.control.sessions.node_session` and `skerry.node.agent.agent` handle them.
 """
 
 from __future__ import annotations
@@ -18,10 +17,14 @@ from skerry.model.members import ContinuumMember
 from skerry.model.nodes import NodeFacts
 from skerry.model.orders import InstanceOrder, InstanceReport
 from skerry.model.resources import NO_RESOURCES, Resources
+from skerry.model.secrets import SecretRef
 from skerry.model.streams import StreamRequest
+from skerry.model.volumes import VolumeOrder, VolumeReport
 
 MAX_CLAIMS = 10_000  # in one message, and as many revoked certificates
 MAX_OCCUPIED = 1000  # and as many former subnets
+MAX_SECRETS_REQUESTED = 1000  # in one message
+MAX_VOLUME_REPORTS = 500  # in one message
 
 
 class NodeHello(msgspec.Struct, frozen=True):
@@ -29,33 +32,35 @@ class NodeHello(msgspec.Struct, frozen=True):
 
     name: str
     facts: NodeFacts = NodeFacts()
-    resources: Resources = NO_RESOURCES  # measured: all there is for cells
+    resources: Resources = NO_RESOURCES  # measured: all resources for cells
     labels: dict[str, str] = msgspec.field(default_factory=dict)
     subnet: str = ""  # that it would like, or that its containers have now; empty: it takes whatever it gets
     member: ContinuumMember | None = None  # None: it takes no calls of functions
-    takes_revocations: bool = False  # nodes of before this field are told of none
+    takes_revocations: bool = False  # nodes from before this field get none
     occupied: tuple[str, ...] = ()  # networks that its machine reaches otherwise; no use as its subnet
     makes_claims: bool = False  # what it has and is not ordered, it claims; nodes of before remove it
     former: tuple[str, ...] = ()  # subnets that it had before and of which containers still have addresses
 
 
 class SessionConfig(msgspec.Struct, frozen=True):
-    """What a node is held to while the connection lasts, and keeps to when it is gone."""
+    """The configuration of a node from the control plane, also after the connection is lost."""
 
     node: NodeId
     subnet: str  # of its containers, its own for as long as it is registered
-    report_s: float  # something must be heard of it at least this often
+    report_s: float  # it must send a message at least this often
     restart_base_s: float  # first pause before a restart; doubles
     restart_cap_s: float
     restart_reset_s: float  # a run that lasts this long begins a new count of restarts
-    silence_s: float = 0.0  # a server that says nothing for this long is left for another; 0: it never is
+    silence_s: float = (
+        0.0  # without a message of the server for this long the node connects to another; 0: never
+    )
     takes_claims: bool = False  # what is not in a whole set of orders is to be claimed, not removed
     wants_claims: bool = False  # all that the node has is to be claimed now: the store was restored
 
 
 class OrderUpdate(msgspec.Struct, frozen=True):
-    """What the node is to do. A whole set says it all: what is not in it is to be claimed, or stopped and
-    removed if the server takes no claims.
+    """Orders of the node. A full update is complete: an instance that is not in it is to be claimed, or
+    stopped and removed if the server takes no claims.
 
     `sequence` counts the messages of one connection from 1 on. Changes come after a whole set, and another
     whole set may come at any time.
@@ -77,8 +82,8 @@ class InstanceClaim(msgspec.Struct, frozen=True):
 
 
 class ClaimBatch(msgspec.Struct, frozen=True):
-    """What the node knows and the control plane may have forgotten: instances that it was not ordered over
-    this connection, each of which is answered with an order or with `removed`, and revoked certificates."""
+    """What a restored control plane may not know: instances without an order on this connection, each of
+    which is answered with an order or with `removed`, and revoked certificates."""
 
     claims: tuple[InstanceClaim, ...] = ()
     revoked: tuple[RevokedCertificate, ...] = ()
@@ -92,13 +97,13 @@ class ReportBatch(msgspec.Struct, frozen=True):
 
 
 class ReportAck(msgspec.Struct, frozen=True):
-    """All batches up to `sequence` are durable; the node may forget them."""
+    """All batches up to `sequence` are durable; the node may drop them."""
 
     sequence: int
 
 
 class TunnelRequest(msgspec.Struct, frozen=True):
-    """Dial a tunnel of this id at once: somebody waits at its other end, for what `stream` says."""
+    """Dial a tunnel of this id at once: a caller waits for the `stream` at its other end."""
 
     id: str
     instance: InstanceId
@@ -112,7 +117,7 @@ class ServerList(msgspec.Struct, frozen=True):
 
 
 class MemberList(msgspec.Struct, frozen=True):
-    """Everybody who takes calls of functions now, the node itself among them. Only for nodes that do."""
+    """All members now, the node itself among them. Only for members."""
 
     members: tuple[ContinuumMember, ...]
 
@@ -126,18 +131,54 @@ class FunctionUpdate(msgspec.Struct, frozen=True):
 
 
 class RevocationUpdate(msgspec.Struct, frozen=True):
-    """Certificates that were revoked and have not expired: first all that the server knows of, then further
-    ones. Only for nodes that take them."""
+    """Certificates that were revoked and have not expired: first all that the server knows, then new ones.
+    Only for nodes that accept them."""
 
     revoked: tuple[RevokedCertificate, ...] = ()
 
 
+class SecretRequest(msgspec.Struct, frozen=True):
+    """Values that the node needs for its instances and functions; each is answered by a `SecretValue`."""
+
+    refs: tuple[SecretRef, ...]
+
+
+class SecretValue(msgspec.Struct, frozen=True):
+    """A value that was requested, or why the node does not get it."""
+
+    ref: SecretRef
+    data: bytes = b""
+    error: str = ""  # in a sentence; empty: `data` is the value
+
+    def __repr__(self) -> str:
+        return f"SecretValue({self.ref}, {len(self.data)} bytes, {self.error!r})"
+
+
+class SecretDelivery(msgspec.Struct, frozen=True):
+    """Answers to a `SecretRequest`."""
+
+    values: tuple[SecretValue, ...]
+
+
+class VolumeUpdate(msgspec.Struct, frozen=True):
+    """Volumes of the node: first all of them, then changes. Volumes that are not in it stay. Only for nodes
+    with the feature."""
+
+    orders: tuple[VolumeOrder, ...] = ()
+
+
+class VolumeReportBatch(msgspec.Struct, frozen=True):
+    """Volumes that the node has: first all of them, then those that changed."""
+
+    reports: tuple[VolumeReport, ...] = ()
+
+
 class SessionHeartbeat(msgspec.Struct, frozen=True):
-    """Whoever sends it, server or node, has nothing to say and is still there."""
+    """The sender, server or node, is alive."""
 
 
 class SessionClose(msgspec.Struct, frozen=True):
-    """The server lets go of the node, which is to connect again, to another server if it knows one."""
+    """The server ends the session; the node connects again, to another server if it knows one."""
 
     reason: str
 
@@ -150,7 +191,9 @@ ServerMessage = (
     | MemberList
     | FunctionUpdate
     | RevocationUpdate
+    | SecretDelivery
+    | VolumeUpdate
     | SessionHeartbeat
     | SessionClose
 )
-NodeMessage = NodeHello | ReportBatch | ClaimBatch | SessionHeartbeat
+NodeMessage = NodeHello | ReportBatch | ClaimBatch | SecretRequest | VolumeReportBatch | SessionHeartbeat

@@ -1,7 +1,7 @@
 """Nodes: the machines that run things, as the control plane knows them.
 
-A node is what it said when it registered (facts, labels, room) and what has been heard of it since. Whether
-silence means trouble is a judgement on times, made here without looking at a clock.
+A node is its registration (facts, labels, resources) and its later reports. Its liveness is decided here by
+times, without a clock.
 """
 
 from __future__ import annotations
@@ -11,6 +11,7 @@ import enum
 import msgspec
 
 from skerry.model import errors, ids
+from skerry.model.devices import MAX_DEVICES, check_device
 from skerry.model.ids import ContractId, InstanceId, NodeId
 from skerry.model.members import ContinuumMember
 from skerry.model.resources import NO_RESOURCES, Resources
@@ -33,10 +34,11 @@ class NodeFacts(msgspec.Struct, frozen=True):
     version: str = ""  # of Skerry there
     runtime: str = ""  # of containers, with its version; empty: it runs none
     userns: bool = False  # containers have user namespaces of their own
-    warnings: tuple[str, ...] = ()  # what makes it less safe than it could be, in plain sentences
+    warnings: tuple[str, ...] = ()  # security warnings, in plain sentences
     disk_pressure: str = ""  # why its disk takes no writes, in a plain sentence; empty: it does
     runs_checks: bool = False  # of its instances, and reads their metrics; nodes of before run none
     features: tuple[str, ...] = ()  # `NodeFeature`s, and those of versions after this one
+    devices: tuple[str, ...] = ()  # by their full names: `nvidia.com/gpu=0`
 
     def __post_init__(self) -> None:
         if len(self.warnings) > MAX_WARNINGS:
@@ -45,6 +47,10 @@ class NodeFacts(msgspec.Struct, frozen=True):
             raise errors.Invalid(f"a node has at most {MAX_FEATURES} features", field="features")
         for feature in self.features:
             ids.check_id(feature, "features")
+        if len(self.devices) > MAX_DEVICES:
+            raise errors.Invalid(f"a node reports at most {MAX_DEVICES} devices", field="devices")
+        for device in self.devices:
+            check_device(device)
         for warning in (*self.warnings, self.disk_pressure or "-"):
             if len(warning) > _MAX_WARNING or not warning.isprintable():
                 raise errors.Invalid(
@@ -61,7 +67,7 @@ class Liveness(enum.StrEnum):
 
 
 class ReportedInstance(msgspec.Struct, frozen=True):
-    """An instance that a node of a third party says it has. It need not be one of ours."""
+    """An instance that a foreign node reports. It need not be one of ours."""
 
     id: InstanceId
     name: str
@@ -72,11 +78,11 @@ class ReportedInstance(msgspec.Struct, frozen=True):
 
 
 class ForeignReport(msgspec.Struct, frozen=True):
-    """What a node of a third party said last of itself, and when; kept in memory, by the server it told."""
+    """The last report of a foreign node, and its time; in the memory of the server that got it."""
 
     at: float
-    usage: Resources | None = None  # None: it never said what it uses
-    instances: tuple[ReportedInstance, ...] | None = None  # None: it never said what it has
+    usage: Resources | None = None  # None: never reported
+    instances: tuple[ReportedInstance, ...] | None = None  # None: never reported
 
 
 class Node(msgspec.Struct, frozen=True):
@@ -94,9 +100,9 @@ class Node(msgspec.Struct, frozen=True):
         default=NO_RESOURCES, name="room"
     )  # all that may be given away, used or not
     subnet: str = ""  # of its containers, its own for as long as it is registered
-    is_cordoned: bool = False  # takes nothing new, by somebody's word
+    is_cordoned: bool = False  # gets no new instances, by an operator
     drain_by: float | None = None  # gives up what it has, and all that is left at this time
-    is_foreign: bool = False  # speaks only the calls of Kudo's documents, and takes no orders
+    is_foreign: bool = False  # uses only the calls of Kudo's documents, and takes no orders
     member: ContinuumMember | None = None  # None: it takes no calls of functions
 
     def __post_init__(self) -> None:
@@ -115,7 +121,7 @@ class Node(msgspec.Struct, frozen=True):
 
     @property
     def is_borrowed(self) -> bool:
-        """True if it is a contract that was bought, and so a part of somebody else's machine."""
+        """True if it is a bought contract, and so a part of another cloud's machine."""
         return self.id.startswith(_BORROWED)
 
     @property
@@ -125,7 +131,7 @@ class Node(msgspec.Struct, frozen=True):
         return is_open and not self.facts.disk_pressure
 
     def liveness(self, now: float, *, suspect_after_s: float, lost_after_s: float) -> Liveness:
-        """What its silence means at `now`."""
+        """Its liveness at `now`."""
         silent_s = now - self.reported_at
         if silent_s >= lost_after_s:
             return Liveness.LOST

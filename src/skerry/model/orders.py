@@ -1,16 +1,17 @@
-"""What passes between the control plane and a node about instances: orders down, reports up.
+"""Orders to nodes about instances, and reports of nodes.
 
-An order is what the control plane wants of one instance on one node; a node gets the whole set when it
-connects and changes after that. A report is what the node saw. Both carry the generation of the instance, by
-which either side knows the other's word on an earlier copy. How they travel is
-`skerry.transport.links.nodes`.
+An order is the desired state of one instance on one node; a node gets all of them when it connects and
+changes after that. A report is the observed state. Both carry the generation of the instance, by which
+messages about earlier copies are recognized. `skerry.transport.links.nodes` transports them.
 """
 
 from __future__ import annotations
 
 import msgspec
+from msgspec.structs import replace
 
-from skerry.model.ids import InstanceId
+from skerry.model.devices import DeviceRequest
+from skerry.model.ids import DEFAULT_NAMESPACE, InstanceId, Namespace
 from skerry.model.network import Egress
 from skerry.model.resources import NO_RESOURCES, Resources
 from skerry.model.statuses import TERMINAL, DesiredStatus, InstanceStatus
@@ -18,7 +19,7 @@ from skerry.model.workloads import Instance, InstanceSpec
 
 
 class InstanceOrder(msgspec.Struct, frozen=True):
-    """What a node is to do with an instance; a node refuses a lower generation than it has.
+    """The desired state of an instance on a node; a node refuses a lower generation than it has.
 
     `DESTROYED`: remove every trace of it and report TERMINATED in this generation, also if there is nothing.
     """
@@ -28,8 +29,9 @@ class InstanceOrder(msgspec.Struct, frozen=True):
     spec: InstanceSpec
     desired: DesiredStatus
     egress: Egress = Egress.ALL  # of its namespace
-    receipt: bytes = b""  # to be shown to a control plane that has forgotten it; nobody else reads it
+    receipt: bytes = b""  # for a control plane with a restored store; not read by others
     request_id: str = ""  # of the request that it follows from, for the node's log
+    namespace: Namespace = DEFAULT_NAMESPACE
 
     @classmethod
     def of(cls, instance: Instance, egress: Egress = Egress.ALL) -> InstanceOrder:
@@ -38,16 +40,19 @@ class InstanceOrder(msgspec.Struct, frozen=True):
         if instance.leaving is not None:
             desired = DesiredStatus.DESTROYED
         elif instance.observed.status in TERMINAL and desired is DesiredStatus.RUNNING:
-            desired = (
-                DesiredStatus.STOPPED
-            )  # it is over; what is left of it stays for those who read its logs
+            desired = DesiredStatus.STOPPED  # it has ended; its logs stay
+        spec = instance.spec
+        if spec.devices:
+            # Its node gets them by name: which ones was decided with the node.
+            spec = replace(spec, devices=tuple(map(DeviceRequest.parse, instance.devices)))
         return cls(
             instance.id,
             instance.generation,
-            instance.spec,
+            spec.with_volumes(instance.volumes),
             desired,
             egress,
             request_id=instance.request_id,
+            namespace=instance.namespace,
         )
 
 
@@ -67,4 +72,4 @@ class InstanceReport(msgspec.Struct, frozen=True):
     has_passed: bool = True  # its checks, while it runs; without checks always
     checked_at: float = 0.0  # when that last changed
     check_message: str = ""  # why it has not passed
-    metric: float | None = None  # what it shows of itself for autoscaling, if that is asked for
+    metric: float | None = None  # its metric for autoscaling, if it has one

@@ -53,7 +53,7 @@ def parse(text: str) -> PortMapping:
 
 
 def check_all(mappings: tuple[PortMapping, ...]) -> None:
-    """Raise unless they can stand beside each other on one machine."""
+    """Raise unless they do not conflict on one machine."""
     if len(mappings) > MAX_PORTS:
         raise errors.Invalid(f"{len(mappings)} ports are too many; at most {MAX_PORTS}", field="ports")
     taken: set[tuple[int, Protocol]] = set()

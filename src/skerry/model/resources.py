@@ -1,8 +1,8 @@
 """Resources: amounts of cpu, memory and disk that a machine has, an instance requests, or is in use.
 
 The currency of the scheduler, the node and the market. Each quantity has its unit as its type; `Resources`
-are never negative, and their arithmetic goes part by part, so that neither a debt nor a mix of units can be
-written down. Knows nothing of who owns them.
+are never negative, and their arithmetic goes part by part, so that neither a negative amount nor a mix of
+units can be expressed.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ Millicores = NewType("Millicores", int)  # 1000 are one core
 Megabytes = NewType("Megabytes", int)
 Gigabytes = NewType("Gigabytes", int)
 
-# Cpu, memory and disk of many together, which may be more than `Resources` can say.
+# Cpu, memory and disk of many together, which may be more than `Resources` can hold.
 Amounts = tuple[int, int, int]
 
 # The contracts count in signed 32-bit numbers; what does not fit there is refused rather than cut off.
@@ -55,7 +55,7 @@ class Resources(msgspec.Struct, frozen=True, gc=False):
     def __sub__(self, other: Resources) -> Resources:
         """What is left; raises `ResourcesExhausted` if that would be less than nothing."""
         if not self.fits(other):
-            raise errors.ResourcesExhausted(f"not enough room: {self.shortfall(other)}")
+            raise errors.ResourcesExhausted(f"not enough resources: {self.shortfall(other)}")
         return Resources(
             Millicores(self.cpu - other.cpu),
             Megabytes(self.memory - other.memory),
@@ -74,21 +74,23 @@ class Resources(msgspec.Struct, frozen=True, gc=False):
             Millicores(self.cpu // count), Megabytes(self.memory // count), Gigabytes(self.disk // count)
         )
 
-    def fits(self, ask: Resources) -> bool:
-        """True if `ask` can be taken out of this."""
-        return ask.cpu <= self.cpu and ask.memory <= self.memory and ask.disk <= self.disk
+    def fits(self, requested: Resources) -> bool:
+        """True if `requested` can be taken out of this."""
+        return requested.cpu <= self.cpu and requested.memory <= self.memory and requested.disk <= self.disk
 
-    def lack(self, ask: Resources) -> Resources:
-        """What would have to be added for `ask` to fit; `NO_RESOURCES` if it does."""
+    def lack(self, requested: Resources) -> Resources:
+        """What would have to be added for `requested` to fit; `NO_RESOURCES` if it does."""
         return Resources(
-            Millicores(max(0, ask.cpu - self.cpu)),
-            Megabytes(max(0, ask.memory - self.memory)),
-            Gigabytes(max(0, ask.disk - self.disk)),
+            Millicores(max(0, requested.cpu - self.cpu)),
+            Megabytes(max(0, requested.memory - self.memory)),
+            Gigabytes(max(0, requested.disk - self.disk)),
         )
 
-    def shortfall(self, ask: Resources) -> str:
-        """`lack` in words, such as `lacks 500 milli-cores of cpu, 64 MB of memory`; empty if it fits."""
-        missing = [f"{amount} {unit} of {name}" for name, unit, amount in self.lack(ask).parts() if amount]
+    def shortfall(self, requested: Resources) -> str:
+        """`lack` as text, such as `lacks 500 milli-cores of cpu, 64 MB of memory`; empty if it fits."""
+        missing = [
+            f"{amount} {unit} of {name}" for name, unit, amount in self.lack(requested).parts() if amount
+        ]
         return f"lacks {', '.join(missing)}" if missing else ""
 
     def parts(self) -> tuple[tuple[str, str, int], ...]:
@@ -120,6 +122,6 @@ def add_amounts(amounts: Iterable[Resources], start: Amounts = NO_AMOUNTS, *, ti
 
 
 def capped(amounts: Amounts) -> Resources:
-    """As much of `amounts` as `Resources` can say; none of what is less than nothing."""
+    """`amounts`, limited to the range of `Resources`."""
     cpu, memory, disk = (max(0, min(amount, MAX_AMOUNT)) for amount in amounts)
     return Resources(Millicores(cpu), Megabytes(memory), Gigabytes(disk))

@@ -1,7 +1,7 @@
 """Schedules: a job or a call of a function at the times of a cron expression.
 
 A run is due at a minute of the schedule's time zone. Each due time is run at most once, whichever server
-leads then; what is missed while no server is there is made up for within a window.
+leads then; due times that are missed while no server runs are run later, within a window.
 """
 
 from __future__ import annotations
@@ -12,6 +12,7 @@ from typing import Any
 import msgspec
 
 from skerry.model import errors, ids
+from skerry.model.function_names import check_function_key
 from skerry.model.ids import DEFAULT_NAMESPACE, FunctionName, Namespace, ScheduleId
 from skerry.model.jobs import JobSpec
 from skerry.model.services import check_service_name
@@ -25,7 +26,7 @@ _MAX_SECONDS = 7 * 86_400.0
 
 
 class OverlapPolicy(enum.StrEnum):
-    """What becomes of a run that is due while the one before it goes on."""
+    """The policy for a run that is due while the one before it is running."""
 
     SKIP = "skip"
     QUEUE = "queue"  # it begins when the one before it has ended
@@ -35,11 +36,11 @@ class OverlapPolicy(enum.StrEnum):
 class FunctionTarget(msgspec.Struct, frozen=True, tag_field="kind", tag="function"):
     """A call of a function."""
 
-    function: FunctionName
+    function: FunctionName  # with its namespace
     parameters: dict[str, Any] = msgspec.field(default_factory=dict)
 
     def __post_init__(self) -> None:
-        ids.check_id(self.function, "function")
+        check_function_key(self.function, "function")
         if len(msgspec.json.encode(self.parameters)) > MAX_PARAMETERS:
             raise errors.TooLarge(
                 f"the parameters of a scheduled call take at most {MAX_PARAMETERS // 1024} KiB"
@@ -47,13 +48,13 @@ class FunctionTarget(msgspec.Struct, frozen=True, tag_field="kind", tag="functio
 
 
 class JobTarget(msgspec.Struct, frozen=True, tag_field="kind", tag="job"):
-    """A job, made anew for every run."""
+    """A new job for every run."""
 
     spec: JobSpec
 
 
 class RunStatus(enum.StrEnum):
-    """What became of a run."""
+    """The status of a run."""
 
     RUNNING = "RUNNING"
     QUEUED = "QUEUED"
@@ -73,7 +74,7 @@ class ScheduledRun(msgspec.Struct, frozen=True, omit_defaults=True):
     ended_at: float | None = None
     target: str = ""  # the name of its job, or the id of its call
     reason: str = ""
-    is_manual: bool = False  # somebody wanted it now
+    is_manual: bool = False  # requested by a user
 
     @property
     def is_over(self) -> bool:

@@ -15,6 +15,7 @@ import msgspec
 
 from skerry.model import errors, ids
 from skerry.model.ids import DEFAULT_NAMESPACE, Namespace, ServiceId
+from skerry.model.mounts import MountKind
 from skerry.model.workloads import InstanceSpec, WorkloadKind
 
 MAX_REPLICAS = 10_000
@@ -56,7 +57,7 @@ def _check_seconds(seconds: float, field: str, *, at_least: float = 0.0) -> None
 class UpdateOrder(enum.StrEnum):
     """Which comes first when a copy is replaced."""
 
-    AUTO = "auto"  # start-first, unless published ports force stop-first
+    AUTO = "auto"  # start-first, unless published ports or volumes force stop-first
     START_FIRST = "start-first"
     STOP_FIRST = "stop-first"
 
@@ -65,7 +66,7 @@ class UpdateFailureAction(enum.StrEnum):
     """What follows an update that fails."""
 
     REVERT = "revert"  # back to the last good revision
-    PAUSE = "pause"  # it stays as it is until somebody decides
+    PAUSE = "pause"  # it stays as it is until a user decides
 
 
 class UpdatePolicy(msgspec.Struct, frozen=True, omit_defaults=True):
@@ -79,7 +80,7 @@ class UpdatePolicy(msgspec.Struct, frozen=True, omit_defaults=True):
     deadline_s: float = 600.0  # without progress for so long, the update has failed
     max_failures: int = 3  # restarts of a new copy after which the update has failed
     canary: int = 0  # copies that try a revision before the others follow; 0: none
-    promote_after_s: float | None = None  # with good canaries; None: somebody promotes
+    promote_after_s: float | None = None  # with good canaries; None: a user promotes
     on_failure: UpdateFailureAction = UpdateFailureAction.REVERT
 
     def __post_init__(self) -> None:
@@ -124,9 +125,22 @@ class UpdatePolicy(msgspec.Struct, frozen=True, omit_defaults=True):
             ports = ", ".join(str(mapping.source) for mapping in template.ports)
             reason = f"two copies on one node cannot both publish port {ports}"
             return UpdateBounds(surge, max(1, unavailable), is_stop_first=True, reason=reason)
+        if self.order is UpdateOrder.AUTO and (volume := _written_volume(template)):
+            reason = f"two copies cannot write to {volume} at once"
+            return UpdateBounds(surge, max(1, unavailable), is_stop_first=True, reason=reason)
         if surge == 0:
             return UpdateBounds(surge, max(1, unavailable), is_stop_first=True, reason="max_surge is 0")
         return UpdateBounds(surge, unavailable, is_stop_first=False, reason="")
+
+
+def _written_volume(template: InstanceSpec) -> str:
+    """A volume, or template of volumes, that copies write to; empty: there is none."""
+    for mount in template.mounts:
+        if mount.kind is MountKind.TEMPLATE:
+            return f"a volume of template {mount.source}"
+        if mount.is_volume and not mount.read_only:
+            return f"volume {mount.source}"
+    return ""
 
 
 class UpdateBounds(msgspec.Struct, frozen=True):
@@ -152,7 +166,7 @@ class DisruptionBudget(msgspec.Struct, frozen=True, omit_defaults=True):
 
 
 class ScalingMetric(enum.StrEnum):
-    """What autoscaling looks at."""
+    """The metric of autoscaling."""
 
     CPU = "cpu"  # percent of what the copies may use
     MEMORY = "memory"  # the same
@@ -183,7 +197,7 @@ class AutoscalePolicy(msgspec.Struct, frozen=True, omit_defaults=True):
 
 
 class RevisionOutcome(enum.StrEnum):
-    """What became of a revision."""
+    """The outcome of a revision."""
 
     PENDING = "pending"  # not decided
     GOOD = "good"  # all copies ran it and were ready
@@ -204,26 +218,26 @@ class ServiceRollout(msgspec.Struct, frozen=True, omit_defaults=True):
     """An update that is under way, to the service's `target`."""
 
     started_at: float
-    progress_at: float  # when there last was a good copy more, or somebody resumed or promoted it
+    progress_at: float  # when there last was another good copy, or a user resumed or promoted it
     good: int = 0  # copies of the target that were good then
     is_canary: bool = False  # only the canaries follow, until it is promoted
     canaries_good_at: float | None = None
     is_revert: bool = False
-    is_halted: bool = False  # it failed, and waits for somebody to decide
+    is_halted: bool = False  # it failed, and waits for a user to decide
     reason: str = ""  # why it reverts, or was halted
 
 
 class ServiceStatus(enum.StrEnum):
-    """A service in one word."""
+    """The status of a service."""
 
     STARTING = "STARTING"  # its first copies are not all ready yet
     HEALTHY = "HEALTHY"
     DEGRADED = "DEGRADED"  # fewer ready copies than replicas, without an update
     UPDATING = "UPDATING"
-    CANARY = "CANARY"  # its canaries are tried, or wait for somebody to promote them
+    CANARY = "CANARY"  # its canaries are tried, or wait for a user to promote them
     REVERTING = "REVERTING"
     PAUSED = "PAUSED"
-    FAILED = "FAILED"  # an update failed and waits for somebody to decide
+    FAILED = "FAILED"  # an update failed and waits for a user to decide
     DELETING = "DELETING"
 
 
@@ -245,6 +259,7 @@ class Service(msgspec.Struct, frozen=True):
     is_paused: bool = False
     is_deleting: bool = False
     request_id: str = ""  # of the request that last changed it
+    quota_message: str = ""  # why a copy that is missing is not created: the quota of its namespace
 
     def __post_init__(self) -> None:
         check_service_name(self.name)
@@ -258,6 +273,17 @@ class Service(msgspec.Struct, frozen=True):
             )
         if self.target.template.kind is not WorkloadKind.CONTAINER:
             raise errors.Invalid("a service is made of containers", field="type")
+        if self.update.order is UpdateOrder.START_FIRST and self.target.template.has_volume_templates:
+            raise errors.Invalid(
+                "a copy with a volume of its own cannot start before the one that it replaces has stopped; "
+                "choose stop-first, or leave the order out",
+                field="update.order",
+            )
+
+    @property
+    def has_own_data(self) -> bool:
+        """True if a copy writes to volumes, so that it must be gone before another takes its place."""
+        return bool(_written_volume(self.target.template))
 
     @property
     def bounds(self) -> UpdateBounds:
@@ -282,7 +308,7 @@ class Service(msgspec.Struct, frozen=True):
 
 
 def check_service_name(text: str, noun: str = "service") -> str:
-    """A name that can stand in a host name, and be longer by an index."""
+    """A name that is valid in a host name, also with an index appended."""
     if len(text) > MAX_NAME or not _NAME.fullmatch(text):
         raise errors.Invalid(
             f"{noun} name {text[:MAX_NAME]!r} must be 1 to {MAX_NAME} lower-case letters, digits or '-', and "

@@ -1,4 +1,4 @@
-"""Every knob, as one frozen tree with its default, unit, range and meaning.
+"""Every setting, as one frozen tree with its default, unit, range and meaning.
 
 Read once at the edge (`skerry.cli.settings`) from flags, environment and a TOML file, then passed down.
 `docs/settings.md` is generated from here. Nothing below the CLI reads the environment.
@@ -13,6 +13,7 @@ import msgspec
 from msgspec import Meta
 
 from skerry.model.market_settings import MarketSettings
+from skerry.model.snapshot_settings import SnapshotSettings
 
 
 class LogSettings(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
@@ -98,8 +99,8 @@ class GrpcSettings(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
         str,
         Meta(
             pattern="^0?[0-7]{3}$",
-            description="Permissions of the unix sockets, octal; whoever may write may connect, then needs "
-            "a certificate, and a token on that of `http.socket`",
+            description="Permissions of the unix sockets, octal: users that may write can connect, and then "
+            "need a certificate, or a token on that of `http.socket`",
         ),
     ] = "600"
     socket_group: Annotated[
@@ -133,7 +134,7 @@ class IdentitySettings(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
         bool,
         Meta(
             description="Local processes of root and of the server's own user are admins without a token; "
-            "turn it off behind a proxy that runs as one of them and does not say that it forwards"
+            "turn it off behind a proxy that runs as one of them and sends no forwarding headers"
         ),
     ] = True
     node_certificate_s: Annotated[int, Meta(ge=1, description="Life of a node's certificate, seconds")] = (
@@ -194,6 +195,10 @@ class NodeSettings(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
         4 * 1024 * 1024
     )
     tmp_mb: Annotated[int, Meta(ge=1, description="Size of a cell's private /tmp")] = 64
+    device_folders: Annotated[
+        tuple[str, ...],
+        Meta(description="Folders with CDI files, which describe devices for containers; the last one wins"),
+    ] = ("/etc/cdi", "/var/run/cdi")
     cell_paths: Annotated[
         tuple[str, ...],
         Meta(
@@ -203,11 +208,9 @@ class NodeSettings(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     runtime: Annotated[
         str, Meta(description="OCI runtime, a name or a path; empty: the first of runc and crun that works")
     ] = ""
-    container_pids: Annotated[int, Meta(ge=1, description="Processes of a container that asks for none")] = (
-        4096
-    )
+    container_pids: Annotated[int, Meta(ge=1, description="Default limit of processes of a container")] = 4096
     disk_check_s: Annotated[
-        float, Meta(gt=0, description="How often the disks of containers are looked at")
+        float, Meta(gt=0, description="How often the disk usage of containers is checked")
     ] = 5.0
     measured_disk_limits: Annotated[
         bool,
@@ -223,7 +226,9 @@ class ImageSettings(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
     insecure: Annotated[
         tuple[str, ...],
-        Meta(description="Registries (HOST[:PORT]) spoken to in plain HTTP; those on loopback always are"),
+        Meta(
+            description="Registries (HOST[:PORT]) that are used over plain HTTP; those on loopback always are"
+        ),
     ] = ()
     internal_hosts: Annotated[
         tuple[str, ...],
@@ -235,10 +240,15 @@ class ImageSettings(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     ca: Annotated[str, Meta(description="PEM file or folder: more CAs that registries may be signed by")] = ""
     credentials: Annotated[
         str,
-        Meta(
-            description="Docker's config.json with credentials; empty: ~/.docker/config.json, if it is there"
-        ),
+        Meta(description="Docker's config.json with credentials; empty: ~/.docker/config.json, if it exists"),
     ] = ""
+    token_servers: Annotated[
+        tuple[str, ...],
+        Meta(
+            description="REGISTRY=HOST[:PORT]: token servers on other hosts than their registry that get its "
+            "login; all others get none"
+        ),
+    ] = ("docker.io=auth.docker.io", "registry.gitlab.com=gitlab.com")
     default_registry: Annotated[str, Meta(description="Registry of references that name none")] = "docker.io"
     parallel: Annotated[int, Meta(ge=1, le=32, description="Layers pulled at once")] = 3
     max_layer_bytes: Annotated[int, Meta(ge=1024, description="One layer, unpacked")] = 16 * 1024**3
@@ -255,8 +265,8 @@ class NetworkSettings(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     subnet: Annotated[
         str,
         Meta(
-            description="IPv4 network that this node asks its server for, for its containers; the first "
-            "address is the node's; empty: whichever it is given"
+            description="IPv4 network for containers that this node requests from its server; the first "
+            "address is the node's; empty: any"
         ),
     ] = ""
     dns: Annotated[
@@ -289,8 +299,8 @@ class FleetSettings(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     egress: Annotated[
         tuple[str, ...],
         Meta(
-            description="What instances of a namespace may reach, as NAMESPACE=EGRESS: `internet` closes "
-            "private networks and the node to them, `all` does not; `*` stands for every other namespace"
+            description="Egress of the instances of a namespace, as NAMESPACE=EGRESS: `internet` denies "
+            "private networks and the node, `all` does not; `*` is every other namespace"
         ),
     ] = ()
     report_s: Annotated[float, Meta(gt=0, description="A node reports at least this often")] = 2.0
@@ -304,7 +314,7 @@ class FleetSettings(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
         float,
         Meta(
             ge=0,
-            description="A node that speaks only Kudo's calls is unregistered when it has been lost for this "
+            description="A node that uses only Kudo's calls is unregistered when it has been lost for this "
             "long; 0: never",
         ),
     ] = 86400.0
@@ -319,10 +329,10 @@ class FleetSettings(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
         Meta(description="Copies of one workload go to nodes with few of them, whatever `placement` says"),
     ] = True
     reserve_percent: Annotated[
-        int, Meta(ge=0, le=90, description="Share of a node's room that is left to the node itself")
+        int, Meta(ge=0, le=90, description="Share of a node's resources that is left to the node itself")
     ] = 5
     leader_lease_s: Annotated[
-        int, Meta(ge=1, description="Another server leads this long after the leader was last heard")
+        int, Meta(ge=1, description="Leader lease: another server leads this long after the leader failed")
     ] = 5
     restart_base_s: Annotated[float, Meta(gt=0, description="First pause before a restart; doubles")] = 1.0
     restart_cap_s: Annotated[float, Meta(gt=0, description="Longest pause before a restart")] = 300.0
@@ -357,10 +367,10 @@ class FunctionSettings(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     ] = 1
     area: Annotated[str, Meta(description="Where this node is, as reports name it")] = "local"
     remote_area: Annotated[
-        str, Meta(description="Area that takes what this one has no room for; empty: none does")
+        str, Meta(description="Area for calls that this one has no capacity for; empty: none")
     ] = ""
     policy: Annotated[
-        str, Meta(description="Where calls run, unless their function says: `default`, `qosaware`, ...")
+        str, Meta(description="Routing policy of calls whose function has none: `default`, `qosaware`, ...")
     ] = "default"
     classes: Annotated[
         tuple[str, ...],
@@ -383,13 +393,11 @@ class FunctionSettings(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     neighbour_address: Annotated[
         str, Meta(description="HOST:PORT by which other nodes reach that, if it is another")
     ] = ""
-    ping_s: Annotated[float, Meta(gt=0, description="Neighbours tell each other how they are this often")] = (
-        5.0
-    )
+    ping_s: Annotated[float, Meta(gt=0, description="Members exchange their load this often")] = 5.0
     neighbour_timeout_s: Annotated[
-        float, Meta(gt=0, description="A neighbour that says nothing for this long is down")
+        float, Meta(gt=0, description="A member that does not answer for this long is down")
     ] = 2.0
-    repair_s: Annotated[float, Meta(gt=0, description="It is looked this often who has which code")] = 5.0
+    repair_s: Annotated[float, Meta(gt=0, description="The code of members is listed this often")] = 5.0
     keep_alive_s: Annotated[float, Meta(gt=0, description="An idle worker is kept this long")] = 600.0
     call_timeout_s: Annotated[
         float, Meta(gt=0, description="A call that names no time of its own is ended after this")
@@ -476,6 +484,7 @@ class Settings(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     fleet: FleetSettings = FleetSettings()
     functions: FunctionSettings = FunctionSettings()
     market: MarketSettings = MarketSettings()
+    snapshots: SnapshotSettings = SnapshotSettings()
 
 
 class SettingField(NamedTuple):
@@ -493,8 +502,8 @@ class SettingField(NamedTuple):
 
 
 def setting_fields() -> dict[str, SettingField]:
-    """Every knob by its dotted key, in the order of the tree."""
-    return {knob.key: knob for knob in _leaves(Settings, "")}
+    """Every setting by its dotted key, in the order of the tree."""
+    return {field.key: field for field in _leaves(Settings, "")}
 
 
 def _leaves(tree: type[msgspec.Struct], prefix: str) -> Iterator[SettingField]:

@@ -1,9 +1,9 @@
 """Observed and desired status of an instance, and which status may follow which.
 
 The observed status is the union of both Kudo documents. `TRANSITIONS` is the whole state machine; every
-change of an instance's status goes through `check`, wherever it comes from. What is desired (`DesiredStatus`)
-is kept apart: it is the user's word and changes at once, while the status follows as the world does. Numbers
-and other spellings of a contract belong to `skerry.wire`.
+change of an instance's status goes through `check`, wherever it comes from. `DesiredStatus` is separate: it
+is the user's request and changes at once, while the status follows. Numbers and other spellings of a contract
+belong to `skerry.wire`.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from skerry.model import errors
 class InstanceStatus(enum.StrEnum):
     """What an instance was last seen to be doing."""
 
-    SCHEDULING = "SCHEDULING"  # waits for a node; stays here, with a reason, while none has room
+    SCHEDULING = "SCHEDULING"  # waits for a node; stays here, with a reason, while none has resources
     SCHEDULED = "SCHEDULED"  # has a node, which has not begun
     STARTING = "STARTING"  # its node fetches the image and makes the cell
     RUNNING = "RUNNING"
@@ -43,7 +43,7 @@ TRANSITIONS: dict[InstanceStatus, frozenset[InstanceStatus]] = {
     InstanceStatus.SCHEDULING: frozenset(
         {
             InstanceStatus.SCHEDULED,
-            InstanceStatus.STOPPED,  # stopped before it had a node: there is nothing to wait for
+            InstanceStatus.STOPPED,  # stopped before it had a node
             InstanceStatus.DESTROYING,
         }
     ),
@@ -114,7 +114,7 @@ def check(now: InstanceStatus, then: InstanceStatus) -> None:
     )
 
 
-# What only a node can know, and so may have failed to tell; the likelier first.
+# Statuses that only a node knows, and may not have reported; the more likely first.
 _ON_NODES = (
     InstanceStatus.STARTING,
     InstanceStatus.RUNNING,
@@ -126,18 +126,18 @@ _ON_NODES = (
 
 @functools.cache
 def shortest_path(now: InstanceStatus, then: InstanceStatus) -> tuple[InstanceStatus, ...]:
-    """The shortest way from `now` to `then`, without `now`, by what may happen on a node and was not told.
+    """The shortest path from `now` to `then`, without `now`, by statuses that a node may not have reported.
 
     Raises `FailedPrecondition` if there is none.
     """
-    ways: dict[InstanceStatus, tuple[InstanceStatus, ...]] = {now: ()}
+    paths: dict[InstanceStatus, tuple[InstanceStatus, ...]] = {now: ()}
     reached = [now]
     for status in reached:
         if may_become(status, then):
-            return (*ways[status], then)
+            return (*paths[status], then)
         for following in _ON_NODES:
-            if following in TRANSITIONS[status] and following not in ways:
-                ways[following] = (*ways[status], following)
+            if following in TRANSITIONS[status] and following not in paths:
+                paths[following] = (*paths[status], following)
                 reached.append(following)
     check(now, then)
     raise AssertionError("what may follow has been found")
@@ -154,7 +154,7 @@ class NodeStatus(enum.StrEnum):
     LOST = "lost"  # silent for too long
 
 
-# Reports speak of nodes in the words for instances; these are the ones that mean something there.
+# Reports about nodes use the statuses of instances; these are the ones that apply to nodes.
 _OF_NODES: dict[InstanceStatus, NodeStatus] = {
     InstanceStatus.STARTING: NodeStatus.REGISTERING,
     InstanceStatus.RUNNING: NodeStatus.READY,
@@ -167,7 +167,7 @@ _OF_NODES: dict[InstanceStatus, NodeStatus] = {
 
 
 def of_node(status: InstanceStatus) -> NodeStatus:
-    """What `status` says of a node; `Invalid` if it says nothing of one."""
+    """The node status for `status`; `Invalid` if it is none of a node."""
     try:
         return _OF_NODES[status]
     except KeyError:

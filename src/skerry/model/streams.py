@@ -1,8 +1,8 @@
-"""Tunnels: what somebody asks of an instance on a far node, and the frames in which it is answered.
+"""Tunnels: requests to an instance or a volume on a remote node, and their frames.
 
-A tunnel carries frames of bytes both ways, whole and in order. The first byte of a frame is its channel, the
-rest is data. A tunnel ends well by `TunnelChannel.EXIT` (a program) or by its end (output that was not to be
-followed); what goes wrong at the node comes as an error of `skerry.model.errors` instead.
+A tunnel carries frames of bytes in both directions, whole and in order. The first byte of a frame is its
+channel, the rest is data. A tunnel ends regularly by `TunnelChannel.EXIT` (a program) or by its end (logs
+without follow); a failure at the node comes as an error of `skerry.model.errors` instead.
 """
 
 from __future__ import annotations
@@ -15,6 +15,7 @@ import msgspec
 from skerry.model import errors
 from skerry.model.cells import OutputChannel
 from skerry.model.ids import InstanceId
+from skerry.model.volume_tasks import VolumeTask
 
 MAX_FRAME = 64 * 1024
 
@@ -54,7 +55,7 @@ class LogStreamRequest(msgspec.Struct, frozen=True, tag="logs"):
     """What an instance has written, and with `follow` what it writes from now on."""
 
     follow: bool = False
-    tail: int | None = None  # only that many lines of what is there
+    tail: int | None = None  # only the last so many lines
     stream: OutputChannel | None = None  # None: both
 
 
@@ -72,17 +73,17 @@ class ExecStreamRequest(msgspec.Struct, frozen=True, tag="exec"):
 
 
 class GuestSessionRequest(msgspec.Struct, frozen=True, tag="session"):
-    """Of a cell that is lent: the conversation that a node has, with whoever bought it as control plane."""
+    """To a leased cell: a node session, with the buyer as control plane."""
 
 
 class GuestStreamRequest(msgspec.Struct, frozen=True, tag="guest"):
-    """Of a cell that is lent: what is asked of one of the instances in it, which are its buyer's."""
+    """To a leased cell: a request to one of the buyer's instances in it."""
 
     instance: InstanceId
     stream: LogStreamRequest | ExecStreamRequest
 
 
-StreamRequest = LogStreamRequest | ExecStreamRequest | GuestSessionRequest | GuestStreamRequest
+StreamRequest = LogStreamRequest | ExecStreamRequest | GuestSessionRequest | GuestStreamRequest | VolumeTask
 
 
 class TunnelStream(Protocol):
@@ -92,7 +93,7 @@ class TunnelStream(Protocol):
     """
 
     async def receive(self) -> bytes | None:
-        """The next frame; None once the other side sends no more. Raises `Unavailable` if it is gone."""
+        """The next frame; None once the other side has finished. Raises `Unavailable` if it is lost."""
         ...
 
     async def send(self, frame: bytes) -> None:

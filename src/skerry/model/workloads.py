@@ -1,9 +1,9 @@
 """Workloads and instances: the template, and a running copy of it on a node.
 
-A `InstanceSpec` says what to run. A workload names one and counts its versions; an instance holds the spec it
+An `InstanceSpec` is what to run. A workload names one and counts its versions; an instance holds the spec it
 was made with, its desired status and its observed state. Instances change only by `with_desired` and
-`become`, which ask the state machine. Both live in a namespace, for ever in the one they were made in; a
-namespace is there by being named. Where an instance is placed is decided by `skerry.schedule`.
+`with_status`, which check the state machine. Both are in a namespace, which cannot change; a namespace exists
+by being used. `skerry.schedule` places instances.
 """
 
 from __future__ import annotations
@@ -13,13 +13,16 @@ from collections.abc import Mapping
 
 import msgspec
 
-from skerry.model import errors, health_checks, ids, ports, statuses
+from skerry.model import errors, health_checks, ids, ports, secrets, statuses
 from skerry.model.container_options import NO_OPTIONS, ContainerOptions, NodeFeature
+from skerry.model.devices import DeviceRequest, check_requests
 from skerry.model.health_checks import CheckRole, HealthCheck
-from skerry.model.ids import DEFAULT_NAMESPACE, InstanceId, Namespace, NodeId, WorkloadId
+from skerry.model.ids import DEFAULT_NAMESPACE, InstanceId, Namespace, NodeId, VolumeId, WorkloadId
 from skerry.model.images import ImageAccess, check_path_access, is_path
+from skerry.model.mounts import Mount, MountKind, check_mounts
 from skerry.model.ports import PortMapping
 from skerry.model.resources import MAX_AMOUNT, NO_RESOURCES, Millicores, Resources
+from skerry.model.secrets import SecretUse
 from skerry.model.statuses import DesiredStatus, InstanceStatus
 
 MAX_ENVIRONMENT = 100
@@ -29,14 +32,14 @@ MAX_SPREAD = 4
 MAX_PER_NODE = 1000
 _MAX_VARIABLE = 32 * 1024
 _MAX_URI = 2048
-_CLOCKS_DIFFER_S = 1.0  # of a node and of the server, without anybody minding
+_CLOCKS_DIFFER_S = 1.0  # of a node and of the server
 
 
 class WorkloadKind(enum.StrEnum):
     """What a workload is made of."""
 
     CONTAINER = "CONTAINER"
-    CELL = "CELL"  # room and nothing in it yet: what a contract of the market lends
+    CELL = "CELL"  # a contract cell of the market: resources without a program
 
 
 class RestartMode(enum.StrEnum):
@@ -50,8 +53,8 @@ class RestartMode(enum.StrEnum):
 class RestartPolicy(msgspec.Struct, frozen=True, omit_defaults=True):
     """When to restart, and with a budget at most how often in a row: a run that lasts begins a new count.
 
-    What is not asked for is not written down either: servers that know no policy without a budget can read
-    the records of those that do, while a cloud is being upgraded.
+    Defaults are not stored: older servers, which know no policy without a budget, can read the records while
+    a cloud is being upgraded.
     """
 
     when: RestartMode = RestartMode.ALWAYS
@@ -74,7 +77,7 @@ class RestartPolicy(msgspec.Struct, frozen=True, omit_defaults=True):
 
 
 class Constraint(msgspec.Struct, frozen=True):
-    """What a label of the node must be, or must not be; a label that is not there is empty."""
+    """The value that a label of the node must have, or must not have; a missing label is empty."""
 
     label: str
     value: str
@@ -123,7 +126,7 @@ class MetricSource(msgspec.Struct, frozen=True):
 
 
 class InstanceSpec(msgspec.Struct, frozen=True):
-    """What to run: an image, its environment, the room it may use and the ports it is reached by."""
+    """What to run: an image, its environment, its resources and its ports."""
 
     name: str
     uri: str
@@ -138,15 +141,19 @@ class InstanceSpec(msgspec.Struct, frozen=True):
     userns: UserNamespaceMode = UserNamespaceMode.PRIVATE  # of a container
     granted_access: ImageAccess | None = None  # with `uri`; None: no more than `uri` itself shows
     checks: tuple[HealthCheck, ...] = ()  # run by its node
-    spread: tuple[str, ...] = ()  # labels of nodes over whose values copies are spread, the first counts most
+    spread: tuple[str, ...] = ()  # labels over whose values copies are spread, the first counts most
     max_per_node: int = 0  # copies of one revision on one node; 0: any number
     metric: MetricSource | None = None  # read by its node
     node: str = ""  # the only node that it may be on, by name or id; empty: any
     cpu_limit: Millicores | None = None  # of its quota; None: `resources.cpu`, 0: it has none
     options: ContainerOptions = NO_OPTIONS
+    secrets: tuple[SecretUse, ...] = ()  # and configs, of its namespace
+    devices: tuple[DeviceRequest, ...] = ()  # each for this instance alone
+    mounts: tuple[Mount, ...] = ()
 
     def __post_init__(self) -> None:
         ids.check_id(self.name, "name")
+        check_requests(self.devices)
         if len(self.arguments) > MAX_ENVIRONMENT or any("\0" in word for word in self.arguments):
             raise errors.Invalid(
                 f"arguments must be at most {MAX_ENVIRONMENT} words without NUL bytes", field="arguments"
@@ -174,6 +181,9 @@ class InstanceSpec(msgspec.Struct, frozen=True):
                 field="max_per_node",
             )
         ids.check_display_text(self.node, "node")
+        secrets.check_uses(self.secrets, self.environment)
+        if self.mounts:
+            check_mounts(self.mounts, [use.path for use in self.secrets])
         self._check_cpu_limit()
 
     def _check_cpu_limit(self) -> None:
@@ -190,25 +200,51 @@ class InstanceSpec(msgspec.Struct, frozen=True):
 
     @property
     def needed_features(self) -> tuple[str, ...]:
-        """The `NodeFeature`s that a node must have to run it as it says."""
+        """The `NodeFeature`s that a node must have to run it."""
         needs = []
         if self.options != NO_OPTIONS or self.cpu_limit is not None:
             needs.append(NodeFeature.OPTIONS)
         if self.options.init:
             needs.append(NodeFeature.INIT)
+        if self.secrets:
+            needs.append(NodeFeature.SECRETS)
+        if self.devices:
+            needs.append(NodeFeature.DEVICES)
+        if self.mounts:
+            needs.append(NodeFeature.VOLUMES)
         return tuple(needs)
 
     @property
+    def volume_names(self) -> tuple[str, ...]:
+        """The volumes that it uses, in the order of its mounts."""
+        return tuple(mount.source for mount in self.mounts if mount.is_volume)
+
+    @property
+    def has_volume_templates(self) -> bool:
+        return any(mount.kind is MountKind.TEMPLATE for mount in self.mounts)
+
+    def with_volumes(self, volumes: tuple[VolumeId, ...]) -> InstanceSpec:
+        """The same with the volumes that its mounts are, as nodes get it."""
+        if not volumes:
+            return self
+        remaining = iter(volumes)
+        mounts = tuple(
+            msgspec.structs.replace(mount, volume=next(remaining, VolumeId(""))) if mount.is_volume else mount
+            for mount in self.mounts
+        )
+        return msgspec.structs.replace(self, mounts=mounts)
+
+    @property
     def decides_readiness(self) -> bool:
-        """True if a check says whether it is ready; else it is for as long as it runs."""
+        """True if a check decides whether it is ready; else it is while it runs."""
         return any(check.role is not CheckRole.LIVENESS for check in self.checks)
 
     @property
     def image_access(self) -> ImageAccess:
-        """What `uri` may lead to.
+        """The access of `uri`.
 
         A path without a grant is from a version that recorded none: it took paths from admins only, and ids
-        from everybody. `check_granted` keeps new ones out.
+        from all. `check_granted` refuses new ones.
         """
         if self.granted_access is not None:
             return self.granted_access
@@ -216,15 +252,27 @@ class InstanceSpec(msgspec.Struct, frozen=True):
 
 
 def check_granted(spec: InstanceSpec, before: InstanceSpec | None = None) -> None:
-    """Raise `Forbidden` if `spec` names a path for which nobody with the authority answers.
+    """Raise `Forbidden` if `spec` names a path without a grant.
 
-    `before` is the spec in whose place it comes: a path that was there stays as it was.
+    `before` is the spec that it replaces: an image path that was in it is accepted.
     """
+    if any(mount.kind is MountKind.HOST and not mount.is_granted for mount in spec.mounts):
+        raise errors.Forbidden(
+            "only an admin may mount a path of a node in a container; use a volume, or ask an admin"
+        )
     if spec.granted_access is None and (before is None or spec.uri != before.uri):
         check_path_access(spec.uri, ImageAccess.REGISTRIES)
 
 
-# Instead of the value of a variable, for those who may not see it.
+def check_no_templates(spec: InstanceSpec) -> None:
+    """Raise if `spec` has a volume template, which only a service can have."""
+    if spec.has_volume_templates:
+        raise errors.Invalid(
+            "volume templates are for the copies of a service; use a volume instead", field="volume_templates"
+        )
+
+
+# In place of the value of a variable, for callers that may not see it.
 HIDDEN = "<hidden>"
 
 
@@ -269,7 +317,8 @@ class Workload(msgspec.Struct, frozen=True):
     created_at: float
     version: int = 1  # goes up with every change of the spec
     rollout: RolloutStrategy = RolloutStrategy.NONE  # of this version
-    # Nothing is made from a deleted workload, and its record goes when all its instances are to be destroyed.
+    # A deleted workload gets no instances, and its record is removed when all its instances are to be
+    # destroyed.
     is_deleting: bool = msgspec.field(default=False, name="is_going")
     namespace: Namespace = DEFAULT_NAMESPACE  # in which its name is its own
     request_id: str = ""  # of the request that last changed or deleted it
@@ -280,7 +329,7 @@ class Workload(msgspec.Struct, frozen=True):
 
 
 class ObservedState(msgspec.Struct, frozen=True):
-    """What was last seen of an instance: the status, since when, why, and by whom it was told."""
+    """The last observed state of an instance: the status, since when, why, and who reported it."""
 
     status: InstanceStatus
     since: float
@@ -329,14 +378,16 @@ class Instance(msgspec.Struct, frozen=True):
     node: NodeId | None = None
     ip: str = ""
     restarts: int = 0
-    generation: int = 1  # of the copy: goes up when it leaves a node or has to; nodes refuse older ones
+    generation: int = 1  # of the copy: goes up when it leaves a node or must; nodes refuse older ones
     leaving: InstanceSpec | None = None  # of the copy that its node is to give up, before a new one is placed
     namespace: Namespace = DEFAULT_NAMESPACE  # its workload's, if it has one
-    is_adopted: bool = False  # written down from what its node ran, after the store had forgotten it
+    is_adopted: bool = False  # recovered from its node, after a restore of the store
     request_id: str = ""  # of the request that last changed what is desired; empty: none did
-    owner: InstanceOwner | None = None  # None: somebody made it, or it is of a workload
+    owner: InstanceOwner | None = None  # None: a user created it, or it is of a workload
     retiring_at: float | None = None  # since when it is out of service, to be destroyed soon
     is_released: bool = False  # it has stopped and is not started again: others may have its resources
+    devices: tuple[str, ...] = ()  # of its node, that were assigned to it with the node, by their full names
+    volumes: tuple[VolumeId, ...] = ()  # that it was bound with, one for each mount of a volume in its spec
 
     def __post_init__(self) -> None:
         ids.check_id(self.id)
@@ -355,16 +406,22 @@ class Instance(msgspec.Struct, frozen=True):
 
     @property
     def ready_since(self) -> float:
-        """When what `is_ready` says began, if it is ready."""
+        """Since when it is ready, if it is."""
         return max(self.observed.since, self.observed.checked_at)
 
     @property
     def reserved_spec(self) -> InstanceSpec:
-        """What its node sets aside for it. What was stopped for good needs neither processors nor memory."""
+        """What its node sets aside for it. What was stopped for good needs neither processors nor memory, nor
+        devices."""
         spec = self.leaving or self.spec
         if not self.is_released:
             return spec
-        return msgspec.structs.replace(spec, resources=Resources(disk=spec.resources.disk))
+        return msgspec.structs.replace(spec, resources=Resources(disk=spec.resources.disk), devices=())
+
+    @property
+    def reserved_devices(self) -> tuple[str, ...]:
+        """The devices that its node keeps for it."""
+        return () if self.is_released else self.devices
 
     def status_since(self, now: float) -> float:
         """When its status began, by the clock of its node as far as that can be right: the time at which the
@@ -397,7 +454,7 @@ class Instance(msgspec.Struct, frozen=True):
                 checked_at=seen.checked_at,
                 check_message=seen.check_message,
             )
-        elif self.spec.decides_readiness:  # until its node says so
+        elif self.spec.decides_readiness:  # until its node reports it
             observed = msgspec.structs.replace(observed, has_passed=False)
         return msgspec.structs.replace(self, observed=observed)
 

@@ -1,1 +1,1 @@
-"""The agent on a machine: how it joins a cloud and stays in it."""
+"""The node: its agent, cells, containers, images, network, logs and function workers."""

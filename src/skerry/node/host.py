@@ -1,7 +1,7 @@
-"""The machine that a node is: what it has, which stays, and what of it is in use, which does not.
+"""The machine of a node: its capacity, and its usage as a whole, by psutil.
 
-Cells count what they use themselves (`skerry.node.cgroups`); this is the host as a whole, by psutil. Which
-kind of cgroups it has is found out elsewhere and passed in. Nothing here decides how much may be given away.
+Cells measure their own usage (`skerry.node.cgroups`). The cgroup version is detected elsewhere and passed in.
+How much of the machine is offered is decided elsewhere.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ import psutil
 
 from skerry.model.resources import MAX_AMOUNT, Gigabytes, Megabytes, Millicores, Resources
 
-# As the Go world, and with it every image registry, writes them.
+# Names of architectures as in Go and image registries.
 _ARCHITECTURES = {"x86_64": "amd64", "aarch64": "arm64"}
 _MILLICORES = 1000
 _MEGABYTE = 1024**2
@@ -23,30 +23,30 @@ _BOOT_ID = Path("/proc/sys/kernel/random/boot_id")
 
 
 class HostInfo(msgspec.Struct, frozen=True):
-    """What a machine has, from one start of it to the next."""
+    """Properties of a machine that do not change while it is up."""
 
     architecture: str
     system: str
     kernel: str
     boot_id: str
     cgroups: str  # unified, hybrid or legacy
-    runtime: str  # of containers, with its version; empty if there is none
+    runtime: str  # container runtime with its version; empty if there is none
     cpus: int
     memory_bytes: int
     disk_bytes: int  # of the file system that the data folder is on
 
 
 class HostUsage(msgspec.Struct, frozen=True):
-    """What was in use at one moment."""
+    """Usage at one moment."""
 
-    cpu_busy_s: float  # of all cpus together, since the machine started
+    cpu_busy_s: float  # of all cpus together, since boot
     load: tuple[float, float, float]  # over 1, 5 and 15 minutes
     memory_available_bytes: int
     disk_free_bytes: int
 
 
 def boot_id() -> str:
-    """Differs from one start of the machine to the next."""
+    """Changes with every boot."""
     return _BOOT_ID.read_text().strip()
 
 
@@ -60,7 +60,7 @@ def system() -> str:
 
 
 def describe(data: Path, cgroups: str, runtime: str = "") -> HostInfo:
-    """This machine, with `data` as its data folder."""
+    """Describe this machine, with `data` as its data folder."""
     return HostInfo(
         architecture=architecture(),
         system=system(),
@@ -75,10 +75,10 @@ def describe(data: Path, cgroups: str, runtime: str = "") -> HostInfo:
 
 
 def measure(data: Path) -> HostUsage:
-    """What is in use on this machine now."""
+    """Measure the usage of this machine."""
     times = psutil.cpu_times()
     return HostUsage(
-        # Guests are counted in user and nice already; waiting for a disk is idleness.
+        # user and nice include guest time; iowait is idle.
         cpu_busy_s=times.user + times.nice + times.system + times.irq + times.softirq + times.steal,
         load=psutil.getloadavg(),
         memory_available_bytes=psutil.virtual_memory().available,
@@ -87,8 +87,8 @@ def measure(data: Path) -> HostUsage:
 
 
 def usable_resources(data: Path, *, used_bytes: int = 0, reserved_mb: int = 0) -> Resources:
-    """All of this machine that can be given to cells: of the disk what is free, and `used_bytes`, which cells
-    have written already; of the memory all but `reserved_mb`. How much is given away is for others to say."""
+    """Resources of this machine that cells can use: memory without `reserved_mb`; free disk plus
+    `used_bytes`, which cells use already. How much is offered is decided elsewhere."""
     free_bytes = psutil.disk_usage(str(data)).free + used_bytes
     return Resources(
         Millicores(_cpus() * _MILLICORES),
@@ -98,5 +98,5 @@ def usable_resources(data: Path, *, used_bytes: int = 0, reserved_mb: int = 0) -
 
 
 def _cpus() -> int:
-    """Cells inherit which cpus this process may use."""
+    """Cpus in the affinity mask of this process, which cells inherit."""
     return len(psutil.Process().cpu_affinity() or ())

@@ -1,8 +1,8 @@
-"""What the node remembers on disk for its next agent: JSON files that are whole or absent.
+"""JSON records on disk for the next agent, in files that are whole or absent.
 
-`RecordFiles` is a folder with a file for each thing, `RecordFolders` one with a folder for each, in which its
-owner has files as it likes. Nothing is synced unless it is said so, and no file has two writers at a time.
-What records mean is for those to say who wrote them.
+`RecordFiles` is a folder with a file per record, `RecordFolders` one with a folder per record, in which its
+owner puts any files. Writes are synced only where the docstring says so, and no file has two writers at a
+time. The meaning of records is their owner's.
 """
 
 from __future__ import annotations
@@ -18,16 +18,16 @@ from skerry.model import errors
 
 T = TypeVar("T")
 
-DRAFT: Final = ".new-"  # and a name: a folder that is being made
-_TRASH: Final = ".gone-"  # and a number: one that is being removed
+DRAFT: Final = ".new-"  # prefix of a folder that is being created
+_TRASH: Final = ".gone-"  # prefix of a folder that is being removed
 
 
 class UnreadableRecord(Exception):
-    """There is no such file, or nothing in it that this version understands; the text says why."""
+    """The file is missing or cannot be decoded by this version; the text is the reason."""
 
 
 def write(path: Path, value: object) -> None:
-    """Whole or absent, and for us alone: environments may hold secrets."""
+    """Write it atomically, readable by us alone: environments may contain secrets."""
     draft = path.with_name(f".{path.name}.new")
     with open(os.open(draft, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC, 0o600), "wb") as file:
         file.write(json_codec.encode(value))
@@ -35,7 +35,7 @@ def write(path: Path, value: object) -> None:
 
 
 def load(path: Path, as_type: type[T]) -> T:
-    """What the file holds. Raises `UnreadableRecord`."""
+    """The decoded content. Raises `UnreadableRecord`."""
     try:
         return json_codec.decode(path.read_bytes(), as_type)
     except (FileNotFoundError, NotADirectoryError, json_codec.InvalidJson, errors.Invalid) as error:
@@ -43,7 +43,7 @@ def load(path: Path, as_type: type[T]) -> T:
 
 
 def read(path: Path, as_type: type[T]) -> T | None:
-    """What the file holds; None if there is none, or nothing that this version understands."""
+    """The decoded content; None if the file is missing or unreadable."""
     try:
         return load(path, as_type)
     except UnreadableRecord:
@@ -51,7 +51,7 @@ def read(path: Path, as_type: type[T]) -> T | None:
 
 
 def sync(path: Path) -> None:
-    """Make what was written last through a power cut, once its folder is synced too. Waits for the disk."""
+    """Make the last write survive a power cut, once its folder is synced too. Waits for the disk."""
     descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
     try:
         os.fsync(descriptor)
@@ -60,7 +60,7 @@ def sync(path: Path) -> None:
 
 
 class RecordFiles(Generic[T]):
-    """A folder of records of one type, each in a file that is named by its key."""
+    """A folder of records of one type, one file per key."""
 
     def __init__(self, folder: Path, as_type: type[T], key: Callable[[T], str]) -> None:
         self._folder = files.private_folder(folder)
@@ -71,7 +71,7 @@ class RecordFiles(Generic[T]):
         write(self._path(self._key(record)), record)
 
     def sync(self, keys: Iterable[str]) -> None:
-        """What was saved of these outlives a power cut from now on. Waits for the disk."""
+        """Make the records of these keys survive a power cut. Waits for the disk."""
         for key in keys:
             try:
                 sync(self._path(key))
@@ -83,14 +83,14 @@ class RecordFiles(Generic[T]):
         self._path(key).unlink(missing_ok=True)
 
     def keep_only(self, keys: Iterable[str]) -> None:
-        kept = {self._path(key) for key in keys}
+        paths = {self._path(key) for key in keys}
         for path in self._folder.iterdir():
-            if path not in kept:
+            if path not in paths:
                 path.unlink()
 
-    def scan(self, unreadable: Callable[[Path, str], object] = lambda _path, _why: None) -> Iterator[T]:
-        """Every record, in the order of names; `unreadable` is told of files that hold none. What a crash
-        left half written is removed."""
+    def scan(self, unreadable: Callable[[Path, str], object] = lambda _path, _reason: None) -> Iterator[T]:
+        """Every record, ordered by file name; `unreadable` is called with files that cannot be decoded. Files
+        that a crash left half written are removed."""
         for path in sorted(self._folder.iterdir()):
             if path.name.endswith(".new"):
                 path.unlink()
@@ -108,18 +108,18 @@ class RecordFiles(Generic[T]):
 
 
 class RecordFolders:
-    """A folder of folders. One that is removed is out of sight at once, and then goes file by file."""
+    """A folder of folders. A removed one disappears at once, then its files are deleted."""
 
     def __init__(self, folder: Path) -> None:
         self.folder = files.private_folder(folder)
         self._removals = itertools.count()
 
     def mark(self, path: Path) -> None:
-        """Make an empty file, also on a full disk."""
+        """Create an empty file, also on a full disk."""
         disk_reserve.spend(lambda: path.touch(mode=0o600))
 
     def discard(self, path: Path) -> Path | None:
-        """Take a folder out of sight; where its files are now, None if it was not there."""
+        """Rename a folder so that readers do not find it; returns the new path, None if it was not there."""
         trash = self.folder / f"{_TRASH}{next(self._removals)}"
         try:
             disk_reserve.spend(lambda: os.rename(path, trash))
@@ -128,7 +128,7 @@ class RecordFolders:
         return trash
 
     def leftovers(self) -> list[Path]:
-        """Folders that a crash left half made or half removed. Before anything else is done here."""
+        """Folders that a crash left half created or half removed. Call it before anything else."""
         found = [path for path in self.folder.iterdir() if path.name.startswith(".")]
         numbers = [path.name.removeprefix(_TRASH) for path in found]
         self._removals = itertools.count(

@@ -25,7 +25,9 @@ class NodeAllocation:
         "_cpu",
         "_disk",
         "_memory",
+        "addressed",
         "cpu",
+        "devices",
         "disk",
         "host_ports",
         "memory",
@@ -40,7 +42,9 @@ class NodeAllocation:
         self.node = node
         self.view: NodeView | None = None
         self.requests: dict[InstanceId, PlacementRequest] = {}
+        self.addressed = 0  # of these, the ones with an address
         self.host_ports: dict[HostPort, set[InstanceId]] = {}
+        self.devices: dict[str, set[InstanceId]] = {}  # that are held, by their full names
         self.replicas: dict[str, int] = {}  # by group
         self._cpu = self._memory = self._disk = 0  # requested by what is bound here
         self.cpu = UNSCHEDULABLE  # free; `UNSCHEDULABLE` if the node takes nothing
@@ -55,8 +59,11 @@ class NodeAllocation:
     def add(self, request: PlacementRequest) -> None:
         """Bind a request to this node."""
         self.requests[request.instance] = request
+        self.addressed += request.has_address
         for host_port in request.host_ports:
             self.host_ports.setdefault(host_port, set()).add(request.instance)
+        for device in request.assigned_devices:
+            self.devices.setdefault(device, set()).add(request.instance)
         if request.group is not None:
             self.replicas[request.group] = self.replicas.get(request.group, 0) + 1
         resources = request.resources
@@ -68,11 +75,16 @@ class NodeAllocation:
     def remove(self, instance: InstanceId) -> PlacementRequest:
         """Unbind the request of an instance, and return it."""
         request = self.requests.pop(instance)
+        self.addressed -= request.has_address
         for host_port in request.host_ports:
             holders = self.host_ports[host_port]
             holders.discard(instance)
             if not holders:
                 del self.host_ports[host_port]
+        for device in request.assigned_devices:
+            self.devices[device].discard(instance)
+            if not self.devices[device]:
+                del self.devices[device]
         if request.group is not None:
             self.replicas[request.group] -= 1
             if not self.replicas[request.group]:
@@ -109,7 +121,7 @@ class NodeAllocation:
 
     @property
     def has_address(self) -> bool:
-        return len(self.requests) < self.current_view.addresses
+        return self.addressed < self.current_view.addresses
 
     def _recompute_free(self) -> None:
         """Compute what the searches read.
@@ -125,7 +137,7 @@ class NodeAllocation:
         cpu = resources.cpu - self._cpu
         memory = resources.memory - self._memory
         disk = resources.disk - self._disk
-        left = addresses - len(self.requests)
+        left = addresses - self.addressed
         if cpu < 0:
             cpu = 0
         self.memory = memory = memory if memory > 0 else 0

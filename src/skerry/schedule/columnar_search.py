@@ -87,6 +87,9 @@ class ColumnarSearch:
             fits &= disk >= resources.disk
         if kind != ANY_NODE:
             fits &= self._kinds.get(kind)
+        if request.devices:  # by the few that have them, one by one
+            for row in np.flatnonzero(fits):
+                fits[row] = filters.has_devices(self._allocations[row], request)
         costs = np.where(fits, volume if fullest else emptiness, _NEVER)
         if request.max_per_node:
             costs[self._full_rows(request, replicas)] = _NEVER
@@ -143,6 +146,11 @@ class ColumnarSearch:
             if nodes := int(np.count_nonzero(is_left & ~is_free)):
                 tally.add(PortConflict(*host_port, None), nodes)
             is_left &= is_free
+        if request.devices:
+            for row in np.flatnonzero(is_left):
+                if (missing := filters.choose_devices(self._allocations[row], request).lack) is not None:
+                    tally.add(missing)
+                    is_left[row] = False
         if nodes := int(np.count_nonzero(is_left)):
             tally.add(ReplicaLimit(request.max_per_node), nodes)
         return tally.failure()

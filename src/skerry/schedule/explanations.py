@@ -13,6 +13,7 @@ from skerry.schedule.results import (
     ArchitectureMismatch,
     ChecksUnsupported,
     ConstraintMismatch,
+    DevicesUnavailable,
     FeatureMissing,
     InsufficientResources,
     NodeFeasibility,
@@ -24,6 +25,7 @@ from skerry.schedule.results import (
     RejectionCount,
     ReplicaLimit,
     Unschedulable,
+    VolumeElsewhere,
 )
 
 
@@ -47,8 +49,16 @@ def describe_rejection(rejection: Rejection) -> str:
             return "has no init program for containers; install catatonit there"
         case FeatureMissing(NodeFeature.OPTIONS):
             return "does not know the options that it has; upgrade Skerry there"
+        case FeatureMissing(NodeFeature.DEVICES):
+            return "gives no devices to containers; upgrade Skerry there"
+        case FeatureMissing(NodeFeature.VOLUMES):
+            return "has no volumes and mounts; its log says why, or upgrade Skerry there"
         case FeatureMissing(feature):
             return f"does not have the feature {feature}; upgrade Skerry there"
+        case VolumeElsewhere(volume, ""):
+            return f"volume {volume} does not exist"
+        case VolumeElsewhere(volume, node):
+            return f"does not have volume {volume}, which is on node {node}"
         case Unschedulable(why):
             return why or "takes nothing new"
         case AddressesExhausted(addresses):
@@ -57,8 +67,19 @@ def describe_rejection(rejection: Rejection) -> str:
             return f"lacks {describe_resources(lack)} (free: {describe_resources(free)})"
         case PortConflict(port, protocol, by):
             return f"port {port}/{protocol} is taken" + (f" by instance {by}" if by else "")
+        case DevicesUnavailable(device, wanted, free, present):
+            return describe_devices(device, wanted, free, present)
         case ReplicaLimit(limit):
             return f"has {limit} of its replicas, and no node may have more"
+
+
+def describe_devices(device: str, wanted: int, free: int, present: int) -> str:
+    """What a node lacks of devices."""
+    if "=" in device:
+        return f"device {device} is held by another instance" if present else f"has no device {device}"
+    if not present:
+        return f"has no {device}"
+    return f"has {free} free {device} of {present}, {wanted} {'is' if wanted == 1 else 'are'} wanted"
 
 
 def describe_feasibility(feasibility: NodeFeasibility) -> str:
@@ -76,7 +97,7 @@ def describe_failure(failure: PlacementFailure) -> str:
     reasons = [reason for reason in failure.reasons if not isinstance(reason.rejection, NodeMismatch)]
     if not reasons and isinstance(wanted := failure.reasons[0].rejection, NodeMismatch):
         return f"there is no node {wanted.wanted}; it waits for one of that name or id"
-    return "; ".join(_counted(reason) for reason in reasons)
+    return "; ".join(_counted(reason, failure.nodes) for reason in reasons)
 
 
 def describe_resources(resources: Resources) -> str:
@@ -86,8 +107,11 @@ def describe_resources(resources: Resources) -> str:
     return ", ".join(f"{amount} {unit} of {name}" for name, unit, amount in resources.parts() if amount)
 
 
-def _counted(reason: RejectionCount) -> str:
+def _counted(reason: RejectionCount, nodes: int) -> str:
     rejection = reason.rejection
+    if isinstance(rejection, DevicesUnavailable) and reason.nodes == nodes:
+        some = "a" if rejection.wanted == 1 else str(rejection.wanted)
+        return f"0 of {nodes} nodes have {some} free {rejection.device}"
     if isinstance(rejection, InsufficientResources):
         degree = "at least " if reason.nodes > 1 else ""
         text = f"lacks {degree}{describe_resources(rejection.lack)}"

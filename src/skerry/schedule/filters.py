@@ -1,6 +1,6 @@
 """Filters: why a node cannot take a request, in a fixed order.
 
-Six filters depend only on facts of the node, which seldom change: they are one `NodeRequirement`, whose
+Seven filters depend only on facts of the node, which seldom change: they are one `NodeRequirement`, whose
 results are cached per set of constraints. The others depend on its allocation. Every rejection carries its
 numbers.
 """
@@ -12,8 +12,10 @@ from functools import lru_cache
 
 from skerry.model.resources import NO_RESOURCES
 from skerry.model.workloads import Constraint
+from skerry.schedule import devices
 from skerry.schedule.allocations import NodeAllocation
-from skerry.schedule.requests import HostPort, NodeView, PlacementRequest, RequirementKey
+from skerry.schedule.devices import DeviceChoice
+from skerry.schedule.requests import HostPort, NodeView, PlacementRequest, RequirementKey, VolumePlace
 from skerry.schedule.results import (
     AddressesExhausted,
     ArchitectureMismatch,
@@ -28,12 +30,13 @@ from skerry.schedule.results import (
     Rejection,
     ReplicaLimit,
     Unschedulable,
+    VolumeElsewhere,
 )
 
 
 class NodeRequirement:
     """Required facts of a node: which one it is, its architecture, constraints on labels, not borrowed, runs
-    health checks, has features."""
+    health checks, has features, has the volumes."""
 
     def __init__(self, key: RequirementKey) -> None:
         self._key = key
@@ -50,6 +53,8 @@ class NodeRequirement:
         if key.needs_checks and not view.runs_checks:
             return False
         if key.features and not set(view.features).issuperset(key.features):
+            return False
+        if key.volumes and any(not _is_at(place, view) for place in key.volumes):
             return False
         for wanted in self._constraints:  # noqa: SIM110  (half the time of `all`, once per node and request)
             if not wanted.holds(view.labels):
@@ -73,6 +78,13 @@ class NodeRequirement:
         for feature in key.features:
             if feature not in view.features:
                 yield FeatureMissing(feature)
+        for place in key.volumes:
+            if not _is_at(place, view):
+                yield VolumeElsewhere(place.volume, place.node)
+
+
+def _is_at(place: VolumePlace, view: NodeView) -> bool:
+    return bool(place.node) and place.node in (view.id, view.name)
 
 
 @lru_cache(maxsize=256)
@@ -97,8 +109,20 @@ def rejections(allocation: NodeAllocation, request: PlacementRequest) -> Iterato
     for host_port in request.host_ports:
         if holders := allocation.host_ports.get(host_port):
             yield PortConflict(*host_port, min(holders))
+    if (missing := choose_devices(allocation, request).lack) is not None:
+        yield missing
     if has_most_replicas(allocation, request):
         yield ReplicaLimit(request.max_per_node)
+
+
+def choose_devices(allocation: NodeAllocation, request: PlacementRequest) -> DeviceChoice:
+    """The devices of the node that the request would get."""
+    return devices.choose(allocation.current_view.devices, allocation.devices, request.devices)
+
+
+def has_devices(allocation: NodeAllocation, request: PlacementRequest) -> bool:
+    """True if all devices that it requests are free there."""
+    return not request.devices or choose_devices(allocation, request).lack is None
 
 
 def check_feasibility(allocation: NodeAllocation, request: PlacementRequest) -> NodeFeasibility:

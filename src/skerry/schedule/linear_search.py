@@ -77,6 +77,8 @@ class LinearSearch:
             found = [allocation for allocation in found if wanted.holds(allocation.current_view)]
         if host_ports := request.host_ports:
             found = [allocation for allocation in found if filters.are_ports_free(allocation, host_ports)]
+        if request.devices:
+            found = [allocation for allocation in found if filters.has_devices(allocation, request)]
         if request.max_per_node:
             found = [allocation for allocation in found if not filters.has_most_replicas(allocation, request)]
         if not found:
@@ -103,6 +105,8 @@ class LinearSearch:
                 tally.add_lack(allocation.cpu, allocation.memory, allocation.disk)
             elif taken := [port for port in host_ports if port in allocation.host_ports]:
                 tally.add(PortConflict(*taken[0], None))
+            elif (missing := filters.choose_devices(allocation, request).lack) is not None:
+                tally.add(missing)
             else:
                 tally.add(ReplicaLimit(request.max_per_node))
         return tally.failure()

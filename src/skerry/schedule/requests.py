@@ -12,6 +12,7 @@ from typing import Any, NamedTuple
 
 import msgspec
 
+from skerry.model.devices import DeviceRequest
 from skerry.model.ids import InstanceId, NodeId
 from skerry.model.ports import PortMapping, Protocol
 from skerry.model.resources import NO_RESOURCES, Resources
@@ -23,6 +24,14 @@ ADDRESSES_PER_NODE = 253
 HostPort = tuple[int, Protocol]  # a port of the machine, which others connect to
 
 
+class VolumePlace(NamedTuple):
+    """Where a volume of a request is, or must be: the name or id of a node; empty: nowhere, as it does not
+    exist."""
+
+    volume: str
+    node: str
+
+
 class RequirementKey(NamedTuple):
     """What facts of a node must be."""
 
@@ -32,6 +41,7 @@ class RequirementKey(NamedTuple):
     needs_checks: bool = False
     node: str = ""
     features: tuple[str, ...] = ()
+    volumes: tuple[VolumePlace, ...] = ()
 
 
 ANY_NODE = RequirementKey()
@@ -58,6 +68,7 @@ class NodeView(msgspec.Struct, frozen=True):
     runs_checks: bool = True  # health checks of its instances; nodes of earlier versions run none
     name: str = ""
     features: tuple[str, ...] = ()  # as `skerry.model.container_options.NodeFeature` names them
+    devices: tuple[str, ...] = ()  # by their full names
 
 
 class PlacementRequest(msgspec.Struct, frozen=True):
@@ -75,9 +86,19 @@ class PlacementRequest(msgspec.Struct, frozen=True):
     needs_checks: bool = False  # it has health checks, or a metric to be read
     node: str = ""  # the only one that may take it, by name or id; empty: any may
     features: tuple[str, ...] = ()  # that its node must have
+    devices: tuple[DeviceRequest, ...] = ()
+    assigned_devices: tuple[str, ...] = ()  # by their full names, once it is bound
+    volumes: tuple[VolumePlace, ...] = ()  # that it uses and that are somewhere
+    has_address: bool = True  # False: the data of a volume, which only needs disk
 
     @classmethod
-    def of(cls, instance: InstanceId, spec: InstanceSpec, group: str | None = None) -> PlacementRequest:
+    def of(
+        cls,
+        instance: InstanceId,
+        spec: InstanceSpec,
+        group: str | None = None,
+        assigned_devices: tuple[str, ...] = (),
+    ) -> PlacementRequest:
         """The request of `instance` with `spec`; with `group`, nodes with few of its replicas are
         preferred."""
         return cls(
@@ -93,7 +114,13 @@ class PlacementRequest(msgspec.Struct, frozen=True):
             needs_checks=bool(spec.checks) or spec.metric is not None,
             node=spec.node,
             features=spec.needed_features,
+            devices=spec.devices,
+            assigned_devices=assigned_devices,
         )
+
+    def holding(self, devices: tuple[str, ...]) -> PlacementRequest:
+        """This request, bound with these devices."""
+        return msgspec.structs.replace(self, assigned_devices=devices) if devices else self
 
     @property
     def needs_own_node(self) -> bool:
@@ -110,6 +137,7 @@ class PlacementRequest(msgspec.Struct, frozen=True):
             self.needs_checks,
             self.node,
             self.features,
+            self.volumes,
         )
 
     @property
@@ -131,5 +159,7 @@ class PlacementRequest(msgspec.Struct, frozen=True):
             self.needs_checks,
             self.node,
             self.features,
+            self.devices,
+            self.volumes,
             limit,
         )

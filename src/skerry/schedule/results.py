@@ -50,6 +50,13 @@ class FeatureMissing(msgspec.Struct, frozen=True, tag_field="filter", tag="featu
     feature: str
 
 
+class VolumeElsewhere(msgspec.Struct, frozen=True, tag_field="filter", tag="volume"):
+    """A volume of the request is, or must be, on another node; with an empty `node` it does not exist."""
+
+    volume: str
+    node: str
+
+
 class Unschedulable(msgspec.Struct, frozen=True, tag_field="filter", tag="takes_work"):
     """The node takes no new instances now: cordoned, draining, silent, foreign."""
 
@@ -77,6 +84,15 @@ class PortConflict(msgspec.Struct, frozen=True, tag_field="filter", tag="port"):
     by: InstanceId | None
 
 
+class DevicesUnavailable(msgspec.Struct, frozen=True, tag_field="filter", tag="devices"):
+    """Too few devices of a kind, or not the one of that name, are free."""
+
+    device: str  # a kind or class, or the name of one
+    wanted: int
+    free: int
+    present: int  # whoever holds them
+
+
 class ReplicaLimit(msgspec.Struct, frozen=True, tag_field="filter", tag="replicas"):
     """It has as many replicas of the service as one node may have."""
 
@@ -90,10 +106,12 @@ Rejection = (
     | OwnNodeRequired
     | ChecksUnsupported
     | FeatureMissing
+    | VolumeElsewhere
     | Unschedulable
     | AddressesExhausted
     | InsufficientResources
     | PortConflict
+    | DevicesUnavailable
     | ReplicaLimit
 )
 
@@ -104,10 +122,12 @@ FILTERS = (
     OwnNodeRequired,
     ChecksUnsupported,
     FeatureMissing,
+    VolumeElsewhere,
     Unschedulable,
     AddressesExhausted,
     InsufficientResources,
     PortConflict,
+    DevicesUnavailable,
     ReplicaLimit,
 )
 
@@ -125,10 +145,11 @@ class NodeFeasibility(msgspec.Struct, frozen=True):
 
 
 class Placement(msgspec.Struct, frozen=True):
-    """The chosen node, and its score from 0 to 1."""
+    """The chosen node, its score from 0 to 1, and the chosen devices there, by name."""
 
     node: NodeId
     score: float
+    devices: tuple[str, ...] = ()
 
 
 class RejectionCount(msgspec.Struct, frozen=True):

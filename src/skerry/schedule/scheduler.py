@@ -127,7 +127,11 @@ class Scheduler:
         if allocation is None:
             return self._search.count_rejections(request)
         free = allocation.volume / ALL_FREE
-        return Placement(allocation.node, 1 - free if fullest else free)
+        return Placement(
+            allocation.node,
+            1 - free if fullest else free,
+            filters.choose_devices(allocation, request).devices if request.devices else (),
+        )
 
     def explain(self, request: PlacementRequest) -> list[NodeFeasibility]:
         """The feasibility of `request` on every node, by id; `place` finds a node exactly if one of them
@@ -147,6 +151,12 @@ class Scheduler:
             and allocation.view is not None
             and filters.check_feasibility(allocation, request).fits
         )
+
+    def choose_devices(self, node: NodeId, request: PlacementRequest) -> tuple[str, ...]:
+        """The devices of `node` that `request`, which fits there, gets."""
+        if not request.devices:
+            return ()
+        return filters.choose_devices(self._allocations[node], request).devices
 
     def _without(self, instance: InstanceId, answer: Callable[[], T]) -> T:
         """The answer while `instance` is not bound."""

@@ -1,7 +1,7 @@
-"""How well instances are packed, against a packing that is simple and known to be good: best fit.
+"""How well instances are packed, compared with best fit, which is simple and known to be good.
 
-Best fit puts each into the node that has the least left after it, by the share of cpu and memory, in the
-order in which they come. Pure, and slow: it looks at every node for every instance.
+Best fit puts each instance on the node that has the least share of cpu and memory left after it, in the order
+of their creation. Pure, and slow: it checks every node for every instance.
 """
 
 from __future__ import annotations
@@ -13,14 +13,14 @@ from skerry.model.resources import NO_RESOURCES, Resources
 
 
 class PackingResult(NamedTuple):
-    """What came of it."""
+    """The result of a packing."""
 
-    nodes: int  # that have something
-    given: float  # the share of all cpu and memory that was given away
+    nodes: int  # with an instance
+    allocated: float  # the share of all cpu and memory that is allocated
 
 
 def best_fit(capacities: Sequence[Resources], requests: Iterable[Resources]) -> PackingResult:
-    """Where best fit puts `asks`; those that fit nowhere are left out."""
+    """The result of best fit for `requests`; those that fit on no node are left out."""
     free = list(capacities)
     for request in requests:
         fitting = [number for number, resources in enumerate(free) if resources.fits(request)]
@@ -31,7 +31,7 @@ def best_fit(capacities: Sequence[Resources], requests: Iterable[Resources]) -> 
 
 
 def measure(capacities: Sequence[Resources], used: Sequence[Resources]) -> PackingResult:
-    """What it comes to if of each of `rooms` so much is used."""
+    """The result if so much of each of `capacities` is used."""
     cpu = sum(resources.cpu for resources in used) / max(1, sum(resources.cpu for resources in capacities))
     memory = sum(resources.memory for resources in used) / max(
         1, sum(resources.memory for resources in capacities)

@@ -1,4 +1,4 @@
-"""What simulated callers want, and what simulated nodes have: drawn by a seed, in the sizes of everyday."""
+"""Specs of simulated instances and resources of simulated nodes, drawn from a seed, in common sizes."""
 
 from __future__ import annotations
 
@@ -21,18 +21,18 @@ _NODES = (4, 8, 16)  # cores; with 2 GB of memory each
 
 
 def draw_specs(count: int, chance: random.Random) -> list[InstanceSpec]:
-    """So many specs."""
+    """`count` specs."""
     specs = [_spec(*request) for request in _REQUESTS]
     return chance.choices(specs, list(_REQUESTS.values()), k=count)
 
 
 def draw_node_resources(count: int, chance: random.Random) -> list[Resources]:
-    """The room of so many nodes."""
+    """The resources of `count` nodes."""
     return [node_of(chance.choice(_NODES)) for _ in range(count)]
 
 
 def node_of(cores: float) -> Resources:
-    """All that a machine with so many cores has."""
+    """The resources of a machine with so many cores."""
     return Resources(Millicores(round(cores * 1000)), Megabytes(round(cores * 2048)), Gigabytes(1000))
 
 

@@ -1,4 +1,4 @@
-"""From settings to an open store. The etcd client is imported only if etcd is what was asked for.
+"""From settings to an open store. The etcd client is imported only if the settings name etcd.
 
 Its libraries are the extra `etcd` of the package, and may be missing.
 """
@@ -42,7 +42,7 @@ async def open_store(settings: StoreSettings, folder: Path, clock: Clock) -> Sto
 
 
 def parse_url(url: str) -> tuple[tuple[str, ...], bool]:
-    """The endpoints of an etcd URL, and whether they speak TLS."""
+    """The endpoints of an etcd URL, and whether they use TLS."""
     scheme, separator, rest = url.partition("://")
     if not separator or scheme not in ("etcd", "etcds"):
         raise errors.Invalid(f"the store {url!r} is not known; accepted are {_ACCEPTED}", field="store.url")

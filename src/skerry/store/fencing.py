@@ -2,7 +2,7 @@
 
 A fence is what a leader's transactions expect beside everything else: the key of the lead, at the revision at
 which it was won (`skerry.control.leadership.election`). A transaction that the fence refuses ends in
-`LeadershipLost` and not in `Conflict`, so that whoever reads again after a conflict does not try for ever.
+`LeadershipLost` and not in `Conflict`, so that a retry after a conflict does not loop for ever.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ class LeadershipLost(Exception):
 async def commit(
     store: Store, ops: Sequence[Op], expect: Sequence[Expect] = (), fence: Expect | None = None
 ) -> int:
-    """As `Store.commit`, if who asks still leads; without a `fence`, whoever that is."""
+    """As `Store.commit`, if the leader of `fence` still leads; None: without a fence."""
     if fence is None:
         return await store.commit(ops, expect)
     try:

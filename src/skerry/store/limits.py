@@ -1,7 +1,7 @@
-"""What every backend refuses before it looks at its state: keys, values and transactions out of bounds.
+"""Limits of keys, values and transactions, which every backend checks first.
 
-One place, so that what memory accepts in a test, SQLite and etcd accept in earnest. Pure; raises `Invalid`
-for what is malformed and `TooLarge` for what is too much.
+One place, so that SQLite and etcd accept what memory accepts in tests. Pure; raises `Invalid` for what is
+malformed and `TooLarge` for what is too much.
 """
 
 from __future__ import annotations

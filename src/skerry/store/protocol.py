@@ -1,11 +1,10 @@
-"""The contract of durable state, in the shape of etcd; `local`, `sqlite` and `etcd` keep it.
+"""The store protocol, modelled on etcd; `local`, `sqlite` and `etcd` implement it.
 
 Keys are text, values are bytes. Every transaction that changes something gets the next **revision**, one
 number for the whole store; its changes are seen together or not at all. `range` without a cursor is one
 moment's snapshot and names its revision; `watch(prefix, since=that revision)` then misses nothing. A
-transaction that returned is durable. Leases take their keys with them when they end.
-
-What backends promise beyond the methods:
+transaction that returned is durable. The keys of a lease are deleted when it ends. What backends guarantee
+beyond the methods:
 - transactions are linearizable; watchers see revisions in order, each once, each whole;
 - history is bounded: a watch from before what is kept raises `Compacted`, never skips;
 - keys are at most `MAX_KEY` bytes, values `MAX_VALUE`, transactions `MAX_OPS` operations, `MAX_OPS`
@@ -26,7 +25,7 @@ import msgspec
 MAX_KEY = 512
 MAX_VALUE = 1024 * 1024
 MAX_OPS = 128
-MAX_TRANSACTION = 1280 * 1024  # etcd refuses requests above 1.5 MiB; this leaves room for its framing
+MAX_TRANSACTION = 1280 * 1024  # etcd refuses requests above 1.5 MiB; this leaves space for its framing
 
 LeaseId = NewType("LeaseId", int)
 NO_LEASE = LeaseId(0)
@@ -34,7 +33,7 @@ ABSENT = 0
 
 
 class Entry(msgspec.Struct, frozen=True):
-    """One key as it stands: `created` and `revision` are the transactions that made and last wrote it."""
+    """One key: `created` and `revision` are the transactions that created and last wrote it."""
 
     key: str
     value: bytes
@@ -44,7 +43,7 @@ class Entry(msgspec.Struct, frozen=True):
 
 
 class Put(msgspec.Struct, frozen=True):
-    """Write a key; with a lease, the key goes when the lease goes."""
+    """Write a key; with a lease, it is deleted when the lease ends."""
 
     key: str
     value: bytes
@@ -52,7 +51,7 @@ class Put(msgspec.Struct, frozen=True):
 
 
 class Delete(msgspec.Struct, frozen=True):
-    """Remove a key; removing what is not there changes nothing."""
+    """Delete a key; deleting an absent one changes nothing."""
 
     key: str
 
@@ -109,7 +108,7 @@ class Store(Protocol):
 
         Raises `Conflict` naming the first key whose expectation failed, and `NotFound` for an unknown
         lease. If nothing changes (only deletes of absent keys) no revision is made; the current one returns.
-        A caller that is cancelled while it waits learns nothing: the transaction may still happen.
+        If the caller is cancelled while it waits, the outcome is unknown: the transaction may still happen.
         """
         ...
 
@@ -122,15 +121,15 @@ class Store(Protocol):
         """
         ...
 
-    async def grant(self, ttl_s: int) -> LeaseId:
+    async def grant_lease(self, ttl_s: int) -> LeaseId:
         """A new lease that ends `ttl_s` seconds after its last `keep`. Restarting the store re-arms it."""
         ...
 
-    async def keep(self, lease: LeaseId) -> None:
+    async def renew_lease(self, lease: LeaseId) -> None:
         """Renew the lease. Raises `NotFound` if it has ended."""
         ...
 
-    async def drop(self, lease: LeaseId) -> None:
+    async def revoke_lease(self, lease: LeaseId) -> None:
         """End the lease now and remove its keys. Ending an unknown lease raises `NotFound`."""
         ...
 
@@ -143,9 +142,9 @@ class Store(Protocol):
         ...
 
     async def check_writes(self) -> None:
-        """Raise `Unavailable` if a transaction would be refused now, as far as can be told without one."""
+        """Raise `Unavailable` if a transaction would be refused now, as far as is known without one."""
         ...
 
     async def close(self) -> None:
-        """Finish what was accepted and let go. Later calls raise `Unavailable`."""
+        """Finish accepted transactions and close. Later calls raise `Unavailable`."""
         ...

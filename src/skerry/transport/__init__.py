@@ -1,5 +1,4 @@
-"""How bytes come and go: HTTP, gRPC, WebSockets, links between nodes, and who may use what.
+"""Transport: HTTP, gRPC, WebSockets, links between nodes, and access.
 
-Servers, clients, limits and the access gate. Knows no dialect: what is said over it is the business of
-`skerry.wire`.
+Servers, clients, limits and the access gate. It knows no dialect: those are in `skerry.wire`.
 """

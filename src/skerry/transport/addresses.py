@@ -1,8 +1,7 @@
-"""Where this process listens, bound before anything is served, and the addresses that others dial.
+"""Addresses on which this process listens, bound before anything is served, and those that others dial.
 
-The rule for gRPC is here and nowhere else: it listens where HTTP does, unless `grpc.listen` says otherwise. A
-listener on all addresses is dialled at loopback by this machine, and by others at what `advertised_addresses`
-says.
+The rule for gRPC is only here: it listens where HTTP does, unless `grpc.listen` is set. A listener on all
+addresses is dialled at loopback by this machine, and by others at `advertised_addresses`.
 """
 
 from __future__ import annotations
@@ -118,9 +117,8 @@ def local_dial_address(address: str) -> str:
 
 
 def advertised_addresses(address: str, settings: Settings, machine: HostIdentity) -> list[str]:
-    """What other machines may dial to come to `address`, the best first: a wildcard means all that this
-    machine is called, the names that were configured before any other, and a few addresses before names to
-    be resolved."""
+    """What other machines can dial to reach `address`, the best first: for a wildcard all names and addresses
+    of this machine, configured names first, and a few addresses before names that must be resolved."""
     host, port = split_host_port(address, "listen")
     if peers.is_loopback(host):
         return [address]
@@ -161,7 +159,7 @@ def display_address(bound: socket.socket) -> str:
 
 
 def bind_first_free(host: str, ports: Iterable[int], flag: str) -> socket.socket:
-    """A TCP socket bound to `host` and the first of `ports` that nobody uses; end them with 0, for any."""
+    """A TCP socket bound to `host` and the first free one of `ports`; a last 0 means any."""
     taken: errors.AlreadyExists | None = None
     for port in ports:
         try:
@@ -172,9 +170,8 @@ def bind_first_free(host: str, ports: Iterable[int], flag: str) -> socket.socket
 
 
 def bind_member_listener(wanted: str, folder: Path, *, host: str) -> socket.socket | None:
-    """Where other members of the continuum call, as the setting says; with `auto` at `host`, and on the same
-    port after a restart (in `folder`), so that members that know this one find it again while there is no
-    server to tell them."""
+    """The listener for other members, by the setting; with `auto` at `host`, and on the same port after a
+    restart (stored in `folder`), so that members find this one again also without a server."""
     if wanted != _AUTO:
         return bind(wanted, _MEMBERS) if wanted else None
     remembered = files.private_folder(folder) / "listen.port"
@@ -198,12 +195,13 @@ def local_address(target: str) -> str:
 
 
 def unix_socket(named: str, folder: Path) -> Path:
-    """Where the node runtime's socket goes: as set, else where Aurae clients look, else the data folder."""
+    """The path of the node runtime's socket: as set, else the path of Aurae clients, else in the data
+    folder."""
     if named:
         return Path(named).absolute()
     return Path("/var/run/aurae/aurae.sock") if os.geteuid() == 0 else folder / "aurae.sock"
 
 
 def http_socket(named: str, folder: Path) -> Path:
-    """Where the HTTP API's socket goes: as set, else the data folder, which is closed to others."""
+    """The path of the HTTP API's socket: as set, else in the data folder, which is closed to other users."""
     return Path(named).absolute() if named else folder / "http.sock"

@@ -1,4 +1,4 @@
-"""Words on the wire that stand for one of a few: read by their spelling, refused if they are none of them."""
+"""Enum values in messages: decoded by their spelling, `Invalid` if unknown."""
 
 from __future__ import annotations
 
@@ -20,5 +20,5 @@ def decode_enum(kind: type[E], text: str, field: str) -> E:
 
 
 def decode_image_access(text: str) -> ImageAccess:
-    """What is not said, or in no word that is known here, grants nothing."""
+    """A missing or unknown value grants nothing."""
     return ImageAccess.ALL if text == ImageAccess.ALL else ImageAccess.REGISTRIES

@@ -1,6 +1,6 @@
-"""Why a connection was turned away before its first call: a word for metrics, a sentence for the log.
+"""Why a connection was rejected before its first request: a slug for metrics, a sentence for the log.
 
-Pure; used by `skerry.transport.listeners`. The sentences on TLS are those of `skerry.kit.tls`.
+Pure; used by `skerry.transport.listeners`. `skerry.kit.tls` has the sentences on TLS.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ _VERIFY: Final = {
 
 
 class ConnectionRejected(Exception):
-    """The reason. `slug` is for metrics; `is_ordinary` if no operator needs to hear of it."""
+    """The reason. `slug` is for metrics; `is_ordinary` if no operator needs to know."""
 
     def __init__(self, slug: str, text: str, *, is_ordinary: bool = False) -> None:
         super().__init__(text)
@@ -38,6 +38,8 @@ def rejection_of(error: OSError) -> ConnectionRejected:
     if isinstance(error, ssl.SSLError):
         no_certificate = error.reason == "PEER_DID_NOT_RETURN_A_CERTIFICATE"
         return ConnectionRejected("no-certificate" if no_certificate else "handshake", tls.explain(error))
-    if isinstance(error, ConnectionAbortedError):  # the event loops' word for a handshake that takes too long
+    if isinstance(
+        error, ConnectionAbortedError
+    ):  # the event loops' error for a handshake that takes too long
         return ConnectionRejected("slow", "the TLS handshake did not end in time")
     return ConnectionRejected("left", "it left before the connection was made", is_ordinary=True)

@@ -1,7 +1,7 @@
-"""What this machine is called and which addresses it has, asked of the system.
+"""Names and addresses of this machine, from the system.
 
-For the server's certificate, the Host check and invitations (`skerry.transport.addresses`). Loopback and
-link-local addresses are not counted, nor those of Skerry's own bridges: nobody else can dial them.
+For the server's certificate, the Host check and invitations (`skerry.transport.addresses`). Without loopback
+and link-local addresses, and those of Skerry's own bridges: no other machine can dial them.
 """
 
 from __future__ import annotations
@@ -17,12 +17,12 @@ import psutil
 
 from skerry.node.network.subnets import BRIDGE_PREFIX
 
-_MOST_ADDRESSES: Final = 64  # a certificate of thousands of names would be of no use to anybody
+_MOST_ADDRESSES: Final = 64  # a certificate with thousands of names would be useless
 _RESOLVE_S: Final = 1.0
 _ELSEWHERE: Final = (
     ("192.0.2.1", socket.AF_INET),
     ("2001:db8::1", socket.AF_INET6),
-)  # of documents: nobody's
+)  # reserved for documentation
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,7 +45,7 @@ def read() -> HostIdentity:
 
 
 def resolve() -> HostIdentity:
-    """This machine now, with the domain that the resolver knows, which is asked for a second at most."""
+    """This machine now, with its domain from the resolver, which gets a second at most."""
     found = read()
     return found if "." in found.full_name else replace(found, full_name=_canonical_name(found.name))
 
@@ -76,7 +76,7 @@ def choose(found: Iterable[str], first: Iterable[str] = ()) -> tuple[str, ...]:
 
 
 def source_address(target: str, family: socket.AddressFamily) -> str:
-    """The address that packets to elsewhere come from; empty if there is no route. Nothing is sent."""
+    """The source address of packets to other networks; empty if there is no route. Nothing is sent."""
     with socket.socket(family, socket.SOCK_DGRAM) as probe:
         try:
             probe.connect((target, 9))
@@ -86,7 +86,7 @@ def source_address(target: str, family: socket.AddressFamily) -> str:
 
 
 def _canonical_name(host_name: str) -> str:
-    """The name with its domain, as the resolver has it; the name alone if it does not say in time."""
+    """The name with its domain from the resolver; the name alone if it does not answer in time."""
     answer = [host_name]
 
     def resolve() -> None:
@@ -98,8 +98,8 @@ def _canonical_name(host_name: str) -> str:
         if full.partition(".")[0] == host_name:  # an alias of another machine is no name of this one
             answer[0] = full
 
-    # A resolver without a network takes many seconds; this thread may outlive the wait, and nobody minds.
-    asking = threading.Thread(target=resolve, name="full-host-name", daemon=True)
-    asking.start()
-    asking.join(_RESOLVE_S)
+    # A resolver without a network takes many seconds; this thread may outlive the wait, which does no harm.
+    resolver = threading.Thread(target=resolve, name="full-host-name", daemon=True)
+    resolver.start()
+    resolver.join(_RESOLVE_S)
     return answer[0]

@@ -12,31 +12,33 @@ from contextlib import AbstractContextManager, contextmanager
 from skerry.kit.clock import Clock
 from skerry.model import errors
 
+_TENANT_SHARE = 4  # a tenant gets one in so many
+
 
 class ConcurrencyLimit:
-    """At most `limit` at once, and at most `each` of them for one name."""
+    """At most `limit` at once, and at most `each` of them for one name; the empty name may have all."""
 
-    def __init__(self, limit: int, what: str, *, each: int | None = None) -> None:
+    def __init__(self, limit: int, noun: str, *, each: int | None = None) -> None:
         self._limit = limit
-        self._what = what
+        self._noun = noun
         self._each = limit if each is None else each
         self._of: dict[str, int] = {}
         self.taken = 0
 
     def take(self, name: str = "") -> AbstractContextManager[None]:
-        """A slot, taken now and given back when the context is left; `Overloaded` if there is none."""
+        """A slot, taken now and released with the context; `Overloaded` if there is none."""
         if self.taken >= self._limit:
             raise self._full(self._limit, "")
         mine = self._of.get(name, 0)
-        if mine >= self._each:
+        if name and mine >= self._each:
             raise self._full(self._each, " of yours")
         self._of[name] = mine + 1
         self.taken += 1
         return self._hold(name)
 
-    def _full(self, limit: int, whose: str) -> errors.Overloaded:
+    def _full(self, limit: int, owner: str) -> errors.Overloaded:
         return errors.Overloaded(
-            f"{limit} {self._what}{whose} are open, which is the limit; close one or try again later",
+            f"{limit} {self._noun}{owner} are open, which is the limit; close one or try again later",
             retry_after_s=5.0,
         )
 
@@ -49,6 +51,12 @@ class ConcurrencyLimit:
             self._of[name] -= 1
             if not self._of[name]:
                 del self._of[name]
+
+
+def shared_limit(limit: int, noun: str) -> ConcurrencyLimit:
+    """A limit that tenants share, named by `Caller.tenant`: one of them gets a quarter at most, and cannot
+    keep the others out."""
+    return ConcurrencyLimit(limit, noun, each=max(1, limit // _TENANT_SHARE))
 
 
 class FailureLimit:

@@ -1,10 +1,9 @@
-"""Accepting connections on one bound socket: whose, TLS or not, and why one was turned away.
+"""A listener: accepts connections on one bound socket, with or without TLS.
 
 `skerry.transport.http.server`, `skerry.transport.grpc.server` and `skerry.transport.links.members.server` own
-listeners; a connection that passed is its own matter. Who gets a place is decided by
-`skerry.transport.admission`, before anything that the client sends is looked at. Each accepted socket has one
-task from its first byte to its last: the sockets held are the tasks that run. Nothing a client does ends the
-loop: what goes wrong with one of them is logged and counted.
+listeners, and handle accepted connections. `skerry.transport.admission` decides which connection gets a slot,
+before any input of the client is read. Each accepted socket has one task from its first byte to its last.
+Nothing a client does ends the loop: errors of one connection are logged and counted.
 """
 
 from __future__ import annotations
@@ -29,6 +28,7 @@ from skerry.kit.tls import on_refusal, pace_reads
 from skerry.transport.access import peers
 from skerry.transport.admission import (
     FLOODED,
+    SOURCE_LIMIT,
     UNNAMED,
     AdmissionLimits,
     AdmissionRefused,
@@ -51,23 +51,23 @@ class ListenerMetrics:
 GRPC_LISTENER_METRICS: Final = ListenerMetrics(
     metrics.gauge("skerry_grpc_connections", "gRPC connections held", ["listener"]),
     metrics.counter(
-        "skerry_grpc_connections_refused_total", "gRPC connections turned away", ["listener", "reason"]
+        "skerry_grpc_connections_refused_total", "gRPC connections rejected", ["listener", "reason"]
     ),
 )
 
 _TLS_RECORD: Final = 0x16  # the first byte of a TLS handshake; no HTTP/2 connection begins so
-# Between two connections of those who are kept out: so they cannot keep the loop busy by dialling.
+# Between two connections of refused sources: so they cannot keep the loop busy by dialling.
 _AFTER_FLOODER_S: Final = 0.001
 _ACCEPTS_PER_WAKE: Final = 1  # then the loop gets to the others; what follows an accept is the dear part
 _BACKOFF: Final = Backoff(first_s=0.1, cap_s=5.0)
 _SHUTDOWN_S: Final = 1.0  # for the peer's half of a TLS goodbye
-# Connections without a place that get an error, where the protocol has one; more are closed without a word.
+# Connections without a slot that get an error, where the protocol has one; more are closed without it.
 MAX_REFUSED: Final = 64
-_OUT_OF_ROOM: Final = frozenset({errno.EMFILE, errno.ENFILE, errno.ENOBUFS, errno.ENOMEM})
+_OUT_OF_RESOURCES: Final = frozenset({errno.EMFILE, errno.ENFILE, errno.ENOBUFS, errno.ENOMEM})
 
 
 class AcceptedConnection(Protocol):
-    """A connection: a protocol of asyncio, whose `closed` is done once there is nothing left of it."""
+    """A connection: a protocol of asyncio, whose `closed` is done at its end."""
 
     @property
     def closed(self) -> asyncio.Future[None]: ...
@@ -79,11 +79,11 @@ C = TypeVar("C", bound=AcceptedConnection)
 
 
 class _ConnectionHandle:
-    """What is there of one connection so far, to drop it by.
+    """The state of one connection, by which it can be dropped.
 
     Before there is a connection its socket is shut down, so that whatever it waits for fails at once. Its
-    task is not cancelled: one that has not begun would close no socket, and uvloop does not tell a connection
-    of its end if it is interrupted while it makes the transport.
+    task is not cancelled: one that has not started would not close its socket, and uvloop does not call
+    `connection_lost` if it is interrupted while it creates the transport.
     """
 
     __slots__ = ("connection", "is_dropped", "sock")
@@ -118,17 +118,19 @@ class ListenerOptions:
 
     tls: ssl.SSLContext | None
     plaintext: bool
-    places: AdmissionLimits
+    limits: AdmissionLimits
     handshake_timeout_s: float
-    trusted_uids: frozenset[int]  # local users who always find a place
-    peeks: bool = True  # False: what begins wrong, or not at all, is a matter of TLS and of the connection
-    networks: Sequence[Network] | None = None  # who calls from elsewhere is cut off
+    trusted_uids: frozenset[int]  # local users that have reserved slots
+    detects_tls: bool = (
+        True  # False: what begins wrong, or not at all, is a matter of TLS and of the connection
+    )
+    networks: Sequence[Network] | None = None  # clients from other networks are disconnected
     measures: ListenerMetrics = GRPC_LISTENER_METRICS
 
 
 class Listener(Generic[C]):
-    """One listening socket. `connection` makes one that has a place. `refusal` makes one that tells its
-    client why it has none; without it such a client is cut off."""
+    """One listening socket. `connection` creates one with a slot. `refusal` creates one that sends its client
+    the reason why it has none; without it such a client is disconnected."""
 
     def __init__(
         self,
@@ -152,10 +154,10 @@ class Listener(Generic[C]):
         self._logged_refusals: set[str] = set()
         self._loop = asyncio.get_running_loop()
         self._admission = ConnectionAdmission(
-            options.places, options.trusted_uids, self._loop.time, options.networks
+            options.limits, options.trusted_uids, self._loop.time, options.networks
         )
         self._resume: asyncio.TimerHandle | None = None
-        self._attending: set[asyncio.Task[None]] = set()
+        self._serving: set[asyncio.Task[None]] = set()
         self._welcoming: set[_ConnectionHandle] = set()
         self.connections: set[C] = set()
         sock.setblocking(False)
@@ -166,7 +168,7 @@ class Listener(Generic[C]):
         return self._sock.fileno() >= 0
 
     def close(self) -> None:
-        """Accept nothing more and drop those who are still shaking hands."""
+        """Accept nothing more, and drop connections in their handshake."""
         if self._sock.fileno() < 0:
             return
         if self._resume is not None:
@@ -182,8 +184,8 @@ class Listener(Generic[C]):
 
     async def drained(self) -> None:
         """Wait until no connection is left."""
-        while self._attending:
-            await asyncio.wait(self._attending)
+        while self._serving:
+            await asyncio.wait(self._serving)
 
     def _accept(self) -> None:
         for _ in range(_ACCEPTS_PER_WAKE):
@@ -192,10 +194,10 @@ class Listener(Generic[C]):
             except (BlockingIOError, InterruptedError):
                 return
             except OSError as error:
-                if error.errno in _OUT_OF_ROOM:
+                if error.errno in _OUT_OF_RESOURCES:
                     self._pause(error)
                     return
-                continue  # such as ECONNABORTED: the client left the queue before its turn
+                continue  # such as ECONNABORTED: the client left the queue
             self._failures = 0
             sock.setblocking(False)
             if not self._admit(sock, _address_text(address)):
@@ -203,10 +205,10 @@ class Listener(Generic[C]):
                 return
 
     def _admit(self, sock: socket.socket, address: str) -> bool:
-        """False if it is of a source that floods or is not served, and is not worth a word."""
+        """False if its source floods, has all its slots or is not served: the next connection waits."""
         handle = _ConnectionHandle(sock)
         try:
-            place = self._admission.admit(peers.peer_of(sock), handle.drop)
+            slot = self._admission.admit(peers.peer_of(sock), handle.drop)
         except AdmissionRefused as reason:
             self._note_refused(reason, address)
             if reason.slug in (FLOODED, UNNAMED):
@@ -216,12 +218,12 @@ class Listener(Generic[C]):
                 sock.close()
             else:
                 self._refused += 1
-                task = self._attend(handle, self._serve_refusal(handle, self._make_refusal()))
+                task = self._supervise(handle, self._serve_refusal(handle, self._make_refusal()))
                 task.add_done_callback(self._refusal_left)
-            return True
+            return reason.slug != SOURCE_LIMIT
         self._logged_refusals.clear()
-        task = self._attend(handle, self._serve(handle, address, place))
-        task.add_done_callback(lambda _: self._admission.leave(place))
+        task = self._supervise(handle, self._serve(handle, address, slot))
+        task.add_done_callback(lambda _: self._admission.leave(slot))
         return True
 
     def _pause(self, error: OSError) -> None:
@@ -238,14 +240,16 @@ class Listener(Generic[C]):
 
     def _note_refused(self, reason: AdmissionRefused, address: str) -> None:
         self._measures.refused.labels(self._name, reason.slug).inc()
-        if reason.slug not in self._logged_refusals:  # once until there are places again, not once per client
+        if (
+            reason.slug not in self._logged_refusals
+        ):  # once until there are free slots again, not once per client
             self._logged_refusals.add(reason.slug)
             event = "listener.unnamed" if reason.slug == UNNAMED else "listener.full"
             log.warning(event, listener=self._name, peer=address, why=str(reason))
 
-    def _attend(self, handle: _ConnectionHandle, serving: Coroutine[Any, Any, None]) -> asyncio.Task[None]:
+    def _supervise(self, handle: _ConnectionHandle, serving: Coroutine[Any, Any, None]) -> asyncio.Task[None]:
         task = self._loop.create_task(serving)
-        self._attending.add(task)
+        self._serving.add(task)
         self._welcoming.add(handle)
         self._measures.held.labels(self._name).inc()
         task.add_done_callback(partial(self._left, handle))
@@ -260,13 +264,13 @@ class Listener(Generic[C]):
             await handle.last(connection)
 
     def _left(self, handle: _ConnectionHandle, task: asyncio.Task[None]) -> None:
-        self._attending.discard(task)
+        self._serving.discard(task)
         self._welcoming.discard(handle)
         self._measures.held.labels(self._name).dec()
 
-    async def _serve(self, handle: _ConnectionHandle, address: str, place: ConnectionSlot) -> None:
+    async def _serve(self, handle: _ConnectionHandle, address: str, slot: ConnectionSlot) -> None:
         try:
-            connection = await self._connect(handle.sock, await self._greet(handle.sock), place)
+            connection = await self._connect(handle.sock, await self._detect_tls(handle.sock), slot)
         except ConnectionRejected as reason:
             self._measures.refused.labels(self._name, reason.slug).inc()
             log_refusal = log.debug if reason.is_ordinary else log.warning
@@ -285,9 +289,9 @@ class Listener(Generic[C]):
         finally:
             self.connections.discard(connection)
 
-    async def _greet(self, sock: socket.socket) -> ssl.SSLContext | None:
-        """How to go on with the client, by its first byte; closes the socket of one that is turned away."""
-        if not self._options.peeks:
+    async def _detect_tls(self, sock: socket.socket) -> ssl.SSLContext | None:
+        """Decide by the first byte of the client; closes the socket of a rejected one."""
+        if not self._options.detects_tls:
             return self._tls
         try:
             async with asyncio.timeout(self._options.handshake_timeout_s):
@@ -302,10 +306,10 @@ class Listener(Generic[C]):
             sock.close()
             raise
 
-    async def _connect(self, sock: socket.socket, tls: ssl.SSLContext | None, place: ConnectionSlot) -> C:
+    async def _connect(self, sock: socket.socket, tls: ssl.SSLContext | None, slot: ConnectionSlot) -> C:
         """Give the socket to a transport, which closes it whatever happens."""
         # Made here, not taken from the loop's answer: uvloop returns its own TLS protocol in place of ours.
-        connection = self._make_connection(place)
+        connection = self._make_connection(slot)
         # The loop may see only that the client left; the TLS object knows why it had been refused.
         refusals: list[ssl.SSLError] = []
         on_refusal.set(refusals.append)  # for this task, which makes no other connection
@@ -327,13 +331,13 @@ class Listener(Generic[C]):
     def _choose(self, first: bytes) -> ssl.SSLContext | None:
         """The TLS context for a client that began with `first`, None for plaintext."""
         if not first:
-            raise ConnectionRejected("left", "it closed without a word", is_ordinary=True)
+            raise ConnectionRejected("left", "it closed without sending anything", is_ordinary=True)
         if first[0] == _TLS_RECORD:
             if self._tls is None:
-                raise ConnectionRejected("tls", "it spoke TLS, and this listener has no certificate to show")
+                raise ConnectionRejected("tls", "it used TLS, and this listener has no certificate")
             return self._tls
         if not self._options.plaintext:
-            raise ConnectionRejected("plaintext", "it spoke without TLS, and this listener takes only TLS")
+            raise ConnectionRejected("plaintext", "it did not use TLS, and this listener accepts only TLS")
         return None
 
 

@@ -1,4 +1,5 @@
-"""How much input of one connection is handled before the others have their turn, and how much of it is noise.
+"""Pacing of input: how much of one connection is handled before the others, and how many empty frames it may
+send.
 
 Every protocol that reads from outside hands what it receives to a `PacedInput`: HTTP and WebSockets
 (`skerry.transport.http.connection`), HTTP/2 (`skerry.transport.grpc.connections`), links
@@ -7,8 +8,8 @@ protocol library handles all that it is given; so input is given to it in pieces
 last ones cost. A connection that has more than its share is not read from until the rest is handled, a bit in
 every turn of the loop, after the others.
 
-`FrameBudget` counts the frames that carry nothing. Who sends more of them than anybody needs is a flooder,
-and what becomes of it is the protocol's matter. Nothing here knows a protocol.
+`FrameBudget` counts the frames that carry nothing. A peer that sends too many of them floods; its protocol
+decides what to do. Nothing here knows a protocol.
 """
 
 from __future__ import annotations
@@ -27,7 +28,7 @@ log = structlog.get_logger(__name__)
 SHARE_S: Final = 0.0003  # for one connection at a time
 TURN_S: Final = 0.0005  # for all connections that have more than their share, in one turn of the loop
 CALL_S: Final = 0.001  # what a small call takes after its input was handled
-# Between two turns while somebody has a long read left: the loop is not to be busy all the time.
+# Between two turns while a connection has much input left: the loop must not be busy all the time.
 _GAP_S: Final = 0.001
 # Pieces grow while they are cheap and shrink when they are not. The largest bounds what the first of a flood
 # costs; the smallest holds a few frames of any protocol.
@@ -110,11 +111,11 @@ class PacedInput:
             self._queue()
 
     def begin_call(self, begin: Callable[[], bool], cost_s: float = CALL_S) -> None:
-        """Have a call begin that the piece in hand has brought: the first at once, the others in their turns.
+        """Start a call that the present chunk has brought: the first at once, the others in later turns.
 
         Calls are work that is done after the input which brings them, and a piece can bring many. `begin`
-        says whether there was anything to begin: a call that was taken back meanwhile costs nothing, so
-        nothing should be made for one that waits.
+        returns whether there was a call to start: one that was cancelled meanwhile costs nothing, so nothing
+        should be allocated for one that waits.
         """
         if self._call_s:
             self._calls.append((begin, cost_s))
@@ -138,7 +139,7 @@ class PacedInput:
         self._update_reading()
 
     def turn(self) -> tuple[float, bool]:
-        """Handle one share; what it takes, and whether there is more."""
+        """Handle one share; returns its time, and whether there is more."""
         spent_s = self._handle_share()
         self._is_queued = self._has_more
         self._update_reading()

@@ -1,8 +1,8 @@
 """Unix sockets in the file system: binding one, taking the place of a dead one, removing our own.
 
-Used by `skerry.transport.grpc.server` and `skerry.transport.http.server`. A socket that somebody answers on,
-or a file that is no socket, is never removed. Who may connect at all is the file's mode; who gets in is
-decided by TLS with a client certificate (gRPC), or by the user at the other end and by tokens (HTTP).
+Used by `skerry.transport.grpc.server` and `skerry.transport.http.server`. A socket on which a process
+answers, or a file that is no socket, is never removed. The file's mode decides which users may connect;
+access is by TLS with a client certificate (gRPC), or by the user at the other end and by tokens (HTTP).
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ _OWNER_ONLY: Final = SocketPermissions(0o600)
 
 
 def permissions_of(settings: GrpcSettings) -> SocketPermissions:
-    """As the settings say; raises `Invalid` for a group that is not there."""
+    """The permissions of the settings; raises `Invalid` for an unknown group."""
     mode, name = int(settings.socket_mode, 8), settings.socket_group
     if not name:
         return SocketPermissions(mode)
@@ -53,8 +53,8 @@ def permissions_of(settings: GrpcSettings) -> SocketPermissions:
 def bind(
     path: Path, permissions: SocketPermissions = _OWNER_ONLY, *, option: str = "--socket"
 ) -> socket.socket:
-    """A listening socket at `path`, whose folder is made if need be; `FailedPrecondition` says why there is
-    none, and with which `option` to choose another path."""
+    """A listening socket at `path`, whose folder is created if needed; `FailedPrecondition` if that fails,
+    with the `option` for another path."""
     sock = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
     try:
         path.parent.mkdir(mode=0o755, parents=True, exist_ok=True)
@@ -65,7 +65,7 @@ def bind(
             )
         with unix_addresses.address_of(path) as address:
             sock.bind(address)
-        # Nobody can connect before it listens, so nobody gets in before it has its permissions.
+        # No process can connect before it listens, and by then it has its permissions.
         path.chmod(0o600)
         os.chown(path, -1, permissions.group)
         path.chmod(permissions.mode)
@@ -82,9 +82,9 @@ def bind(
 
 
 def remove_stale(path: Path) -> bool:
-    """Remove the socket at `path` if nobody serves on it; False if it has to stay.
+    """Remove the socket at `path` if no process serves on it; False if it has to stay.
 
-    So goes what a killed process left behind, and our own once it is closed, unless another has taken over.
+    For sockets of killed processes, and our own once it is closed, unless another process has taken it over.
     """
     try:
         if not stat.S_ISSOCK(path.lstat().st_mode):

@@ -18,7 +18,7 @@ from skerry.model.workloads import MetricSource
 
 
 class CheckInput(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
-    """A health check; what is left out has the default."""
+    """A health check; fields that are left out have their defaults."""
 
     role: CheckRole = CheckRole.READINESS
     method: CheckMethod
@@ -34,7 +34,7 @@ class CheckInput(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_onl
 
 
 class CheckDocument(msgspec.Struct, frozen=True):
-    """A health check as it is shown."""
+    """A health check in answers."""
 
     role: CheckRole
     method: CheckMethod
@@ -50,7 +50,7 @@ class CheckDocument(msgspec.Struct, frozen=True):
 
 
 class MetricInput(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """A number in Prometheus' text format that the program shows; of several series the sum counts."""
+    """A metric that the program serves in Prometheus' text format; several series are added up."""
 
     name: str
     port: int
@@ -58,7 +58,7 @@ class MetricInput(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
 
 def checks_of(given: Iterable[str | CheckInput]) -> tuple[HealthCheck, ...]:
-    """The checks that are meant; raises `Invalid` for what is none."""
+    """The checks; raises `Invalid` for one that is not valid."""
     return tuple(health_checks.parse(one) if isinstance(one, str) else _check(one) for one in given)
 
 

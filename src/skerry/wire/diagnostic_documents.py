@@ -1,20 +1,23 @@
-"""Events of one object, and what every node says to an instance: documents that several dialects have."""
+"""Events of one object, and the feasibility of every node for an instance: documents of several dialects."""
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from typing import Annotated
 
 import msgspec
 from msgspec import Meta
+from msgspec.structs import replace
 
 from skerry.control.events.log import StoredEvent
+from skerry.model.callers import Caller
 from skerry.schedule import explanations
-from skerry.schedule.results import NodeFeasibility, Rejection
+from skerry.schedule.results import NodeFeasibility, PortConflict, Rejection
 from skerry.wire.spec_documents import ResourceDocument, resource_document
 
 
 class EventDocument(msgspec.Struct, frozen=True):
-    """One thing that happened; `id` is its place in the stream of `/events`."""
+    """One event; `id` is its position in the stream of `/events`."""
 
     id: str
     kind: str
@@ -22,11 +25,11 @@ class EventDocument(msgspec.Struct, frozen=True):
     actor: str
     reason: str
     data: dict[str, str]
-    request_id: Annotated[str, Meta(description="Of the request that last changed what is desired")] = ""
+    request_id: Annotated[str, Meta(description="Of the request that last changed the desired state")] = ""
 
 
 class NodeVerdict(msgspec.Struct, frozen=True):
-    """What one node says: every reason against it, in words and in numbers."""
+    """Whether one node is feasible: every reason against it, as text and in numbers."""
 
     node_id: str
     fits: bool
@@ -42,7 +45,22 @@ def event_document(stored: StoredEvent) -> EventDocument:
     )
 
 
-def node_verdict(verdict: NodeFeasibility) -> NodeVerdict:
+def node_verdicts(verdicts: Iterable[NodeFeasibility], caller: Caller) -> tuple[NodeVerdict, ...]:
+    """The feasibility of nodes as `caller` may know it: one that is bound to namespaces is not told which
+    instance has a port, as that may be of another namespace."""
+    if caller.scope.is_bound:
+        verdicts = map(_without_instances, verdicts)
+    return tuple(map(_node_verdict, verdicts))
+
+
+def _without_instances(verdict: NodeFeasibility) -> NodeFeasibility:
+    rejections = tuple(
+        replace(each, by=None) if isinstance(each, PortConflict) else each for each in verdict.rejections
+    )
+    return replace(verdict, rejections=rejections)
+
+
+def _node_verdict(verdict: NodeFeasibility) -> NodeVerdict:
     return NodeVerdict(
         verdict.node,
         verdict.fits,

@@ -1,4 +1,4 @@
-"""Fields that a contract calls otherwise than the model, in the errors that a caller gets."""
+"""Names of fields in errors: the contract's where they differ from the model's."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from skerry.model import errors
 
 @contextmanager
 def contract_fields(fields: Mapping[str, str]) -> Iterator[None]:
-    """`Invalid` names the field as the contract does, also at the beginning of its text."""
+    """Raise `Invalid` with the contract's name of a field, also at the beginning of its text."""
     try:
         yield
     except errors.Invalid as error:

@@ -1,4 +1,4 @@
-"""What requests of the market have in every dialect: amounts in whole cores, MB and GB, ids, withdrawals."""
+"""Inputs that market requests of all dialects share: amounts in whole cores, MB and GB, ids, withdrawals."""
 
 from __future__ import annotations
 
@@ -27,8 +27,8 @@ class MarketIdPath(msgspec.Struct, frozen=True):
 class WithdrawOfferQuery(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """How to withdraw an offer."""
 
-    reason: Annotated[str, Meta(max_length=256, description="Subscribers and buyers are told")] = ""
-    reclaim: Annotated[bool, Meta(description="Take its contracts back, each after its notice")] = False
+    reason: Annotated[str, Meta(max_length=256, description="Sent to subscribers and buyers")] = ""
+    reclaim: Annotated[bool, Meta(description="Reclaim its contracts, each after its notice")] = False
 
 
 def parse_resources(cores: int, megabytes: int, gigabytes: int = 0) -> Resources:

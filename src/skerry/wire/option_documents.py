@@ -1,6 +1,6 @@
-"""Container options as documents write them in JSON: fields beside those of `skerry.wire.spec_documents`.
+"""Container options and mounts in JSON documents: fields beside those of `skerry.wire.spec_documents`.
 
-What comes in is laid over what is there, as a merge patch says. Pure.
+Input is applied to the present options as a merge patch. Pure.
 """
 
 from __future__ import annotations
@@ -11,21 +11,39 @@ import msgspec
 from msgspec import UNSET, Meta, UnsetType
 
 from skerry.model.container_options import NO_OPTIONS, ContainerOptions, HostAlias, Ulimit
+from skerry.model.devices import DeviceRequest
+from skerry.model.images import ImageAccess
+from skerry.model.mounts import Mount, MountKind, parse_template, parse_tmpfs, parse_volume
 from skerry.model.resources import MAX_AMOUNT, Millicores
+from skerry.model.secrets import SecretKind, SecretUse
 from skerry.model.workloads import InstanceSpec
+from skerry.wire import secret_documents
+from skerry.wire.secret_documents import SecretUseDocument, SecretUseInput
 
 T = TypeVar("T")
 
-OptionalField: TypeAlias = T | UnsetType | None  # null is not the same as nothing
+OptionalField: TypeAlias = T | UnsetType | None  # null differs from a field that is not given
 
-# Fields of a document by those of the model, where their names differ.
+# Fields of a document by those of the model, where the names differ.
 _NAMES = {"host_name": "hostname"}
 _PARSERS = {"ulimits": Ulimit.parse, "extra_hosts": HostAlias.parse}
-# All fields here, for documents that choose among those of a spec.
+# Mounts, by the fields that have them.
+_MOUNTS = {"volumes": parse_volume, "tmpfs": parse_tmpfs, "volume_templates": parse_template}
+_MOUNT_FIELDS = {
+    MountKind.VOLUME: "volumes",
+    MountKind.HOST: "volumes",
+    MountKind.TMPFS: "tmpfs",
+    MountKind.TEMPLATE: "volume_templates",
+}
+# All fields, for documents that select among those of a spec.
 OPTION_FIELDS = (
     "node",
     "cpu_limit",
+    "devices",
     *(_NAMES.get(name, name) for name in ContainerOptions.__struct_fields__),
+    "secrets",
+    "configs",
+    *_MOUNTS,
 )
 
 
@@ -41,6 +59,12 @@ class OptionsInput(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_o
                 le=MAX_AMOUNT,
                 description="Most cpu, in thousandths of a core; 0: no limit; null: `resources.cpu`",
             ),
+        ]
+    ] = UNSET
+    devices: OptionalField[
+        Annotated[
+            list[str],
+            Meta(description="`nvidia.com/gpu:2`, `gpu` (any vendor's), or by CDI name: `nvidia.com/gpu=0`"),
         ]
     ] = UNSET
     user: OptionalField[Annotated[str, Meta(description="`USER[:GROUP]`, names or numbers")]] = UNSET
@@ -64,9 +88,34 @@ class OptionsInput(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_o
     dns: OptionalField[
         Annotated[list[str], Meta(description="Name servers, IPv4; none: those of the node")]
     ] = UNSET
+    secrets: OptionalField[
+        Annotated[list[str | SecretUseInput], Meta(description=secret_documents.SECRETS)]
+    ] = UNSET
+    configs: OptionalField[
+        Annotated[list[str | SecretUseInput], Meta(description=secret_documents.CONFIGS)]
+    ] = UNSET
+    volumes: OptionalField[
+        Annotated[
+            list[str],
+            Meta(description="`NAME:/path`, `NAME:/path:ro`; for admins paths of the node, `/srv:/path`"),
+        ]
+    ] = UNSET
+    tmpfs: OptionalField[
+        Annotated[list[str], Meta(description="`/path`, or with its size in MB `/path:64`")]
+    ] = UNSET
+    volume_templates: OptionalField[
+        Annotated[
+            list[str],
+            Meta(description="Of a service: `NAME:/path:GB`; each copy has a volume `NAME-INDEX`"),
+        ]
+    ] = UNSET
+
+    def secrets_onto(self, base: tuple[SecretUse, ...]) -> tuple[SecretUse, ...]:
+        """`base` with the given secrets and configs; raises `Invalid`."""
+        return secret_documents.merge_uses(base, self.secrets, self.configs)
 
     def options_onto(self, base: ContainerOptions) -> ContainerOptions:
-        """The options that this makes of `base`; raises `Invalid`."""
+        """`base` with these options applied; raises `Invalid`."""
         fields = ContainerOptions.__struct_fields__
         return ContainerOptions(**{name: self._field(name, getattr(base, name)) for name in fields})
 
@@ -81,10 +130,29 @@ class OptionsInput(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_o
         parse = _PARSERS.get(name, str)
         return tuple(parse(text) for text in given)
 
+    def mounts_onto(self, base: tuple[Mount, ...], caller_access: ImageAccess) -> tuple[Mount, ...]:
+        """`base` with the mounts that are given instead; raises `Invalid`. Paths of the node are granted to a
+        caller who may name any."""
+        mounts: list[Mount] = []
+        for field, parse in _MOUNTS.items():
+            given = getattr(self, field)
+            if given is UNSET:
+                mounts += [mount for mount in base if _MOUNT_FIELDS[mount.kind] == field]
+                continue
+            for mount in map(parse, given or ()):
+                is_granted = mount.kind is MountKind.HOST and caller_access is ImageAccess.ALL
+                mounts.append(msgspec.structs.replace(mount, is_granted=is_granted))
+        return tuple(mounts)
+
     def cpu_limit_onto(self, base: Millicores | None) -> Millicores | None:
         if self.cpu_limit is UNSET:
             return base
         return None if self.cpu_limit is None else Millicores(self.cpu_limit)
+
+    def devices_onto(self, base: tuple[DeviceRequest, ...]) -> tuple[DeviceRequest, ...]:
+        if self.devices is UNSET:
+            return base
+        return tuple(map(DeviceRequest.parse, self.devices or ()))
 
 
 class OptionsDocument(msgspec.Struct, frozen=True, kw_only=True):
@@ -105,12 +173,22 @@ class OptionsDocument(msgspec.Struct, frozen=True, kw_only=True):
     hostname: Annotated[str, Meta(description="Empty: made of the name")]
     extra_hosts: tuple[str, ...]
     dns: tuple[str, ...]
+    secrets: tuple[SecretUseDocument, ...]
+    configs: tuple[SecretUseDocument, ...]
+    devices: Annotated[tuple[str, ...], Meta(description="Requested of its node, for it alone")]
+    volumes: Annotated[tuple[str, ...], Meta(description="`NAME:/path`, `NAME:/path:ro`")] = ()
+    tmpfs: Annotated[tuple[str, ...], Meta(description="`/path`, `/path:MB`")] = ()
+    volume_templates: Annotated[tuple[str, ...], Meta(description="`NAME:/path:GB`")] = ()
 
 
 def option_fields(spec: InstanceSpec) -> dict[str, Any]:
-    """The fields of an `OptionsDocument` that shows `spec`."""
-    shown: dict[str, Any] = {"node": spec.node, "cpu_limit": spec.cpu_limit}
+    """The fields of an `OptionsDocument` for `spec`."""
+    fields: dict[str, Any] = {"node": spec.node, "cpu_limit": spec.cpu_limit}
     for name in ContainerOptions.__struct_fields__:
         value = getattr(spec.options, name)
-        shown[_NAMES.get(name, name)] = tuple(map(str, value)) if isinstance(value, tuple) else value
-    return shown
+        fields[_NAMES.get(name, name)] = tuple(map(str, value)) if isinstance(value, tuple) else value
+    for kind in (SecretKind.SECRET, SecretKind.CONFIG):
+        fields[f"{kind}s"] = secret_documents.use_documents(spec.secrets, kind)
+    for field in _MOUNTS:
+        fields[field] = tuple(str(mount) for mount in spec.mounts if _MOUNT_FIELDS[mount.kind] == field)
+    return {**fields, "devices": tuple(map(str, spec.devices))}

@@ -1,4 +1,4 @@
-"""What REST routes of several dialects share: pages, entity tags and requests that may be sent twice."""
+"""What REST routes of several dialects share: pages, entity tags and idempotent requests."""
 
 from __future__ import annotations
 
@@ -15,9 +15,9 @@ from skerry.transport.http.endpoints import RequestContext, Response
 
 MAX_PAGE = 1000
 IF_MATCH = "If-Match"
-RETRY_HEADER = {"Idempotency-Key": "Makes it safe to send this again for a day: what was made is made once"}
-MATCH_HEADER = {IF_MATCH: "The `ETag` that was read: if it has changed since, nothing is done (412)"}
-# What creating something with a spec may raise, by PUT with an `Idempotency-Key`.
+RETRY_HEADER = {"Idempotency-Key": "The request can be repeated for a day: the object is created once"}
+MATCH_HEADER = {IF_MATCH: "The `ETag` that was read: if the object has changed since, 412"}
+# Errors of creating an object with a spec, by PUT with an `Idempotency-Key`.
 CREATE_ERRORS = (
     errors.Invalid,
     errors.AlreadyExists,
@@ -26,14 +26,16 @@ CREATE_ERRORS = (
     errors.TooLarge,
     errors.Unavailable,
 )
-# A spec of the largest size, each character of it escaped.
+# A spec of the maximum size, with each character escaped.
 MAX_SPEC_BODY = 2 * 1024 * 1024
 
 _TAG = re.compile(r'\s*(W/)?"([\x21\x23-\x7e\x80-\xff]*)"\s*')
 
 Limit = Annotated[int, Meta(ge=0, le=MAX_PAGE, description=f"0: as many as there can be, {MAX_PAGE}")]
 Offset = Annotated[int, Meta(ge=0, le=2**31 - 1)]
-Cursor = Annotated[str, Meta(description="Of the page before; unlike an offset it neither skips nor repeats")]
+Cursor = Annotated[
+    str, Meta(description="Of the page before; unlike an offset it neither skips nor repeats objects")
+]
 
 
 def page_size(limit: int) -> int:
@@ -41,13 +43,13 @@ def page_size(limit: int) -> int:
 
 
 def name_seed(call: RequestContext, id: str, clock: Clock) -> str:
-    """What decides the name of something that is made without one: a repeat of the request gets the same."""
+    """The seed of a generated name: a repeated request gets the same name."""
     key = call.idempotency_key
     return id or (f"{call.caller.name} {key}" if key else ulid.new_id(clock.now()))
 
 
 def respond(document: Any, status: int | None = None, **headers: str) -> Response:
-    """An answer with headers; without a status, that of its route."""
+    """A response with headers; without a status, that of its route."""
     return Response(
         document, status, tuple((name.encode(), value.encode()) for name, value in headers.items())
     )
@@ -58,8 +60,7 @@ def etag(revision: int) -> str:
 
 
 def check_if_match(call: RequestContext, revision: Callable[[], int]) -> int | None:
-    """The revision that a change is to be made of, None if any; `FailedPrecondition` if it is not the present
-    one."""
+    """The revision that a change expects, None if any; `FailedPrecondition` if it is not the present one."""
     given = call.headers.get(IF_MATCH.lower().encode())
     if given is None:
         return None
@@ -70,7 +71,7 @@ def check_if_match(call: RequestContext, revision: Callable[[], int]) -> int | N
     tags = [_TAG.fullmatch(part) for part in text.split(",")]
     if not all(tags):
         raise errors.Invalid('If-Match is `*` or tags such as `"812"`, with commas between', field=IF_MATCH)
-    # A weak tag never matches here: it may stand for something that only looks the same.
+    # A weak tag never matches: it does not identify one revision.
     if str(current) not in {tag[2] for tag in tags if tag is not None and not tag[1]}:
         raise errors.FailedPrecondition("it has changed since you read it; read it again, then decide anew")
     return current

@@ -1,9 +1,9 @@
-"""What to run, as documents write it in JSON: every spelling in, one spelling out.
+"""Specs in JSON documents: input in every spelling, output in one.
 
-What comes in is laid over what is there, as a merge patch (RFC 7396) says: what is not given stays, null goes
-back to the default. Making something is the same, over nothing. Of several spellings of one thing those that
-are as it was do not count. Amounts are thousandths of a core, MB and GB. Pure; shared by Kudo's workloads and
-instances (`skerry.wire.kudo.documents`) and by what Skerry's own API makes instances of.
+Input is a merge patch (RFC 7396) of the present spec, or of the defaults for a new one: fields that are not
+given stay, null resets one to its default. Of several spellings of one field, those that are unchanged do not
+count. Amounts are millicores, MB and GB. Pure; shared by Kudo's workloads and instances
+(`skerry.wire.kudo.documents`) and by services, jobs and schedules of Skerry's own API.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ from skerry.model.workloads import (
     WorkloadKind,
 )
 from skerry.node.images import references
-from skerry.transport.access.spec_rules import check_userns
+from skerry.transport.access.spec_rules import check_host_mounts, check_userns
 from skerry.wire.check_documents import (
     CheckDocument,
     CheckInput,
@@ -62,7 +62,7 @@ class AmountsInput(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
 
 class ResourcesInput(AmountsInput, frozen=True, forbid_unknown_fields=True):
-    """Amounts as they are, or under `max` or `limit`, which are the same; `usage` is not read."""
+    """Amounts, flat or under `max` or `limit`, which are the same; `usage` is ignored."""
 
     max: OptionalField[AmountsInput] = UNSET
     limit: OptionalField[AmountsInput] = UNSET
@@ -70,7 +70,7 @@ class ResourcesInput(AmountsInput, frozen=True, forbid_unknown_fields=True):
 
 
 class PortInput(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """`source` of the machine leads to `destination` (or `dest`) in the instance."""
+    """Port `source` of the node is forwarded to `destination` (or `dest`) of the instance."""
 
     source: int
     destination: int | UnsetType = UNSET
@@ -79,7 +79,7 @@ class PortInput(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
 
 class SpecInput(OptionsInput, frozen=True, forbid_unknown_fields=True, kw_only=True):
-    """What to run, in any of the spellings; what is needed is `uri`. Without a `name` one is made."""
+    """A spec, in any of the spellings; `uri` is required. Without a `name` it gets one."""
 
     name: OptionalField[str] = UNSET
     type: Annotated[str, Meta(description="`CONTAINER`, in any case")] | UnsetType = UNSET
@@ -106,7 +106,7 @@ class SpecInput(OptionsInput, frozen=True, forbid_unknown_fields=True, kw_only=T
     userns: OptionalField[
         Annotated[
             UserNamespaceMode,
-            Meta(description="`private`: ids of its own; `host`: its root is the node's, for admins"),
+            Meta(description="`private`: own user ids; `host`: its root is the node's, for admins"),
         ]
     ] = UNSET
     checks: OptionalField[
@@ -124,23 +124,23 @@ class SpecInput(OptionsInput, frozen=True, forbid_unknown_fields=True, kw_only=T
     metric: OptionalField[Annotated[MetricInput, Meta(description="For autoscaling")]] = UNSET
 
     @property
-    def says_something(self) -> bool:
+    def is_given(self) -> bool:
         """True if any part of a spec is given."""
         return any(getattr(self, name) is not UNSET for name in SpecInput.__struct_fields__)
 
     def onto(
-        self, base: InstanceSpec | None = None, *, giver: ImageAccess = ImageAccess.REGISTRIES
+        self, base: InstanceSpec | None = None, *, caller_access: ImageAccess = ImageAccess.REGISTRIES
     ) -> InstanceSpec:
-        """The spec that this makes of `base`, given by a caller with the access `giver`; raises `Invalid` or
-        `Unprocessable` for what cannot be, `Forbidden` for an image that is not the caller's to name."""
+        """`base` with this input applied, for a caller with the access `caller_access`; raises `Invalid` or
+        `Unprocessable` for invalid values, `Forbidden` for an image that the caller may not name."""
         old = base or _DEFAULTS
         policy = RestartPolicy(
             merge_field(self.restart, old.restart.when, RestartPolicy().when),
             merge_field(self.restart_budget, old.restart.budget, RestartPolicy().budget),
         )
-        uri = _needed("uri", self.uri, base.uri if base else None)
+        uri = _required("uri", self.uri, base.uri if base else None)
         return InstanceSpec(
-            name=_needed("name", self.name, base.name if base else None),
+            name=_required("name", self.name, base.name if base else None),
             uri=uri,
             kind=old.kind if self.type is UNSET else kind_of(self.type),
             environment=_one_of(
@@ -162,7 +162,9 @@ class SpecInput(OptionsInput, frozen=True, forbid_unknown_fields=True, kw_only=T
             architecture=merge_field(self.architecture, old.architecture, ""),
             constraints=tuple(merge_field(self.constraints, old.constraints, ())),
             userns=merge_field(self.userns, old.userns, UserNamespaceMode.PRIVATE),
-            granted_access=old.granted_access if self.uri is UNSET else grant_image_access(uri, giver, base),
+            granted_access=old.granted_access
+            if self.uri is UNSET
+            else grant_image_access(uri, caller_access, base),
             checks=old.checks if self.checks is UNSET else checks_of(self.checks or ()),
             spread=tuple(merge_field(self.spread, old.spread, ())),
             max_per_node=merge_field(self.max_per_node, old.max_per_node, 0),
@@ -172,31 +174,35 @@ class SpecInput(OptionsInput, frozen=True, forbid_unknown_fields=True, kw_only=T
             node=merge_field(self.node, old.node, ""),
             cpu_limit=self.cpu_limit_onto(old.cpu_limit),
             options=self.options_onto(old.options),
+            secrets=self.secrets_onto(old.secrets),
+            devices=self.devices_onto(old.devices),
+            mounts=self.mounts_onto(old.mounts, caller_access),
         )
 
     def named(self, seed: str) -> Self:
-        """The same with a name: if none is given one that is made of the image and `seed`."""
+        """The same with a name: if none is given, one generated from the image and `seed`."""
         if isinstance(self.name, str) or not isinstance(self.uri, str):
             return self
-        return replace(self, name=made_name(self.uri, seed))
+        return replace(self, name=generated_name(self.uri, seed))
 
-    def given_by(self, caller: Caller, base: InstanceSpec | None = None) -> InstanceSpec:
-        """The spec that this makes of `base` if `caller` sends it. Raises `Forbidden` for one that they may
-        not have, also if that part is the base's."""
+    def spec_from(self, caller: Caller, base: InstanceSpec | None = None) -> InstanceSpec:
+        """`base` with this input of `caller` applied. Raises `Forbidden` for a spec that the caller may not
+        use, also if that part is the base's."""
         if isinstance(self.uri, str):
             references.parse(self.uri)  # raises `Invalid`
-        spec = self.onto(base, giver=caller.image_access)
+        spec = self.onto(base, caller_access=caller.image_access)
         check_userns(spec.userns, caller)
+        check_host_mounts(spec.mounts, caller)
         return spec
 
 
 class ImageSpecInput(SpecInput, frozen=True, forbid_unknown_fields=True, kw_only=True):
-    """What to run, as Skerry's own API has it; what is needed is `image`."""
+    """A spec of Skerry's own API; `image` is required."""
 
     image: OptionalField[Annotated[str, Meta(description="The same as `uri`")]] = UNSET
 
     def with_uri(self, base: InstanceSpec | None = None) -> Self:
-        """The same with the image as `uri`; raises `Invalid` if both are given, and neither is the base's."""
+        """The same with the image as `uri`; raises `Invalid` if both are given and differ."""
         if self.image is UNSET:
             return self
         if self.uri not in (UNSET, self.image, base.uri if base else None):
@@ -221,7 +227,7 @@ class PortDocument(msgspec.Struct, frozen=True):
 
 
 class TemplateDocument(OptionsDocument, frozen=True):
-    """What instances run, as Skerry's own API shows it."""
+    """The spec of instances in responses of Skerry's own API."""
 
     image: str
     environment: tuple[str, ...]
@@ -249,33 +255,33 @@ def resource_document(resources: Resources) -> ResourceDocument:
 
 
 def kind_of(text: str) -> WorkloadKind:
-    """`CONTAINER` in any case; what Kudo knows and Skerry does not run is `Unprocessable`."""
+    """`CONTAINER` in any case; other types of Kudo are `Unprocessable`."""
     word = text.upper()
     if word == "VM":
         raise errors.Unprocessable("virtual machines are not run here; the type must be CONTAINER")
-    if word != WorkloadKind.CONTAINER:  # cells are made by contracts of the market alone
+    if word != WorkloadKind.CONTAINER:  # cells are created by contracts of the market only
         raise errors.Invalid(f"{text[:40]!r} is no type; it must be CONTAINER", field="type")
     return WorkloadKind.CONTAINER
 
 
 def grant_image_access(
-    uri: str, giver: ImageAccess, before: InstanceSpec | None = None
+    uri: str, caller_access: ImageAccess, before: InstanceSpec | None = None
 ) -> ImageAccess | None:
-    """What a spec records of the authority that `uri` was given with; see `InstanceSpec.granted_access`."""
+    """The access with which `uri` was given, as a spec records it; see `InstanceSpec.granted_access`."""
     old = before or _DEFAULTS
-    access = grant_access(uri, giver, before=old.uri, access_before=old.image_access)
+    access = grant_access(uri, caller_access, before=old.uri, access_before=old.image_access)
     return access if access is ImageAccess.ALL else None
 
 
-def made_name(uri: str, seed: str) -> str:
-    """A name for what was given none: the last word of its image, and some digits that `seed` decides."""
+def generated_name(uri: str, seed: str) -> str:
+    """A generated name: the last part of the image, and digits from `seed`."""
     image = uri.partition("@")[0].rstrip("/").rpartition("/")[2].partition(":")[0]
     word = re.sub(r"[^A-Za-z0-9]+", "-", image)[:_MAX_WORD].strip("-") or "unnamed"
     return f"{word}-{hashlib.sha256(seed.encode()).hexdigest()[:_DIGITS]}"
 
 
 def spec_fields(spec: InstanceSpec) -> dict[str, Any]:
-    """The fields of a document that shows `spec`, but for its resources."""
+    """The fields of a document for `spec`, without its resources."""
     return {
         "name": spec.name,
         "type": spec.kind,
@@ -307,7 +313,7 @@ def merge_field(given: OptionalField[T], base: T, default: T) -> T:
     return default if given is None else given
 
 
-def _needed(field: str, given: OptionalField[str], base: str | None) -> str:
+def _required(field: str, given: OptionalField[str], base: str | None) -> str:
     text = base if given is UNSET else given
     if text is None:
         raise errors.Invalid(f"`{field}` is needed", field=field)
@@ -315,19 +321,21 @@ def _needed(field: str, given: OptionalField[str], base: str | None) -> str:
 
 
 def _one_of(base: T | None, default: T, **spellings: OptionalField[T]) -> T:
-    """What is given, by whichever name, or else the base; by several names it must be the same.
+    """The given value, by any of the names, or else the base; several names must have the same value.
 
-    Of a change (with a base) a spelling that is as it was says nothing if another says something else: who
-    reads a document, changes one of them and sends all back means that one.
+    In a change (with a base), an unchanged spelling is ignored if another one differs: a client that reads a
+    document, changes one spelling and sends all back means the changed one.
     """
     given = {name: default if value is None else value for name, value in spellings.items()}
-    told: dict[str, T] = {name: value for name, value in given.items() if not isinstance(value, UnsetType)}
+    given_names: dict[str, T] = {
+        name: value for name, value in given.items() if not isinstance(value, UnsetType)
+    }
     if base is not None:
-        told = {name: value for name, value in told.items() if value != base}
-    first, *others = told.values() or (default if base is None else base,)
+        given_names = {name: value for name, value in given_names.items() if value != base}
+    first, *others = given_names.values() or (default if base is None else base,)
     if any(other != first for other in others):
-        names = " and ".join(f"`{name}`" for name in told)
-        raise errors.Invalid(f"{names} mean the same and differ; give one of them", field=[*told][-1])
+        names = " and ".join(f"`{name}`" for name in given_names)
+        raise errors.Invalid(f"{names} mean the same and differ; give one of them", field=[*given_names][-1])
     return first
 
 

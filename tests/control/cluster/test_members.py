@@ -7,8 +7,6 @@ from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from itertools import pairwise
 
-import pytest
-
 from skerry.control.cluster.members import PREFIX, MemberDirectory
 from skerry.kit import json_codec
 from skerry.kit.clock import ManualClock
@@ -16,30 +14,11 @@ from skerry.kit.tasks import cancel_and_wait
 from skerry.model.ids import NodeId
 from skerry.model.members import ContinuumMember
 from skerry.model.node_messages import NodeHello
-from skerry.store.local.memory import MemoryStore
 from skerry.store.protocol import Put
-from tests.support.fleets import FACTS, ROOM, Fleet, fleet_on
+from tests.support.fleets import FACTS, ROOM, Fleet
 from tests.support.waiting import eventually
 
 SERVER = ContinuumMember(NodeId("s1"), "core", "cloud", address="core:7", is_server=True)
-
-
-@pytest.fixture
-def clock() -> ManualClock:
-    return ManualClock()
-
-
-@pytest.fixture
-async def store(clock: ManualClock) -> AsyncIterator[MemoryStore]:
-    made = MemoryStore(clock)
-    yield made
-    await made.close()
-
-
-@pytest.fixture
-async def fleet(store: MemoryStore, clock: ManualClock) -> AsyncIterator[Fleet]:
-    async with fleet_on(store, clock) as made:
-        yield made
 
 
 @asynccontextmanager

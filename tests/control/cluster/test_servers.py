@@ -6,26 +6,12 @@ import asyncio
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 
-import pytest
-
 from skerry.control.cluster.servers import PREFIX, ServerDirectory
 from skerry.kit.clock import ManualClock
 from skerry.kit.tasks import cancel_and_wait
 from skerry.store.local.memory import MemoryStore
 from skerry.store.protocol import Put
 from tests.support.waiting import eventually
-
-
-@pytest.fixture
-def clock() -> ManualClock:
-    return ManualClock()
-
-
-@pytest.fixture
-async def store(clock: ManualClock) -> AsyncIterator[MemoryStore]:
-    made = MemoryStore(clock)
-    yield made
-    await made.close()
 
 
 @asynccontextmanager
@@ -47,7 +33,7 @@ async def test_know_of_each_other_until_they_stop(store: MemoryStore) -> None:
 
 
 async def test_forget_one_that_died_when_its_lease_is_over(store: MemoryStore, clock: ManualClock) -> None:
-    lease = await store.grant(100)
+    lease = await store.grant_lease(100)
     await store.commit([Put(f"{PREFIX}http://dead:80", b'{"grpc":"dead:81"}', lease)])
     async with server(store, "one", lease_s=3600) as one:
         await eventually(lambda: one.addresses == ("dead:81", "one:81"))
@@ -60,7 +46,7 @@ async def test_are_there_again_though_their_lease_was_lost(store: MemoryStore) -
     async with server(store, "one", lease_s=1) as one:
         await eventually(lambda: one.addresses)
         (entry,) = (await store.range(PREFIX)).entries
-        await store.drop(entry.lease)
+        await store.revoke_lease(entry.lease)
         await eventually(lambda: not one.addresses)
         await eventually(lambda: one.addresses == ("one:81",))
 

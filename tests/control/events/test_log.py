@@ -199,7 +199,7 @@ async def test_a_reader_from_before_the_trim_is_told_and_one_from_after_it_goes_
     async with trimming(log):
         await trimmed(store)
     for one in everything[:9]:
-        with pytest.raises(errors.Compacted, match="no longer kept"):
+        with pytest.raises(errors.Compacted, match="no longer stored"):
             await take(log, 1, after=one.id)
     # Who had the newest trimmed event has missed nothing.
     assert await take(log, 100, after=everything[9].id) == everything[10:]

@@ -26,11 +26,6 @@ from tests.support.waiting import eventually
 
 
 @pytest.fixture
-def clock() -> ManualClock:
-    return ManualClock()
-
-
-@pytest.fixture
 async def cloud(tmp_path: Path, clock: ManualClock) -> AsyncIterator[Cloud]:
     async with cloud_in(tmp_path, clock) as made:
         yield made
@@ -62,6 +57,27 @@ async def test_a_token_makes_a_caller_of_its_role(cloud: Cloud, role: Role) -> N
     assert caller == Caller(AuthMethod.TOKEN, f"token:{token.id}", role, token=token.id)
     assert token.expires_at is None
     assert [event.actor for event in await cloud.events("token.created")] == ["test"]
+
+
+async def test_a_bound_token_makes_a_caller_of_its_namespaces_until_it_is_revoked(cloud: Cloud) -> None:
+    token, text = await cloud.identity.create_token(
+        Role.DEPLOYER, ttl_s=None, note="", actor="test", namespaces=["shop", "store", "shop"]
+    )
+    assert token.namespaces == ("shop", "store")
+    assert cloud.identity.caller_from_token(text).namespaces == ("shop", "store")
+    (event,) = await cloud.events("token.created")
+    assert event.data["bound_to"] == "shop store"
+    assert event.namespace is None  # for admins
+    await cloud.identity.revoke_token(token.id, actor="test")
+    with pytest.raises(errors.Unauthenticated):
+        cloud.identity.caller_from_token(text)
+
+
+@pytest.mark.parametrize("role", [Role.ADMIN, Role.NODE])
+async def test_admins_and_nodes_are_of_the_whole_cloud(cloud: Cloud, role: Role) -> None:
+    with pytest.raises(errors.Invalid, match="cannot be bound to namespaces"):
+        await cloud.identity.create_token(role, ttl_s=None, note="", actor="test", namespaces=["shop"])
+    assert cloud.identity.tokens() == []
 
 
 async def test_neither_store_nor_log_nor_events_hold_the_secret(cloud: Cloud) -> None:
@@ -346,7 +362,7 @@ async def test_revocations_that_the_store_has_forgotten_are_learnt_from_who_was_
         await cloud.store.commit([Delete(key)])
     await eventually(lambda: not cloud.identity.certificates())
     lie = msgspec.structs.replace(other, proof=one.proof)
-    await cloud.identity.learn_revoked([one, lie], actor="node/n1")
+    await cloud.identity.import_revoked([one, lie], actor="node/n1")
     assert cloud.identity.is_revoked(one.serial)
     assert not cloud.identity.is_revoked(other.serial), "anybody could say so"
     assert [told.serial for told in cloud.identity.revoked()] == [one.serial]

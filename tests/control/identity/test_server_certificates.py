@@ -28,11 +28,6 @@ class Enough(BaseException):
 
 
 @pytest.fixture
-def clock() -> ManualClock:
-    return ManualClock()
-
-
-@pytest.fixture
 async def cloud(tmp_path: Path, clock: ManualClock) -> AsyncIterator[Cloud]:
     async with cloud_in(tmp_path, clock) as made:
         yield made
@@ -50,7 +45,7 @@ def credentials_in(
     sleep: renewal.Sleep = asyncio.sleep,
 ) -> ServerCertificates:
     return ServerCertificates(
-        folder, cloud.identity, cloud.authority, cloud.clock, names=names, look_again_s=15.0, sleep=sleep
+        folder, cloud.identity, cloud.authority, cloud.clock, names=names, check_every_s=15.0, sleep=sleep
     )
 
 

@@ -27,15 +27,15 @@ class FlakyStore(MemoryStore):
 
     is_away = False
 
-    async def keep(self, lease: LeaseId) -> None:
+    async def renew_lease(self, lease: LeaseId) -> None:
         if self.is_away:
             raise errors.Unavailable("away")
-        await super().keep(lease)
+        await super().renew_lease(lease)
 
-    async def drop(self, lease: LeaseId) -> None:
+    async def revoke_lease(self, lease: LeaseId) -> None:
         if self.is_away:
             raise errors.Unavailable("away")
-        await super().drop(lease)
+        await super().revoke_lease(lease)
 
 
 @pytest.fixture
@@ -91,7 +91,7 @@ async def test_a_leader_that_stops_in_good_order_is_followed_at_once(store: Flak
 
 
 async def test_a_leader_that_dies_is_followed_when_its_lease_is_over(store: FlakyStore) -> None:
-    lease = await store.grant(1)
+    lease = await store.grant_lease(1)
     await store.commit([Put(KEY, b"dead", lease)])
     one = candidate(store, "one")
     async with running(one):
@@ -102,7 +102,7 @@ async def test_a_leader_that_dies_is_followed_when_its_lease_is_over(store: Flak
 async def test_one_that_is_alone_leads_at_once_and_what_its_dead_process_began_is_fenced_off(
     store: FlakyStore,
 ) -> None:
-    lease = await store.grant(3600)
+    lease = await store.grant_lease(3600)
     fence = Expect(KEY, await store.commit([Put(KEY, b"one", lease)]))
     one = candidate(store, "one", is_alone=True)
     async with running(one):
@@ -110,12 +110,12 @@ async def test_one_that_is_alone_leads_at_once_and_what_its_dead_process_began_i
         with pytest.raises(errors.Conflict):
             await store.commit([Put("x", b"")], [fence])
         with pytest.raises(errors.NotFound):
-            await store.keep(lease)
+            await store.renew_lease(lease)
 
 
 async def test_one_that_is_not_alone_leaves_the_lead_to_its_own_name_too(store: FlakyStore) -> None:
     """The name is an address, and two servers may have been given the same."""
-    await store.commit([Put(KEY, b"one", await store.grant(3600))])
+    await store.commit([Put(KEY, b"one", await store.grant_lease(3600))])
     before = await store.revision()
     one = candidate(store, "one")
     async with running(one), store.watch("", since=before) as batches:
@@ -140,7 +140,7 @@ async def test_a_lost_lease_stops_the_work_and_the_lead_is_sought_again(store: F
         await eventually(lambda: one.is_leading)
         entry = await store.get(KEY)
         assert entry is not None
-        await store.drop(entry.lease)
+        await store.revoke_lease(entry.lease)
         await eventually(lambda: len(fences) == 2)
         assert stopped == fences[:1]
         with pytest.raises(errors.Conflict):

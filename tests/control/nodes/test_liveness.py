@@ -24,18 +24,6 @@ SETTINGS = FleetSettings(suspect_after_s=8.0, lost_after_s=30.0)
 
 
 @pytest.fixture
-def clock() -> ManualClock:
-    return ManualClock()
-
-
-@pytest.fixture
-async def store(clock: ManualClock) -> AsyncIterator[MemoryStore]:
-    made = MemoryStore(clock)
-    yield made
-    await made.close()
-
-
-@pytest.fixture
 async def fleet(store: MemoryStore, clock: ManualClock) -> AsyncIterator[Fleet]:
     async with fleet_on(store, clock, SETTINGS) as made:
         yield made
@@ -58,15 +46,15 @@ def silences() -> LivenessTracker:
 
 def test_a_node_that_is_heard_is_live_for_ever():
     judge = silences()
-    judge.unheard(N1, 0.0)
-    judge.heard(N1)
+    judge.mark_unknown(N1, 0.0)
+    judge.mark_live(N1)
     assert judge.liveness(N1, 1e9) is Liveness.LIVE
     assert judge.next_loss() is None
 
 
 def test_a_node_that_fell_silent_is_suspect_and_lost_when_its_time_is_up():
     judge = silences()
-    judge.fell_silent(N1, 100.0)  # after 8 s in which its server waited
+    judge.mark_suspect(N1, 100.0)  # after 8 s in which its server waited
     assert judge.liveness(N1, 100.0) is Liveness.SUSPECT
     assert judge.next_loss() == 122.0
     assert judge.take_lost(121.9) == []
@@ -76,20 +64,20 @@ def test_a_node_that_fell_silent_is_suspect_and_lost_when_its_time_is_up():
 
 def test_a_node_of_which_nothing_is_known_has_the_full_time():
     judge = silences()
-    judge.unheard(N1, 100.0)
-    judge.unheard(N1, 120.0)  # seen again, and still silent
+    judge.mark_unknown(N1, 100.0)
+    judge.mark_unknown(N1, 120.0)  # seen again, and still silent
     assert judge.liveness(N1, 129.9) is Liveness.SUSPECT
     assert judge.liveness(N1, 130.0) is Liveness.LOST
 
 
 def test_a_loss_is_told_once_and_again_after_a_return():
     judge = silences()
-    judge.unheard(N1, 0.0)
+    judge.mark_unknown(N1, 0.0)
     assert judge.take_lost(30.0) == [N1]
     assert judge.take_lost(31.0) == []
     assert judge.next_loss() is None
-    judge.heard(N1)
-    judge.unheard(N1, 40.0)
+    judge.mark_live(N1)
+    judge.mark_unknown(N1, 40.0)
     assert judge.take_lost(70.0) == [N1]
 
 
@@ -100,12 +88,12 @@ def test_nobody_is_lost_sooner_than_its_time_after_it_was_heard(moves):
         node = NodeId(name)
         now += pause
         if move == "h":
-            judge.heard(node)
+            judge.mark_live(node)
             last[node] = now
         elif move == "u":
-            judge.unheard(node, now)
+            judge.mark_unknown(node, now)
         elif now - last.get(node, -8.0) >= 8.0:  # a server waits that long before it says so
-            judge.fell_silent(node, now)
+            judge.mark_suspect(node, now)
         for each, heard_at in last.items():
             if judge.liveness(each, now) is Liveness.LOST:
                 assert now - heard_at >= 30.0
@@ -142,7 +130,7 @@ async def test_a_silent_node_becomes_suspect_and_then_lost(fleet):
     assert fleet.nodes.liveness(N1) is Liveness.LOST
     await eventually(lambda: fleet.nodes.get("n1").status is NodeStatus.LOST)
     [told] = await fleet.events("node.lost")
-    assert told.reason == "nothing was heard of it for 30 s"
+    assert told.reason == "no heartbeat for 30 s"
 
 
 async def test_on_default_settings_a_node_that_is_killed_is_lost_within_about_15_s(store, clock):
@@ -161,7 +149,7 @@ async def test_a_pause_of_the_server_is_no_silence_of_its_nodes(fleet):
     await fleet.join("n1")
     await fleet.hear("n1")
     fleet.clock.advance(60.0)  # stopped, or starved: it heard nobody, and looks before it listens
-    await fleet.nodes.heartbeats.beat()
+    await fleet.nodes.heartbeats.publish()
     await fleet.settle()
     assert fleet.nodes.liveness(N1) is Liveness.LIVE
     await fleet.pass_time(6.0)
@@ -196,7 +184,7 @@ async def test_the_next_look_is_when_somebody_may_have_fallen_silent(fleet):
     await fleet.join("n1")
     await fleet.hear("n1")
     advance(7.5, fleet)
-    assert fleet.nodes.heartbeats._until_silence() == pytest.approx(0.5)
+    assert fleet.nodes.heartbeats._until_missing() == pytest.approx(0.5)
 
 
 async def test_those_who_listen_hear_of_a_loss_though_nothing_is_written(fleet):
@@ -204,11 +192,11 @@ async def test_those_who_listen_hear_of_a_loss_though_nothing_is_written(fleet):
     await fleet.hear("n1")
     await fleet.pass_time(8.0)
     await is_unheard(fleet)
-    heard = list[tuple[str, Liveness]]()
-    fleet.nodes.listen(lambda node: heard.append((node, fleet.nodes.liveness(node))))
+    liveness = list[tuple[str, Liveness]]()
+    fleet.nodes.listen(lambda node: liveness.append((node, fleet.nodes.liveness(node))))
     advance(22.0, fleet)
     fleet.nodes.notify_losses()
-    assert heard == [("n1", Liveness.LOST)]
+    assert liveness == [("n1", Liveness.LOST)]
 
 
 async def test_a_lost_node_that_is_heard_again_is_ready_again(fleet):
@@ -267,9 +255,9 @@ async def test_an_unregistered_node_is_not_lost(fleet):
 async def test_many_nodes_are_heard_in_few_transactions(fleet):
     ids = [f"n{number}" for number in range(300)]
     for id in ids:
-        fleet.nodes.heartbeats.heard(NodeId(id))
+        fleet.nodes.heartbeats.received(NodeId(id))
     before = await fleet.store.revision()
-    await fleet.nodes.heartbeats.beat()
+    await fleet.nodes.heartbeats.publish()
     assert await fleet.store.revision() - before == 3
     assert len(await keys(fleet.store)) == 300
     await fleet.pass_time(8.0)
@@ -280,10 +268,10 @@ async def test_a_server_that_lost_its_lease_says_anew_who_it_hears(fleet):
     await fleet.join("n1")
     await fleet.hear("n1")
     [entry] = (await fleet.store.range("alive/")).entries
-    heard = []
-    fleet.nodes.listen(lambda node: heard.append(fleet.nodes.heartbeat(node) is not None))
-    await fleet.store.drop(entry.lease)
-    await eventually(lambda: heard == [False, True])
+    liveness = []
+    fleet.nodes.listen(lambda node: liveness.append(fleet.nodes.heartbeat(node) is not None))
+    await fleet.store.revoke_lease(entry.lease)
+    await eventually(lambda: liveness == [False, True])
     assert fleet.nodes.liveness(N1) is Liveness.LIVE
 
 
@@ -351,7 +339,7 @@ async def test_the_server_that_a_node_left_takes_back_nothing(store, clock):
         await two.pass_time(7.0)
         await two.hear("n1")
         await two.pass_time(2.0)
-        await one.nodes.heartbeats.beat()
+        await one.nodes.heartbeats.publish()
         assert await keys(store) == ["alive/n1"]
 
 
@@ -396,6 +384,6 @@ async def test_a_store_that_is_away_for_a_moment_is_asked_again(fleet, monkeypat
         return await commit(*arguments)
 
     monkeypatch.setattr(fleet.store, "commit", commit_later)
-    fleet.nodes.heartbeats.heard(N1)
+    fleet.nodes.heartbeats.received(N1)
     await eventually(lambda: fleet.nodes.heartbeat(N1))
     assert failures > 1

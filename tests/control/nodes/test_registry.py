@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator
 
 import pytest
 from hypothesis import given
@@ -13,7 +12,6 @@ from msgspec.structs import replace
 from skerry.control.nodes import registry as registry
 from skerry.control.nodes.subnets import SubnetPool
 from skerry.kit import json_codec
-from skerry.kit.clock import ManualClock
 from skerry.model import errors
 from skerry.model.ids import InstanceId, NodeId
 from skerry.model.node_messages import NodeHello
@@ -21,27 +19,8 @@ from skerry.model.nodes import ForeignReport, Node, ReportedInstance
 from skerry.model.resources import Gigabytes, Megabytes, Millicores, Resources
 from skerry.model.settings import FleetSettings
 from skerry.model.statuses import InstanceStatus, NodeStatus
-from skerry.store.local.memory import MemoryStore
 from tests.support.fleets import FACTS, ROOM, Fleet, fleet_on, instance_on
 from tests.support.waiting import eventually
-
-
-@pytest.fixture
-def clock() -> ManualClock:
-    return ManualClock()
-
-
-@pytest.fixture
-async def store(clock: ManualClock) -> AsyncIterator[MemoryStore]:
-    made = MemoryStore(clock)
-    yield made
-    await made.close()
-
-
-@pytest.fixture
-async def fleet(store: MemoryStore, clock: ManualClock) -> AsyncIterator[Fleet]:
-    async with fleet_on(store, clock) as made:
-        yield made
 
 
 def unschedulable_reason(fleet: Fleet, id: str) -> str:
@@ -375,6 +354,34 @@ async def test_a_drain_ends_at_its_deadline_with_whatever_is_left(fleet):
     assert condition.drain_by is not None
 
 
+async def test_the_progress_of_a_drain_has_each_number_of_instances_until_the_node_is_empty(fleet):
+    await fleet.join("n1")
+    await fleet.hear("n1")
+    for id in ("i1", "i2"):
+        await fleet.bind(instance_on("n1", id))
+    await fleet.nodes.drain("n1", actor="test")
+    progress = fleet.nodes.drain_progress(NodeId("n1"))
+    assert await anext(progress) == 2
+    for moved, left in (("i1", 1), ("i2", 0)):
+        await fleet.bind(instance_on("n2", moved))
+        assert await asyncio.wait_for(anext(progress), 5) == left
+    with pytest.raises(StopAsyncIteration):
+        await anext(progress)
+
+
+async def test_the_progress_of_a_drain_ends_at_its_deadline(fleet):
+    await fleet.join("n1")
+    await fleet.hear("n1")
+    await fleet.bind(instance_on("n1", "i1"))
+    await fleet.nodes.drain("n1", actor="test", by=fleet.clock.now() + 5)
+    progress = fleet.nodes.drain_progress(NodeId("n1"))
+    assert await anext(progress) == 1
+    fleet.clock.advance(5)
+    await fleet.nodes.relabel("n1", {"a": "b"}, actor="test")
+    with pytest.raises(StopAsyncIteration):
+        await asyncio.wait_for(anext(progress), 5)
+
+
 async def test_the_end_of_a_drain_needs_no_other_news(store, clock):
     async with fleet_on(store, clock) as fleet:
         await fleet.join("n1")
@@ -420,15 +427,15 @@ async def test_the_reserve_is_not_offered(store, clock):
 
 
 async def test_whoever_listens_hears_of_every_change(fleet):
-    heard = list[str]()
-    stop = fleet.nodes.listen(heard.append)
+    liveness = list[str]()
+    stop = fleet.nodes.listen(liveness.append)
     await fleet.join("n1")
     await fleet.join("n2")
     await fleet.nodes.cordon("n2", actor="test")
-    assert heard == ["n1", "n2", "n2"]
+    assert liveness == ["n1", "n2", "n2"]
     stop()
     await fleet.nodes.uncordon("n2", actor="test")
-    assert len(heard) == 3
+    assert len(liveness) == 3
 
 
 # nodes of third parties
@@ -459,7 +466,7 @@ async def test_a_foreign_node_that_reports_the_same_writes_nothing_but_its_first
     before = await fleet.store.revision()
     for number in range(10):
         await fleet.nodes.report("kudo", NodeStatus.READY, resources=ROOM, reason=f"report {number}")
-    await fleet.nodes.heartbeats.beat()
+    await fleet.nodes.heartbeats.publish()
     assert await fleet.store.revision() == before
 
 

@@ -25,7 +25,7 @@ def waiting(*asks: PlacementRequest) -> PlacementQueue:
 
 def taken(queue: PlacementQueue) -> list[str]:
     order = []
-    while (one := queue.eldest()) is not None:
+    while (one := queue.oldest()) is not None:
         order.append(one.instance)
         queue.discard(one.instance)
     return order
@@ -49,7 +49,7 @@ def test_a_refused_shape_waits_and_others_go_on() -> None:
     queue.add(ask("d", 9), "9", "")
     assert dict(queue.take_reports(10)) == {"d": "too big"}
     queue.wake(lambda free: free.cpu <= 5)
-    assert queue.eldest() is None
+    assert queue.oldest() is None
     queue.wake(lambda free: free.cpu <= 9)
     assert taken(queue) == ["a", "c", "d"]
 
@@ -59,7 +59,7 @@ def test_a_reason_that_changes_is_told_again_to_the_eldest_and_not_too_often() -
 
     def refuse(reason: str, now: float) -> dict[str, str]:
         queue.wake(lambda free: True)
-        eldest = queue.eldest()
+        eldest = queue.oldest()
         assert eldest is not None
         queue.park(eldest, reason, now)
         return dict(queue.take_reports(10))
@@ -83,7 +83,7 @@ def test_who_asks_for_something_else_is_tried_for_that() -> None:
     queue = waiting(ask("a", 9))
     queue.park(ask("a", 9), "too big", now=0.0)
     queue.add(ask("a", 1), "000", "too big")
-    assert queue.eldest() == ask("a", 1)
+    assert queue.oldest() == ask("a", 1)
 
 
 def test_those_who_come_and_go_leave_nothing_behind() -> None:

@@ -154,7 +154,7 @@ async def test_of_two_servers_on_one_store_one_places_at_a_time_and_nothing_is_p
             if one.leader.is_leading:
                 entry = await store.get("leader")
                 assert entry is not None
-                await store.drop(entry.lease)  # and it does not know
+                await store.revoke_lease(entry.lease)  # and it does not know
         await eventually(lambda: two.leader.is_leading)
         for instance, _ in made:
             await two.becomes(instance.id, InstanceStatus.SCHEDULED)
@@ -170,7 +170,7 @@ async def test_a_leader_that_was_overtaken_writes_nothing_more() -> None:
         await eventually(lambda: server.leader.is_leading)
         entry = await store.get("leader")
         assert entry is not None
-        other = await store.grant(3600)
+        other = await store.grant_lease(3600)
         await store.commit([Put("leader", b"other", other)])
         one, _ = await server.instances.create(spec(), actor="me")
         await eventually(lambda: not server.leader.is_leading)
@@ -203,7 +203,7 @@ async def test_a_store_that_was_away_for_a_moment_is_tried_again() -> None:
 async def test_a_server_that_does_not_lead_explains_and_places_nothing() -> None:
     clock = ManualClock()
     store = MemoryStore(clock)
-    lease = await store.grant(3600)
+    lease = await store.grant_lease(3600)
     await store.commit([Put("leader", b"other", lease)])
     async with Server(store, Standings([condition("n")]), clock).running() as server:
         one, _ = await server.instances.create(spec(), actor="me")

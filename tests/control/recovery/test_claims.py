@@ -37,7 +37,7 @@ def instance(
 
 
 @pytest.mark.parametrize(
-    ("record", "generation", "is_forgotten", "verdict"),
+    ("record", "generation", "is_unknown", "verdict"),
     [
         (None, 1, True, ClaimDecision.ADOPTED),
         (None, 1, False, ClaimDecision.REMOVED),
@@ -61,11 +61,10 @@ def instance(
     ],
 )
 def test_of_two_copies_the_later_one_counts_if_the_store_has_forgotten_it(
-    record: Instance | None, generation: int, is_forgotten: bool, verdict: ClaimDecision
+    record: Instance | None, generation: int, is_unknown: bool, verdict: ClaimDecision
 ) -> None:
     assert (
-        decide_claim(record, OrderReceipt(N1, STAMP, instance(generation)), is_forgotten=is_forgotten)
-        is verdict
+        decide_claim(record, OrderReceipt(N1, STAMP, instance(generation)), is_unknown=is_unknown) is verdict
     )
 
 
@@ -122,11 +121,6 @@ async def server_on(store: MemoryStore, clock: ManualClock, path: Path) -> Async
         await control.join(N1)
         await control.join(N2)
         yield Server(control, adopter, history)
-
-
-@pytest.fixture
-def clock() -> ManualClock:
-    return ManualClock()
 
 
 @asynccontextmanager

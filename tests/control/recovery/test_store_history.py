@@ -12,7 +12,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from skerry.control.events.log import EventLog
-from skerry.control.recovery.store_history import ServerRun, StoreHistory, StoreStamp, is_forgotten
+from skerry.control.recovery.store_history import ServerRun, StoreHistory, StoreStamp, is_unknown
 from skerry.kit import files
 from skerry.kit.clock import ManualClock
 from skerry.model.settings import EventSettings
@@ -122,7 +122,7 @@ async def test_a_store_that_has_not_come_as_far_as_its_server_knew_was_restored(
     backup = await place.back_up()
     for _ in range(5):
         await place.write()
-    await first.remember()
+    await first.save_revision()
     await place.restore(backup)
     assert (await place.start("s1", is_alone=False)).is_settling
 
@@ -203,9 +203,9 @@ async def test_a_server_stops_cleanly_while_its_store_or_its_disk_is_away(
         raise OSError(errno.ENOSPC, "full")
 
     monkeypatch.setattr(files, "write_atomically", refuse)
-    await run.remember()
+    await run.save_revision()
     await place.store.close()
-    await run.remember()
+    await run.save_revision()
 
 
 @given(st.lists(st.tuples(st.sampled_from("abc"), st.integers(1, 5)), min_size=1, max_size=8))
@@ -224,6 +224,6 @@ def test_what_a_run_said_before_its_server_began_another_is_never_forgotten(
         for _ in range(length):
             revision += 1
             stamps += [StoreStamp(run, revision) for run in current.values()]
-    assert not [stamp for stamp in stamps if is_forgotten(stamp, runs, revision)]
-    assert is_forgotten(StoreStamp("unknown", 1), runs, revision)
-    assert is_forgotten(StoreStamp("r0", revision + 1), runs, revision)
+    assert not [stamp for stamp in stamps if is_unknown(stamp, runs, revision)]
+    assert is_unknown(StoreStamp("unknown", 1), runs, revision)
+    assert is_unknown(StoreStamp("r0", revision + 1), runs, revision)

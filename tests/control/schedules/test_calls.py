@@ -29,7 +29,7 @@ class FakeCaller:
     """Calls that a test ends."""
 
     mark = MARK
-    remembered_s = 1800.0
+    known_for_s = 1800.0
 
     def __init__(self) -> None:
         self.accepted: dict[str, bytes] = {}
@@ -124,11 +124,11 @@ async def test_a_server_that_was_killed_before_it_made_the_call_makes_it_when_it
 
 async def test_a_call_that_may_be_forgotten_is_not_made_again(store: Store) -> None:
     caller = FakeCaller()
-    clock = ShiftedClock(START + caller.remembered_s + 1)
+    clock = ShiftedClock(START + caller.known_for_s + 1)
     async with JobServer(store, clock).running(leads=False) as server, calling(server, caller):
         await begin(server)
         await eventually(lambda: run_of(server).status is RunStatus.FAILED)
-        assert "not known any more" in run_of(server).reason
+        assert "no longer known" in run_of(server).reason
         assert caller.accepted == {}
 
 

@@ -128,7 +128,7 @@ async def test_a_service_is_scaled_by_what_two_servers_hear(monkeypatch: pytest.
                     tables=one.tables,
                     instance_table=one.instance_table,
                     load=load_of(number),
-                    hears=lambda node: True,
+                    is_live_here=lambda node: True,
                     server=f"server-{number}",
                 )
                 for number in range(2)
@@ -168,7 +168,7 @@ async def test_what_a_node_told_before_it_went_to_another_server_does_not_count(
                     tables=one.tables,
                     instance_table=one.instance_table,
                     load=lambda id: (resources(500), None),  # both were told once
-                    hears=lambda node, name=name: is_here[name],
+                    is_live_here=lambda node, name=name: is_here[name],
                     server=name,
                 )
                 for name in is_here

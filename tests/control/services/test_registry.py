@@ -10,9 +10,10 @@ from dataclasses import dataclass
 import pytest
 from msgspec.structs import replace
 
+from skerry.control.named_table import key_of
 from skerry.control.services.registry import ServiceRegistry
 from skerry.control.services.requests import ServiceSpec
-from skerry.control.services.tables import ServiceTables, revision_key, service_key
+from skerry.control.services.tables import ServiceTables, revision_key
 from skerry.kit import tasks
 from skerry.kit.clock import ManualClock
 from skerry.model import errors
@@ -46,7 +47,7 @@ class World:
         record = await self.registry.find("web")
         target = replace(record.value.target, outcome=outcome)
         done = replace(record.value, target=target, stable=target, rollout=None)
-        key = service_key(done.namespace, done.name)
+        key = key_of(done)
         await self.tables.services.commit(
             [
                 self.tables.services.put(key, done),
@@ -192,7 +193,7 @@ async def test_resuming_begins_the_deadline_anew_also_after_a_failure() -> None:
         service, _ = await one.registry.create(WEB, actor="me")
         assert service.rollout is not None
         halted = replace(service, rollout=replace(service.rollout, is_halted=True, reason="it failed"))
-        key = service_key(service.namespace, service.name)
+        key = key_of(service)
         await one.tables.services.commit([one.tables.services.put(key, halted)])
         one.server.clock.advance(100.0)  # type: ignore[attr-defined]
         resumed = await one.registry.resume("web", actor="me")
@@ -251,7 +252,7 @@ async def test_a_service_that_is_deleted_keeps_its_name_until_it_is_gone() -> No
 async def test_a_key_whose_service_is_gone_makes_no_other() -> None:
     async with world() as one:
         service, _ = await one.registry.create(WEB, actor="me", idempotency_key="k")
-        key = service_key(service.namespace, service.name)
+        key = key_of(service)
         await one.tables.services.commit([one.tables.services.delete(key)])
         with pytest.raises(errors.Expired):
             await one.registry.create(WEB, actor="me", idempotency_key="k")

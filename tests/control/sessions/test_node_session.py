@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Callable, Sequence
+from collections.abc import Callable, Sequence
 from contextlib import aclosing
 
 import pytest
@@ -13,9 +13,10 @@ from skerry.control.instance_index import InstanceRecord, InstanceTable
 from skerry.control.instances.report_rules import ReportDisposition, ReportOutcome
 from skerry.control.sessions import node_session
 from skerry.control.sessions.change_feed import MAX_CHANGES
-from skerry.control.sessions.node_session import NodeSession, NodeSessions, SessionFeeds
-from skerry.kit.clock import ManualClock
+from skerry.control.sessions.feeds import SessionFeeds
+from skerry.control.sessions.node_session import NodeSession, NodeSessions
 from skerry.model import errors
+from skerry.model.container_options import NodeFeature
 from skerry.model.functions import CUSTOM, Function
 from skerry.model.ids import ContractId, FunctionName, InstanceId, NodeId
 from skerry.model.members import ContinuumMember
@@ -38,7 +39,6 @@ from skerry.model.settings import FleetSettings
 from skerry.model.statuses import DesiredStatus, InstanceStatus, NodeStatus
 from skerry.model.streams import LogStreamRequest
 from skerry.model.workloads import Instance
-from skerry.store.local.memory import MemoryStore
 from skerry.store.protocol import Delete
 from tests.support.fleets import FACTS, ROOM, Fleet, fleet_on, instance_on
 from tests.support.waiting import PATIENCE_S, eventually
@@ -79,24 +79,6 @@ class FakeInstances:
             ReportOutcome(report.instance, self.weights.get(report.instance, ReportDisposition.APPLIED))
             for report in reports
         ]
-
-
-@pytest.fixture
-def clock() -> ManualClock:
-    return ManualClock()
-
-
-@pytest.fixture
-async def store(clock: ManualClock) -> AsyncIterator[MemoryStore]:
-    made = MemoryStore(clock)
-    yield made
-    await made.close()
-
-
-@pytest.fixture
-async def fleet(store: MemoryStore, clock: ManualClock) -> AsyncIterator[Fleet]:
-    async with fleet_on(store, clock) as made:
-        yield made
 
 
 @pytest.fixture
@@ -329,7 +311,7 @@ async def test_an_old_session_is_no_sign_of_life(fleet, served):
         await eventually(lambda: fleet.nodes.heartbeat(NodeId("n1")))
         session.end("test")
         await fleet.pass_time(7.0)
-        served.heard(session)
+        served.received(session)
         await fleet.pass_time(1.0)
         await eventually(lambda: fleet.nodes.heartbeat(NodeId("n1")) is None)
 
@@ -339,7 +321,7 @@ async def test_a_session_that_speaks_keeps_its_node_alive(fleet, served):
         await eventually(lambda: fleet.nodes.heartbeat(NodeId("n1")))
         for _ in range(10):
             await fleet.pass_time(4.0)
-            served.heard(session)
+            served.received(session)
         assert fleet.nodes.heartbeat(NodeId("n1"))
         assert fleet.nodes.get("n1").status is NodeStatus.READY
 
@@ -479,8 +461,7 @@ def members() -> FakeMembers:
 def sharing(
     fleet: Fleet, instances: FakeInstances, members: FakeMembers, catalogue: FakeCatalogue
 ) -> NodeSessions:
-    feeds = SessionFeeds(members=members, functions=catalogue)
-    return NodeSessions(fleet.nodes, instances, FleetSettings(), feeds=feeds)
+    return NodeSessions(fleet.nodes, instances, FleetSettings(), feeds=SessionFeeds(None, members, catalogue))
 
 
 async def test_a_node_that_takes_calls_is_told_who_else_does_and_all_functions(fleet, sharing, catalogue):
@@ -506,6 +487,25 @@ async def test_a_node_that_takes_calls_is_told_what_changes(sharing, members, ca
             members.changed()
         assert await told.next() == MemberList(members.all), "what is so now, not all that happened"
         assert await told.next() == FunctionUpdate(False, (function("a", 4),), (FunctionName("b"),))
+
+
+@pytest.mark.parametrize("features", [(), (NodeFeature.FUNCTION_NAMESPACES,)])
+async def test_a_node_that_knows_no_namespaces_of_functions_is_told_of_the_default_one(
+    sharing, catalogue, features
+):
+    catalogue.put("shop:a", function("shop:a"))
+    hello = replace(TAKER, facts=replace(TAKER.facts, features=features))
+    async with sharing.connect("n1", hello) as session:
+        told = Told(session)
+        for _ in range(2):
+            await told.next()
+        assert len((await told.next()).functions) == (2 if features else 1)
+        catalogue.put("shop:b", function("shop:b"))
+        catalogue.put("c", function("c"))
+        catalogue.put("shop:a", None)
+        update = await told.next()
+    named = {*update.removed, *(each.name for each in update.functions)}
+    assert named == ({"shop:a", "shop:b", "c"} if features else {"c"})
 
 
 async def test_nobody_else_is_told_of_members_and_functions(sharing, members, catalogue):

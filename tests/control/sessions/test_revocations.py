@@ -7,7 +7,8 @@ from collections.abc import AsyncIterator, Callable, Sequence
 import pytest
 from msgspec.structs import replace
 
-from skerry.control.sessions.node_session import NodeSessions, SessionFeeds
+from skerry.control.sessions.feeds import SessionFeeds
+from skerry.control.sessions.node_session import NodeSessions
 from skerry.kit.clock import ManualClock
 from skerry.model.callers import RevokedCertificate
 from skerry.model.node_messages import RevocationUpdate, SessionClose
@@ -24,17 +25,17 @@ class FakeCertificates:
 
     def __init__(self, *revoked: RevokedCertificate) -> None:
         self._revoked = list(revoked)
-        self._told: Callable[[Sequence[RevokedCertificate]], None] = lambda revoked: None
+        self._callback: Callable[[Sequence[RevokedCertificate]], None] = lambda revoked: None
 
     def revoked(self) -> Sequence[RevokedCertificate]:
         return tuple(self._revoked)
 
-    def listen_revoked(self, told: Callable[[Sequence[RevokedCertificate]], None]) -> None:
-        self._told = told
+    def listen_revoked(self, callback: Callable[[Sequence[RevokedCertificate]], None]) -> None:
+        self._callback = callback
 
     def revoke(self, one: RevokedCertificate) -> None:
         self._revoked.append(one)
-        self._told([one])
+        self._callback([one])
 
 
 @pytest.fixture

@@ -37,7 +37,7 @@ class Noting:
 
 
 async def call_for_ever(folder: Path) -> None:
-    calls = await AsyncCallRunner.open(folder, Noting(folder / "ran"), SystemClock(), FunctionSettings())
+    calls = await AsyncCallRunner(folder, Noting(folder / "ran"), SystemClock(), FunctionSettings()).open()
 
     async def call(caller: int) -> None:
         number = 0

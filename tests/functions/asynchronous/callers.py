@@ -91,7 +91,9 @@ async def asynchronous(
     within_s: float = 5.0,
     **settings: Any,
 ) -> AsyncIterator[AsyncCallRunner]:
-    calls = await AsyncCallRunner.open(folder, invoker, clock or ManualClock(), FunctionSettings(**settings))
+    calls = await AsyncCallRunner(
+        folder, invoker, clock or ManualClock(), FunctionSettings(**settings)
+    ).open()
     running = asyncio.create_task(calls.run()) if is_run else None
     try:
         yield calls

@@ -55,7 +55,7 @@ class Lives(RuleBasedStateMachine):
         return self.runner.run(steps)
 
     async def open(self) -> None:
-        self.asynchronous = await AsyncCallRunner.open(self.folder, self.invoker, self.clock, SETTINGS)
+        self.asynchronous = await AsyncCallRunner(self.folder, self.invoker, self.clock, SETTINGS).open()
         self.running = asyncio.create_task(self.asynchronous.run())
         await self.settle()
 

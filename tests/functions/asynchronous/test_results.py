@@ -55,7 +55,7 @@ def test_a_report_reads_back_or_says_that_it_was_too_large(report: CallReport, m
 
 @hypothesis.given(ASKS, SECONDS)
 def test_waiting_shortens_the_time_that_is_left(ask: CallRequest, waited_s: float) -> None:
-    left = results.hasten(ask, waited_s)
+    left = results.with_remaining_time(ask, waited_s)
     if ask.max_response_s is None:
         assert left == ask
     elif ask.max_response_s <= waited_s:

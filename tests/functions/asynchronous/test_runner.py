@@ -10,10 +10,10 @@ from pathlib import Path
 import pytest
 
 from skerry.functions.asynchronous.results import AsyncCallResult
-from skerry.functions.asynchronous.runner import FILE_NAME
+from skerry.functions.asynchronous.runner import FILE_NAME, AsyncCallRunner
 from skerry.kit.clock import ManualClock
 from skerry.model import errors
-from skerry.model.calls import CallFailure, CallReport, CallState
+from skerry.model.calls import CallFailure, CallReport, CallRequest, CallState
 from tests.functions.asynchronous.callers import (
     Echo,
     Patient,
@@ -52,12 +52,14 @@ async def test_who_polls_may_wait_for_the_end(tmp_path: Path) -> None:
         id = await calls.accept(ask(b"1"))
         await eventually(lambda: b"1" in invoker.under_way)
         assert await calls.poll(id, wait_s=0.01) == AsyncCallResult(CallState.RUNNING)
-        waiting = [asyncio.create_task(calls.poll(id, wait_s=60)) for _ in range(2)]
+        waiting = [asyncio.create_task(calls.poll(id, wait_s=60)), asyncio.create_task(calls.result(id))]
         await asyncio.sleep(0)
         invoker.answer(b"1", answered(b"[1]"))
         told = await asyncio.gather(*waiting)
         assert [polled.state for polled in told if polled] == [CallState.DONE] * 2
+        assert (await calls.result(id)) == told[0]
         assert await calls.poll("hello-none", wait_s=60) is None
+        assert await calls.result("hello-none") is None
 
 
 async def test_what_was_never_accepted_is_not_known(tmp_path: Path) -> None:
@@ -210,6 +212,37 @@ async def test_no_more_wait_than_the_limit_and_a_place_that_is_free_is_given(tmp
         invoker.answer(b"0", answered(b"0"))
         await eventually(lambda: ended(calls, done[0]))
         await calls.accept(ask(b"6"))
+
+
+async def test_a_namespace_that_has_its_share_waiting_does_not_keep_others_out(tmp_path: Path) -> None:
+    invoker = Patient()
+    async with asynchronous(tmp_path, invoker, max_pending=8, within_s=0) as calls:
+        for number in range(2):
+            await calls.accept(ask(b"%d" % number, "shop:sum"))
+        with pytest.raises(errors.Overloaded, match=r"2 async calls of the namespace shop .*max_pending"):
+            await calls.accept(ask(b"2", "shop:other"))
+        await calls.accept(ask(b"3", "lab:sum"))
+        for number in range(4, 8):
+            await calls.accept(ask(b"%d" % number, "sum"))  # in the default one as many as fit
+        await eventually(lambda: b"0" in {one.params for one in invoker.asked})
+        invoker.answer(b"0", answered(b"0"))
+        await eventually(lambda: _accepted(calls, ask(b"8", "shop:sum")))
+
+
+async def _accepted(calls: AsyncCallRunner, request: CallRequest) -> bool:
+    try:
+        await calls.accept(request)
+    except errors.Overloaded:
+        return False
+    return True
+
+
+async def test_the_bytes_that_wait_of_a_namespace_are_its_share(tmp_path: Path) -> None:
+    async with asynchronous(tmp_path, Echo(), is_run=False, result_bytes=800_000) as calls:
+        await calls.accept(ask(b"x" * 60_000, "shop:sum"))
+        with pytest.raises(errors.Overloaded, match=r"namespace shop .*functions\.result_bytes"):
+            await calls.accept(ask(b"x" * 60_000, "shop:sum"))
+        await calls.accept(ask(b"x" * 60_000, "lab:sum"))
 
 
 async def test_the_bytes_that_wait_are_bounded(tmp_path: Path) -> None:

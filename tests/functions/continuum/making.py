@@ -93,12 +93,12 @@ def views(draw: st.DrawFn) -> CandidateView:
 
 @st.composite
 def experiences(draw: st.DrawFn) -> CallTimeModel:
-    """What a node may have learnt, of places that the views above have."""
-    learnt = CallTimeModel()
+    """Measured call times, at members of the views above."""
+    call_times = CallTimeModel()
     for node in draw(st.lists(st.sampled_from([HERE, "neighbour-0", "cloud-0"]), max_size=4)):
         where = draw(places(node))
         if draw(st.booleans()):
-            learnt.saw(draw(demands), where, draw(seens))
+            call_times.record(draw(demands), where, draw(seens))
         else:
-            learnt.refused(where)
-    return learnt
+            call_times.record_refusal(where)
+    return call_times

@@ -262,9 +262,9 @@ async def accepting(resident: Resident, folder: Path) -> AsyncIterator[AsyncCall
     """With real async calls at this member, on disk."""
     clock, node = resident.town.clock, resident.member.node
     folder.mkdir(parents=True, exist_ok=True)
-    kept = await AsyncCallRunner.open(
+    kept = await AsyncCallRunner(
         folder, resident.continuum, clock, resident.settings, async_locator.id_maker(node)
-    )
+    ).open()
     running = asyncio.create_task(kept.run())
     resident.guests._polls = kept
     resident.polls = async_locator.AsyncCallLocator(kept, resident.links, resident.continuum.places)
@@ -369,7 +369,7 @@ class TownLinks:
         town.pings[self._node, member.node] += 1
         guests = town.residents[member.node].guests
         guests.load_reported(self._node, mine)
-        return guests.standing(), 2 * town.way_s
+        return guests.load(), 2 * town.way_s
 
     async def fetch(self, member: ContinuumMember, digest: Digest) -> bytes:
         await self._reach(member)

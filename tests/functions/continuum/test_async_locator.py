@@ -87,7 +87,7 @@ async def test_while_the_origin_is_away_that_is_said() -> None:
         id = await two.polls.accept(ASK)
         town.cut(one, two)
         with pytest.raises(
-            errors.Unavailable, match=r"cannot be asked \(two: two cannot be reached\); poll again"
+            errors.Unavailable, match=r"cannot be reached \(two: two cannot be reached\); poll again"
         ):
             await one.polls.poll(id)
         town.cuts.clear()
@@ -145,7 +145,7 @@ async def test_code_comes_from_the_nearest_that_has_it_and_else_from_a_server() 
             lambda: ["192.0.2.1:50052"],
             at_server,
         )
-        with pytest.raises(errors.NotFound, match="nobody has the code"):
+        with pytest.raises(errors.NotFound, match="no member has the code"):
             await sources.fetch(CODE)
         assert asked == ["near", "far", "server", "strange", "192.0.2.1:50052"]
         for resident in (strange, server, far, near):
@@ -169,14 +169,14 @@ async def test_a_member_tells_how_it_is() -> None:
     async with Town(f) as town:
         one = town.join("one")
         await one.continuum.prewarm("f", 2)
-        told = one.guests.standing()
+        told = one.guests.load()
         assert (told.memory_free, told.cpus_free, told.waiting, told.warm) == (1024, 4.0, 0, {"f": 2})
         assert one.guests.has_warm(FunctionName("F"))
         assert not one.guests.has_warm(FunctionName("g"))
         one.host.run_s = 10.0
         calls = [one.begin("f") for _ in range(6)]
         await passes(1)
-        told = one.guests.standing()
+        told = one.guests.load()
         assert (told.memory_free, told.cpus_free, told.waiting, told.warm) == (0, 0.0, 2, {})
         assert not one.guests.has_warm(FunctionName("f"))
         await asyncio.gather(*calls)
@@ -191,7 +191,7 @@ async def test_while_others_wait_nobody_is_sure_to_be_served_at_once() -> None:
         one.host.run_s = 5.0
         calls = [one.begin("large") for _ in range(2)]
         await passes(1)
-        assert one.guests.standing().waiting == 1
+        assert one.guests.load().waiting == 1
         assert not one.guests.has_warm(f.name)
         await asyncio.gather(*calls)
         assert one.guests.has_warm(f.name)

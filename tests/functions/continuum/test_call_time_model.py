@@ -1,4 +1,4 @@
-"""What was learnt of calls: it comes near the truth, follows it, and fades."""
+"""The model of call times: it approaches the true times, follows changes, and forgets old ones."""
 
 from __future__ import annotations
 
@@ -25,14 +25,14 @@ NEAR, FAR = place("near"), place("far", rtt_s=0.1)
 
 @dataclass
 class Node:
-    learnt: CallTimeModel
+    call_times: CallTimeModel
 
     def see(self, where: Candidate, times: int = 1, **fields: float | None) -> None:
         for _ in range(times):
-            self.learnt.saw(demand(), where, CallObservation(**{"run_s": 0.05, **fields}))
+            self.call_times.record(demand(), where, CallObservation(**{"run_s": 0.05, **fields}))
 
     def expect(self, where: Candidate, **fields: object) -> CallTimePrediction:
-        return self.learnt.predict(demand(**fields), where)
+        return self.call_times.predict(demand(**fields), where)
 
 
 @pytest.fixture
@@ -111,8 +111,8 @@ def test_the_queue_of_a_full_place_is_as_long_as_it_was_for_each_that_waits(node
 def test_each_class_has_a_queue_of_its_own(node: Node) -> None:
     crowded = full("near", waiting=9)
     for _ in range(50):
-        node.learnt.saw(demand(qos_class=0), crowded, CallObservation(queue_s=10.0, run_s=0.1))
-        node.learnt.saw(demand(qos_class=2), crowded, CallObservation(queue_s=0.1, run_s=0.1))
+        node.call_times.record(demand(qos_class=0), crowded, CallObservation(queue_s=10.0, run_s=0.1))
+        node.call_times.record(demand(qos_class=2), crowded, CallObservation(queue_s=0.1, run_s=0.1))
     assert node.expect(crowded, qos_class=0).queue_s > 5
     assert node.expect(crowded, qos_class=2).queue_s < 0.5
     guessed_s = 0.1 / 4 * 10  # ten runs before it, on four cores
@@ -131,8 +131,8 @@ def test_a_call_that_waited_in_vain_tells_of_the_queue_and_nothing_else(node: No
 def test_a_wide_way_and_a_narrow_one_are_told_apart_by_large_calls(node: Node) -> None:
     large = 1_000_000
     for _ in range(30):
-        node.learnt.saw(demand(), NEAR, CallObservation(run_s=0.1, network_s=NEAR.rtt_s + 0.002))
-        node.learnt.saw(
+        node.call_times.record(demand(), NEAR, CallObservation(run_s=0.1, network_s=NEAR.rtt_s + 0.002))
+        node.call_times.record(
             demand(params_bytes=large), NEAR, CallObservation(run_s=0.1, network_s=NEAR.rtt_s + 0.502)
         )
     assert node.expect(NEAR).network_s == pytest.approx(NEAR.rtt_s + 0.002, rel=0.05)
@@ -142,7 +142,7 @@ def test_a_wide_way_and_a_narrow_one_are_told_apart_by_large_calls(node: Node) -
 
 def test_a_place_that_refuses_is_expected_to_until_it_takes_calls_again(node: Node) -> None:
     for _ in range(5):
-        node.learnt.refused(NEAR)
+        node.call_times.record_refusal(NEAR)
     assert node.expect(NEAR).refusal > 0.7
     assert node.expect(FAR).refusal == 0
     node.see(NEAR, times=60)
@@ -159,27 +159,27 @@ def test_what_cannot_be_is_passed_over(node: Node, field: str, nonsense: float) 
 
 
 def test_who_was_seen_least_recently_is_forgotten_first() -> None:
-    learnt = CallTimeModel(max_functions=10, max_places=5)
+    call_times = CallTimeModel(max_functions=10, max_places=5)
     for name in range(30):
         for where in range(20):
-            learnt.saw(
+            call_times.record(
                 demand(function=FunctionName(f"f{name}")), place(f"n{where}"), CallObservation(run_s=0.1)
             )
-            learnt.saw(demand(function=FunctionName("f0")), place("n0"), CallObservation(run_s=0.1))
-    assert len(learnt) == 10 * 5
-    assert learnt.predict(demand(function=FunctionName("f0")), place("n0")).known > 1
-    assert learnt.predict(demand(function=FunctionName("f29")), place("n19")).known > 0
-    assert learnt.predict(demand(function=FunctionName("f29")), place("n1")).known == 0
-    assert learnt.predict(demand(function=FunctionName("f1")), place("n19")).known == 0
+            call_times.record(demand(function=FunctionName("f0")), place("n0"), CallObservation(run_s=0.1))
+    assert len(call_times) == 10 * 5
+    assert call_times.predict(demand(function=FunctionName("f0")), place("n0")).known > 1
+    assert call_times.predict(demand(function=FunctionName("f29")), place("n19")).known > 0
+    assert call_times.predict(demand(function=FunctionName("f29")), place("n1")).known == 0
+    assert call_times.predict(demand(function=FunctionName("f1")), place("n19")).known == 0
 
 
 @given(making.experiences(), making.demands, making.views())
 def test_whatever_was_seen_every_expectation_is_a_time(
-    learnt: CallTimeModel, ask: CallDemand, view: CandidateView
+    call_times: CallTimeModel, ask: CallDemand, view: CandidateView
 ) -> None:
     for where in (view.here, *view.neighbours, *view.remote):
         if where.could_ever_run(ask):
-            expected = learnt.predict(ask, where)
+            expected = call_times.predict(ask, where)
             parts = (expected.queue_s, expected.start_s, expected.run_s, expected.network_s, expected.spread)
             assert all(0 <= part < math.inf for part in parts)
             assert 0 <= expected.refusal <= 1

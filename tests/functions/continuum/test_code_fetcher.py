@@ -127,7 +127,7 @@ async def test_code_that_nobody_has_or_that_is_another_starts_no_worker(
 ) -> None:
     nobody, liar = Elsewhere(), Elsewhere()
     liar.archives[digest_of(HELLO)] = OTHER
-    for elsewhere, message in ((nobody, "nobody has the code of f"), (liar, "is something else")):
+    for elsewhere, message in ((nobody, "no member has the code of f"), (liar, "is something else")):
         with pytest.raises(errors.Unavailable, match=message):
             await CodeFetchingHost(host, CodeFetcher(code, elsewhere.fetch)).spawn(F, None)
     assert host.folders == []

@@ -112,7 +112,7 @@ class Around:
         members = [resident.member for resident in self._residents.values()]
         return {member.node: MemberState(member) for member in members if member != self.me}
 
-    def seen(self, node: NodeId) -> None:
+    def member_answered(self, node: NodeId) -> None:
         pass
 
 
@@ -191,7 +191,7 @@ async def test_if_somebody_is_there_and_nobody_takes_it_that_is_an_error_in_boun
             await asyncio.Event().wait()
 
         full.store = hangs  # type: ignore[method-assign]
-        await made.look()
+        await made.list_code()
         began = town.clock.monotonic()
         with pytest.raises(errors.Unavailable, match=r"full: not within 10 s"):
             await made.replicate(CODE)

@@ -90,7 +90,7 @@ async def test_changes_are_told_when_all_of_them_are_known(tmp_path: Path) -> No
 async def test_what_was_known_is_known_after_a_restart(tmp_path: Path) -> None:
     async with opened(tmp_path) as copies:
         await copies.update(whole(of("a"), replace(of("b"), environment=("PASSWORD=x",))))
-        async with copies.code.keeping(HELLO, digest_of(HELLO)):
+        async with copies.code.holding(HELLO, digest_of(HELLO)):
             pass
     file = tmp_path / "functions.json"
     assert stat.S_IMODE(file.stat().st_mode) == 0o600
@@ -122,7 +122,7 @@ async def test_a_file_that_cannot_be_read_is_as_none(tmp_path: Path) -> None:
 async def test_code_stays_while_a_function_has_it_or_a_worker_uses_it(tmp_path: Path) -> None:
     async with opened(tmp_path) as copies:
         await copies.update(whole(of("a"), of("b")))
-        async with copies.code.keeping(HELLO, digest_of(HELLO)):
+        async with copies.code.holding(HELLO, digest_of(HELLO)):
             pass
         await copies.update(whole(of("a", OTHER, version=2), of("b")))
         await copies.code.collect(set())

@@ -25,7 +25,7 @@ def member(name: str, area: str = "edge", **fields: Any) -> ContinuumMember:
     return ContinuumMember(NodeId(name), name, area, **{**usual, **fields})
 
 
-def standing(**fields: Any) -> MemberLoad:
+def load(**fields: Any) -> MemberLoad:
     usual: dict[str, Any] = {
         "coordinate": START,
         "memory_free": 1024,
@@ -43,7 +43,7 @@ def known(*members: ContinuumMember, me: ContinuumMember | None = None) -> Membe
     for number, one in enumerate(members):
         peer = places.peers.get(one.node)
         if peer is not None:
-            places.update_load(peer, standing(), START, now=0.0)
+            places.update_load(peer, load(), START, now=0.0)
             places.measured(peer, 0.01 * (number + 1))
     return places
 
@@ -96,7 +96,7 @@ def test_who_has_not_answered_yet_or_no_longer_is_in_no_view() -> None:
     places = known(member("a"), member("b"))
     places.follow([member("a"), member("b"), member("new")])
     assert nodes(view(places).neighbours) == ["a", "b"]
-    places.update_load(peer(places, "new"), standing(), START, now=1.0)
+    places.update_load(peer(places, "new"), load(), START, now=1.0)
     assert nodes(view(places).neighbours) == ["a", "b"], "it was only heard"
     places.measured(peer(places, "new"), 0.001)
     assert nodes(view(places).neighbours) == ["new", "a", "b"]
@@ -117,7 +117,7 @@ def test_what_a_member_says_of_itself_cannot_be_more_than_it_has() -> None:
     places = known(member("a"))
     far = Coordinate((math.nan, 0.0, 0.0), 1.0, 0.1)
     for free in (9999.0, math.nan, -1.0):
-        said = standing(memory_free=99999, cpus_free=free, coordinate=far)
+        said = load(memory_free=99999, cpus_free=free, coordinate=far)
         places.update_load(peer(places, "a"), said, START, now=2.0)
         [place] = view(places, 2.0).neighbours
         assert (place.memory_free, place.cpus_free) == (1024, 4.0)
@@ -128,17 +128,17 @@ def test_until_it_is_measured_the_way_to_a_member_is_what_coordinates_say() -> N
     places = MemberTable(member("here"))
     places.follow([member("a")])
     there, mine = Coordinate((0.03, 0.0, 0.0), 0.001, 0.1), Coordinate((0.0, 0.04, 0.0), 0.002, 0.1)
-    places.update_load(peer(places, "a"), standing(coordinate=there), mine, now=0.0)
+    places.update_load(peer(places, "a"), load(coordinate=there), mine, now=0.0)
     assert peer(places, "a").rtt_s == pytest.approx(distance_s(mine, there))
     places.measured(peer(places, "a"), 0.02)
-    places.update_load(peer(places, "a"), standing(coordinate=there), mine, now=1.0)
+    places.update_load(peer(places, "a"), load(coordinate=there), mine, now=1.0)
     assert peer(places, "a").rtt_s == 0.02
 
 
 def test_a_call_that_was_sent_takes_its_room_before_the_other_tells() -> None:
     places = known(member("a"), member("b"))
     one = peer(places, "a")
-    places.update_load(one, standing(memory_free=256, cpus_free=1.5, warm={F: 1}), START, now=1.0)
+    places.update_load(one, load(memory_free=256, cpus_free=1.5, warm={F: 1}), START, now=1.0)
     assert view(places).neighbours[0].warm == 1
     places.take(one, demand(memory=128, cpu=1.0))
     [first, second] = view(places).neighbours
@@ -155,7 +155,7 @@ def test_a_call_that_was_sent_takes_its_room_before_the_other_tells() -> None:
 
 def test_each_function_sees_its_own_warm_workers_and_a_view_is_kept_while_nothing_changes() -> None:
     places = known(member("a"))
-    places.update_load(peer(places, "a"), standing(warm={F: 2}), START, now=1.0)
+    places.update_load(peer(places, "a"), load(warm={F: 2}), START, now=1.0)
     assert [view(places, function=name).neighbours[0].warm for name in (F, G)] == [2, 0]
     assert view(places).neighbours is view(places).neighbours
     before = view(places).neighbours
@@ -181,21 +181,21 @@ changes = st.lists(
 
 @given(changes)
 def test_a_kept_view_is_the_same_as_one_that_is_made_anew(steps: list[tuple[str, int, int]]) -> None:
-    everybody = [member(f"n{number}", "cloud" if number > 3 else "edge") for number in range(6)]
-    there = list(everybody)
-    places = known(*everybody)
+    members = [member(f"n{number}", "cloud" if number > 3 else "edge") for number in range(6)]
+    there = list(members)
+    places = known(*members)
     for now, (step, number, amount) in enumerate(steps):
-        one = places.peers.get(everybody[number].node)
-        if step == "leave" and everybody[number] in there:
-            there.remove(everybody[number])
+        one = places.peers.get(members[number].node)
+        if step == "leave" and members[number] in there:
+            there.remove(members[number])
             places.follow(there)
-        elif step == "join" and everybody[number] not in there:
-            there.append(everybody[number])
+        elif step == "join" and members[number] not in there:
+            there.append(members[number])
             places.follow(there)
         elif one is None:
             continue
         elif step == "hear":
-            places.update_load(one, standing(memory_free=amount, warm={F: amount % 3}), START, float(now))
+            places.update_load(one, load(memory_free=amount, warm={F: amount % 3}), START, float(now))
         elif step == "measure":
             places.measured(one, amount / 1000)
         elif step == "lose":
@@ -205,7 +205,7 @@ def test_a_kept_view_is_the_same_as_one_that_is_made_anew(steps: list[tuple[str,
         elif step == "give":
             places.give_back(one, demand(memory=amount + 1), leaves_worker=bool(amount % 2))
         kept = view(places, now=1000.0)
-        places._sights.clear()
+        places._views.clear()
         assert view(places, now=1000.0) == kept
         assert {place.node for place in (*kept.neighbours, *kept.remote)} == {
             one.member.node for one in places.peers.values() if one.is_up

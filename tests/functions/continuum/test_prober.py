@@ -18,7 +18,7 @@ from skerry.model.ids import NodeId
 from skerry.model.members import ContinuumMember
 from skerry.model.settings import FunctionSettings
 from skerry.sim.simulated_time import LoopClock
-from tests.functions.continuum.test_member_table import member, peer, standing
+from tests.functions.continuum.test_member_table import load, member, peer
 from tests.support.simulated import passes
 from tests.support.workers import in_simulated_time
 
@@ -49,7 +49,7 @@ class Pings:
             await passes(way_s)
         finally:
             self.under_way -= 1
-        return standing(coordinate=self.coordinates.get(node, START)), way_s
+        return load(coordinate=self.coordinates.get(node, START)), way_s
 
 
 class Watch:
@@ -63,7 +63,7 @@ class Watch:
             self.links,  # type: ignore[arg-type]  # it sends nothing but pings
             self.places,
             self.vivaldi,
-            lambda: standing(memory_free=77),
+            lambda: load(memory_free=77),
             FunctionSettings(ping_s=ping_s),
             LoopClock(asyncio.get_running_loop()),
             random.Random(2),
@@ -146,15 +146,15 @@ async def test_who_is_down_and_speaks_up_is_asked_at_once() -> None:
         watch.links.away.add(NodeId("a"))
         await passes(4.5)  # between the second time that it was asked and the third
         watch.links.away.clear()
-        watch.measuring.load_reported(NodeId("a"), standing(memory_free=5))
-        watch.measuring.load_reported(NodeId("a"), standing(memory_free=6))
-        watch.measuring.load_reported(NodeId("stranger"), standing())
+        watch.measuring.load_reported(NodeId("a"), load(memory_free=5))
+        watch.measuring.load_reported(NodeId("a"), load(memory_free=6))
+        watch.measuring.load_reported(NodeId("stranger"), load())
         assert peer(watch.places, "a").memory_free == 6
         assert not peer(watch.places, "a").is_up, "that it can talk to us says not that we can to it"
         await passes(0.1)
         assert peer(watch.places, "a").is_up
         asked = dict(watch.links.asked)
-        watch.measuring.load_reported(NodeId("a"), standing())
+        watch.measuring.load_reported(NodeId("a"), load())
         await passes(0.1)
         assert watch.links.asked == asked, "it is up: its time will come"
 
@@ -165,11 +165,11 @@ async def test_a_member_that_is_new_is_asked_at_once_and_one_that_left_is_not_mi
         await passes(1)
         watch.links.ways[NodeId("b")] = 5.0
         watch.places.follow([member("a"), member("b"), member("c")])
-        watch.measuring.look_around()
+        watch.measuring.update_nearest()
         await passes(1)
         assert peer(watch.places, "c").is_up
         watch.places.follow([member("a"), member("b", address="b:2")])
-        watch.measuring.look_around()
+        watch.measuring.update_nearest()
         await passes(5)
         assert not peer(watch.places, "b").is_up, "the old one answered"
         await passes(6)
@@ -237,10 +237,10 @@ async def test_a_member_that_answered_somebody_else_is_asked_at_once() -> None:
         await passes(2.05)
         assert not peer(watch.places, "a").is_probing
         watch.links.away.clear()
-        watch.measuring.seen(NodeId("a"))
-        watch.measuring.seen(NodeId("stranger"))
+        watch.measuring.member_answered(NodeId("a"))
+        watch.measuring.member_answered(NodeId("stranger"))
         await watch.measuring.first_answer()
         assert peer(watch.places, "a").is_up
-        watch.measuring.seen(NodeId("a"))
+        watch.measuring.member_answered(NodeId("a"))
         await passes(0.1)
         assert watch.links.asked[NodeId("a")] == 2

@@ -65,7 +65,7 @@ async def test_while_no_member_can_be_reached_a_server_keeps_async_calls(
         server = town.join("server", memory=0, cpus=0.0, is_server=True)
         async with accepting(server, tmp_path / "server"):
             id = await server.polls.accept(CallRequest(FunctionName("f"), b"1"))
-            waiting = server.continuum.settle
+            waiting = server.continuum.route
             tries = 0
 
             async def settle(*args: object) -> object:
@@ -73,7 +73,7 @@ async def test_while_no_member_can_be_reached_a_server_keeps_async_calls(
                 tries += 1
                 return await waiting(*args)  # type: ignore[arg-type]
 
-            server.continuum.settle = settle  # type: ignore[method-assign,assignment]
+            server.continuum.route = settle  # type: ignore[method-assign,assignment]
             await eventually(lambda: tries > 2)
             assert await server.polls.poll(id) == AsyncCallResult(CallState.QUEUED)
             town.join("node")

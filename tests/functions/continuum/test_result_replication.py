@@ -17,8 +17,8 @@ from skerry.functions.continuum.replica_placement import (
     find_holder,
     origin_holder,
     origin_suffix,
+    queried_holders,
     result_holders,
-    sought_holders,
 )
 from skerry.functions.continuum.result_replication import ResultCopies
 from skerry.kit.backoff import Backoff
@@ -65,10 +65,10 @@ class DurableTown:
             self.calls[name].store,
             self.town.clock,
             check_s=0.02,
-            away_s=0.1,
+            unreachable_s=0.1,
             backoff=Backoff(first_s=0.01, cap_s=0.05),
         )
-        self.calls[name].listen(copies.look_soon)
+        self.calls[name].listen(copies.check_soon)
         running = asyncio.create_task(copies.run())
         self._lives[name].push_async_callback(cancel_and_wait, [running])
         return copies
@@ -118,7 +118,7 @@ def test_servers_come_first_and_only_a_few_members_may_have_a_copy() -> None:
     assert {member.node for member in likely[:2]} == {"n3", "n5"}
     assert len(likely) == 4
     assert result_holders("f-1", reversed(members)) == likely
-    sought = sought_holders("f-1", members)
+    sought = queried_holders("f-1", members)
     assert (sought[:4], len(sought)) == (likely, 8)
 
 
@@ -142,7 +142,7 @@ async def test_a_result_is_found_anywhere_after_its_origin_is_gone(tmp_path: Pat
             polled = await cloud.resident(name).polls.poll(done)
             assert polled is not None
             assert polled.state is CallState.DONE
-            with pytest.raises(errors.Unavailable, match="cannot be asked"):
+            with pytest.raises(errors.Unavailable, match="cannot be reached"):
                 await cloud.resident(name).polls.poll(waiting)
         # Also when nobody remembers that there was such a member.
         members = [cloud.resident(name).member for name in ("one", "two", "server")]

@@ -141,7 +141,7 @@ async def test_what_a_policy_drops_is_refused_with_its_reason() -> None:
         here.host.run_s = 5.0
         first = here.begin("f")
         await passes(0.1)
-        with pytest.raises(errors.Overloaded, match="this node has no room for it at this moment"):
+        with pytest.raises(errors.Overloaded, match="this node has no capacity for it now"):
             await here.call("f")
         assert (await first).answer.failure is None
 
@@ -173,16 +173,16 @@ async def test_what_calls_took_is_learnt_here_and_elsewhere_and_so_is_who_refuse
         for _ in range(20):
             await here.call("f")
             await here.call("f", can_offload=False, qos_class=1)
-        learnt, wanted = here.continuum._learnt, demand(function=F.name, memory=512)
-        told = [learnt.predict(wanted, place(node, warm=1)) for node in ("here", "cloud")]
+        call_times, wanted = here.continuum._call_times, demand(function=F.name, memory=512)
+        told = [call_times.predict(wanted, place(node, warm=1)) for node in ("here", "cloud")]
         assert [one.run_s for one in told] == [pytest.approx(0.7, rel=0.1), pytest.approx(0.3, rel=0.1)]
         assert {one.refusal for one in told} == {0.0}
         await asyncio.gather(*(here.call("f") for _ in range(4)))
-        assert learnt.predict(wanted, place("cloud")).refusal > 0.0
+        assert call_times.predict(wanted, place("cloud")).refusal > 0.0
         town.dead.add(cloud.member.node)
-        before = learnt.predict(wanted, place("cloud")).refusal
+        before = call_times.predict(wanted, place("cloud")).refusal
         await here.call("f")
-        assert learnt.predict(wanted, place("cloud")).refusal > before
+        assert call_times.predict(wanted, place("cloud")).refusal > before
 
 
 @in_simulated_time
@@ -317,7 +317,7 @@ async def test_a_function_that_may_not_run_twice_is_interrupted_if_its_node_is_l
         town.dead.add(cloud.member.node)
         report = await call
         assert (report.answer.failure, report.node, report.action) == (CallFailure.INTERRUPTED, "cloud", "O")
-        assert "nobody knows how far it came" in report.answer.error
+        assert "it is not known how far that came" in report.answer.error
         assert town.runs[b"1"] == 1
 
 
@@ -410,7 +410,7 @@ async def test_coordinates_are_part_of_the_status() -> None:
         assert after != before
         assert after.error < 0.5
         assert here.continuum.status().total_memory_mb == 1024
-        assert there.continuum.standing().coordinate == there.continuum.status().coordinate
+        assert there.continuum.load().coordinate == there.continuum.status().coordinate
 
 
 @in_simulated_time

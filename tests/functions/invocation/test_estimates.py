@@ -7,12 +7,12 @@ import pytest
 from hypothesis import given
 
 from skerry.functions.invocation import estimates
-from skerry.functions.invocation.estimates import MovingAverage, workers_wanted
+from skerry.functions.invocation.estimates import MovingAverage, workers_needed
 
 
 def wanted(waiting: int, workers: int, run_s: float | None, init_s: float, **more: float) -> int:
     terms = {"seats": 1, "starting": 0, "stalled_s": 0.0, "crowded_s": 0.0} | more
-    return workers_wanted(waiting=waiting, workers=workers, run_s=run_s, init_s=init_s, **terms)  # type: ignore[arg-type]
+    return workers_needed(waiting=waiting, workers=workers, run_s=run_s, init_s=init_s, **terms)  # type: ignore[arg-type]
 
 
 def test_a_function_without_a_worker_gets_one() -> None:
@@ -63,7 +63,7 @@ def test_never_more_than_a_place_for_each_and_never_none(
     crowded_s: float,
 ) -> None:
     more = (
-        workers_wanted(
+        workers_needed(
             waiting=waiting,
             seats=seats,
             workers=idle + starting,

@@ -171,17 +171,17 @@ class Books(RuleBasedStateMachine):
         assert pool.starting == sum(not slot.is_started for slot in slots)
         busy = sum(worker.in_flight * (worker.function.cpu or 0) > 0 for worker in self.site.host.workers)
         assert busy <= sum(slot.cpu > 0 for slot in slots if slot not in idle)
-        for line in {slot.line for slot in slots} | set(self.site.invoker._lines.values()):
-            own = {slot for slot in slots if slot.line is line}
-            assert line.slots == own
-            assert line.workers == sum(slot.is_open for slot in own)
-            assert line.starting == sum(not slot.is_started for slot in own)
-            assert set(line.idle) == own & idle
-            assert set(line.open) == {
+        for group in {slot.group for slot in slots} | set(self.site.invoker._groups.values()):
+            own = {slot for slot in slots if slot.group is group}
+            assert group.slots == own
+            assert group.workers == sum(slot.is_open for slot in own)
+            assert group.starting == sum(not slot.is_started for slot in own)
+            assert set(group.idle) == own & idle
+            assert set(group.open) == {
                 slot for slot in own if slot.is_started and slot.is_open and 0 < slot.busy < slot.seats
             }
         queue = self.site.invoker._queue
-        assert queue.count == len(queue.everyone()) == sum(line.waiting for line in queue.lines())
+        assert queue.count == len(queue.all_waiting()) == sum(group.waiting for group in queue.groups())
 
     @invariant()
     def what_is_done_was_done_right(self) -> None:

@@ -24,61 +24,61 @@ def loop() -> Iterator[asyncio.AbstractEventLoop]:
     loop.close()
 
 
-def a_line(name: str = "f") -> FunctionWorkers:
+def workers_of(name: str = "f") -> FunctionWorkers:
     return FunctionWorkers(function(name), lambda _: None, 1.0)
 
 
 def waiting(
     loop: asyncio.AbstractEventLoop,
     queue: CallQueue,
-    line: FunctionWorkers,
+    group: FunctionWorkers,
     qos_class: int,
     limit: float = 9.0,
 ) -> QueuedCall:
-    waiter = QueuedCall(line, qos_class, 0.0, limit, loop.create_future())
+    waiter = QueuedCall(group, qos_class, 0.0, limit, loop.create_future())
     queue.add(waiter)
     return waiter
 
 
-def serve(queue: CallQueue, line: FunctionWorkers) -> QueuedCall:
-    waiter = queue.first(line)
+def serve(queue: CallQueue, group: FunctionWorkers) -> QueuedCall:
+    waiter = queue.first(group)
     assert waiter is not None
     queue.serve(waiter, 0.0)
     return waiter
 
 
 def test_classes_share_the_turns_by_their_weights(loop: asyncio.AbstractEventLoop) -> None:
-    queue, line = CallQueue((1, 4, 16)), a_line()
+    queue, group = CallQueue((1, 4, 16)), workers_of()
     for qos_class in (0, 1, 2):
         for _ in range(200):
-            waiting(loop, queue, line, qos_class)
-    served = Counter(serve(queue, line).qos_class for _ in range(210))
+            waiting(loop, queue, group, qos_class)
+    served = Counter(serve(queue, group).qos_class for _ in range(210))
     assert served == {0: 10, 1: 40, 2: 160}
 
 
 def test_the_shares_hold_across_functions(loop: asyncio.AbstractEventLoop) -> None:
-    queue, lines = CallQueue((1, 3)), [a_line("f"), a_line("g")]
-    for qos_class, line in enumerate(lines):
+    queue, groups = CallQueue((1, 3)), [workers_of("f"), workers_of("g")]
+    for qos_class, group in enumerate(groups):
         for _ in range(50):
-            waiting(loop, queue, line, qos_class)
-    served = Counter(serve(queue, queue.lines()[0]).line.name for _ in range(40))
+            waiting(loop, queue, group, qos_class)
+    served = Counter(serve(queue, queue.groups()[0]).group.name for _ in range(40))
     assert served == {"f": 10, "g": 30}
 
 
 def test_a_class_that_was_away_saves_nothing_up(loop: asyncio.AbstractEventLoop) -> None:
-    queue, line = CallQueue((1, 1)), a_line()
+    queue, group = CallQueue((1, 1)), workers_of()
     for _ in range(300):
-        waiting(loop, queue, line, 0)
+        waiting(loop, queue, group, 0)
     for _ in range(100):
-        serve(queue, line)
+        serve(queue, group)
     for _ in range(100):
-        waiting(loop, queue, line, 1)
-    assert Counter(serve(queue, line).qos_class for _ in range(20)) == {0: 10, 1: 10}
+        waiting(loop, queue, group, 1)
+    assert Counter(serve(queue, group).qos_class for _ in range(20)) == {0: 10, 1: 10}
 
 
 def test_a_class_without_a_weight_of_its_own_counts_as_the_last(loop: asyncio.AbstractEventLoop) -> None:
     queue = CallQueue((1, 2))
-    assert waiting(loop, queue, a_line(), 200).qos_class == 1
+    assert waiting(loop, queue, workers_of(), 200).qos_class == 1
 
 
 @pytest.mark.parametrize("weights", [(), (1, 0), (-1,)])
@@ -91,17 +91,17 @@ def test_weights_that_make_no_shares_are_refused(weights: tuple[int, ...]) -> No
 def test_within_a_class_the_earliest_deadline_is_first_then_whoever_came_first(
     loop: asyncio.AbstractEventLoop, limits: list[int], leaving: set[int]
 ) -> None:
-    queue, line = CallQueue((1,)), a_line()
-    waiters = [waiting(loop, queue, line, 0, float(limit)) for limit in limits]
+    queue, group = CallQueue((1,)), workers_of()
+    waiters = [waiting(loop, queue, group, 0, float(limit)) for limit in limits]
     for number, waiter in enumerate(waiters):
         if number in leaving:
             queue.remove(waiter)
             queue.remove(waiter)  # once more does nothing
     stayed = [waiter for number, waiter in enumerate(waiters) if number not in leaving]
-    assert (queue.count, line.waiting) == (len(stayed), len(stayed))
-    assert [serve(queue, line) for _ in stayed] == sorted(stayed, key=lambda one: one.limit)
-    assert queue.first(line) is None
-    assert queue.lines() == []
+    assert (queue.count, group.waiting) == (len(stayed), len(stayed))
+    assert [serve(queue, group) for _ in stayed] == sorted(stayed, key=lambda one: one.limit)
+    assert queue.first(group) is None
+    assert queue.groups() == []
 
 
 @in_simulated_time

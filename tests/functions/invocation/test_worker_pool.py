@@ -183,15 +183,15 @@ async def test_ten_thousand_functions_are_not_looked_at_for_a_call_or_the_status
 
             keys = values = items = __iter__  # type: ignore[assignment]
 
-        lines = site.invoker._lines
+        groups = site.invoker._groups
         site.registry.functions = Untouchable(site.registry.functions)
-        site.invoker._lines = Untouchable(lines)
+        site.invoker._groups = Untouchable(groups)
         reports = await asyncio.gather(*(site.call("f7") for _ in range(20)))
         assert {report.answer.failure for report in reports} == {None}
         assert site.registry.lookups == 20
         assert site.invoker.status().warm["f7"] <= 3  # and no more were ended than it has taken the room of
         assert sum(site.invoker.status().warm.values()) == 10
-        site.invoker._lines = lines
+        site.invoker._groups = groups
 
 
 @pytest.mark.parametrize("queue_length", [0, 5])

@@ -52,7 +52,7 @@ class Ground:
 
     @asynccontextmanager
     async def registry(
-        self, reached: Callable[[str], None] = lambda step: None, **settings: int
+        self, failpoint: Callable[[str], None] = lambda step: None, **settings: int
     ) -> AsyncIterator[FunctionRegistry]:
         functions = await FunctionRegistry(
             self.store,
@@ -62,7 +62,7 @@ class Ground:
             self.events,
             most=lambda: self.most,
             check_policy=lambda name: load_policy(name, DEFAULT_CLASSES),
-            reached=reached,
+            failpoint=failpoint,
         ).open()
         running = asyncio.create_task(functions.run(lambda: self.in_use))
         await functions.ready()

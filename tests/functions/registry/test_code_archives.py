@@ -143,8 +143,8 @@ def test_what_may_not_be_in_an_archive_is_refused_by_name(
         (tar(member("a.py", "x" * 5120))[: 512 + 1024], "cut off"),
         (tar(member("a.py", "x" * 5120))[:512], "cut off"),
         (tar(member("a.py", "x"), member("b.py", "y"))[: 512 + 512 + 300], "cut off"),
-        (tar(member("a.py", "x")) + b"more", "goes on after its end"),
-        (tar(member("a.py", "x")) + tar(member("b.py", "y")), "goes on after its end"),
+        (tar(member("a.py", "x")) + b"more", "continues after its end"),
+        (tar(member("a.py", "x")) + tar(member("b.py", "y")), "continues after its end"),
     ],
 )
 def test_what_is_no_whole_archive_is_refused(tmp_path: Path, data: bytes, message: str) -> None:

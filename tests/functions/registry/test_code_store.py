@@ -226,7 +226,7 @@ async def test_an_archive_that_is_not_what_it_was_is_given_to_nobody_and_can_com
     assert not code.has_archive(digest)
     assert code.stamp != stamp, "others hear of it"
     assert code.folder(digest) is not None, "workers have their folder"
-    async with code.keeping(HELLO, digest):
+    async with code.holding(HELLO, digest):
         assert await functions.archive(digest) == HELLO
 
 
@@ -268,7 +268,7 @@ async def test_code_that_comes_ahead_of_its_function_stays_until_that_has_come_a
     await functions.delete("hello", actor="ann")
     await functions.collect(set())
     assert not code.has_archive(digest)
-    async with code.keeping(HELLO, digest):
+    async with code.holding(HELLO, digest):
         code.hold_ahead(digest, 0.0)
     await eventually(lambda: _collected(functions, digest))
 

@@ -50,7 +50,12 @@ async def test_a_function_is_there_with_its_code_when_create_returns(
     assert (folder / "hello.py").read_text() == SOURCE
     assert folder.stat().st_mode & 0o777 == 0o755
     assert ground.events.told == [
-        ("function.created", "function/hello", "ann", {"name": "hello", "version": "1"})
+        (
+            "function.created",
+            "function/hello",
+            "ann",
+            {"name": "hello", "namespace": "default", "version": "1"},
+        )
     ]
 
 
@@ -301,11 +306,11 @@ async def test_a_caller_who_leaves_in_the_middle_leaves_a_whole_function_or_none
         loop = asyncio.get_running_loop()
         creating: list[asyncio.Task[Function]] = []
 
-        def reached(step: str, wanted: str = leave_at) -> None:
+        def failpoint(step: str, wanted: str = leave_at) -> None:
             if step == wanted:
                 loop.call_soon_threadsafe(creating[0].cancel)  # noqa: B023 - called within this turn
 
-        async with ground.registry(reached) as functions:
+        async with ground.registry(failpoint) as functions:
             creating.append(asyncio.create_task(functions.create(hello(f"f{number}"), actor="ann")))
             await asyncio.wait(creating)
             await tasks.cancel_and_wait(creating)
@@ -322,7 +327,7 @@ async def test_a_path_is_an_admins_to_name_and_others_may_leave_it_as_it_is(
     functions: FunctionRegistry,
 ) -> None:
     path = hello("f", runtime="custom", image="rootfs:/srv", code=b"", handler="")
-    admins = replace(path, giver=ImageAccess.ALL)
+    admins = replace(path, caller_access=ImageAccess.ALL)
     for register in (functions.create, functions.update):
         with pytest.raises(errors.Forbidden, match="only an admin"):
             await register(path, actor="ann")

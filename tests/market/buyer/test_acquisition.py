@@ -276,9 +276,7 @@ async def test_a_provider_that_asks_for_more_than_it_offered_gets_nothing() -> N
                 )
 
         north.before = raise_price
-        with pytest.raises(
-            errors.Unavailable, match=r"offered this for 0.1 EUR for PT1H and now asks for 6.25"
-        ):
+        with pytest.raises(errors.Unavailable, match=r"offered this for 0.1 EUR for PT1H and now costs 6.25"):
             await mine.buy()
         assert north.split() == (8, 0, 0)
 

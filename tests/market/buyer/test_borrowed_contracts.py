@@ -31,7 +31,7 @@ async def test_a_contract_is_renewed_and_given_back() -> None:
         assert north.ledger.contract(borrowed.id).countersigned == longer.document.encode()
         dear = Price(Decimal(50), "EUR", "PT1H")
         await north.ledger.update(borrowed.flavor, lambda flavor: replace(flavor, price=dear), actor="ed")
-        with pytest.raises(errors.FailedPrecondition, match=r"now asks for 6\.25 EUR"):
+        with pytest.raises(errors.FailedPrecondition, match=r"now costs 6\.25 EUR"):
             await mine.desk.renew(borrowed.id, 300.0, actor="ann")
         assert mine.desk.get(borrowed.id) == longer
         leaving = await mine.desk.release(borrowed.id, actor="ann")

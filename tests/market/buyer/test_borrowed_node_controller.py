@@ -187,7 +187,7 @@ class World:
             await self.peers.ready()
             yield self
         finally:
-            await self.borrower.let_go()
+            await self.borrower.close_session()
             await self.landlord.hang_up()
             await cancel_and_wait(loops)
 
@@ -202,7 +202,7 @@ class World:
         """Look again and again, as the borrower does by itself, until this is so."""
 
         async def look() -> Any:
-            await self.borrower.tend()
+            await self.borrower.reconcile()
             return condition()
 
         return await eventually(look, what="the borrower to come to it")
@@ -362,12 +362,12 @@ async def test_a_silent_provider_is_given_up_with_its_work_and_told_when_it_is_b
         await made.landlord.hang_up()
         await eventually(lambda: NODE not in made.sessions._sessions)
         made.clock.advance(119 - PEER_LOSS_S)
-        await made.borrower.tend()
+        await made.borrower.reconcile()
         assert not made.record.is_over
         made.clock.advance(2 + PEER_LOSS_S)
         await made.until(lambda: made.record.is_over)
         await made.until(lambda: not made.is_registered)
-        assert made.record.borrowed.reason == "nothing was heard of its provider for 120 s"
+        assert made.record.borrowed.reason == "its provider was unreachable for 120 s"
         assert not made.record.is_done
         made.landlord.is_down = False
         await made.until(lambda: made.record.is_done)
@@ -419,8 +419,8 @@ async def test_a_contract_that_ended_while_nobody_was_at_the_door_is_over(is_for
 async def test_a_cell_that_is_not_made_in_time_is_given_back_with_the_reason() -> None:
     async with world() as made:
         made.landlord.refusal = errors.Unavailable("peer north: its cell is scheduling (no node has room)")
-        await made.borrower.tend()
-        await eventually(lambda: made.borrower._open_sessions[ContractId("c1")][0].trouble)
+        await made.borrower.reconcile()
+        await eventually(lambda: made.borrower._open_sessions[ContractId("c1")][0].last_error)
         made.clock.advance(21)
         await made.until(lambda: made.record.is_done)
         assert "did not open in time: peer north: its cell is scheduling" in made.record.borrowed.reason
@@ -434,7 +434,7 @@ async def test_another_server_that_leads_takes_over() -> None:
             fleet_on(made.fleet.store, made.clock, server="http://two:8080") as fleet,
             World(fleet, made.landlord).running() as other,
         ):
-            await made.borrower.let_go()
+            await made.borrower.close_session()
             await eventually(lambda: NODE not in made.sessions._sessions)
             await other.until(lambda: NODE in other.sessions._sessions)
             assert other.record.borrowed.state is BorrowedContractState.OPEN
@@ -453,7 +453,7 @@ async def test_a_server_that_no_longer_leads_neither_drains_nor_ends_anything() 
         await lead(made.fleet.store)
         made.landlord.tell(ended="withdrawn", reason="repairs")
         with pytest.raises(LeadershipLost):
-            await made.borrower.tend(stale)
+            await made.borrower.reconcile(stale)
         assert made.record.borrowed.state is BorrowedContractState.OPEN
         for late in (
             made.fleet.nodes.drain(NODE, actor="market", fence=stale),

@@ -70,7 +70,7 @@ def test_one_that_does_not_open_in_time_is_given_back_with_the_providers_reason(
     plan = decide(RECORD, ObservedBorrowedNode(contract_state=told), NOW + 20)
     assert plan.record.borrowed.reason == "it did not open in time: no node has room"
     assert (plan.wants_tunnel, plan.releases) == (False, True)
-    plan = decide(RECORD, ObservedBorrowedNode(trouble="peer north: it is being made"), NOW + 20)
+    plan = decide(RECORD, ObservedBorrowedNode(last_error="peer north: it is being made"), NOW + 20)
     assert plan.record.borrowed.reason == "it did not open in time: peer north: it is being made"
 
 
@@ -148,7 +148,7 @@ def test_a_silent_provider_is_given_up_and_told_until_the_end_of_the_contract() 
     record = in_state(BorrowedContractState.OPEN)
     assert not decide(record, ObservedBorrowedNode(is_registered=True, silent_s=119)).record.is_over
     plan = decide(record, ObservedBorrowedNode(is_registered=True, silent_s=120))
-    assert plan.record.borrowed.reason == "nothing was heard of its provider for 120 s"
+    assert plan.record.borrowed.reason == "its provider was unreachable for 120 s"
     assert (plan.unregisters, plan.releases) == (True, True)
     assert decide(plan.record, ObservedBorrowedNode(), END - 1).releases
     late = decide(plan.record, ObservedBorrowedNode(), END)

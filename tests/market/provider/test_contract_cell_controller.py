@@ -36,7 +36,7 @@ def test_what_is_sold_is_lent_and_what_has_ended_is_taken_back() -> None:
     leased = {"lent": True, "over": True, "unknown": False, "broken": False}
     todo = plan(sold, {ContractId(id): is_sound for id, is_sound in leased.items()}, NOW)
     assert [one.id for one in todo.create] == ["new", "broken"]
-    assert todo.take_back == ["over", "unknown"]
+    assert todo.remove == ["over", "unknown"]
 
 
 def test_what_is_due_is_not_lent_any_more_and_not_taken_back_before_its_end_is_written() -> None:
@@ -52,7 +52,7 @@ names = st.sets(st.sampled_from([ContractId(name) for name in "abcdef"]))
 def test_after_a_plan_there_is_nothing_to_do(sold: set[ContractId], leased: set[ContractId]) -> None:
     contracts = [contract(id) for id in sorted(sold)]
     todo = plan(contracts, dict.fromkeys(leased, True), NOW)
-    after = leased - set(todo.take_back) | {one.id for one in todo.create}
+    after = leased - set(todo.remove) | {one.id for one in todo.create}
     assert after == sold
     assert plan(contracts, dict.fromkeys(after, True), NOW).is_nothing
 
@@ -75,7 +75,7 @@ class Cells:
             raise errors.Unavailable("the store is away")
         self.there[contract.id] = contract
 
-    async def take_back(self, id: ContractId, fence: Expect | None) -> None:
+    async def remove(self, id: ContractId, fence: Expect | None) -> None:
         self.there.pop(id)
 
     def is_adopted(self, id: ContractId) -> bool:
@@ -98,7 +98,7 @@ async def test_a_cell_that_was_adopted_stays_though_the_ledger_has_forgotten_its
     async with market() as m:
         lender = ContractCellController(m.ledger, cells)
         with structlog.testing.capture_logs() as logs:
-            while not await lender.turn():
+            while not await lender.reconcile():
                 pass
         assert set(cells.there) == {sold.id}
         (entry,) = [entry for entry in logs if entry["event"] == "contract.unknown"]
@@ -147,11 +147,11 @@ async def test_what_did_not_work_is_tried_again_and_does_not_hold_up_others() ->
         lender = ContractCellController(m.ledger, cells)
         cells.refusals = 1
         with structlog.testing.capture_logs() as logs:
-            assert not await lender.turn()
+            assert not await lender.reconcile()
         assert (len(cells.there), logs[0]["event"]) == (1, "contract.not_lent")
-        assert not await lender.turn()
+        assert not await lender.reconcile()
         assert len(cells.there) == 2
-        assert await lender.turn()
+        assert await lender.reconcile()
 
 
 async def test_a_cell_whose_contract_is_only_not_known_yet_is_left_alone() -> None:
@@ -162,7 +162,7 @@ async def test_a_cell_whose_contract_is_only_not_known_yet_is_left_alone() -> No
         cells.there[sale.contract.id] = sale.contract
         state = other.ledger._state  # as if what was sold had not come by yet
         state.live_sales.pop(sale.contract.id, None)
-        await ContractCellController(other.ledger, cells).turn()
+        await ContractCellController(other.ledger, cells).reconcile()
         assert sale.contract.id in cells.there
 
 

@@ -27,20 +27,20 @@ async def test_a_contract_whose_buyer_left_and_did_not_come_back_is_taken_back()
         await m.publish()
         left, never, there = [(await m.buy()).contract.id for _ in range(3)]
         visits = visits_of(m)
-        async with visits.visit(left):
+        async with visits.connected(left):
             pass
-        await visits.look()
+        await visits.check()
         m.clock.advance(99)
-        async with visits.visit(there):
-            await visits.look()
+        async with visits.connected(there):
+            await visits.check()
             assert ending(m, left) is None
             m.clock.advance(1)
-            await visits.look()
+            await visits.check()
         assert ending(m, left) is EndReason.WITHDRAWN
         assert m.ledger.contract(left).contract.reason == "its buyer was not connected for 100 s"
         assert (ending(m, there), ending(m, never)) == (None, None)
         assert m.split() == (6, 0, 2)
-        await visits.look()
+        await visits.check()
         assert await noted(m) == [there]
 
 
@@ -48,14 +48,14 @@ async def test_silence_counts_from_when_somebody_began_to_look() -> None:
     async with market() as m:
         await m.publish()
         id = (await m.buy()).contract.id
-        async with visits_of(m).visit(id):
+        async with visits_of(m).connected(id):
             pass
         m.clock.advance(1000)  # nobody was there: no server, and so no door
         later = visits_of(m)
-        await later.look()
+        await later.check()
         assert ending(m, id) is None
         m.clock.advance(100)
-        await later.look()
+        await later.check()
         assert ending(m, id) is EndReason.WITHDRAWN
 
 
@@ -65,9 +65,9 @@ async def test_what_is_over_is_forgotten() -> None:
         ids = [(await m.buy()).contract.id for _ in range(2)]
         visits = visits_of(m)
         for id in ids:
-            async with visits.visit(id):
+            async with visits.connected(id):
                 pass
         assert await noted(m) == sorted(ids)
         await m.ledger.release(ids[0], ANN)
-        await visits.look()
+        await visits.check()
         assert await noted(m) == ids[1:]

@@ -255,7 +255,7 @@ async def test_of_very_many_contracts_on_no_node_yet_the_sum_is_told() -> None:
             errors.Unavailable,
             "silent; try again in a mom",
         ),
-        ([replace(NODE, used=ROOM)], errors.ResourcesExhausted, "though it offers that; ask for less"),
+        ([replace(NODE, used=ROOM)], errors.ResourcesExhausted, "though it offers that; request less"),
     ],
 )
 def test_a_buyer_is_told_why_no_node_can_take_it(

@@ -185,7 +185,7 @@ async def test_a_lease_that_ended_too_early_is_replaced(store: MemoryStore, cloc
     checker = ProofVerifier(store, clock, SELLER.cloud)
     await check(checker, proof(clock))
     (entry,) = (await store.range(request_proofs.PREFIX)).entries
-    await store.drop(entry.lease)
+    await store.revoke_lease(entry.lease)
     assert await check(checker, proof(clock)) == BUYER.cloud
 
 

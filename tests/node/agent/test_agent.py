@@ -71,7 +71,7 @@ class FakeConnection:
         for message in messages:
             self._down.put_nowait(message)
 
-    def told(self) -> list[tuple[str, str]]:
+    def reported(self) -> list[tuple[str, str]]:
         return [(each.instance, str(each.status)) for batch in self.batches for each in batch.reports]
 
     async def hello(self, hello: NodeHello) -> SessionConfig:
@@ -206,8 +206,8 @@ class TestASession:
         talk.begin()
         connection = await talk.dialler.quiet_connection()
         connection.say(whole(order()))
-        await eventually(lambda: connection.told()[-1:] == [(ID, "RUNNING")])
-        assert list(dict.fromkeys(status for _, status in connection.told())) == ["STARTING", "RUNNING"]
+        await eventually(lambda: connection.reported()[-1:] == [(ID, "RUNNING")])
+        assert list(dict.fromkeys(status for _, status in connection.reported())) == ["STARTING", "RUNNING"]
         assert [batch.sequence for batch in connection.batches] == list(range(1, len(connection.batches) + 1))
         connection.say(OrderUpdate(2, is_full=False, removed=(InstanceId(ID),)))
         await talk.ground.until_gone()
@@ -217,10 +217,10 @@ class TestASession:
         connection = await talk.dialler.quiet_connection()
         talk.ground.node.images.gate = gate = asyncio.Event()
         connection.say(whole(order()))
-        await eventually(lambda: connection.told() and connection.batches[-1].reports[-1].reason)
+        await eventually(lambda: connection.reported() and connection.batches[-1].reports[-1].reason)
         starting = connection.batches[-1]
         gate.set()
-        await eventually(lambda: connection.told()[-1:] == [(ID, "RUNNING")])
+        await eventually(lambda: connection.reported()[-1:] == [(ID, "RUNNING")])
         connection.say(ReportAck(starting.sequence))
         await eventually(lambda: talk.ground.statuses() == ["RUNNING"])
         connection.say(ReportAck(connection.batches[-1].sequence))
@@ -230,12 +230,12 @@ class TestASession:
         talk.begin()
         first = await talk.dialler.quiet_connection()
         first.say(whole(order()))
-        await eventually(lambda: first.told()[-1:] == [(ID, "RUNNING")])
+        await eventually(lambda: first.reported()[-1:] == [(ID, "RUNNING")])
         first.say(errors.Unavailable("the server is gone"))
         second = await talk.dialler.connection(2)
-        await eventually(lambda: len(second.told()) >= 3)
+        await eventually(lambda: len(second.reported()) >= 3)
         # What it missed, in order; and then what everything is now.
-        assert second.told()[:3] == [(ID, "STARTING"), (ID, "RUNNING"), (ID, "RUNNING")]
+        assert second.reported()[:3] == [(ID, "STARTING"), (ID, "RUNNING"), (ID, "RUNNING")]
         assert second.batches[0].sequence == 1
         assert first.is_closed
 
@@ -245,7 +245,7 @@ class TestASession:
         talk.ground.acknowledge()
         talk.begin()
         connection = await talk.dialler.connection()
-        await eventually(lambda: connection.told() == [(ID, "RUNNING")])
+        await eventually(lambda: connection.reported() == [(ID, "RUNNING")])
 
     async def test_says_now_and_then_that_it_is_there(self, talk: Talk) -> None:
         talk.begin()
@@ -257,7 +257,7 @@ class TestASession:
         talk.begin()
         connection = await talk.dialler.connection()
         connection.say(whole(order(), order(id="other")))
-        await eventually(lambda: len(connection.told()) >= 4)
+        await eventually(lambda: len(connection.reported()) >= 4)
         for id in (ID, "other"):
             await talk.ground.until("RUNNING", id)
             layer = talk.ground.node.folder / f"i-{id}" / "layer"
@@ -352,20 +352,20 @@ class TestDiallingAgain:
         assert connection.is_closed
 
     async def test_hands_members_and_functions_to_whoever_takes_calls(self, talk: Talk) -> None:
-        heard: list[MemberList | FunctionUpdate] = []
+        received: list[MemberList | FunctionUpdate] = []
 
         class Member:
-            async def members_changed(self, told: MemberList) -> None:
-                heard.append(told)
+            async def members_changed(self, reported: MemberList) -> None:
+                received.append(reported)
 
-            async def functions_changed(self, told: FunctionUpdate) -> None:
-                heard.append(told)
+            async def functions_changed(self, reported: FunctionUpdate) -> None:
+                received.append(reported)
 
         talk.begin(member=Member())
         connection = await talk.dialler.connection()
-        told = [MemberList(()), FunctionUpdate(is_full=True), MemberList(())]
-        connection.say(*told)
-        await eventually(lambda: heard == told)
+        reported = [MemberList(()), FunctionUpdate(is_full=True), MemberList(())]
+        connection.say(*reported)
+        await eventually(lambda: received == reported)
 
     async def test_passes_over_members_and_functions_if_nobody_takes_calls(self, talk: Talk) -> None:
         talk.begin()
@@ -520,7 +520,7 @@ class TestClaims:
 
 
 class TestTunnels:
-    async def ask(self, talk: Talk, id: str = "t1", instance: str = ID) -> FakeConnection:
+    async def request(self, talk: Talk, id: str = "t1", instance: str = ID) -> FakeConnection:
         talk.begin()
         connection = await talk.dialler.connection()
         connection.say(whole(order(DesiredStatus.STOPPED)))
@@ -529,7 +529,7 @@ class TestTunnels:
         return connection
 
     async def test_are_dialled_when_they_are_asked_for(self, talk: Talk) -> None:
-        connection = await self.ask(talk)
+        connection = await self.request(talk)
         tunnel = await eventually(lambda: connection.tunnels.get("t1"))
         await eventually(lambda: tunnel.is_ended)
         assert (tunnel.sent, tunnel.failure, tunnel.is_closed) == ([], None, False)
@@ -537,20 +537,20 @@ class TestTunnels:
         await eventually(lambda: tunnel.is_closed)
 
     async def test_to_what_is_not_there_say_so(self, talk: Talk) -> None:
-        connection = await self.ask(talk, instance="unknown")
+        connection = await self.request(talk, instance="unknown")
         tunnel = await eventually(lambda: connection.tunnels.get("t1"))
         await eventually(lambda: tunnel.failure)
         assert isinstance(tunnel.failure, errors.NotFound)
         tunnel.hang_up()
 
     async def test_that_nobody_waits_for_disturb_nobody(self, talk: Talk) -> None:
-        connection = await self.ask(talk, "given up")
+        connection = await self.request(talk, "given up")
         beats = connection.heartbeats
         await eventually(lambda: connection.heartbeats > beats)
         assert not connection.is_closed
 
     async def test_end_with_the_connection(self, talk: Talk) -> None:
-        connection = await self.ask(talk)
+        connection = await self.request(talk)
         tunnel = await eventually(lambda: connection.tunnels.get("t1"))
         connection.say(None)
         await eventually(lambda: tunnel.is_closed)
@@ -562,14 +562,14 @@ def test_a_server_that_was_away_for_long_hears_us_before_it_could_miss_us() -> N
 
 
 async def test_a_machine_that_can_hold_nobody_to_a_disk_offers_none(tmp_path: Path, talk: Talk) -> None:
-    hello = describe_node(NodeHello("edge-1"), tmp_path, talk.ground.instances, offers_disk=False)
+    hello = describe_node(NodeHello("edge-1"), tmp_path, talk.ground.instances.disk_bytes, offers_disk=False)
     assert hello.resources.disk == 0
     assert hello.resources.cpu >= 1000
 
 
 async def test_a_machine_introduces_itself_with_what_it_has(tmp_path: Path, talk: Talk) -> None:
     itself = NodeHello("edge-1", facts(), labels={"zone": "edge"}, subnet="10.64.7.0/24")
-    hello = describe_node(itself, tmp_path, talk.ground.instances)
+    hello = describe_node(itself, tmp_path, talk.ground.instances.disk_bytes)
     assert (hello.name, hello.subnet, hello.labels) == ("edge-1", "10.64.7.0/24", {"zone": "edge"})
     assert hello.facts.architecture == host.architecture()
     assert hello.facts.version

@@ -60,24 +60,24 @@ def test_another_node_is_only_a_node(
 def test_people_have_the_role_that_their_certificate_says(
     authority: pki.CertificateAuthority, tmp_path: Path, clock: ManualClock, role: Role
 ) -> None:
-    shown = certificate(authority, tmp_path, "ada", role)
-    assert callers(tmp_path, clock).caller_from_certificate(shown).role is role
+    visible = certificate(authority, tmp_path, "ada", role)
+    assert callers(tmp_path, clock).caller_from_certificate(visible).role is role
 
 
 def test_a_servers_certificate_calls_nobody(
     authority: pki.CertificateAuthority, tmp_path: Path, clock: ManualClock
 ) -> None:
-    with pytest.raises(errors.Forbidden, match="'server' calls nobody"):
+    with pytest.raises(errors.Forbidden, match="'server' may not call a node"):
         callers(tmp_path, clock).caller_from_certificate(certificate(authority, tmp_path, "s", "server"))
 
 
 def test_an_expired_certificate_is_refused(
     authority: pki.CertificateAuthority, tmp_path: Path, clock: ManualClock
 ) -> None:
-    shown = certificate(authority, tmp_path, "ada", Role.ADMIN)
+    visible = certificate(authority, tmp_path, "ada", Role.ADMIN)
     clock.advance(61)
     with pytest.raises(errors.Unauthenticated, match="expired"):
-        callers(tmp_path, clock).caller_from_certificate(shown)
+        callers(tmp_path, clock).caller_from_certificate(visible)
 
 
 def test_a_token_means_nothing_to_a_node(tmp_path: Path, clock: ManualClock) -> None:
@@ -89,11 +89,11 @@ def test_a_token_means_nothing_to_a_node(tmp_path: Path, clock: ManualClock) -> 
 async def test_a_revoked_certificate_is_refused_whoever_it_names(
     authority: pki.CertificateAuthority, tmp_path: Path, clock: ManualClock, role: Role
 ) -> None:
-    shown = certificate(authority, tmp_path, NODE, role)
-    issued = pki.read_certificate(ssl.DER_cert_to_PEM_cert(shown).encode())
+    visible = certificate(authority, tmp_path, NODE, role)
+    issued = pki.read_certificate(ssl.DER_cert_to_PEM_cert(visible).encode())
     revocations = RevocationList(tmp_path / "revoked.json", clock)
     known = CertificateVerifier(NODE, clock, revocations)
-    assert known.caller_from_certificate(shown).role is Role.ADMIN
+    assert known.caller_from_certificate(visible).role is Role.ADMIN
     await revocations.add(RevocationUpdate((RevokedCertificate(issued.serial, issued.not_after),)))
     with pytest.raises(errors.Unauthenticated, match="was revoked"):
-        known.caller_from_certificate(shown)
+        known.caller_from_certificate(visible)

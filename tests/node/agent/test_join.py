@@ -129,11 +129,11 @@ async def test_a_lost_answer_is_asked_for_again_with_the_same_token(cloud: Cloud
     lost: list[bytes] = []
 
     def lose_the_first(path: str, body: bytes) -> tuple[int, bytes]:
-        status, said = real(path, body)
+        status, output = real(path, body)
         if path == "/join" and not lost:
-            lost.append(said)
+            lost.append(output)
             return 502, b"the proxy lost it"
-        return status, said
+        return status, output
 
     membership = NodeIdentity(tmp_path / "node", cloud.clock)
     with http_server(lose_the_first) as url:
@@ -165,7 +165,7 @@ async def test_a_ca_that_the_token_does_not_name_never_sees_the_token(
 
         with (
             http_server(watch, https_context(impostor, tmp_path)) as url,
-            pytest.raises(errors.FailedPrecondition, match="not the one that this token was made for"),
+            pytest.raises(errors.FailedPrecondition, match="not the one in this token"),
         ):
             await NodeIdentity(tmp_path / "node", clock).join(url, await new_token(cloud), "edge-1")
     assert paths == ["/ca.pem"]
@@ -224,20 +224,20 @@ async def test_a_server_cannot_write_to_the_terminal_in_its_reason(
 
 
 @pytest.mark.parametrize(
-    ("said", "reason"),
+    ("output", "reason"),
     [
-        (b"", "no answer to a join"),
-        (b"[1]", "no answer to a join"),
+        (b"", "invalid response to a join"),
+        (b"[1]", "invalid response to a join"),
         (b"x" * 100_000, "more than 65536 bytes"),
         (b'{"node":"n","certificate":"x","ca":"x","grpc":"x"}', "cannot be used"),
     ],
     ids=["empty", "another shape", "too large", "no certificate"],
 )
 async def test_a_strange_answer_is_an_error_and_leaves_the_machine_unjoined(
-    cloud: Cloud, clock: ManualClock, tmp_path: Path, said: bytes, reason: str
+    cloud: Cloud, clock: ManualClock, tmp_path: Path, output: bytes, reason: str
 ) -> None:
     def answer(path: str, _: bytes) -> tuple[int, bytes]:
-        return 200, cloud.authority.certificate_pem if path == "/ca.pem" else said
+        return 200, cloud.authority.certificate_pem if path == "/ca.pem" else output
 
     with http_server(answer) as url, pytest.raises(errors.SkerryError, match=reason):
         await NodeIdentity(tmp_path / "node", clock).join(url, await new_token(cloud), "edge-1")
@@ -252,8 +252,8 @@ async def test_somebody_elses_certificate_is_not_taken(
     def answer(path: str, _: bytes) -> tuple[int, bytes]:
         if path == "/ca.pem":
             return 200, cloud.authority.certificate_pem
-        said = {"node": other.node, "certificate": other.certificate_pem.decode(), "ca": "", "grpc": GRPC}
-        return 200, json.dumps(said).encode()
+        output = {"node": other.node, "certificate": other.certificate_pem.decode(), "ca": "", "grpc": GRPC}
+        return 200, json.dumps(output).encode()
 
     with http_server(answer) as url, pytest.raises(errors.FailedPrecondition, match="for another key"):
         await NodeIdentity(tmp_path / "node", clock).join(url, await new_token(cloud), "edge-1")
@@ -357,11 +357,11 @@ async def test_a_server_that_is_away_is_asked_again_until_it_is_back(
 ) -> None:
     folder = tmp_path / "node"
     real = renewing(cloud, folder)
-    asked: list[float] = []
+    requested: list[float] = []
 
     async def renew(csr: bytes) -> bytes:
-        asked.append(clock.now())
-        if len(asked) < 4:
+        requested.append(clock.now())
+        if len(requested) < 4:
             raise errors.Unavailable("the server is away")
         return await real(csr)  # type: ignore[misc,no-any-return]
 
@@ -374,8 +374,8 @@ async def test_a_server_that_is_away_is_asked_again_until_it_is_back(
     first = certificate_in(folder).serial
     with pytest.raises(Enough):
         await membership.run(renew)
-    assert len(asked) == 4
-    assert asked == sorted(set(asked))
+    assert len(requested) == 4
+    assert requested == sorted(set(requested))
 
 
 async def test_a_node_whose_certificate_expired_meanwhile_says_what_to_do(

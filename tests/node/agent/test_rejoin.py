@@ -150,7 +150,7 @@ async def test_an_invitation_moves_a_machine_to_another_cloud_and_only_once_that
         membership = NodeIdentity(tmp_path / "node", clock)
         with http_server(joining(other)) as url:
             place = await membership.join(url, name="edge-1", **invited)
-    assert membership.left_cloud
+    assert membership.has_left_cloud
     assert f"was node {node} of another cloud" in membership.outcome
     assert certificate_in(tmp_path / "node").name == place.node != node
 

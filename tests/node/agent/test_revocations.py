@@ -21,7 +21,7 @@ def revoked(serial: str, lives_s: float = DAY_S) -> RevokedCertificate:
     return RevokedCertificate(serial, clock.now() + lives_s)
 
 
-async def hear(known: RevocationList, *serials: str) -> None:
+async def receive(known: RevocationList, *serials: str) -> None:
     await known.add(RevocationUpdate(tuple(revoked(serial) for serial in serials)))
 
 
@@ -36,17 +36,17 @@ def refused(known: RevocationList, *serials: str) -> list[str]:
 
 async def test_what_was_heard_is_refused_also_after_a_restart(file: Path) -> None:
     known = RevocationList(file, clock)
-    await hear(known, "a")
-    await hear(known, "b")
+    await receive(known, "a")
+    await receive(known, "b")
     for each in (known, RevocationList(file, clock)):
         assert refused(each, "a", "b", "c") == ["a", "b"]
 
 
 async def test_a_server_that_has_not_heard_of_a_revocation_yet_does_not_undo_it(file: Path) -> None:
     known = RevocationList(file, clock)
-    await hear(known, "a", "b")
-    await hear(known, "b")
-    await hear(known)
+    await receive(known, "a", "b")
+    await receive(known, "b")
+    await receive(known)
     for each in (known, RevocationList(file, clock)):
         assert refused(each, "a", "b") == ["a", "b"]
 
@@ -55,10 +55,10 @@ async def test_listeners_hear_of_further_ones_at_once_and_of_nothing_else(file: 
     known = RevocationList(file, clock)
     seen: list[list[str]] = []
     known.listen(lambda: seen.append(refused(known, "a", "b")))
-    await hear(known, "a")
-    await hear(known, "a")
-    await hear(known, "b")
-    await hear(known, "b")
+    await receive(known, "a")
+    await receive(known, "a")
+    await receive(known, "b")
+    await receive(known, "b")
     assert seen == [["a"], ["a", "b"]]
 
 
@@ -76,10 +76,10 @@ async def test_a_list_that_could_not_be_written_is_written_the_next_time(file: P
     known = RevocationList(file, clock)
     file.parent.rename(file.parent.with_name("away"))
     with pytest.raises(OSError, match="No such file"):
-        await hear(known, "a")
+        await receive(known, "a")
     assert known.is_revoked("a")
     await asyncio.to_thread(file.parent.with_name("away").rename, file.parent)
-    await hear(known, "a")
+    await receive(known, "a")
     assert RevocationList(file, clock).is_revoked("a")
 
 

@@ -166,7 +166,7 @@ async def test_what_happened_while_the_server_was_away_is_told_in_order_when_it_
     cloud.connect()
     seen = await cloud.until(id, "FAILED")
     assert (seen.observed.exit_code, seen.restarts) == (4, 1)
-    kinds = [told.event.kind for told in await cloud.control.instances.events(id)]
+    kinds = [reported.event.kind for reported in await cloud.control.instances.events(id)]
     crashes = [kind for kind in kinds if kind in ("instance.crashed", "instance.failed")]
     assert crashes == ["instance.crashed", "instance.crashed", "instance.failed"]
 

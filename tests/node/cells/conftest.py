@@ -41,7 +41,7 @@ class Node:
         self.agents.append(cells)
         return cells
 
-    def left(self) -> list[str]:
+    def leftovers(self) -> list[str]:
         """Everything there is of any cell: processes, groups, leaves, files."""
         return [
             *(f"process {pid}" for pid in self.host.processes),
@@ -63,9 +63,9 @@ async def node(tmp_path: Path) -> AsyncIterator[Node]:
 async def ground(tmp_path: Path) -> AsyncIterator[Ground]:
     ground = Ground(tmp_path)
     yield ground
-    left = ground.left()
+    leftovers = ground.leftovers()
     await ground.clear()
-    assert left == []
+    assert leftovers == []
 
 
 @pytest.fixture

@@ -22,7 +22,7 @@ from skerry.node.launcher.client import LauncherClient
 from tests.support.drivers import Death
 
 
-def say(**what: object) -> None:
+def send(**what: object) -> None:
     sys.stdout.write(json.dumps(what) + "\n")
     sys.stdout.flush()
 
@@ -33,7 +33,7 @@ async def do(cells: Cells, verb: str, cell: str, *rest: str) -> int:
         case "allocate":
             await cells.allocate(Cell(CellName(cell), CellLimits(cpu_quota=int(rest[0]) if rest else None)))
         case "lift":  # quotas for starts, as where no init can leave its group of one
-            type(cells._deps.groups).has_way_out = property(lambda _: False)  # type: ignore[misc,assignment]
+            type(cells._deps.groups).can_leave_cpu_quota = property(lambda _: False)  # type: ignore[misc,assignment]
         case "free":
             await cells.free(CellName(cell))
         case "start":
@@ -47,10 +47,10 @@ async def do(cells: Cells, verb: str, cell: str, *rest: str) -> int:
 async def main(folder: str, root: str, step: str = "", times: str = "0") -> None:
     launcher = await LauncherClient.start()
     cells = await Cells.open(
-        Path(folder), detect(root), launcher, NodeSettings(), SystemClock(), reached=Death(step, int(times))
+        Path(folder), detect(root), launcher, NodeSettings(), SystemClock(), failpoint=Death(step, int(times))
     )
-    say(launcher=launcher.pid)
+    send(launcher=launcher.pid)
     for line in sys.stdin:
-        say(pid=await do(cells, *json.loads(line)))
+        send(pid=await do(cells, *json.loads(line)))
     await cells.close()
     await launcher.stop()

@@ -16,7 +16,7 @@ from skerry.model import errors
 from skerry.model.cells import CellLimits, CellUsage, is_within, parent_of
 from skerry.model.ids import CellName
 from skerry.node.cgroups.protocol import CgroupEntryFds
-from skerry.node.launcher.client import InitSpec, ProcessExit, StartedProcess, StartSpec
+from skerry.node.launcher.specs import InitSpec, ProcessExit, StartedProcess, StartSpec
 
 SIGTERM, SIGKILL = 15, 9
 
@@ -77,11 +77,11 @@ class FakeCgroups:
 
     kind = "hybrid"
     limits_in_v2 = False
-    has_way_out = False
+    can_leave_cpu_quota = False
 
     def __init__(self, host: Host) -> None:
         self.host = host
-        self.ways_out: list[str] = []  # the leaves of starts that were to be made outside of a quota
+        self.quota_exits: list[str] = []  # the leaves of starts that were to be made outside of a quota
         self.fail_next_create: Exception | None = None
         self.fail_next_change: Exception | None = None
 
@@ -125,13 +125,13 @@ class FakeCgroups:
     def leaves(self, cell: CellName) -> list[str]:
         return sorted(e.rpartition("/")[2] for e in self.host.leaves if e.rpartition("/")[0] == cell)
 
-    def entrance(
+    def entry(
         self, cell: CellName, leaf: str, *, from_within: bool = False, outside_quota: bool = False
     ) -> CgroupEntryFds:
         if f"{cell}/{leaf}" not in self.host.leaves:
             raise errors.NotFound("there is no such group")
         if outside_quota:
-            self.ways_out.append(f"{cell}/{leaf}")
+            self.quota_exits.append(f"{cell}/{leaf}")
         entrance = CgroupEntryFds(None, ())
         entrance.place = f"{cell}/{leaf}"  # type: ignore[attr-defined]
         return entrance
@@ -139,7 +139,7 @@ class FakeCgroups:
     def runtime_group(self, cell: CellName, leaf: str) -> str:
         return f"/groups/{cell}/{leaf}"
 
-    def spare_entrance(self) -> CgroupEntryFds | None:
+    def pool_entry(self) -> CgroupEntryFds | None:
         return None
 
     def pids(self, cell: CellName, leaf: str | None = None) -> list[int]:
@@ -199,7 +199,7 @@ class FakeInit:
         self.host = host
         self.spec = spec
         self.process = host.spawn(place, self._die)
-        self.heard: asyncio.Queue[ProcessExit | None] = asyncio.Queue()
+        self.received: asyncio.Queue[ProcessExit | None] = asyncio.Queue()
         self.children: dict[int, StartSpec] = {}
         self.is_mute = False
         self.can_write = True  # a full disk takes no record, and whoever listens is told all the same
@@ -213,7 +213,7 @@ class FakeInit:
                 process.on_end = lambda signal: None
                 if not process.unkillable:
                     self.host.end(pid, SIGKILL)
-        self.heard.put_nowait(None)
+        self.received.put_nowait(None)
 
     def launch(self, spec: StartSpec, folder: Path, place: str) -> Process:
         def ended(signal: int) -> None:
@@ -235,7 +235,7 @@ class FakeInit:
         record = {"code": code, "signal": signal, "at": self.host.clock.now()}
         if folder.exists() and self.can_write:
             (folder / "exit.json").write_text(json.dumps(record))
-        self.heard.put_nowait(ProcessExit(spec.key, self.host.clock.now(), code, signal))
+        self.received.put_nowait(ProcessExit(spec.key, self.host.clock.now(), code, signal))
 
 
 class FakeInitHandle:
@@ -287,7 +287,7 @@ class FakeInitHandle:
         self.mounted.append((detached, place))
 
     async def exits(self) -> AsyncIterator[ProcessExit]:
-        while (exited := await self.init.heard.get()) is not None:
+        while (exited := await self.init.received.get()) is not None:
             yield exited
 
     async def ended(self) -> None:
@@ -335,13 +335,13 @@ class FakeProcesses:
         self.host = host
         self.launcher = launcher
 
-    def ask(self, listing: Callable[[], list[int]]) -> set[int]:
-        asked = set(listing())
-        for pid in asked:
+    def sigterm(self, list_pids: Callable[[], list[int]]) -> set[int]:
+        signalled = set(list_pids())
+        for pid in signalled:
             self.host.signal(pid, SIGTERM)
-        return asked
+        return signalled
 
-    def ask_strays(self, listing: Callable[[], list[int]], asked: set[int]) -> None: ...
+    def sigterm_orphans(self, list_pids: Callable[[], list[int]], signalled: set[int]) -> None: ...
 
     def start_time(self, pid: int) -> int | None:
         process = self.host.processes.get(pid)

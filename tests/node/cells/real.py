@@ -53,11 +53,11 @@ class Ground:
         self.settings = NodeSettings(stop_grace_s=5.0, free_timeout_s=30.0)
 
     @contextlib.asynccontextmanager
-    async def agent(self, reached: Callable[[str], None] = lambda step: None) -> AsyncIterator[Cells]:
+    async def agent(self, failpoint: Callable[[str], None] = lambda step: None) -> AsyncIterator[Cells]:
         launcher = await LauncherClient.start()
         try:
             cells = await Cells.open(
-                self.folder, self.groups, launcher, self.settings, SystemClock(), reached=reached
+                self.folder, self.groups, launcher, self.settings, SystemClock(), failpoint=failpoint
             )
             try:
                 yield cells
@@ -84,7 +84,7 @@ class Ground:
                     found.update(map(int, Path(folder, "cgroup.procs").read_text().split()))
         return sorted(pid for pid in found if is_alive(pid))
 
-    def left(self) -> list[str]:
+    def leftovers(self) -> list[str]:
         """Everything there is of any cell."""
         return [
             *(f"process {pid}" for pid in self.processes()),

@@ -41,8 +41,8 @@ def executable(
     )
 
 
-def kept(decision: CellAdoptionPlan) -> list[CellName]:
-    return [each.found.name for each in decision.kept]
+def stored(decision: CellAdoptionPlan) -> list[CellName]:
+    return [each.found.name for each in decision.adopted]
 
 
 def test_nothing_found_is_nothing_to_do() -> None:
@@ -51,54 +51,54 @@ def test_nothing_found_is_nothing_to_do() -> None:
 
 def test_a_cell_of_this_boot_with_its_group_goes_on() -> None:
     decision = plan([found(A)], {A: True}, {A: {10: 100}}, "this")
-    assert (kept(decision), decision.doomed) == ([A], ())
-    assert decision.kept[0].has_live_init
+    assert (stored(decision), decision.to_remove) == ([A], ())
+    assert decision.adopted[0].has_live_init
 
 
 def test_a_cell_of_another_boot_goes_away() -> None:
     decision = plan([found(A), found(B)], {}, {}, "another")
-    assert (kept(decision), decision.doomed) == ([], (B, A))
+    assert (stored(decision), decision.to_remove) == ([], (B, A))
 
 
 def test_a_group_without_a_record_goes_away_with_all_below_it_children_first() -> None:
     decision = plan([found(B), found(C)], {A: True, B: True, C: True}, {}, "this")
-    assert (kept(decision), decision.doomed) == ([], (C, B, A))
+    assert (stored(decision), decision.to_remove) == ([], (C, B, A))
 
 
 def test_a_record_without_a_group_goes_away() -> None:
-    assert plan([found(A)], {}, {}, "this").doomed == (A,)
-    assert plan([found(A)], {A: False}, {}, "this").doomed == (A,)
+    assert plan([found(A)], {}, {}, "this").to_remove == (A,)
+    assert plan([found(A)], {A: False}, {}, "this").to_remove == (A,)
 
 
 def test_a_freeing_that_was_begun_is_finished_with_all_below() -> None:
     decision = plan(
         [found(A), found(B, is_freeing=True), found(C)], dict.fromkeys([A, B, C], True), {}, "this"
     )
-    assert (kept(decision), decision.doomed) == ([A], (C, B))
+    assert (stored(decision), decision.to_remove) == ([A], (C, B))
 
 
 def test_parents_come_before_children() -> None:
     decision = plan([found(C), found(A), found(B)], dict.fromkeys([A, B, C], True), {}, "this")
-    assert kept(decision) == [A, B, C]
+    assert stored(decision) == [A, B, C]
 
 
 def test_an_executable_goes_on_with_a_live_init() -> None:
     cell = found(A, executable(1), executable(2, ended=True))
-    (one,) = plan([cell], {A: True}, {A: {10: 100}}, "this").kept
+    (one,) = plan([cell], {A: True}, {A: {10: 100}}, "this").adopted
     assert ([e.number for e in one.running], [e.number for e in one.ended], one.lost) == ([1], [2], ())
 
 
 def test_an_executable_died_with_its_init() -> None:
     cell = found(A, executable(1), executable(2, ended=True))
     for processes in ({}, {11: 100}, {10: 101}):  # none, another pid, the pid used again
-        (one,) = plan([cell], {A: True}, {A: processes}, "this").kept
+        (one,) = plan([cell], {A: True}, {A: processes}, "this").adopted
         assert not one.has_live_init
         assert ([e.number for e in one.lost], [e.number for e in one.ended], one.running) == ([1], [2], ())
 
 
 def test_a_start_that_nobody_was_told_of_is_undone() -> None:
     cell = found(A, executable(1, started=False), executable(2, spec=False, started=False), executable(3))
-    (one,) = plan([cell], {A: True}, {A: {10: 100}}, "this").kept
+    (one,) = plan([cell], {A: True}, {A: {10: 100}}, "this").adopted
     assert ([e.number for e in one.undone], [e.number for e in one.running]) == ([1, 2], [3])
 
 
@@ -127,20 +127,20 @@ def remains(draw: st.DrawFn) -> tuple[list[StoredCell], dict[CellName, bool]]:
 
 @given(remains(), st.booleans())
 def test_everything_found_either_goes_on_or_goes_away(
-    left: tuple[list[StoredCell], dict[CellName, bool]], alive: bool
+    leftovers: tuple[list[StoredCell], dict[CellName, bool]], alive: bool
 ) -> None:
-    cells, groups = left
+    cells, groups = leftovers
     inits = {name: {10: 100} for name in groups} if alive else {}
     decision = plan(cells, groups, inits, "this")
-    staying = kept(decision)
-    assert sorted([*staying, *decision.doomed]) == sorted({*groups, *(cell.name for cell in cells)})
+    staying = stored(decision)
+    assert sorted([*staying, *decision.to_remove]) == sorted({*groups, *(cell.name for cell in cells)})
     for number, name in enumerate(staying):
         assert parent_of(name) is None or parent_of(name) in staying[:number]
         assert groups[name]
-    for number, name in enumerate(decision.doomed):
-        assert not any(is_within(later, name) for later in decision.doomed[number + 1 :])
+    for number, name in enumerate(decision.to_remove):
+        assert not any(is_within(later, name) for later in decision.to_remove[number + 1 :])
         assert not any(is_within(each, name) for each in staying)
-    for each in decision.kept:
+    for each in decision.adopted:
         parts = [*each.running, *each.ended, *each.lost, *each.undone]
         assert sorted(e.number for e in parts) == [e.number for e in each.found.executables]
         assert not (each.running and each.lost)

@@ -68,7 +68,7 @@ async def test_a_failed_allocate_leaves_nothing_and_the_name_is_free(node: Node)
     node.groups.fail_next_create = errors.Internal("no")
     with pytest.raises(errors.Internal):
         await cells.allocate(Cell(A))
-    assert node.left() == []
+    assert node.leftovers() == []
     await cells.allocate(Cell(A))
     assert cells.get(A).uid == 61184
 
@@ -76,7 +76,7 @@ async def test_a_failed_allocate_leaves_nothing_and_the_name_is_free(node: Node)
 async def test_a_disk_that_refuses_is_told_and_nothing_is_left(node: Node) -> None:
     cells = await node.agent()
     (node.folder / "a").write_text("in the way")
-    with pytest.raises(errors.Unavailable, match="cannot keep the state"):
+    with pytest.raises(errors.Unavailable, match="cannot store the state"):
         await cells.allocate(Cell(A))
     assert node.host.groups == {}
 
@@ -110,7 +110,7 @@ async def test_an_unknown_cell_is_not_freed(node: Node) -> None:
     await cells.free(A)
     with pytest.raises(errors.NotFound):
         await cells.free(A)
-    assert node.left() == []
+    assert node.leftovers() == []
 
 
 async def test_freeing_ends_what_runs_below_children_first(node: Node) -> None:
@@ -120,7 +120,7 @@ async def test_freeing_ends_what_runs_below_children_first(node: Node) -> None:
         await cells.start(sleep(name))
     await cells.free(A)
     assert node.host.order == ["a/b/c", "a/b", "a"]
-    assert node.left() == []
+    assert node.leftovers() == []
     assert cells.list() == []
     assert all(handle.is_closed for handle in node.launcher.handles)
 
@@ -154,10 +154,10 @@ async def test_a_cell_whose_group_is_gone_is_forgotten_with_its_children(node: N
     await cells.allocate(Cell(A))
     await cells.allocate(Cell(B))
     node.host.groups.clear()
-    with pytest.raises(errors.NotFound, match="forgotten"):
+    with pytest.raises(errors.NotFound, match="the cell was removed"):
         await cells.free(A)
     assert cells.list() == []
-    assert node.left() == []
+    assert node.leftovers() == []
     await cells.allocate(Cell(A))
 
 
@@ -171,7 +171,7 @@ async def test_the_deadline_of_free_bounds_the_grace(node: Node) -> None:
     before = node.host.clock.monotonic()
     await cells.free(A)
     assert node.host.clock.monotonic() - before <= node.settings.free_timeout_s
-    assert node.left() == []
+    assert node.leftovers() == []
 
 
 async def test_what_the_kernel_does_not_let_die_is_named_and_free_can_be_repeated(node: Node) -> None:
@@ -181,7 +181,7 @@ async def test_what_the_kernel_does_not_let_die_is_named_and_free_can_be_repeate
     stuck = await cells.start(sleep(B))
     await cells.start(sleep(A))
     node.host.processes[stuck.pid].unkillable = True
-    with pytest.raises(errors.Unavailable, match=f"do not die: {stuck.pid}; free it again"):
+    with pytest.raises(errors.Unavailable, match=f"do not exit: {stuck.pid}; free it again"):
         await cells.free(A)
     with pytest.raises(errors.FailedPrecondition, match="free it again"):
         await cells.start(sleep(A, "other"))
@@ -190,7 +190,7 @@ async def test_what_the_kernel_does_not_let_die_is_named_and_free_can_be_repeate
     assert [view.is_freeing for view in cells.list()] == [True, True]
     node.host.processes[stuck.pid].unkillable = False
     await cells.free(A)
-    assert node.left() == []
+    assert node.leftovers() == []
 
 
 async def test_a_slow_free_does_not_stall_another_cell(node: Node) -> None:
@@ -264,7 +264,7 @@ async def test_a_cell_at_rest_has_no_init_and_knows_what_has_ended_until_the_nex
     await cells.wait(A, SLEEP)
     before = cells.get(A)
     assert cells.is_idle(Cell(A))
-    await cells.rest(A)
+    await cells.end_idle_init(A)
     assert not cells.is_idle(Cell(A))
     assert (node.host.processes, node.host.inits) == ({}, {})
     assert cells.get(A) == before
@@ -277,30 +277,30 @@ async def test_a_cell_at_rest_has_no_init_and_knows_what_has_ended_until_the_nex
     await later.start(sleep(name="again"))
     assert len(node.host.inits) == 1
     await later.free(A)
-    assert node.left() == []
+    assert node.leftovers() == []
 
 
 async def test_a_cell_does_not_rest_while_anything_of_it_runs(node: Node) -> None:
     cells = await node.agent()
     await cells.allocate(Cell(A))
-    await cells.rest(A)  # it has no init yet
+    await cells.end_idle_init(A)  # it has no init yet
     state = await cells.start(sleep())
-    await cells.rest(A)
+    await cells.end_idle_init(A)
     assert state.pid in node.host.processes
     place = node.host.processes[state.pid].place
     child = node.host.spawn(place)
     node.host.signal(state.pid, SIGKILL)
     await cells.wait(A, SLEEP)
-    await cells.rest(A)
+    await cells.end_idle_init(A)
     assert len(node.host.inits) == 1, "somebody must keep what the child writes"
     node.host.signal(child.pid, SIGKILL)
     assert cells.is_idle(Cell(A))
     assert not cells.is_idle(Cell(A, isolates_network=True))
     assert not cells.is_idle(Cell(B))
-    await cells.rest(A)
+    await cells.end_idle_init(A)
     assert node.host.inits == {}
     with pytest.raises(errors.NotFound):
-        await cells.rest(B)
+        await cells.end_idle_init(B)
 
 
 async def test_nothing_starts_in_an_unknown_cell(node: Node) -> None:
@@ -354,14 +354,14 @@ async def test_an_init_that_cannot_be_made_leaves_nothing(node: Node) -> None:
     assert not (node.folder / "a" / "init.json").exists()
     await cells.start(sleep())
     await cells.free(A)
-    assert node.left() == []
+    assert node.leftovers() == []
 
 
 async def test_a_start_whose_record_cannot_be_written_is_undone(node: Node) -> None:
     cells = await node.agent()
     await cells.allocate(Cell(A))
     node.launcher.on_start = lambda init, process, folder: (folder / "started.json").mkdir()
-    with pytest.raises(errors.Unavailable, match="cannot keep the state"):
+    with pytest.raises(errors.Unavailable, match="cannot store the state"):
         await cells.start(sleep())
     assert node.host.inside("a/_x1") == []
     assert not (node.folder / "a" / "x1").exists()
@@ -454,7 +454,7 @@ async def test_what_cannot_be_killed_stays_known_and_can_be_stopped_later(node: 
     await cells.allocate(Cell(A))
     state = await cells.start(sleep())
     node.host.processes[state.pid].unkillable = True
-    with pytest.raises(errors.Unavailable, match=f"do not die: {state.pid}; stop it again"):
+    with pytest.raises(errors.Unavailable, match=f"do not exit: {state.pid}; stop it again"):
         await cells.stop(A, SLEEP)
     assert cells.executable(A, SLEEP).exit is None
     node.host.processes[state.pid].unkillable = False

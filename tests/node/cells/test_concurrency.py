@@ -53,20 +53,20 @@ async def test_two_hundred_at_once_leave_nothing(node: Node) -> None:
         await cells.free(name)
 
     await asyncio.gather(*(live(number) for number in range(200)))
-    assert node.left() == []
+    assert node.leftovers() == []
 
 
 async def test_of_many_who_want_one_name_one_gets_it(node: Node) -> None:
     cells = await node.agent()
-    made = await asyncio.gather(*(cells.allocate(Cell(A)) for _ in range(20)), return_exceptions=True)
-    assert [type(each) for each in made if each is not None] == [errors.AlreadyExists] * 19
+    created = await asyncio.gather(*(cells.allocate(Cell(A)) for _ in range(20)), return_exceptions=True)
+    assert [type(each) for each in created if each is not None] == [errors.AlreadyExists] * 19
     begun = await asyncio.gather(*(cells.start(run(A)) for _ in range(20)), return_exceptions=True)
     assert [type(each) for each in begun if isinstance(each, Exception)] == [errors.AlreadyExists] * 19
     ended = await asyncio.gather(*(cells.stop(A, X) for _ in range(20)), return_exceptions=True)
     assert [type(each) for each in ended if isinstance(each, Exception)] == [errors.NotFound] * 19
     freed = await asyncio.gather(*(cells.free(A) for _ in range(20)), return_exceptions=True)
     assert [type(each) for each in freed if each is not None] == [errors.NotFound] * 19
-    assert node.left() == []
+    assert node.leftovers() == []
 
 
 async def test_a_parent_that_is_freed_lets_no_child_in(node: Node) -> None:
@@ -86,7 +86,7 @@ async def test_a_parent_that_is_freed_lets_no_child_in(node: Node) -> None:
     await freeing
     results = await asyncio.gather(*late, return_exceptions=True)
     assert {type(result) for result in results} <= {errors.NotFound, errors.FailedPrecondition}
-    assert node.left() == []
+    assert node.leftovers() == []
 
 
 async def test_a_stop_with_a_long_grace_lets_others_in_the_cell_work(node: Node) -> None:
@@ -115,7 +115,7 @@ async def test_work_that_is_under_way_when_the_agent_closes_is_finished_or_can_b
     await asyncio.sleep(0)
     await cells.close()
     await freeing
-    assert node.left() == []
+    assert node.leftovers() == []
 
 
 async def test_work_that_takes_too_long_is_left_to_the_next_agent(
@@ -136,7 +136,7 @@ async def test_work_that_takes_too_long_is_left_to_the_next_agent(
     node.host.time_stands = False
     again = await node.agent()
     assert again.list() == []
-    assert node.left() == []
+    assert node.leftovers() == []
 
 
 NAMES = ["a", "b", "a/b", "a/c", "a/b/c"]
@@ -178,8 +178,8 @@ async def _storm(calls: list[tuple[str, str, bool, int]], chance: random.Random)
                     cells = await node.agent()
                     continue
                 case _:
-                    places = "/_init" if verb == "kill init" else "/_x"
-                    if found := [p.pid for p in node.host.processes.values() if places in p.place]:
+                    paths = "/_init" if verb == "kill init" else "/_x"
+                    if found := [p.pid for p in node.host.processes.values() if paths in p.place]:
                         node.host.end(chance.choice(found), 9)
                     continue
             tasks.append(asyncio.create_task(work))  # type: ignore[arg-type]
@@ -197,5 +197,5 @@ async def _storm(calls: list[tuple[str, str, bool, int]], chance: random.Random)
         assert len(cells._locks) == 0
         for view in reversed(cells.list()):
             await cells.free(view.cell.name)
-        assert node.left() == []
+        assert node.leftovers() == []
         await cells.close()

@@ -47,7 +47,7 @@ def watch_programs(node: Node, steps: Steps) -> None:
 async def test_is_off_while_a_runtime_prepares_a_container_and_on_before_its_program(node: Node) -> None:
     steps = Steps(node)
     watch_programs(node, steps)
-    cells = await node.agent(reached=steps)
+    cells = await node.agent(failpoint=steps)
     await cells.allocate(Cell(A, TINY, isolates_processes=False))
 
     async def release() -> None:
@@ -61,7 +61,7 @@ async def test_is_off_while_a_runtime_prepares_a_container_and_on_before_its_pro
 async def test_is_on_while_a_runtime_starts_a_container_in_one_call(node: Node) -> None:
     steps = Steps(node)
     watch_programs(node, steps)
-    cells = await node.agent(reached=steps)
+    cells = await node.agent(failpoint=steps)
     await cells.allocate(Cell(A, TINY, isolates_processes=False))
     await cells.start_container(program(), runtime)
     assert steps.at("program") == [10]
@@ -115,7 +115,7 @@ async def test_is_on_again_when_another_agent_takes_over(node: Node) -> None:
 async def test_is_off_while_a_program_is_prepared_and_on_before_it_begins(node: Node) -> None:
     steps = Steps(node)
     watch_programs(node, steps)
-    cells = await node.agent(reached=steps)
+    cells = await node.agent(failpoint=steps)
     await cells.allocate(Cell(A, TINY))
     await cells.start(program())
     assert [steps.at(step) for step in ("init.made", "start.waits", "program")] == [[None], [None], [10]]
@@ -128,21 +128,21 @@ async def test_that_slows_no_start_is_not_lifted_and_the_program_does_not_wait(
 ) -> None:
     node.groups.lift_cpu_quota = _never  # type: ignore[method-assign]
     steps = Steps(node)
-    cells = await node.agent(reached=steps)
+    cells = await node.agent(failpoint=steps)
     await cells.allocate(Cell(A, limits))
     await cells.start(program())
     assert steps.at("start.waits") == []
 
 
 async def test_is_not_lifted_where_an_init_can_work_outside_of_it(node: Node) -> None:
-    node.groups.has_way_out = True
+    node.groups.can_leave_cpu_quota = True
     node.groups.lift_cpu_quota = _never  # type: ignore[method-assign]
     cells = await node.agent()
     await cells.allocate(Cell(A, TINY))
     await cells.allocate(Cell(CellName("big"), CellLimits(cpu_quota=500)))
     await cells.start(program())
     await cells.start(program(CellName("big")))
-    assert node.groups.ways_out == ["a/_init", "a/_x1"]
+    assert node.groups.quota_exits == ["a/_init", "a/_x1"]
 
 
 async def test_is_lifted_beside_a_program_only_as_often_as_gives_that_a_tenth_more(node: Node) -> None:

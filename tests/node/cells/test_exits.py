@@ -15,7 +15,7 @@ from skerry.model import errors
 from skerry.model.cells import Cell, Executable, ExitStatus, OutputChannel
 from skerry.model.ids import CellName, ExecutableName
 from skerry.node.cells.cells import Cells
-from skerry.node.launcher.client import ProcessExit
+from skerry.node.launcher.specs import ProcessExit
 from tests.node.cells.conftest import Node
 from tests.node.cells.fakes import SIGKILL
 from tests.support.waiting import eventually
@@ -101,7 +101,7 @@ async def test_an_init_that_dies_takes_its_executables_and_the_cell_starts_anew(
     assert third in fresh.children
     assert (await cells.stop(A, ONE)).signal == SIGKILL
     await cells.free(A)
-    assert node.left() == []
+    assert node.leftovers() == []
     assert all(handle.is_closed for handle in node.launcher.handles)
 
 
@@ -121,7 +121,7 @@ async def test_an_exit_that_was_written_and_never_told_is_found_by_the_next_agen
 ) -> None:
     pid = await start(cells, ONE)
     (init,) = node.host.inits.values()
-    init.heard = asyncio.Queue()  # what is told from now on reaches nobody
+    init.received = asyncio.Queue()  # what is told from now on reaches nobody
     node.host.end(pid, 3)
     assert cells.executable(A, ONE).exit is None
     again = await node.agent()
@@ -131,9 +131,9 @@ async def test_an_exit_that_was_written_and_never_told_is_found_by_the_next_agen
 async def test_an_exit_that_the_init_wrote_before_it_died_is_believed(node: Node, cells: Cells) -> None:
     pid = await start(cells, ONE)
     (init,) = node.host.inits.values()
-    heard, init.heard = init.heard, asyncio.Queue()
+    received, init.received = init.received, asyncio.Queue()
     node.host.end(pid, 3)
-    init.heard = heard
+    init.received = received
     node.host.end(init.process.pid, SIGKILL)
     assert (await cells.wait(A, ONE)).signal == 3
 
@@ -186,7 +186,7 @@ async def test_what_an_init_does_not_report_can_be_stopped_and_has_ended_nobody_
     assert not (await cells.stop(A, ONE)).is_known
     assert not (await waiting).is_known
     await cells.free(A)
-    assert node.left() == []
+    assert node.leftovers() == []
 
 
 async def test_an_end_that_the_disk_refused_to_record_is_told_and_recorded_by_the_agent(
@@ -222,7 +222,7 @@ async def test_a_disk_that_refuses_the_agents_records_too_takes_nothing_down(
     assert not running.done()
     await tasks.cancel_and_wait([running])
     await cells.free(A)
-    assert node.left() == []
+    assert node.leftovers() == []
 
 
 async def test_an_end_of_an_earlier_executable_with_the_same_number_is_not_taken_for_this_ones(
@@ -230,8 +230,8 @@ async def test_an_end_of_an_earlier_executable_with_the_same_number_is_not_taken
 ) -> None:
     await start(cells, ONE)
     (init,) = node.host.inits.values()
-    init.heard.put_nowait(ProcessExit("1", node.host.clock.now() - 10, 3, None))
-    await eventually(init.heard.empty)
+    init.received.put_nowait(ProcessExit("1", node.host.clock.now() - 10, 3, None))
+    await eventually(init.received.empty)
     assert cells.executable(A, ONE).exit is None
 
 
@@ -250,7 +250,7 @@ async def test_an_end_that_nobody_told_of_is_seen_by_the_next_agent_and_complete
     assert not (await again.wait(A, ONE)).is_known
     assert again.executable(A, TWO).exit is None
     (node.folder / "a" / "x1" / "exit.json").write_text(json.dumps({"code": 4, "at": 1.0}))
-    init.heard.put_nowait(ProcessExit("1", node.host.clock.now(), 4, None))
+    init.received.put_nowait(ProcessExit("1", node.host.clock.now(), 4, None))
     await eventually(lambda: again.executable(A, ONE).exit == ExitStatus(at=1.0, code=4))
     await tasks.cancel_and_wait([running])
 
@@ -312,7 +312,7 @@ async def test_an_init_that_cannot_be_killed_keeps_no_agent_from_starting(node: 
     init.process.unkillable = True
     again = await node.agent()
     assert (await again.wait(A, ONE)).signal == SIGKILL
-    with pytest.raises(errors.Unavailable, match="does not die"):
+    with pytest.raises(errors.Unavailable, match="does not exit"):
         await start(again, TWO)
     init.process.unkillable = False
     await start(again, TWO)

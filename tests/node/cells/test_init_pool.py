@@ -18,7 +18,8 @@ from skerry.model.ids import CellName, ExecutableName
 from skerry.model.settings import NodeSettings
 from skerry.node.cells.cells import Cells
 from skerry.node.cgroups.protocol import INIT_LEAF
-from skerry.node.launcher.client import InitSpec, LauncherClient, StartSpec
+from skerry.node.launcher.client import LauncherClient
+from skerry.node.launcher.specs import InitSpec, StartSpec
 from tests.node.cells.real import Ground, executable, is_alive, needs_root, printed
 from tests.support.waiting import eventually
 
@@ -30,7 +31,7 @@ X = ExecutableName("x")
 
 def spares(ground: Ground) -> set[int]:
     """Inits that wait, or that went from there into a cell."""
-    entrance = ground.groups.spare_entrance()
+    entrance = ground.groups.pool_entry()
     if entrance is None:
         pytest.skip("limits are held by cgroup v2 here, where inits are made when they are needed")
     with entrance:
@@ -46,7 +47,7 @@ async def stocked(ground: Ground) -> AsyncIterator[Cells]:
     async with ground.agent() as cells:
         running = asyncio.create_task(cells.run())
         try:
-            await eventually(lambda: cells.spares() == ground.settings.spare_inits)
+            await eventually(lambda: cells.prestarted_inits() == ground.settings.spare_inits)
             yield cells
         finally:
             running.cancel()
@@ -138,7 +139,7 @@ async def test_without_spares_a_start_makes_its_init(ground: Ground) -> None:
 
 async def test_a_spare_that_has_entered_no_cell_starts_nothing(ground: Ground, tmp_path: Path) -> None:
     launcher = await LauncherClient.start()
-    entrance = ground.groups.spare_entrance()
+    entrance = ground.groups.pool_entry()
     assert entrance is not None
     with entrance:
         init = await launcher.make_init(InitSpec("spare", is_spare=True), entrance)
@@ -156,7 +157,7 @@ async def test_a_cell_for_a_container_takes_a_spare_once_there_was_one_before(gr
         before = spares(ground)
         await cells.allocate(Cell(CellName("first"), isolates_processes=False))
         await cells.start(executable("first", "x", "exec sleep 1000"))
-        await eventually(lambda: cells.spares(isolating=False) == ground.settings.spare_inits)
+        await eventually(lambda: cells.prestarted_inits(isolating=False) == ground.settings.spare_inits)
         waiting, name = spares(ground) - before, socket.gethostname()
         await cells.allocate(Cell(CellName("second"), isolates_processes=False))
         await cells.start(executable("second", "x", "exec sleep 1000"))

@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from skerry.node.cells.locks import HeldPathLocks, PathLocks
+from skerry.node.cells.locks import PathLockGuard, PathLocks
 from tests.support.waiting import PATIENCE_S
 
 
@@ -17,8 +17,8 @@ async def settle() -> None:
 
 async def test_two_siblings_do_not_meet() -> None:
     locks = PathLocks("cells")
-    first = await locks.hold(["a"], "a/b")
-    second = await asyncio.wait_for(locks.hold(["a"], "a/c"), PATIENCE_S)
+    first = await locks.lock(["a"], "a/b")
+    second = await asyncio.wait_for(locks.lock(["a"], "a/c"), PATIENCE_S)
     first.release()
     second.release()
     assert len(locks) == 0
@@ -26,10 +26,10 @@ async def test_two_siblings_do_not_meet() -> None:
 
 async def test_who_holds_a_parent_waits_for_work_below_and_keeps_new_work_out() -> None:
     locks = PathLocks("cells")
-    below = await locks.hold(["a"], "a/b")
-    freeing = asyncio.create_task(locks.hold([], "a"))
+    below = await locks.lock(["a"], "a/b")
+    freeing = asyncio.create_task(locks.lock([], "a"))
     await settle()
-    late = asyncio.create_task(locks.hold(["a"], "a/c"))
+    late = asyncio.create_task(locks.lock(["a"], "a/c"))
     await settle()
     assert not freeing.done()
     assert not late.done(), "a later reader went before a writer"
@@ -44,10 +44,10 @@ async def test_who_holds_a_parent_waits_for_work_below_and_keeps_new_work_out() 
 
 async def test_one_who_gives_up_waiting_is_not_in_the_way() -> None:
     locks = PathLocks("cells")
-    reading = await locks.hold(["a"], "a/b")
-    writer = asyncio.create_task(locks.hold([], "a"))
+    reading = await locks.lock(["a"], "a/b")
+    writer = asyncio.create_task(locks.lock([], "a"))
     await settle()
-    reader = asyncio.create_task(locks.hold(["a"], "a/c"))
+    reader = asyncio.create_task(locks.lock(["a"], "a/c"))
     await settle()
     writer.cancel()
     (await asyncio.wait_for(reader, PATIENCE_S)).release()
@@ -59,9 +59,9 @@ async def test_one_who_gives_up_waiting_is_not_in_the_way() -> None:
 
 async def test_one_who_gives_up_as_its_turn_comes_passes_it_on() -> None:
     locks = PathLocks("cells")
-    holder = await locks.hold([], "a")
-    first = asyncio.create_task(locks.hold([], "a"))
-    second = asyncio.create_task(locks.hold([], "a"))
+    holder = await locks.lock([], "a")
+    first = asyncio.create_task(locks.lock([], "a"))
+    second = asyncio.create_task(locks.lock([], "a"))
     await settle()
     holder.release()  # the turn is given to the first
     first.cancel()  # who never takes it
@@ -73,7 +73,7 @@ async def test_one_who_gives_up_as_its_turn_comes_passes_it_on() -> None:
 
 async def test_releasing_twice_does_nothing_more() -> None:
     locks = PathLocks("cells")
-    held = await locks.hold(["a"], "a/b")
+    held = await locks.lock(["a"], "a/b")
     held.release()
     held.release()
     assert len(locks) == 0
@@ -96,7 +96,7 @@ def test_nobody_waits_for_ever_and_a_holder_is_alone_with_its_descendants(
     async def job(locks: PathLocks, name: str, alone: bool, turns: int) -> None:
         parts = name.split("/")
         path: list[object] = ["/".join(parts[: i + 1]) for i in range(len(parts))]
-        held: HeldPathLocks = await locks.hold(path[:-1], name) if alone else await locks.hold(path, object())
+        held: PathLockGuard = await locks.lock(path[:-1], name) if alone else await locks.lock(path, object())
         me = (name, alone)
         for other in active:
             assert not excludes(me, other)

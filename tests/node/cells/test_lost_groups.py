@@ -60,8 +60,8 @@ async def test_of_many_that_want_it_at_once_one_makes_it(node: Node) -> None:
     cells = await node.agent()
     await cells.allocate(A_CELL)
     del node.host.groups[OWN]
-    made = await asyncio.gather(*(cells.ensure(A_CELL) for _ in range(5)))
-    assert sorted(made) == [False] * 4 + [True]
+    created = await asyncio.gather(*(cells.ensure(A_CELL) for _ in range(5)))
+    assert sorted(created) == [False] * 4 + [True]
 
 
 @needs_root
@@ -97,7 +97,7 @@ async def test_a_cell_whose_groups_are_gone_can_be_stopped_in_and_freed(ground: 
         pid = await started_alone(cells)
         await remove_groups(ground.root, OWN, kills=kills)
         await asyncio.wait_for(cells.stop(INSIDE, MAIN, grace_s=0, owner=CellOwner.FUNCTIONS), PATIENCE_S)
-        with pytest.raises(errors.NotFound, match="the cell is forgotten"):
+        with pytest.raises(errors.NotFound, match="the cell was removed"):
             await asyncio.wait_for(cells.free(OWN, grace_s=0, owner=CellOwner.FUNCTIONS), PATIENCE_S)
         assert cells.list() == []
         await eventually(lambda: not is_alive(pid))
@@ -121,5 +121,5 @@ async def test_a_cell_that_lost_one_of_its_groups_is_not_whole(ground: Ground) -
 
 async def started_alone(cells: Cells) -> int:
     """A program of a cell with namespaces of its own, which end with its init."""
-    state = await cells._begin(Executable(MAIN, INSIDE, "sleep 600"), StartOptions())
+    state = await cells._lock_and_start(Executable(MAIN, INSIDE, "sleep 600"), StartOptions())
     return state.pid

@@ -128,12 +128,12 @@ async def test_a_cell_that_an_earlier_version_made_without_a_mark_is_found_and_m
     node: Node,
 ) -> None:
     cells = await node.agent()
-    assert cells.own("own") == "@own"
-    await cells.allocate(made := Cell(OWNED))
+    assert cells.own_cell_name("own") == "@own"
+    await cells.allocate(created := Cell(OWNED))
     unmarked(cells, OWNED)
-    assert cells.own("owned") == "@owned"  # it may be a client's
-    cells.claim(made, CellOwner.CONTAINER)
-    assert cells.own("owned") == OWNED
+    assert cells.own_cell_name("owned") == "@owned"  # it may be a client's
+    cells.claim(created, CellOwner.CONTAINER)
+    assert cells.own_cell_name("owned") == OWNED
     for each in (cells, await node.agent()):
         with pytest.raises(errors.FailedPrecondition, match="belongs to a container"):
             await each.free(OWNED)

@@ -94,4 +94,4 @@ async def test_a_cell_can_be_freed_without_asking_what_is_in_it(node: Node) -> N
     await cells.free(A, grace_s=0.0)
     assert process.signals == [SIGKILL]
     assert node.host.clock.monotonic() == before
-    assert node.left() == []
+    assert node.leftovers() == []

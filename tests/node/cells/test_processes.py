@@ -26,14 +26,14 @@ def sleepers(count: int) -> Iterator[list[subprocess.Popen[bytes]]]:
 def test_every_one_of_a_crowd_is_asked() -> None:
     with sleepers(70) as crowd:
         pids = [each.pid for each in crowd]
-        assert HostProcesses().ask(lambda: pids) == set(pids)
+        assert HostProcesses().sigterm(lambda: pids) == set(pids)
         assert {each.wait() for each in crowd} == {-signal.SIGTERM}
 
 
 def test_one_that_left_the_group_meanwhile_is_not_asked() -> None:
     with sleepers(2) as (stays, leaves):
         answers = iter([[stays.pid, leaves.pid], [stays.pid]])
-        HostProcesses().ask(lambda: next(answers))
+        HostProcesses().sigterm(lambda: next(answers))
         assert stays.wait() == -signal.SIGTERM
         assert leaves.poll() is None
 
@@ -42,7 +42,7 @@ def test_one_that_is_gone_is_passed_over() -> None:
     with sleepers(2) as (gone, stays):
         gone.kill()
         gone.wait()
-        HostProcesses().ask(lambda: [gone.pid, stays.pid])
+        HostProcesses().sigterm(lambda: [gone.pid, stays.pid])
         assert stays.wait() == -signal.SIGTERM
 
 
@@ -53,7 +53,7 @@ def test_a_stray_is_asked_and_the_child_of_one_that_lives_is_not() -> None:
     child = int(parent.stdout.readline())
     with sleepers(2) as (stray, asked_before):
         pids = [parent.pid, child, stray.pid, asked_before.pid]
-        HostProcesses().ask_strays(lambda: pids, {parent.pid, asked_before.pid})
+        HostProcesses().sigterm_orphans(lambda: pids, {parent.pid, asked_before.pid})
         assert stray.wait() == -signal.SIGTERM
         assert asked_before.poll() is None
     assert parent.poll() is None

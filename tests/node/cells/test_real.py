@@ -93,7 +93,7 @@ async def test_a_stop_that_waits_long_is_cut_short_by_a_later_stop_or_free(groun
         await cells.start(executable("a", "x", "trap '' TERM; echo ready; while :; do sleep 1000; done"))
         await eventually(lambda: printed(cells, "a", "x") == b"ready\n")
         patient = asyncio.create_task(cells.stop(A, X, grace_s=1000))
-        await eventually(lambda: cells._entries[A].executables[X].killed_from is not None)
+        await eventually(lambda: cells._entries[A].executables[X].kill_at is not None)
         if way == "stop":
             with pytest.raises(errors.NotFound):
                 await cells.stop(A, X, grace_s=0)
@@ -106,7 +106,7 @@ async def test_freeing_a_parent_ends_everything_below_it(ground: Ground, cells: 
         await cells.allocate(Cell(name))
         await cells.start(executable(name, "x", "sleep 1000 & wait"))
     await cells.free(A)
-    assert ground.left() == []
+    assert ground.leftovers() == []
 
 
 async def test_a_fork_bomb_stops_at_its_limit_and_is_freed(ground: Ground, cells: Cells) -> None:
@@ -183,7 +183,7 @@ async def test_a_start_and_a_free_at_once_have_one_winner_and_leave_nothing(
         started, freed = await asyncio.gather(start, free, return_exceptions=True)
         assert freed is None
         assert not isinstance(started, BaseException) or isinstance(started, errors.NotFound)
-        assert ground.left() == []
+        assert ground.leftovers() == []
 
 
 async def test_a_caller_that_goes_away_leaves_no_half_done_work(ground: Ground, cells: Cells) -> None:
@@ -210,4 +210,4 @@ async def test_cells_of_one_node_work_side_by_side(ground: Ground, cells: Cells)
         await cells.free(name)
 
     await asyncio.gather(*(live(number) for number in range(30)))
-    assert ground.left() == []
+    assert ground.leftovers() == []

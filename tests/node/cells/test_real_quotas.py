@@ -32,15 +32,15 @@ NAP = "/bin/busybox sleep 1000"
 def way(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch, ground: Ground) -> str:
     """How the work of a start is kept from the quota."""
     if request.param == "lifted":
-        monkeypatch.setattr(CgroupBackend, "has_way_out", property(lambda _: False))
-    elif not ground.groups.has_way_out:
+        monkeypatch.setattr(CgroupBackend, "can_leave_cpu_quota", property(lambda _: False))
+    elif not ground.groups.can_leave_cpu_quota:
         pytest.skip("limits are held by the v2 tree here")
     return str(request.param)
 
 
 def times_throttled(ground: Ground) -> int:
-    places = [Path("/sys/fs/cgroup"), *Path("/sys/fs/cgroup").iterdir()]
-    stats = [place / ground.root / A / "cpu.stat" for place in places]
+    paths = [Path("/sys/fs/cgroup"), *Path("/sys/fs/cgroup").iterdir()]
+    stats = [place / ground.root / A / "cpu.stat" for place in paths]
     counts = [line.split() for stat in stats if stat.exists() for line in stat.read_text().splitlines()]
     (count,) = [int(value) for key, value in counts if key == "nr_throttled"]
     return count
@@ -146,7 +146,7 @@ async def test_an_agent_that_dies_in_a_start_leaves_the_init_in_the_group_of_the
     drivers: Drivers,
     ground: Ground,
 ) -> None:
-    if not ground.groups.has_way_out:
+    if not ground.groups.can_leave_cpu_quota:
         pytest.skip("limits are held by the v2 tree here")
     script = [("allocate", "a", "10"), ("start", "a", "x", f"exec {NAP}")]
     await asyncio.to_thread(drive, drivers, ground, script, "start.running", "1")

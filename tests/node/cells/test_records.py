@@ -6,7 +6,7 @@ import pytest
 
 from skerry.model.cells import Cell, CellLimits, Executable
 from skerry.model.ids import CellName, ExecutableName
-from skerry.node.cells.records import CellRecord, CellRecords, ExitRecord, InitRecord, ProcessRecord, boot_id
+from skerry.node.cells.records import CellRecord, CellRecords, ExitRecord, InitRecord, ProcessRecord
 
 NAME = CellName("a/b-c")
 CELL = CellRecord(Cell(NAME, CellLimits(memory=32)), uid=61184, boot="this", at=1.5)
@@ -95,8 +95,3 @@ def test_others_cannot_look_in(records: CellRecords, tmp_path: Path) -> None:
     records.add_cell(CELL)
     folder = records.add_executable(SPEC, 1)
     assert [p.stat().st_mode & 0o077 for p in (tmp_path / "cells", folder, folder / "spec.json")] == [0, 0, 0]
-
-
-def test_a_boot_has_a_name() -> None:
-    assert len(boot_id()) == 36
-    assert boot_id() == boot_id()

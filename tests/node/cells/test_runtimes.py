@@ -59,9 +59,9 @@ class Bundle:
 
 @pytest.fixture
 def bundle(tmp_path: Path) -> Iterator[Bundle]:
-    made = Bundle(tmp_path / "bundle")
-    yield made
-    made.delete()
+    created = Bundle(tmp_path / "bundle")
+    yield created
+    created.delete()
 
 
 async def allocated(cells: Cells, limits: CellLimits | None = None) -> None:
@@ -89,7 +89,7 @@ async def test_what_a_runtime_starts_is_the_executable(ground: Ground, bundle: B
             cells.signal(A, MAIN, signal.SIGTERM)
         bundle.delete()
         await cells.free(A)
-    assert ground.left() == []
+    assert ground.leftovers() == []
 
 
 async def test_the_end_of_a_container_that_lasts_no_time_is_told(ground: Ground, bundle: Bundle) -> None:
@@ -103,7 +103,7 @@ async def test_the_end_of_a_container_that_lasts_no_time_is_told(ground: Ground,
             assert await cells.stop(A, MAIN) == ended
             bundle.delete()
         await cells.free(A)
-    assert ground.left() == []
+    assert ground.leftovers() == []
 
 
 async def test_a_container_that_uses_more_memory_than_its_cell_has_is_seen_to_be_killed_for_it(
@@ -134,7 +134,7 @@ async def test_a_runtime_that_fails_leaves_nothing_and_says_why(ground: Ground, 
         assert [each for each in ground.group_folders() if not each.endswith("/_init")] == before
         assert cells.get(A).executables == ()
         await cells.free(A)
-    assert ground.left() == []
+    assert ground.leftovers() == []
 
 
 async def test_a_container_goes_on_without_an_agent_and_its_end_is_found(
@@ -176,18 +176,18 @@ async def test_a_trusted_command_has_the_streams_it_was_given(ground: Ground, bu
         await allocated(cells)
         await cells.start_container(container(), bundle.runs("exec sleep 600"))
         theirs, ours = os.pipe()
-        heard, said = os.pipe()
+        received, output = os.pipe()
         complained, complaint = os.pipe()
         command = bundle.exec("/bin/sh", "-c", "read word; echo got $word; echo bad >&2; exit 7")
         session = Executable(ExecutableName("exec-1"), A, "exec")
-        await cells.start_trusted(session, command, (theirs, said, complaint))
-        for descriptor in (theirs, said, complaint):
+        await cells.start_trusted(session, command, (theirs, output, complaint))
+        for descriptor in (theirs, output, complaint):
             os.close(descriptor)
         os.write(ours, b"word\n")
         os.close(ours)
         ended = await cells.wait(A, session.name)
         assert ended.code == 7
-        with open(heard, "rb") as out, open(complained, "rb") as err:
+        with open(received, "rb") as out, open(complained, "rb") as err:
             assert (out.read(), err.read()) == (b"got word\n", b"bad\n")
         await cells.stop(A, session.name)
         await cells.kill(A, MAIN)

@@ -8,17 +8,17 @@ import pytest
 
 from skerry.node.cgroups import detection
 from skerry.node.cgroups.backends import CgroupBackend
-from tests.node.cgroups import places
+from tests.node.cgroups import paths
 from tests.node.cgroups.fake_cgroupfs import FakeCgroupfs
 from tests.support.waiting import eventually_sync
 
 REAL = ["hybrid", "hybrid without cgroup.kill", "legacy"]
-needs_hybrid = pytest.mark.skipif(not places.HAS_HYBRID, reason="needs root and hybrid cgroups")
+needs_hybrid = pytest.mark.skipif(not paths.HAS_HYBRID, reason="needs root and hybrid cgroups")
 
 
 @pytest.fixture
 def root() -> str:
-    return places.root_name()
+    return paths.root_name()
 
 
 @pytest.fixture
@@ -40,7 +40,7 @@ def real(request: pytest.FixtureRequest, root: str) -> Iterator[CgroupBackend]:
 
 @pytest.fixture
 def hybrid(root: str) -> Iterator[CgroupBackend]:
-    if not places.HAS_HYBRID:
+    if not paths.HAS_HYBRID:
         pytest.skip("needs root and hybrid cgroups")
     yield from _prepared("hybrid", root)
 
@@ -57,7 +57,7 @@ def cgroups(request: pytest.FixtureRequest, root: str, fake: FakeCgroupfs) -> It
 
 
 def _prepared(kind: str, root: str) -> Iterator[CgroupBackend]:
-    backend = places.make_real(kind, root)
+    backend = paths.make_real(kind, root)
     backend.prepare()
     try:
         yield backend
@@ -67,4 +67,4 @@ def _prepared(kind: str, root: str) -> Iterator[CgroupBackend]:
             eventually_sync(lambda cell=cell: not backend.pids(cell))  # type: ignore[misc]
             backend.remove(cell)
         backend.dispose()
-    assert places.groups_of(root) == []
+    assert paths.groups_of(root) == []

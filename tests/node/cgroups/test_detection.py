@@ -11,7 +11,7 @@ from skerry.model.cells import CellLimits
 from skerry.model.ids import CellName
 from skerry.node.cgroups import detection
 from skerry.node.cgroups.mounts import CgroupMounts
-from tests.node.cgroups import places
+from tests.node.cgroups import paths
 from tests.node.cgroups.conftest import needs_hybrid
 from tests.node.cgroups.fake_cgroupfs import FakeCgroupfs
 
@@ -37,7 +37,7 @@ def test_v1_alone_is_legacy() -> None:
 
 
 @pytest.mark.parametrize(
-    ("v1", "has_way_out"),
+    ("v1", "can_leave_cpu_quota"),
     [
         (V1, True),
         (V1 | dict.fromkeys(("cpu", "cpuacct"), "/v1/cpu,cpuacct"), True),
@@ -46,15 +46,15 @@ def test_v1_alone_is_legacy() -> None:
     ],
 )
 def test_a_process_can_leave_the_group_of_its_cpu_quota_if_that_holds_no_other_limit(
-    v1: dict[str, str], has_way_out: bool
+    v1: dict[str, str], can_leave_cpu_quota: bool
 ) -> None:
     files = FakeCgroupfs(controllers=("hugetlb",)) if v1 else FakeCgroupfs()
     backend = detection.choose(CgroupMounts("/fake", v1), "skerry", files, NEW)
-    assert backend.has_way_out is has_way_out
+    assert backend.can_leave_cpu_quota is can_leave_cpu_quota
 
 
 @pytest.mark.parametrize(
-    ("mounted", "said"),
+    ("mounted", "output"),
     [
         (CgroupMounts(None, {}), "mount cgroup2"),
         (CgroupMounts(None, {k: v for k, v in V1.items() if k != "freezer"}), "freezer"),
@@ -65,9 +65,9 @@ def test_a_process_can_leave_the_group_of_its_cpu_quota_if_that_holds_no_other_l
         (CgroupMounts("/fake", {k: v for k, v in V1.items() if k == "cpu"}), "memory, pids is in v2"),
     ],
 )
-def test_what_is_missing_is_said(mounted: CgroupMounts, said: str) -> None:
+def test_what_is_missing_is_said(mounted: CgroupMounts, output: str) -> None:
     files = FakeCgroupfs(controllers=("memory", "pids"))
-    with pytest.raises(errors.Unavailable, match=said):
+    with pytest.raises(errors.Unavailable, match=output):
         detection.choose(mounted, "skerry", files, NEW)
 
 
@@ -79,7 +79,7 @@ def test_a_process_is_cloned_into_its_group_if_the_kernel_can_and_enters_by_itse
     backend.prepare()
     backend.create(CellName("a"), CellLimits())
     backend.add_leaf(CellName("a"), "_init")
-    with backend.entrance(CellName("a"), "_init") as entrance:
+    with backend.entry(CellName("a"), "_init") as entrance:
         assert (entrance.clone_into is not None) is clones
         assert len(entrance.procs) == (0 if clones else 1)
 
@@ -90,11 +90,11 @@ def test_this_machine_gets_a_back_end_that_is_ready(root: str) -> None:
     found = detection.detect(root)
     try:
         assert found.cells() == []
-        assert places.groups_of(root) != []
+        assert paths.groups_of(root) != []
         detection.detect(root)  # again, as after a restart
     finally:
         found.dispose()
-    assert places.groups_of(root) == []
+    assert paths.groups_of(root) == []
 
 
 def test_no_cgroups_at_all_is_no_crash(tmp_path: Path) -> None:

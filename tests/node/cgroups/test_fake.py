@@ -11,7 +11,7 @@ from dataclasses import dataclass
 import pytest
 
 from skerry.node.cgroups.files import CgroupFiles, KernelCgroupFiles
-from tests.node.cgroups import places
+from tests.node.cgroups import paths
 from tests.node.cgroups.conftest import needs_hybrid
 from tests.node.cgroups.fake_cgroupfs import FakeCgroupfs
 from tests.support.waiting import eventually_sync
@@ -43,11 +43,11 @@ def ground(request: pytest.FixtureRequest) -> Iterator[Ground]:
         fake.mkdir("/fake/home")
         yield Ground(fake, "/fake/home", 4711)
         return
-    home = f"{places.MOUNTED.unified}/{places.root_name()}"
+    home = f"{paths.MOUNTED.unified}/{paths.root_name()}"
     files = KernelCgroupFiles()
     files.mkdir(home)
     try:
-        with places.stranger() as process:
+        with paths.stranger() as process:
             yield Ground(files, home, process.pid)
     finally:
         for folder, _, _ in os.walk(home, topdown=False):

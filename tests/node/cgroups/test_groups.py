@@ -15,7 +15,7 @@ from skerry.model.resources import Megabytes, Millicores
 from skerry.node.cgroups import detection
 from skerry.node.cgroups.backends import CgroupBackend
 from skerry.node.cgroups.files import KernelCgroupFiles
-from tests.node.cgroups import places
+from tests.node.cgroups import paths
 from tests.node.cgroups.conftest import needs_hybrid
 from tests.node.cgroups.fake_cgroupfs import FakeCgroupfs
 
@@ -33,7 +33,7 @@ def test_limits_are_there_before_anything_is_in_the_cell(cgroups: CgroupBackend)
 def test_all_cells_together_weigh_a_process_for_each_processor(
     hybrid: CgroupBackend, unified: CgroupBackend, fake: FakeCgroupfs, root: str
 ) -> None:
-    shares = Path(places.MOUNTED.controllers["cpu"], root, "cpu.shares")
+    shares = Path(paths.MOUNTED.controllers["cpu"], root, "cpu.shares")
     assert int(shares.read_text()) == 1024 * len(os.sched_getaffinity(0))
     cpus = fake.read(f"{fake.mount}/{root}/cpuset.cpus.effective").strip()
     assert cpus == "0-3"
@@ -78,7 +78,7 @@ def test_a_cell_that_is_there_cannot_be_made_again(cgroups: CgroupBackend) -> No
 
 
 def test_a_cell_needs_its_parent(cgroups: CgroupBackend) -> None:
-    with pytest.raises(errors.NotFound, match="no cell a/b for a/b/c"):
+    with pytest.raises(errors.NotFound, match="no parent cell a/b for a/b/c"):
         cgroups.create(ABC, CellLimits())
     assert cgroups.cells() == []
 
@@ -119,7 +119,7 @@ def test_a_child_may_ask_for_more_and_is_held_to_what_its_parent_has(cgroups: Cg
 
 def test_a_child_cannot_have_cpus_that_its_parent_has_not(cgroups: CgroupBackend) -> None:
     cgroups.create(A, CellLimits(cpus="0"))
-    with pytest.raises(errors.Invalid, match="cpus 0-1 cannot be had") as caught:
+    with pytest.raises(errors.Invalid, match="cpus 0-1 are not available") as caught:
         cgroups.create(AB, CellLimits(cpus="0-1"))
     assert caught.value.field == "cpus"
     cgroups.create(AB, CellLimits(cpus="0"))
@@ -159,13 +159,19 @@ def test_a_cell_with_children_is_not_removed_and_one_that_is_gone_is_fine(cgroup
 
 
 async def test_what_is_asked_of_a_cell_that_is_not_there(cgroups: CgroupBackend) -> None:
-    for ask in (cgroups.read_limits, cgroups.effective_limits, cgroups.usage, cgroups.freeze, cgroups.thaw):
+    for request in (
+        cgroups.read_limits,
+        cgroups.effective_limits,
+        cgroups.usage,
+        cgroups.freeze,
+        cgroups.thaw,
+    ):
         with pytest.raises(errors.NotFound, match="cell a"):
-            ask(A)  # type: ignore[operator]
+            request(A)  # type: ignore[operator]
     with pytest.raises(errors.NotFound):
         cgroups.add_leaf(A, "_init")
     with pytest.raises(errors.NotFound):
-        cgroups.entrance(A, "_init")
+        cgroups.entry(A, "_init")
     cgroups.kill(A)
     cgroups.kill(A, "_init")
     assert cgroups.pids(A) == cgroups.leaves(A) == []
@@ -214,7 +220,7 @@ def test_a_failure_at_any_step_of_making_a_cell_leaves_nothing_of_it(kind: str, 
     if kind == "unified":
         backend = detection.make_unified(files, "/fake", root)  # type: ignore[arg-type]
     else:
-        backend = detection.make_hybrid(files, places.MOUNTED, root)  # type: ignore[arg-type]
+        backend = detection.make_hybrid(files, paths.MOUNTED, root)  # type: ignore[arg-type]
     backend.prepare()
     steps = 0
     while not backend.exists(A):
@@ -228,4 +234,4 @@ def test_a_failure_at_any_step_of_making_a_cell_leaves_nothing_of_it(kind: str, 
     assert steps > 10
     backend.remove(A)
     backend.dispose()
-    assert places.groups_of(root) == []
+    assert paths.groups_of(root) == []

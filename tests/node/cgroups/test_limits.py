@@ -132,8 +132,8 @@ def test_memory_is_without_swap_and_swap_may_be_unknown_to_the_kernel() -> None:
 
 def test_memory_that_is_raised_needs_room_below_the_limit_with_swap_first() -> None:
     limits = CellLimits(memory=64)  # type: ignore[arg-type]
-    lowered = [each.file for each in translation.to_v1(limits, held_memory=str(96 << 20))]
-    raised = [each.file for each in translation.to_v1(limits, held_memory=str(32 << 20))]
+    lowered = [each.file for each in translation.to_v1(limits, current_memory=str(96 << 20))]
+    raised = [each.file for each in translation.to_v1(limits, current_memory=str(32 << 20))]
     assert lowered == ["memory.limit_in_bytes", "memory.memsw.limit_in_bytes"]
     assert raised == lowered[::-1]
 
@@ -166,7 +166,7 @@ def test_whatever_numbers_others_wrote_are_read_as_limits(files: dict[str, str])
 def test_what_the_kernel_rounded_is_held_and_what_it_ignored_is_not(
     setting: LimitSetting, text: str, held: bool
 ) -> None:
-    assert translation.is_held(setting, text) is held
+    assert translation.is_set(setting, text) is held
 
 
 def test_the_tightest_limit_of_a_cell_and_its_ancestors_bites() -> None:

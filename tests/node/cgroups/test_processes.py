@@ -14,8 +14,8 @@ from skerry.model.cells import CellLimits
 from skerry.model.ids import CellName
 from skerry.model.resources import Megabytes, Millicores
 from skerry.node.cgroups.backends import CgroupBackend
-from tests.node.cgroups import places
-from tests.node.cgroups.places import running, stranger
+from tests.node.cgroups import paths
+from tests.node.cgroups.paths import running, stranger
 from tests.support.waiting import PATIENCE_S, eventually, eventually_sync
 
 A, AB = CellName("a"), CellName("a/b")
@@ -51,7 +51,7 @@ def test_limits_are_visible_in_cgroupfs(hybrid: CgroupBackend, root: str) -> Non
         CellLimits(cpu_shares=1025, cpu_quota=Millicores(200), cpus="0", memory=Megabytes(32), pids=20),
     )
     held = {
-        file: Path(places.MOUNTED.controllers[file.partition(".")[0]], root, "a", file).read_text().strip()
+        file: Path(paths.MOUNTED.controllers[file.partition(".")[0]], root, "a", file).read_text().strip()
         for file in (
             "cpu.shares",
             "cpu.cfs_quota_us",
@@ -92,7 +92,7 @@ async def test_a_process_is_in_every_hierarchy_of_its_cell(real: CgroupBackend, 
 async def test_a_process_forked_within_a_cell_only_enters_its_leaf(real: CgroupBackend) -> None:
     prepare_cell(real)
     real.add_leaf(A, "_x1")
-    with real.entrance(A, "_init") as whole, real.entrance(A, "_x1", from_within=True) as inner:
+    with real.entry(A, "_init") as whole, real.entry(A, "_x1", from_within=True) as inner:
         assert len(inner.procs) < len(whole.procs)
     with running(real, A, "_x1", SLEEP, from_within=True) as process:
         assert real.pids(A, "_x1") == [process.pid]
@@ -138,7 +138,7 @@ async def test_a_leaf_that_somebody_made_threaded_is_still_listed_and_killed(
     hybrid: CgroupBackend, root: str
 ) -> None:
     prepare_cell(hybrid)
-    group = Path(places.MOUNTED.unified or "", root, "a")
+    group = Path(paths.MOUNTED.unified or "", root, "a")
     (group / "_init" / "cgroup.type").write_text("threaded")
     with stranger() as process:
         for place in (group, group / "_init"):
@@ -181,9 +181,9 @@ async def test_a_frozen_cell_uses_no_cpu_and_can_be_killed(real: CgroupBackend, 
 def is_frozen(cgroups: CgroupBackend, root: str) -> bool:
     if cgroups.kind == "legacy":
         return (
-            Path(places.MOUNTED.controllers["freezer"], root, "a", "freezer.state").read_text() == "FROZEN\n"
+            Path(paths.MOUNTED.controllers["freezer"], root, "a", "freezer.state").read_text() == "FROZEN\n"
         )
-    return "frozen 1\n" in Path(places.MOUNTED.unified or "", root, "a", "cgroup.events").read_text()
+    return "frozen 1\n" in Path(paths.MOUNTED.unified or "", root, "a", "cgroup.events").read_text()
 
 
 def test_emptiness_is_noticed_on_every_event_loop(real: CgroupBackend, runner: asyncio.Runner) -> None:
@@ -242,7 +242,7 @@ async def test_a_kill_for_memory_is_counted_in_its_cell_and_shows_in_the_usage_o
 async def test_a_cell_that_is_only_half_there_is_listed_and_can_be_made_anew(
     real: CgroupBackend, root: str
 ) -> None:
-    leftover = Path(places.MOUNTED.controllers["memory"], root, "a")
+    leftover = Path(paths.MOUNTED.controllers["memory"], root, "a")
     leftover.mkdir()
     (leftover / "memory.limit_in_bytes").write_text("1048576")
     assert real.cells() == [A]
@@ -258,7 +258,7 @@ async def test_a_cell_that_is_only_half_there_is_listed_and_can_be_made_anew(
 def test_a_group_that_somebody_else_uses_is_refused_and_left_as_it_is(
     hybrid: CgroupBackend, root: str
 ) -> None:
-    taken = Path(places.MOUNTED.controllers["memory"], root, "a")
+    taken = Path(paths.MOUNTED.controllers["memory"], root, "a")
     taken.mkdir()
     with stranger() as other:
         (taken / "cgroup.procs").write_text(str(other.pid))
@@ -267,11 +267,11 @@ def test_a_group_that_somebody_else_uses_is_refused_and_left_as_it_is(
         assert not hybrid.exists(A)
         assert (taken / "cgroup.procs").read_text().split() == [str(other.pid)]
     eventually_sync(lambda: not (taken / "cgroup.procs").read_text())
-    assert places.groups_of(root).count(str(taken)) == 1
+    assert paths.groups_of(root).count(str(taken)) == 1
 
 
 def test_a_root_group_with_strangers_in_it_is_not_used(hybrid: CgroupBackend, root: str) -> None:
-    home = Path(places.MOUNTED.unified or "", root)
+    home = Path(paths.MOUNTED.unified or "", root)
     with stranger() as other:
         (home / "cgroup.procs").write_text(str(other.pid))
         with pytest.raises(errors.Unavailable, match="not Skerry's"):

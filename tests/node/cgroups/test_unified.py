@@ -70,7 +70,7 @@ def test_a_cell_with_processes_in_its_own_group_is_refused_children(
 ) -> None:
     unified.create(A, FULL)
     fake.enter(f"/fake/{root}/a", PID)
-    with pytest.raises(errors.FailedPrecondition, match="processes sit in the group of cell a itself"):
+    with pytest.raises(errors.FailedPrecondition, match="processes are in the group of cell a itself"):
         unified.create(AB, CellLimits())
     assert unified.cells() == [A]
 
@@ -92,7 +92,7 @@ def test_io_is_welcome_and_not_needed(root: str) -> None:
 
 
 def test_cpus_that_the_kernel_would_take_and_ignore_are_refused(unified: CgroupBackend) -> None:
-    with pytest.raises(errors.Invalid, match=r"cpus 3-4 cannot be had.*only 0-3"):
+    with pytest.raises(errors.Invalid, match=r"cpus 3-4 are not available.*only 0-3"):
         unified.create(A, CellLimits(cpus="3-4"))
     assert unified.cells() == []
 
@@ -106,7 +106,7 @@ def test_a_value_that_the_kernel_did_not_keep_is_an_error(root: str) -> None:
     fake = Deaf()
     backend = detection.make_unified(fake, fake.mount, root)
     backend.prepare()
-    with pytest.raises(errors.Internal, match="did not keep memory: 33554432"):
+    with pytest.raises(errors.Internal, match="did not set memory: 33554432"):
         backend.create(A, FULL)
     assert backend.cells() == []
 

@@ -23,9 +23,9 @@ async def ground(tmp_path: Path, busybox: Path) -> AsyncIterator[Ground]:
     with machine(tmp_path):
         ground = Ground(tmp_path / "data", busybox)
         yield ground
-        left = ground.left()
+        leftovers = ground.leftovers()
         await ground.clear()
-        assert left == []
+        assert leftovers == []
 
 
 @pytest.fixture

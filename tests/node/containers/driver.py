@@ -17,7 +17,7 @@ from skerry.model.containers import NetworkMode
 from skerry.model.ports import PortMapping
 from skerry.model.resources import Gigabytes, Resources
 from skerry.node.containers.containers import Containers
-from tests.node.cells.driver import say
+from tests.node.cells.driver import send
 from tests.node.containers.real import Ground, spec
 from tests.support.drivers import Death
 
@@ -34,7 +34,7 @@ async def create(containers: Containers, name: str) -> None:
         reference = spec(name).image
         known = containers._deps.images.find(reference).id
         await containers.create(
-            spec(name, is_apart=True, shared_disk=1, resources=Resources(disk=Gigabytes(1))), image=known
+            spec(name, is_isolated=True, shared_disk=1, resources=Resources(disk=Gigabytes(1))), image=known
         )
         return
     number = name.lstrip("abcdefghijklmnopqrstuvwxyz")
@@ -68,7 +68,7 @@ async def remove(containers: Containers, name: str) -> None:
 async def main(folder: str, image: str, root: str, step: str = "", times: str = "0") -> None:
     ground = Ground(Path(folder), Path(image), root)
     async with ground.agent(Death(step, int(times))) as agent:
-        say(launcher=agent.launcher)
+        send(launcher=agent.launcher)
         for line in sys.stdin:
             await do(agent.containers, *json.loads(line))
-            say(done=True)
+            send(done=True)

@@ -83,17 +83,17 @@ class FakeQuotas:
                     raise FileNotFoundError(errno.ENOENT, "no such project")
                 data[:] = bytes(self.quotas.get(number, DiskQuota(version=1, flags=2, id=number)))
             case 0x5804:  # Q_XSETQLIM
-                asked = DiskQuota.from_buffer_copy(data)
-                assert (asked.version, asked.flags, asked.id) == (1, 2, number)
-                kept = self.quotas.setdefault(number, DiskQuota(version=1, flags=2, id=number))
-                if asked.fieldmask & 1 << 2:
-                    kept.blk_softlimit = asked.blk_softlimit
-                if asked.fieldmask & 1 << 3:
-                    kept.blk_hardlimit = asked.blk_hardlimit
-                if asked.fieldmask & 1 << 0:
-                    kept.ino_softlimit = asked.ino_softlimit
-                if asked.fieldmask & 1 << 1:
-                    kept.ino_hardlimit = asked.ino_hardlimit
-                assert not asked.fieldmask & ~0b1111
+                requested = DiskQuota.from_buffer_copy(data)
+                assert (requested.version, requested.flags, requested.id) == (1, 2, number)
+                stored = self.quotas.setdefault(number, DiskQuota(version=1, flags=2, id=number))
+                if requested.fieldmask & 1 << 2:
+                    stored.blk_softlimit = requested.blk_softlimit
+                if requested.fieldmask & 1 << 3:
+                    stored.blk_hardlimit = requested.blk_hardlimit
+                if requested.fieldmask & 1 << 0:
+                    stored.ino_softlimit = requested.ino_softlimit
+                if requested.fieldmask & 1 << 1:
+                    stored.ino_hardlimit = requested.ino_hardlimit
+                assert not requested.fieldmask & ~0b1111
             case _:
                 raise OSError(errno.EINVAL, "no such command")

@@ -184,7 +184,7 @@ class FakeCells:
     def is_whole(self, name: CellName) -> bool:
         return name in self._machine.cells and name not in self._machine.ungrouped
 
-    def own(self, path: str) -> CellName:
+    def own_cell_name(self, path: str) -> CellName:
         unmarked = self._machine.cells.get(CellName(path))
         is_ours = unmarked is not None and unmarked.owner is not None
         return CellName(path) if is_ours else own_name(path)
@@ -212,7 +212,7 @@ class FakeCells:
         )
         return self._machine.cells.get(cell.name) == cell and cell.name in self._machine.inits and not is_busy
 
-    async def rest(self, name: CellName) -> None:
+    async def end_idle_init(self, name: CellName) -> None:
         self._cell(name)
         await asyncio.sleep(0)
         self._machine.maybe_fail("rest")
@@ -276,7 +276,7 @@ class FakeCells:
         process = self._process(cell, name)
         await asyncio.sleep(0)
         if process.is_unkillable:
-            raise errors.Unavailable("processes were killed and do not die: 7; stop it again later")
+            raise errors.Unavailable("processes were killed and do not exit: 7; stop it again later")
         process.exit(signal=SIGKILL)
         assert process.state.exit is not None
         return process.state.exit
@@ -361,7 +361,7 @@ class FakeGuestImages:
 
     def __init__(self, images: FakeImages) -> None:
         self._images = images
-        self.asked: list[str] = []
+        self.requested: list[str] = []
         self.tidied: list[ImageId] = []
 
     async def ensure(
@@ -372,7 +372,7 @@ class FakeGuestImages:
         owner: str = "",
         on_progress: Callable[[PullProgress], None],
     ) -> Image:
-        self.asked.append(reference)
+        self.requested.append(reference)
         return await self._images.ensure(reference, access=access, owner=owner, on_progress=on_progress)
 
     def tidy(self, image: ImageId) -> None:
@@ -390,7 +390,7 @@ class FakeNetwork:
         owner: str,
         ports: Sequence[PortMapping] = (),
         *,
-        is_apart: bool = False,
+        is_isolated: bool = False,
         policy: NetworkPolicy = OPEN_POLICY,
     ) -> Attachment:
         await asyncio.sleep(0)
@@ -409,8 +409,8 @@ class FakeNetwork:
             24,
             "10.0.0.1",
             tuple(ports),
-            is_apart,
-            users=UserNamespace(f"/users/{number}", number * 65_536) if is_apart else None,
+            is_isolated,
+            users=UserNamespace(f"/users/{number}", number * 65_536) if is_isolated else None,
             policy=policy,
         )
         self._machine.attached[owner] = attachment
@@ -504,7 +504,7 @@ class FakeDisks:
     def __init__(self, machine: Machine, kind: DiskLimitKind = DiskLimitKind.FILE_SYSTEM) -> None:
         self._machine = machine
         self.kind = kind
-        self.why_measured = "there are no loop devices"
+        self.no_images_reason = "there are no loop devices"
         self.given_back: list[Path] = []
         self.opened_in: set[str] = set()  # names of threads
         self.shared: dict[SharedDisk, set[str]] = {}
@@ -533,16 +533,16 @@ class FakeDisks:
     def used(self, layer: Path) -> int:
         return self._machine.used.get(layer, 0)
 
-    def used_together(self, name: str) -> int:
+    def shared_usage(self, name: str) -> int:
         layers = {
             member for shared, members in self.shared.items() if shared.name == name for member in members
         }
         return sum(size for layer, size in self._machine.used.items() if layer.parent.name in layers)
 
-    def give_back(self, layer: Path, limit_bytes: int | None, shared: SharedDisk | None = None) -> None:
+    def discard_unused(self, layer: Path, limit_bytes: int | None, shared: SharedDisk | None = None) -> None:
         self.given_back.append(layer)
 
-    def leave(self, layer: Path, shared: SharedDisk) -> None:
+    def remove_shared(self, layer: Path, shared: SharedDisk) -> None:
         members = self.shared.pop(shared, set()) - {layer.parent.name}  # the last may have gone already
         if members:
             self.shared[shared] = members

@@ -53,7 +53,7 @@ class Node:
             overlays=self.overlays,  # type: ignore[arg-type]
             disks=self.disks,  # type: ignore[arg-type]
             users=FakeUserNamespaces(),  # type: ignore[arg-type]
-            **({"reached": self.steps.append} | more),
+            **({"failpoint": self.steps.append} | more),
         )
         containers = await Containers(parts).open()
         self.agents.append(containers)
@@ -80,7 +80,7 @@ class Node:
         for path in self.folder.glob("*/container.json"):
             unmark_record(path, has_owners=has_owners)
 
-    def left(self) -> list[str]:
+    def leftovers(self) -> list[str]:
         """Everything there is of any container."""
         return [
             *self.machine.held(),

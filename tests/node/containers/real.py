@@ -30,6 +30,7 @@ from skerry.node.containers.records import ContainerRecords
 from skerry.node.containers.runtimes import find_runtime
 from skerry.node.containers.state import ContainerDeps
 from skerry.node.containers.writable_layers import WritableLayers
+from skerry.node.devices.device_catalog import DeviceCatalog
 from skerry.node.images.image_catalog import NameRecord
 from skerry.node.images.images import Images
 from skerry.node.launcher.child.cell_root import HostView
@@ -37,6 +38,8 @@ from skerry.node.launcher.client import LauncherClient
 from skerry.node.layers.unpacker_client import LayerUnpacker
 from skerry.node.network.network import Network
 from skerry.node.user_namespaces import UserNamespaces
+from skerry.node.volumes.store import VolumeStore
+from skerry.node.volumes.volumes import NodeVolumes
 from tests.node.cells import real as cells_real
 from tests.node.network import machines
 
@@ -57,6 +60,7 @@ class Agent:
     network: Network
     containers: Containers
     launcher: int
+    volumes: NodeVolumes
 
 
 def make_image(folder: Path) -> Path:
@@ -97,6 +101,9 @@ async def have_image(images: Images, folder: Path) -> None:
     await images._catalogue.name(NameRecord(Ground.reference, image.id, ""))
 
 
+VOLUME_GB = 32 * 1024**2  # bytes in a gigabyte of a volume, here
+
+
 class Ground:
     """A machine and the data folder of its agent, which may be opened again and again."""
 
@@ -114,7 +121,7 @@ class Ground:
 
     @contextlib.asynccontextmanager
     async def agent(
-        self, reached: Callable[[str], None] = lambda step: None, *, has_userns: bool = True
+        self, failpoint: Callable[[str], None] = lambda step: None, *, has_userns: bool = True
     ) -> AsyncIterator[Agent]:
         clock = SystemClock()
         top = self.folder / "containers"
@@ -129,7 +136,7 @@ class Ground:
                 self.settings,
                 clock,
                 boot=self.boot,
-                reached=lambda step: reached(f"cells.{step}"),
+                failpoint=lambda step: failpoint(f"cells.{step}"),
             )
             undo.push_async_callback(cells.close)
             network = await Network(
@@ -138,8 +145,8 @@ class Ground:
                 clock,
                 key=KEY,
                 boot=self.boot,
-                users=self._users("network", reached) if has_userns else None,
-                reached=lambda step: reached(f"network.{step}"),
+                users=self._users("network", failpoint) if has_userns else None,
+                failpoint=lambda step: failpoint(f"network.{step}"),
             ).open()
             undo.push_async_callback(network.close)
             runtime = await find_runtime("", top, cgroup_root=self.root, boot_id=self.boot)
@@ -152,6 +159,10 @@ class Ground:
             )
             undo.push_async_callback(images.close)
             await have_image(images, self.image)
+            store = VolumeStore(self.folder / "volumes", now=clock.now, bytes_per_gb=VOLUME_GB)
+            store.open()
+            volumes = NodeVolumes(store)
+            undo.push_async_callback(volumes.close)
             parts = ContainerDeps(
                 ContainerRecords(top),
                 cells,
@@ -163,8 +174,10 @@ class Ground:
                 self.settings,
                 clock,
                 boot=self.boot,
-                users=self._users("containers", reached) if has_userns else None,
-                reached=reached,
+                devices=DeviceCatalog([self.folder / "cdi"]).open(),
+                users=self._users("containers", failpoint) if has_userns else None,
+                volumes=volumes,
+                failpoint=failpoint,
             )
             containers = await Containers(parts).open()
             undo.push_async_callback(containers.close)
@@ -172,10 +185,10 @@ class Ground:
             loops.forever("cells", cells.run)
             loops.forever("network", network.run)
             loops.forever("containers", containers.run)
-            yield Agent(cells, images, network, containers, launcher.pid)
+            yield Agent(cells, images, network, containers, launcher.pid, volumes)
 
-    def _users(self, part: str, reached: Callable[[str], None]) -> UserNamespaces:
-        return UserNamespaces(f"{self.root}-{part}", reached=lambda step: reached(f"{part}.{step}"))
+    def _users(self, part: str, failpoint: Callable[[str], None]) -> UserNamespaces:
+        return UserNamespaces(f"{self.root}-{part}", failpoint=lambda step: failpoint(f"{part}.{step}"))
 
     def ranges(self) -> list[Path]:
         """Folders of ranges of ids that somebody here has claimed."""
@@ -186,7 +199,7 @@ class Ground:
         ours = (self.folder, *self.ranges())
         return [point for point in reversed(points) if any(point.is_relative_to(place) for place in ours)]
 
-    def left(self) -> list[str]:
+    def leftovers(self) -> list[str]:
         """Everything there is of any container: processes, groups, mounts, links, rules and files."""
         cells = cells_real.Ground.__new__(cells_real.Ground)
         cells.root, cells.folder = self.root, self.folder / "cells"
@@ -199,7 +212,7 @@ class Ground:
             *self.ranges(),
         ]
         return [
-            *cells.left(),
+            *cells.leftovers(),
             *(f"mount {path}" for path in self.mounts()),
             *(f"loop device of {path}" for path in stuck_loops(self.folder)),
             *(f"link {name}" for name in links()),

@@ -26,7 +26,7 @@ from skerry.node.containers.adoption import (
     plan,
 )
 from skerry.node.containers.records import ContainerRecord, RunRecord, StoredContainer
-from skerry.node.containers.run_teardown import NOBODY_KNOWS
+from skerry.node.containers.run_teardown import CELL_FREED
 from tests.node.containers.nodes import Node, running, spec
 from tests.support.waiting import eventually
 
@@ -49,8 +49,8 @@ def cell(
     how: ExitStatus | None = None, name: str = "web", *, main: bool = True, own: bool = True
 ) -> CellView:
     state = ExecutableState(ExecutableName("main"), own_name(name), "serve", "", 7, 2.0, how)
-    made = Cell(own_name(name), isolates_processes=not own, owner=CellOwner.CONTAINER)
-    return CellView(made, 61184, 1.0, False, (state,) if main else ())
+    created = Cell(own_name(name), isolates_processes=not own, owner=CellOwner.CONTAINER)
+    return CellView(created, 61184, 1.0, False, (state,) if main else ())
 
 
 def decide(
@@ -64,84 +64,84 @@ def test_nothing_found_is_nothing_to_do() -> None:
 
 
 def test_what_runs_goes_on() -> None:
-    (kept,) = decide(found(run=RUN), cell()).kept
-    assert kept.is_running
-    assert (kept.run, kept.has_leftovers, kept.must_end) == (RUN, False, "")
+    (stored,) = decide(found(run=RUN), cell()).adopted
+    assert stored.is_running
+    assert (stored.run, stored.has_leftovers, stored.must_end) == (RUN, False, "")
 
 
 def test_a_start_that_only_the_cell_knows_of_goes_on() -> None:
-    (kept,) = decide(found(), cell()).kept
-    assert kept.is_running
-    assert kept.run == RUN
+    (stored,) = decide(found(), cell()).adopted
+    assert stored.is_running
+    assert stored.run == RUN
 
 
 def test_a_start_that_only_the_cell_knows_of_is_not_the_one_that_ended_before() -> None:
     before = RunRecord("this", 1.5, ENDED, True, "disk")
-    (kept,) = decide(found(run=before), cell()).kept
-    assert (kept.is_running, kept.run) == (True, RUN)
+    (stored,) = decide(found(run=before), cell()).adopted
+    assert (stored.is_running, stored.run) == (True, RUN)
 
 
 def test_what_runs_without_the_address_it_should_have_must_end() -> None:
-    (kept,) = decide(found(run=RUN), cell(), frozenset()).kept
-    assert (kept.is_running, kept.must_end) == (True, NETWORK_LOST)
+    (stored,) = decide(found(run=RUN), cell(), frozenset()).adopted
+    assert (stored.is_running, stored.must_end) == (True, NETWORK_LOST)
     alone = found(run=RUN, record=record(network=NetworkMode.NONE))
-    (kept,) = decide(alone, cell(), frozenset()).kept
-    assert kept.must_end == ""
+    (stored,) = decide(alone, cell(), frozenset()).adopted
+    assert stored.must_end == ""
 
 
 def test_an_end_that_nobody_saw_is_the_cells_word() -> None:
-    (kept,) = decide(found(run=RUN), cell(ENDED)).kept
-    assert not kept.is_running
-    assert kept.has_leftovers
-    assert kept.run == RunRecord("this", 2.0, ENDED, has_ended=True)
+    (stored,) = decide(found(run=RUN), cell(ENDED)).adopted
+    assert not stored.is_running
+    assert stored.has_leftovers
+    assert stored.run == RunRecord("this", 2.0, ENDED, has_ended=True)
 
 
 def test_an_end_that_was_written_down_keeps_its_reason() -> None:
     run = RunRecord("this", 2.0, ENDED, True, "it wrote too much")
-    (kept,) = decide(found(run=run), cell(ENDED), frozenset()).kept
-    assert (kept.run, kept.has_leftovers) == (run, False)
+    (stored,) = decide(found(run=run), cell(ENDED), frozenset()).adopted
+    assert (stored.run, stored.has_leftovers) == (run, False)
 
 
 def test_what_ran_in_another_boot_was_ended_by_that() -> None:
-    (kept,) = decide(found(run=RUN), None, frozenset(), "another").kept
-    assert kept.run == RunRecord("this", 2.0, None, True, REBOOTED)
+    (stored,) = decide(found(run=RUN), None, frozenset(), "another").adopted
+    assert stored.run == RunRecord("this", 2.0, None, True, REBOOTED)
 
 
 def test_what_had_ended_in_another_boot_ended_as_it_did() -> None:
     run = RunRecord("this", 2.0, ENDED, True)
-    (kept,) = decide(found(run=run), None, frozenset(), "another").kept
-    assert kept.run == run
+    (stored,) = decide(found(run=run), None, frozenset(), "another").adopted
+    assert stored.run == run
 
 
 def test_what_ran_in_a_cell_that_is_gone_has_ended_and_nobody_knows_how() -> None:
-    (kept,) = decide(found(run=RUN), None).kept
-    assert kept.run == RunRecord("this", 2.0, None, True, NOBODY_KNOWS)
-    assert kept.has_leftovers
+    (stored,) = decide(found(run=RUN), None).adopted
+    assert stored.run == RunRecord("this", 2.0, None, True, CELL_FREED)
+    assert stored.has_leftovers
 
 
 def test_what_was_never_started_is_only_listed() -> None:
-    (kept,) = decide(found(), cell(main=False), frozenset()).kept
-    assert (kept.run, kept.is_running, kept.has_leftovers) == (None, False, False)
+    (stored,) = decide(found(), cell(main=False), frozenset()).adopted
+    assert (stored.run, stored.is_running, stored.has_leftovers) == (None, False, False)
 
 
 def test_a_start_that_did_not_come_to_a_process_is_undone() -> None:
-    (kept,) = decide(found(), cell(main=False)).kept
-    assert (kept.run, kept.has_leftovers) == (None, True)
+    (stored,) = decide(found(), cell(main=False)).adopted
+    assert (stored.run, stored.has_leftovers) == (None, True)
 
 
 def test_somebody_elses_cell_says_nothing() -> None:
-    (kept,) = decide(found(run=RUN), cell(own=False)).kept
-    assert not kept.is_running
+    (stored,) = decide(found(run=RUN), cell(own=False)).adopted
+    assert not stored.is_running
 
 
 def test_a_removal_that_was_begun_is_finished() -> None:
     decision = decide(found(is_removing=True), cell())
-    assert (decision.kept, [each.name for each in decision.removed]) == ((), ["web"])
+    assert (decision.adopted, [each.name for each in decision.removed]) == ((), ["web"])
 
 
 def test_what_belongs_to_no_container_goes() -> None:
     decision = plan([found("half", record=None), found("web")], {}, {"ghost", "web"}, set(), "this")
-    assert decision.strays == ("ghost", "half")
+    assert decision.orphans == ("ghost", "half")
 
 
 runs = st.one_of(
@@ -170,14 +170,14 @@ def test_every_name_has_exactly_one_fate_and_what_does_not_run_holds_nothing(
     ]
     views = {name: cell(ENDED if kind is None else None, name) for name, kind in cells.items()}
     decision = plan(every, views, held | attached, attached, "this")
-    fates = [kept.name for kept in decision.kept]
+    fates = [stored.name for stored in decision.adopted]
     fates += [each.name for each in decision.removed]
-    fates += decision.strays
+    fates += decision.orphans
     assert sorted(fates) == sorted(records.keys() | held | attached)
-    for kept in decision.kept:
-        assert kept.is_running or kept.has_leftovers == (kept.name in held | attached)
-        assert kept.is_running or kept.run is None or kept.run.has_ended
-        assert not kept.is_running or (kept.run is not None and not kept.run.has_ended)
+    for stored in decision.adopted:
+        assert stored.is_running or stored.has_leftovers == (stored.name in held | attached)
+        assert stored.is_running or stored.run is None or stored.run.has_ended
+        assert not stored.is_running or (stored.run is not None and not stored.run.has_ended)
 
 
 async def test_containers_go_on_without_the_agent(node: Node) -> None:
@@ -208,7 +208,7 @@ async def test_containers_go_on_without_the_agent(node: Node) -> None:
     assert (await waiting).code == 9
     for name in now:
         await containers.remove(name)
-    assert node.left() == []
+    assert node.leftovers() == []
 
 
 async def test_after_a_reboot_containers_are_listed_and_can_be_started_again(node: Node) -> None:
@@ -219,8 +219,8 @@ async def test_after_a_reboot_containers_are_listed_and_can_be_started_again(nod
     await node.leave()
     node.reboot()
     containers = await node.agent()
-    made, ran = containers.list()
-    assert (made.state, made.reason) == (ContainerState.CREATED, "")
+    created, ran = containers.list()
+    assert (created.state, created.reason) == (ContainerState.CREATED, "")
     assert (ran.state, ran.exit, ran.reason) == (ContainerState.EXITED, None, REBOOTED)
     with pytest.raises(errors.FailedPrecondition, match="restarted"):
         await containers.wait("ran")
@@ -229,7 +229,7 @@ async def test_after_a_reboot_containers_are_listed_and_can_be_started_again(nod
     assert (await containers.start("ran")).state is ContainerState.RUNNING
     await containers.remove("ran", force=True)
     await containers.remove("made")
-    assert node.left() == []
+    assert node.leftovers() == []
 
 
 async def test_what_lost_its_network_is_killed_and_says_so(node: Node) -> None:
@@ -270,7 +270,7 @@ async def test_a_removal_that_cannot_be_finished_stays_listed(node: Node) -> Non
     assert containers.get("web").state is ContainerState.REMOVING
     assert node.machine.claims.keys() == {"web"}
     await containers.remove("web")
-    assert node.left() == []
+    assert node.leftovers() == []
 
 
 async def test_what_a_crash_left_half_made_or_half_removed_goes(node: Node) -> None:
@@ -284,7 +284,7 @@ async def test_what_a_crash_left_half_made_or_half_removed_goes(node: Node) -> N
     node.machine.claims.clear()
     containers = await node.agent()
     assert containers.list() == []
-    assert node.left() == []
+    assert node.leftovers() == []
 
 
 async def test_a_mark_of_a_cell_that_is_somebody_elses_harms_nobody(node: Node) -> None:
@@ -320,7 +320,7 @@ STEPS = [
 async def test_the_steps_are_all_there_are(node: Node) -> None:
     containers = await node.agent()
     await containers.create(spec(ports=(PortMapping(8080, 80),)))
-    await containers.create(spec("strange", is_apart=True, inside="lent"))
+    await containers.create(spec("strange", is_isolated=True, inside="lent"))
     await containers.start("web")
     for name in ("web", "strange"):
         await containers.remove(name, force=True)
@@ -359,13 +359,13 @@ async def test_what_cannot_be_put_right_keeps_no_agent_from_starting(node: Node,
     containers = await node.agent()
     assert containers.get("web").state is ContainerState.EXITED
     await containers.remove("web")
-    assert node.left() == []
+    assert node.leftovers() == []
 
 
 async def test_a_stranger_s_container_of_a_version_without_user_namespaces_is_killed(node: Node) -> None:
     containers = await node.agent()
     for name in ("old", "new"):
-        await containers.create(spec(name, is_apart=True, inside="lent"))
+        await containers.create(spec(name, is_isolated=True, inside="lent"))
         await containers.start(name)
     await node.leave()
     node.machine.attached["old"] = msgspec.structs.replace(node.machine.attached["old"], users=None)
@@ -408,7 +408,7 @@ async def test_what_a_version_before_marked_names_started_goes_on_and_is_renamed
     containers = await node.agent()
     assert containers.get("web").state is ContainerState.RUNNING
     await containers.remove("web", force=True)
-    assert node.left() == []
+    assert node.leftovers() == []
 
 
 @pytest.mark.parametrize("has_owners", [True, False])
@@ -418,7 +418,7 @@ async def test_what_a_version_before_marked_names_made_can_be_removed(node: Node
     node.downgrade(has_owners=has_owners)
     containers = await node.agent()
     await containers.remove("web", force=True)
-    assert node.left() == []
+    assert node.leftovers() == []
 
 
 async def test_after_a_reboot_into_marked_names_a_cell_of_a_client_is_in_no_way(node: Node) -> None:

@@ -30,14 +30,14 @@ ACTS: dict[str, Callable[[ClientContainers], Awaitable[object]]] = {
 
 @pytest.mark.parametrize("act", ACTS)
 @pytest.mark.parametrize(
-    ("kind", "says"),
-    [({"inside": "functions"}, "skerry fn"), ({"inside": "m-1", "is_apart": True}, "only its buyer")],
+    ("kind", "message"),
+    [({"inside": "functions"}, "skerry fn"), ({"inside": "m-1", "is_isolated": True}, "only its buyer")],
 )
 async def test_containers_of_functions_and_of_buyers_are_out_of_a_clients_reach(
-    node: Node, act: str, kind: dict[str, Any], says: str
+    node: Node, act: str, kind: dict[str, Any], message: str
 ) -> None:
     containers = await running(node, **kind)
-    with pytest.raises(errors.FailedPrecondition, match=says):
+    with pytest.raises(errors.FailedPrecondition, match=message):
         await ACTS[act](ClientContainers(containers))
     assert containers.get("web").state is ContainerState.RUNNING
 

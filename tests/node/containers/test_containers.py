@@ -52,7 +52,7 @@ async def test_a_container_may_be_inside_another_cell_and_is_found_there_by_the_
     containers = await node.agent()
     assert containers.get("web").state is ContainerState.RUNNING
     await containers.remove("web", force=True)
-    assert node.left() == []
+    assert node.leftovers() == []
     with pytest.raises(errors.Invalid):
         spec(inside="../functions")
 
@@ -60,18 +60,18 @@ async def test_a_container_may_be_inside_another_cell_and_is_found_there_by_the_
 async def test_a_stranger_s_container_is_attached_apart_and_its_image_asked_for_as_by_a_stranger(
     node: Node,
 ) -> None:
-    containers = await running(node, is_apart=True)
-    assert node.machine.attached["web"].is_apart
-    assert node.images.guests.asked == ["web:1"]
+    containers = await running(node, is_isolated=True)
+    assert node.machine.attached["web"].is_isolated
+    assert node.images.guests.requested == ["web:1"]
     image = containers.get("web").image
     await node.leave()
     containers = await node.agent()  # what it is outlives the agent
     await containers.remove("web", force=True)
     assert node.images.guests.tidied == [image]
-    assert node.left() == []
+    assert node.leftovers() == []
     # One whose image was chosen before is made of that.
-    await containers.create(spec(is_apart=True), image=image)
-    assert node.images.guests.asked == ["web:1"]
+    await containers.create(spec(is_isolated=True), image=image)
+    assert node.images.guests.requested == ["web:1"]
 
 
 async def test_what_is_not_asked_for_has_no_limit_but_processes_do(node: Node) -> None:
@@ -180,7 +180,7 @@ async def test_a_stopped_container_starts_again_with_what_it_wrote(node: Node) -
 
 async def test_a_container_that_runs_cannot_be_started_or_removed(node: Node) -> None:
     containers = await running(node)
-    with pytest.raises(errors.FailedPrecondition, match="runs already"):
+    with pytest.raises(errors.FailedPrecondition, match="is already running"):
         await containers.start("web")
     with pytest.raises(errors.FailedPrecondition, match="stop it first"):
         await containers.remove("web")
@@ -192,7 +192,7 @@ async def test_removal_leaves_nothing(node: Node) -> None:
     await containers.stop("web")
     await containers.remove("web")
     assert containers.list() == []
-    assert node.left() == []
+    assert node.leftovers() == []
     await containers.create(spec())  # the name is free
 
 
@@ -201,7 +201,7 @@ async def test_a_forced_removal_stops_first(node: Node) -> None:
     main = node.machine.main("web")
     await containers.remove("web", force=True)
     assert main.signals == [SIGTERM]
-    assert node.left() == []
+    assert node.leftovers() == []
 
 
 async def test_a_name_is_taken_by_a_container_and_not_by_a_cell_of_a_client(node: Node) -> None:
@@ -244,7 +244,7 @@ async def test_what_was_never_started_has_no_end(node: Node) -> None:
 
 
 @pytest.mark.parametrize(
-    ("more", "match"), [({"image": "nope"}, "pull it"), ({"image": "empty"}, "what to run")]
+    ("more", "match"), [({"image": "nope"}, "pull it"), ({"image": "empty"}, "has no command")]
 )
 async def test_a_container_that_cannot_be_made_leaves_nothing(
     node: Node, more: dict[str, str], match: str
@@ -253,7 +253,7 @@ async def test_a_container_that_cannot_be_made_leaves_nothing(
     containers = await node.agent()
     with pytest.raises(errors.SkerryError, match=match):
         await containers.create(spec(**more))
-    assert node.left() == []
+    assert node.leftovers() == []
 
 
 async def test_a_cell_that_cannot_be_had_leaves_nothing(node: Node) -> None:
@@ -261,19 +261,19 @@ async def test_a_cell_that_cannot_be_had_leaves_nothing(node: Node) -> None:
     node.machine.failing["allocate"] = errors.ResourcesExhausted("this node has its 64 cells")
     with pytest.raises(errors.ResourcesExhausted):
         await containers.create(spec())
-    assert node.left() == []
+    assert node.leftovers() == []
 
 
 async def test_a_caller_that_goes_while_the_image_is_pulled_leaves_nothing(node: Node) -> None:
     containers = await node.agent()
     node.images.gate = asyncio.Event()
-    told: list[object] = []
-    creating = asyncio.create_task(containers.create(spec(), on_progress=told.append))
-    await eventually(lambda: told)
+    reported: list[object] = []
+    creating = asyncio.create_task(containers.create(spec(), on_progress=reported.append))
+    await eventually(lambda: reported)
     creating.cancel()
     with pytest.raises(asyncio.CancelledError):
         await creating
-    assert node.left() == []
+    assert node.leftovers() == []
     node.images.gate = None
     await containers.create(spec())
 
@@ -283,7 +283,7 @@ async def test_a_caller_that_goes_later_does_not_leave_it_half_done(node: Node) 
         if step == "start.attached":
             starting.cancel()
 
-    containers = await node.agent(reached=go)
+    containers = await node.agent(failpoint=go)
     await containers.create(spec())
     starting = asyncio.create_task(containers.start("web"))
     with pytest.raises(asyncio.CancelledError):
@@ -319,7 +319,7 @@ async def test_an_image_that_is_gone_is_said_to_be(node: Node) -> None:
     containers = await node.agent()
     await containers.create(spec())
     node.machine.images.clear()
-    with pytest.raises(errors.FailedPrecondition, match="image of container 'web' is gone"):
+    with pytest.raises(errors.FailedPrecondition, match="image of container 'web' is no longer on this node"):
         await containers.start("web")
 
 
@@ -330,7 +330,7 @@ async def test_what_cannot_be_given_back_at_once_is_given_back_later(node: Node,
     await containers.stop("web")
     assert containers.get("web").state is ContainerState.EXITED
     assert len(node.machine.held()) + len(list(node.machine.runtime_folder.iterdir())) > 3
-    await containers._maintenance.look()
+    await containers._maintenance.check()
     assert sorted(node.machine.held())[:2] == ["cell @web", "claim of web"]
     assert (node.machine.attached, node.machine.mounts) == ({}, set())
     assert list(node.machine.runtime_folder.iterdir()) == []
@@ -346,7 +346,7 @@ async def test_a_removal_that_cannot_be_finished_can_be_repeated(node: Node) -> 
     with pytest.raises(errors.FailedPrecondition, match="remove it again"):
         await containers.start("web")
     await containers.remove("web")
-    assert node.left() == []
+    assert node.leftovers() == []
 
 
 async def test_nothing_is_removed_through_a_mount(node: Node) -> None:
@@ -364,7 +364,7 @@ async def test_nothing_is_removed_through_a_mount(node: Node) -> None:
 async def test_what_does_not_die_keeps_what_it_has(node: Node) -> None:
     containers = await running(node)
     node.machine.main("web").is_unkillable = True
-    with pytest.raises(errors.Unavailable, match="do not die"):
+    with pytest.raises(errors.Unavailable, match="do not exit"):
         await containers.stop("web", grace_s=0)
     assert containers.get("web").state is ContainerState.RUNNING
     assert node.machine.attached.keys() == {"web"}
@@ -405,23 +405,23 @@ async def test_an_end_that_the_disk_refuses_to_record_is_told_and_recorded_later
         assert (await containers.wait("web")).code == 7
     record = node.folder / "web" / "run.json"
     assert not json.loads(record.read_text())["has_ended"]
-    await containers._maintenance.look()
+    await containers._maintenance.check()
     assert json.loads(record.read_text())["exit"]["code"] == 7
 
 
 async def test_an_end_of_which_nobody_knows_how_is_told_as_that_until_its_record_comes(node: Node) -> None:
     containers = await running(node)
     node.machine.main("web").exit()
-    with pytest.raises(errors.FailedPrecondition, match="how is not known"):
+    with pytest.raises(errors.FailedPrecondition, match="exit status is unknown"):
         await containers.wait("web")
     view = containers.get("web")
     assert (view.state, view.exit) == (ContainerState.EXITED, None)
     assert "disk" in view.reason
-    await containers._maintenance.look()
+    await containers._maintenance.check()
     assert containers.get("web") == view
     process = node.machine.main("web")
     process.state = msgspec.structs.replace(process.state, exit=ExitStatus(at=5.0, code=3))
-    await containers._maintenance.look()
+    await containers._maintenance.check()
     view = containers.get("web")
     assert (view.exit, view.reason) == (ExitStatus(at=5.0, code=3), "")
 
@@ -450,17 +450,17 @@ def refused(*_: object) -> None:
 async def test_what_has_ended_gives_its_init_back_after_a_while(node: Node) -> None:
     containers = await running(node)
     node.machine.clock.advance(100)
-    await containers._maintenance.look()
+    await containers._maintenance.check()
     assert node.machine.inits == {"@web"}, "it runs"
     node.machine.clock.advance(-100)
     await containers.stop("web")
     ended = containers.get("web")
-    await containers._maintenance.look()
+    await containers._maintenance.check()
     assert node.machine.inits == {"@web"}, "it may be started again at once"
     node.machine.clock.advance(100)
     node.machine.failing["rest"] = errors.Unavailable("it does not die")
     for _ in range(3):
-        await containers._maintenance.look()
+        await containers._maintenance.check()
     assert node.machine.inits == set()
     assert containers.get("web") == ended
     await containers.start("web")
@@ -474,7 +474,7 @@ async def test_the_init_of_a_cell_that_is_somebody_elses_is_left_alone(node: Nod
         own_name("web"), isolates_network=True, owner=CellOwner.CONTRACT
     )
     node.machine.clock.advance(100)
-    await containers._maintenance.look()
+    await containers._maintenance.check()
     assert node.machine.inits == {"@web"}
 
 
@@ -506,7 +506,7 @@ async def test_a_command_runs_in_a_container_that_is_up(node: Node) -> None:
 @pytest.mark.parametrize("arguments", [(), ("a\0b",)])
 async def test_a_command_that_is_none_is_refused(node: Node, arguments: tuple[str, ...]) -> None:
     containers = await running(node)
-    with pytest.raises(errors.Invalid, match="program to run"):
+    with pytest.raises(errors.Invalid, match="must name a program"):
         await containers.exec("web", arguments, stdio=(0, 0, 0))
 
 
@@ -521,7 +521,7 @@ async def test_a_start_that_cannot_be_written_down_is_undone(node: Node) -> None
     containers = await node.agent()
     await containers.create(spec())
     (node.folder / "web" / ".run.json.new").mkdir()  # in the way of the record
-    with pytest.raises(errors.Unavailable, match="cannot keep the state"):
+    with pytest.raises(errors.Unavailable, match="cannot store the state"):
         await containers.start("web")
     assert containers.get("web").state is ContainerState.CREATED
     assert sorted(node.machine.held()) == ["cell @web", "claim of web"]

@@ -13,7 +13,7 @@ import pytest
 
 from skerry.model.resources import Gigabytes, Resources
 from skerry.node.containers import disk_image_pool, state
-from skerry.node.containers.disk_image_pool import READY, DiskImagePool
+from skerry.node.containers.disk_image_pool import PER_SIZE, DiskImagePool
 from skerry.node.containers.disk_images import SMALLEST, DiskImages
 from skerry.node.containers.writable_layers import DiskLimitKind, OpenLayer, WritableLayers
 from skerry.node.kernel import thread_syscalls
@@ -78,9 +78,9 @@ def test_one_that_is_taken_is_a_file_system_of_that_size_under_the_name_that_was
     assert not pool.take(image, SMALLEST, place), "nobody has wanted one before"
     assert (image.exists(), os.path.ismount(place)) == (False, False)
     pool.refill()
-    assert pool.count == READY
+    assert pool.count == PER_SIZE
     assert pool.take(image, SMALLEST, place)
-    assert pool.count == READY - 1
+    assert pool.count == PER_SIZE - 1
     status = os.statvfs(place)
     (place / "file").write_text("content")
     thread_syscalls.unmount(str(place))
@@ -113,7 +113,7 @@ def test_only_the_sizes_that_were_wanted_last_are_kept_ready(
         for path in tmp_path.glob("image"):
             thread_syscalls.unmount(str(place))
             path.unlink()
-    assert pool.count == 2 * READY
+    assert pool.count == 2 * PER_SIZE
     assert not pool.take(tmp_path / "image", SMALLEST + MB, place), "of another size there is none"
 
 
@@ -122,7 +122,7 @@ def test_none_is_left_and_none_is_made_after_the_end(
 ) -> None:
     pool.take(tmp_path / "image", SMALLEST, place)
     pool.refill()
-    assert len(loops(tmp_path)) == READY
+    assert len(loops(tmp_path)) == PER_SIZE
     pool.close()
     eventually_sync(lambda: loops(tmp_path) == [])
     pool.refill()
@@ -135,7 +135,7 @@ def test_an_agent_that_is_killed_leaves_neither_mounts_nor_devices_nor_after_the
     died = subprocess.run([sys.executable, "-c", KILLED, str(tmp_path)])
     assert died.returncode == -signal.SIGKILL
     eventually_sync(lambda: loops(tmp_path) == [])
-    assert len(list((tmp_path / "systems" / "templates" / "spares").iterdir())) == READY
+    assert len(list((tmp_path / "systems" / "templates" / "spares").iterdir())) == PER_SIZE
     images = DiskImages(tmp_path / "systems")
     assert list(images.spares.iterdir()) == []
     images.close()
@@ -172,10 +172,10 @@ async def test_a_start_with_a_limit_takes_one_and_the_next_is_made_after_it(
     assert spares is not None
     for number in range(3):
         ready = {path.stat().st_ino for path in spares._images.spares.iterdir()}
-        assert len(ready) == (READY if number else 0)
+        assert len(ready) == (PER_SIZE if number else 0)
         await agent.containers.create(
             spec(f"web{number}", "sleep", "60", resources=Resources(disk=Gigabytes(1))), starts=True
         )
-        [image] = agent.containers._deps.records.place(f"web{number}").folder.glob("layer.*.ext4")
+        [image] = agent.containers._deps.records.paths(f"web{number}").folder.glob("layer.*.ext4")
         assert (image.stat().st_ino in ready) == bool(number)
-        await eventually(lambda: spares.count == READY)
+        await eventually(lambda: spares.count == PER_SIZE)

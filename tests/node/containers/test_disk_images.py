@@ -30,10 +30,10 @@ def folder(tmp_path: Path) -> Iterator[Path]:
     """Where nothing is mounted in the end."""
     yield tmp_path
     overlays = Overlays(tmp_path, "boot")
-    left = overlays.mounted()
-    for point in left:
+    leftovers = overlays.mounted()
+    for point in leftovers:
         overlays.unmount(point)
-    assert left == []
+    assert leftovers == []
     assert stuck_loops(tmp_path) == []
 
 
@@ -54,7 +54,7 @@ def place(folder: Path) -> Path:
 
 class TestFileSystems:
     def test_work_here(self, systems: DiskImages) -> None:
-        assert systems.why_not() == ""
+        assert systems.probe_failure() == ""
 
     @pytest.mark.parametrize("size", [SMALLEST, 100 * MB + 4097, GB, 300 * GB])
     def test_have_the_size_that_was_asked_nearly_all_of_it_to_write_to(
@@ -120,12 +120,12 @@ class TestFileSystems:
         image = folder / "image"
         systems.ensure(image, GB)
         systems.mount(image, place)
-        assert not disk_images.give_back(image, place)
+        assert not disk_images.discard_unused(image, place)
         (place / "file").write_bytes(os.urandom(100 * MB))
         os.sync()
         assert disk_images.measure_file(image) > 100 * MB
         (place / "file").unlink()
-        assert disk_images.give_back(image, place)
+        assert disk_images.discard_unused(image, place)
         assert disk_images.measure_file(image) < 10 * MB
         thread_syscalls.unmount(str(place))
 
@@ -151,11 +151,11 @@ class TestFileSystems:
 
     def test_that_cannot_be_made_say_why(self, systems: DiskImages, monkeypatch: pytest.MonkeyPatch) -> None:
         monkeypatch.setattr(disk_images, "_PROGRAM", "no-such-program")
-        assert "install e2fsprogs" in systems.why_not()
+        assert "install e2fsprogs" in systems.probe_failure()
 
     def test_without_loop_devices_say_so(self, systems: DiskImages, monkeypatch: pytest.MonkeyPatch) -> None:
         monkeypatch.setattr(loop_devices, "_CONTROL", "/dev/no-loop-control")
-        assert "/dev/no-loop-control" in systems.why_not()
+        assert "/dev/no-loop-control" in systems.probe_failure()
 
     def test_removed_give_up_their_blocks_though_another_namespace_has_them_mounted(
         self, systems: DiskImages, folder: Path, place: Path
@@ -251,7 +251,7 @@ class TestDisks:
         for point in Overlays(folder, "boot-1").mounted():
             thread_syscalls.unmount(str(point))
         if shared is not None:
-            disks.leave(layer, shared)
+            disks.remove_shared(layer, shared)
         disks.remove(layer)
 
     def test_layers_that_share_are_apart_but_for_what_they_can_have(
@@ -272,18 +272,18 @@ class TestDisks:
         with pytest.raises(OSError, match="No space left"):
             (one / "upper" / "file").write_bytes(bytes(24 * MB))
         assert 0 < disks.used(one) < 24 * MB
-        assert 24 * MB < disks.used_together("lent") <= 32 * MB
+        assert 24 * MB < disks.shared_usage("lent") <= 32 * MB
         for layer in (one, two):
             overlays.unmount(layer)
         assert disks.open(one, 32 * MB, shared) == (DiskLimitKind.FILE_SYSTEM, False)
         assert (one / "upper" / "file").exists()
         overlays.unmount(one)
-        disks.leave(one, shared)
-        assert disks.used_together("lent") > 0
+        disks.remove_shared(one, shared)
+        assert disks.shared_usage("lent") > 0
         disks.keep_only({"lent"})
-        disks.leave(two, shared)
-        disks.leave(two, shared)
-        assert disks.used_together("lent") == 0
+        disks.remove_shared(two, shared)
+        disks.remove_shared(two, shared)
+        assert disks.shared_usage("lent") == 0
 
     def test_a_shared_one_that_cannot_be_changed_any_more_goes_with_the_last(
         self, disks: WritableLayers, folder: Path
@@ -297,8 +297,8 @@ class TestDisks:
         mounted = os.open(layer, os.O_RDONLY)  # so it stays as it is
         for point in overlays.mounted():
             thread_syscalls.unmount(str(point), mount_flags.MNT_DETACH)
-        disks.leave(layer, shared)
-        assert disks.used_together("lent") == 0
+        disks.remove_shared(layer, shared)
+        assert disks.shared_usage("lent") == 0
         os.close(mounted)
 
     def test_one_that_is_no_file_system_any_more_goes(self, disks: WritableLayers, folder: Path) -> None:
@@ -307,7 +307,7 @@ class TestDisks:
         (image,) = (folder / "filesystems").glob("*.ext4")
         os.truncate(image, 0)
         os.truncate(image, SMALLEST)
-        disks.leave(folder / "layer", shared)
+        disks.remove_shared(folder / "layer", shared)
         assert not image.exists()
 
     def test_a_shared_one_that_cannot_be_mounted_for_now_stays(
@@ -322,18 +322,18 @@ class TestDisks:
         with monkeypatch.context() as patched:
             patched.setattr(DiskImages, "mount", refuse)
             with pytest.raises(OSError, match="Too many open files"):
-                disks.leave(folder / "layer", shared)
-        assert disks.used_together("lent") > 0
-        disks.leave(folder / "layer", shared)
-        assert disks.used_together("lent") == 0
+                disks.remove_shared(folder / "layer", shared)
+        assert disks.shared_usage("lent") > 0
+        disks.remove_shared(folder / "layer", shared)
+        assert disks.shared_usage("lent") == 0
 
     def test_shared_ones_that_nobody_has_go(self, disks: WritableLayers, folder: Path) -> None:
         disks.make(folder / "layer", None, SharedDisk("lent", SMALLEST))
-        assert disks.used_together("lent") > 0
+        assert disks.shared_usage("lent") > 0
         unfinished = folder / "filesystems" / ".other.boot-1.ext4.new"
         unfinished.touch()  # by an agent that was killed
         disks.keep_only(set())
-        assert disks.used_together("lent") == 0
+        assert disks.shared_usage("lent") == 0
         assert not unfinished.exists()
         disks.remove(folder / "layer")
 

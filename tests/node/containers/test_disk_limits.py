@@ -70,8 +70,8 @@ async def test_files_without_content_run_out(agent: Agent, ground: Ground) -> No
     _, said = await run(agent, script)
     assert "No space left" in said
     assert "went on" in said
-    made = int(said.split("made ")[1].split()[0])
-    assert 1500 < made < LIMIT // (16 * 1024)
+    created = int(said.split("made ")[1].split()[0])
+    assert 1500 < created < LIMIT // (16 * 1024)
     assert taken(ground) < LIMIT * 1.1
 
 

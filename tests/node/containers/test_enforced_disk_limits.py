@@ -22,7 +22,7 @@ async def test_who_writes_more_than_it_may_where_limits_are_measured_is_killed_a
     containers = await running(node, resources=Resources(disk=Gigabytes(1)))
     layer = node.folder / "web" / "layer"
     node.machine.used[layer] = 1024**3
-    await containers._maintenance.look()
+    await containers._maintenance.check()
     assert containers.get("web").state is ContainerState.RUNNING
     node.machine.used[layer] = 1024**3 + 1
     stats = await containers.stats("web")
@@ -32,11 +32,11 @@ async def test_who_writes_more_than_it_may_where_limits_are_measured_is_killed_a
         "measured",
     )
     assert stats.usage.cpu_ns == 7
-    await containers._maintenance.look()
+    await containers._maintenance.check()
     view = containers.get("web")
     assert view.state is ContainerState.EXITED
     assert node.machine.main("web").signals == []
-    assert view.reason == "it had written 1024 MB, and may keep 1024; it was killed"
+    assert view.reason == "it had written 1024 MB, over its limit of 1024; it was killed"
     assert (await containers.start("web")).reason == ""
 
 
@@ -44,14 +44,14 @@ async def test_what_the_kernel_holds_is_measured_for_people_only(node: Node) -> 
     containers = await running(node, resources=Resources(disk=Gigabytes(1)))
     layer = node.folder / "web" / "layer"
     node.machine.used[layer] = 1024**3 + 1
-    await containers._maintenance.look()
+    await containers._maintenance.check()
     assert containers.get("web").state is ContainerState.RUNNING
     assert (await containers.stats("web")).disk_bytes == 1024**3 + 1
     assert node.disks.given_back == [layer]
 
 
 async def test_a_layer_in_a_shared_file_system_is_not_opened_on_the_event_loop(node: Node) -> None:
-    containers = await running(node, is_apart=True, inside="lent")
+    containers = await running(node, is_isolated=True, inside="lent")
     assert node.disks.opened_in.isdisjoint({threading.main_thread().name})
     await containers.create(spec("own"))
     await containers.start("own")
@@ -69,8 +69,8 @@ class TestWhereTheKernelCannotHoldDisks:
             await containers.create(spec(resources=Resources(disk=Gigabytes(1))))
         assert not containers.takes_disk_limits
         (sentence,) = [each for each in containers.lacking() if "disk limits" in each]
-        assert "cannot be held, and are refused, since there are no loop devices" in sentence
-        assert node.left() == []
+        assert "cannot be enforced, and are refused, since there are no loop devices" in sentence
+        assert node.leftovers() == []
 
     async def test_who_has_no_limit_runs(self, node: Node) -> None:
         containers = await running(node)
@@ -79,9 +79,9 @@ class TestWhereTheKernelCannotHoldDisks:
     async def test_strangers_are_refused_whatever_the_setting(self, node: Node) -> None:
         node.settings = msgspec.structs.replace(node.settings, measured_disk_limits=True)
         containers = await node.agent()
-        with pytest.raises(errors.FailedPrecondition, match="nothing for buyers"):
-            await containers.create(spec(is_apart=True, inside="lent"))
-        with pytest.raises(errors.FailedPrecondition, match="nothing for buyers"):
+        with pytest.raises(errors.FailedPrecondition, match="leases no cells"):
+            await containers.create(spec(is_isolated=True, inside="lent"))
+        with pytest.raises(errors.FailedPrecondition, match="leases no cells"):
             containers.check_guests()
 
     async def test_one_from_better_days_is_not_started(self, node: Node) -> None:
@@ -91,7 +91,7 @@ class TestWhereTheKernelCannotHoldDisks:
         await node.leave()
         node.disks.kind = DiskLimitKind.MEASURED
         containers = await node.agent()
-        with pytest.raises(errors.FailedPrecondition, match="cannot hold a container to a disk limit"):
+        with pytest.raises(errors.FailedPrecondition, match="cannot enforce disk limits"):
             await containers.start("web")
         await containers.remove("web")
 
@@ -99,11 +99,11 @@ class TestWhereTheKernelCannotHoldDisks:
 async def test_strangers_in_one_cell_share_a_disk_which_goes_with_the_last(node: Node) -> None:
     containers = await node.agent()
     for name in ("one", "two"):
-        await containers.create(spec(name, is_apart=True, inside="lent", shared_disk=3))
+        await containers.create(spec(name, is_isolated=True, inside="lent", shared_disk=3))
         await containers.start(name)
     assert node.disks.shared == {SharedDisk("lent", 3 * 1024**3): {"one", "two"}}
     node.machine.used[node.folder / "one" / "layer"] = 5
-    assert containers.used_together("lent") == 5
+    assert containers.shared_disk_usage("lent") == 5
     await containers.remove("one", force=True)
     await node.leave()
     containers = await node.agent()

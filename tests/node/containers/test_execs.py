@@ -72,11 +72,11 @@ class Pipes:
 
 @contextmanager
 def pipes() -> Iterator[Pipes]:
-    made = Pipes()
+    created = Pipes()
     try:
-        yield made
+        yield created
     finally:
-        for descriptor in (*made.theirs, made.stdin, made.stdout, made.stderr):
+        for descriptor in (*created.theirs, created.stdin, created.stdout, created.stderr):
             os.close(descriptor)
 
 

@@ -27,7 +27,7 @@ async def test_fifty_started_at_once_and_removed_at_once_leave_nothing(ground: G
         await do(agent.containers, "remove", *CROWD)
         assert agent.containers.list() == []
         assert strays(ground, agent) == []
-    assert ground.left() == []
+    assert ground.leftovers() == []
 
 
 async def test_fifty_with_an_agent_that_is_killed_half_way_leave_nothing(
@@ -46,4 +46,4 @@ async def test_fifty_with_an_agent_that_is_killed_half_way_leave_nothing(
         assert len(agent.containers.list()) < len(CROWD)
         assert strays(ground, agent) == []
         await do(agent.containers, "remove", *observed(agent))
-    assert ground.left() == []
+    assert ground.leftovers() == []

@@ -51,7 +51,7 @@ def a_config(
     network_namespace: str | None = None,
 ) -> dict[str, Any]:
     """As the runtime reads it."""
-    made = oci_config.make_config(
+    created = oci_config.make_config(
         spec or a_spec(arguments=("true",)),
         image or ImageConfig(),
         identity=identity,
@@ -60,7 +60,7 @@ def a_config(
         network_namespace=network_namespace,
         files=FILES,
     )
-    config: dict[str, Any] = json.loads(json_codec.encode(made))
+    config: dict[str, Any] = json.loads(json_codec.encode(created))
     return config
 
 
@@ -88,9 +88,7 @@ def test_an_image_without_an_entrypoint_runs_its_command_or_the_arguments() -> N
 
 
 def test_a_container_that_nobody_says_what_to_run_in_is_refused() -> None:
-    with pytest.raises(
-        errors.Invalid, match=r"image example\.org/web does not say what to run; give"
-    ) as caught:
+    with pytest.raises(errors.Invalid, match=r"image example\.org/web has no command; give") as caught:
         oci_config.command(a_spec(), ImageConfig())
     assert caught.value.field == "arguments"
 
@@ -129,7 +127,7 @@ def test_each_key_of_the_environment_is_there_once_with_its_last_value(sources: 
 
 
 @pytest.mark.parametrize(
-    ("asked", "of_image", "folder"),
+    ("requested", "of_image", "folder"),
     [
         ("", "", "/"),
         ("", "app", "/app"),
@@ -140,9 +138,9 @@ def test_each_key_of_the_environment_is_there_once_with_its_last_value(sources: 
     ],
 )
 def test_the_working_folder_is_absolute_whatever_the_image_says(
-    asked: str, of_image: str, folder: str
+    requested: str, of_image: str, folder: str
 ) -> None:
-    config = a_config(a_spec(arguments=("true",), folder=asked), ImageConfig(folder=of_image))
+    config = a_config(a_spec(arguments=("true",), folder=requested), ImageConfig(folder=of_image))
     assert config["process"]["cwd"] == folder
 
 
@@ -151,7 +149,7 @@ def test_the_stop_signal_is_the_specs_or_the_images_or_term() -> None:
     assert oci_config.stop_signal(a_spec(), ImageConfig()) == 15
     assert oci_config.stop_signal(a_spec(), image) == 3
     assert oci_config.stop_signal(a_spec(stop_signal="INT"), image) == 2
-    with pytest.raises(errors.Invalid, match="'SIGWHAT' is no signal"):
+    with pytest.raises(errors.Invalid, match="'SIGWHAT' is not a signal"):
         oci_config.stop_signal(a_spec(), ImageConfig(stop_signal="SIGWHAT"))
 
 

@@ -102,7 +102,7 @@ async def test_the_stop_signal_reaches_the_program_behind_an_init(agent: Agent) 
 async def test_a_node_without_an_init_program_says_what_to_install(
     agent: Agent, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(init_programs, "find", lambda places=(): None)
+    monkeypatch.setattr(init_programs, "find", lambda paths=(): None)
     await agent.containers.create(spec("web", init=True))
     with pytest.raises(errors.FailedPrecondition, match="install catatonit"):
         await agent.containers.start("web")

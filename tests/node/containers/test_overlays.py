@@ -170,10 +170,10 @@ class TestMounting:
     def test_an_older_kernel_is_found_out_wherever_it_says_so(
         self, ground: Ground, step: str, monkeypatch: pytest.MonkeyPatch
     ) -> None:
-        asked = []
+        requested = []
 
         def refuse(*arguments: object) -> int:
-            asked.append(arguments)
+            requested.append(arguments)
             raise OSError(errno.ENOSYS if step == "open_file_system" else errno.EINVAL, "not here")
 
         monkeypatch.setattr(thread_syscalls, step, refuse)
@@ -181,7 +181,7 @@ class TestMounting:
             ground.mount(ground.lower(f"low{number}", a="x"))
             assert (ground.target / "a").read_text() == "x"
             ground.overlays.unmount(ground.target)
-        assert len(asked) == (1 if ground.appends_layers else 0)
+        assert len(requested) == (1 if ground.appends_layers else 0)
 
     def test_a_layer_that_is_not_there_is_told_and_nothing_is_mounted(self, ground: Ground) -> None:
         with pytest.raises((errors.Internal, FileNotFoundError)):
@@ -292,10 +292,10 @@ def test_a_runtime_runs_on_it(ground: Ground, read_only: bool) -> None:
 @pytest.fixture
 def users() -> Iterator[UserNamespace]:
     namespaces = UserNamespaces(f"skt-overlays-{os.getpid()}")
-    made = namespaces.make("web")
-    yield made
+    created = namespaces.make("web")
+    yield created
     namespaces.keep_only(())
-    assert not Path(made.folder).exists()
+    assert not Path(created.folder).exists()
 
 
 @needs_root
@@ -317,8 +317,8 @@ class TestOwners:
         first = users.first_id
         with ground.overlays.reachable(ground.target, users) as rootfs:
             assert (rootfs / "b").read_text() == "high"
-            shown = [(rootfs / name).stat() for name in ("a", "b")]
-            assert [(each.st_uid - first, each.st_gid - first) for each in shown] == [(7, 8), (0, 0)]
+            visible = [(rootfs / name).stat() for name in ("a", "b")]
+            assert [(each.st_uid - first, each.st_gid - first) for each in visible] == [(7, 8), (0, 0)]
             its_root = ("setpriv", f"--reuid={first}", f"--regid={first}", "--clear-groups")
             script = f"echo mine > {rootfs}/new && rm {rootfs}/old"
             subprocess.run((*its_root, "sh", "-c", script), check=True)
@@ -334,7 +334,7 @@ class TestOwners:
         self, ground: Ground, users: UserNamespace
     ) -> None:
         ground.disks.make(ground.layer, None)
-        with pytest.raises(errors.FailedPrecondition, match=r"cannot show other owners.*userns host"):
+        with pytest.raises(errors.FailedPrecondition, match=r"no id-mapped mounts.*userns host"):
             ground.overlays.mount(ground.target, [Path("/proc/sys")], layer=ground.layer, users=users)
         assert not os.path.ismount(ground.target)
 

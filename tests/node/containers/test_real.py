@@ -62,12 +62,12 @@ async def test_a_small_cpu_quota_is_off_while_the_runtime_works_and_on_when_the_
     name, cell = "tiny", own_name("tiny")
     prepared: list[tuple[int | None, int]] = []
 
-    def reached(step: str) -> None:
+    def failpoint(step: str) -> None:
         if step == "cells.start.prepared":  # the program is next, and waits for the runtime's word
             limits, usage = ground.groups.read_limits(cell), ground.groups.usage(cell)
             prepared.append((limits.cpu_quota, usage.throttled_ns))
 
-    async with ground.agent(reached) as agent:
+    async with ground.agent(failpoint) as agent:
         await begun(
             agent.containers, name, "echo", "begun", resources=Resources(Millicores(10), Megabytes(64))
         )
@@ -77,7 +77,7 @@ async def test_a_small_cpu_quota_is_off_while_the_runtime_works_and_on_when_the_
         await agent.containers.start(name)  # again, in the same cell
         assert [quota for quota, _ in prepared] == [10, 10]
         await agent.containers.remove(name, force=True)
-    assert ground.left() == []
+    assert ground.leftovers() == []
 
 
 async def test_without_a_cpu_quota_one_call_of_the_runtime_starts_it(ground: Ground) -> None:
@@ -94,7 +94,7 @@ async def test_its_published_port_leads_to_it_and_is_free_when_it_has_ended(agen
     serve = "while :; do echo hello | nc -l -p 80; done"
     await begun(containers, "web", "sh", "-c", serve, ports=ports)
 
-    async def asked() -> bytes:
+    async def requested() -> bytes:
         try:
             reader, writer = await asyncio.open_connection("127.0.0.1", 8080)
         except OSError:
@@ -103,7 +103,7 @@ async def test_its_published_port_leads_to_it_and_is_free_when_it_has_ended(agen
         writer.close()
         return said
 
-    await eventually(lambda: _is(asked, b"hello\n"))
+    await eventually(lambda: _is(requested, b"hello\n"))
     await containers.create(spec("other", ports=ports))
     with pytest.raises(errors.SkerryError, match=r"8080.*web"):
         await containers.start("other")
@@ -111,8 +111,8 @@ async def test_its_published_port_leads_to_it_and_is_free_when_it_has_ended(agen
     assert (await containers.start("other")).state is ContainerState.RUNNING
 
 
-async def _is(ask: object, wanted: bytes) -> bool:
-    return await ask() == wanted  # type: ignore[operator]
+async def _is(fetch: object, wanted: bytes) -> bool:
+    return await fetch() == wanted  # type: ignore[operator]
 
 
 async def test_without_a_network_it_has_only_a_loopback(agent: Agent) -> None:
@@ -223,13 +223,13 @@ async def test_output_is_followed_until_the_end(agent: Agent) -> None:
 async def test_one_that_has_ended_costs_no_process_and_starts_again(
     ground: Ground, agent: Agent, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("skerry.node.containers.maintenance._REST_AFTER_S", 0.0)
+    monkeypatch.setattr("skerry.node.containers.maintenance._IDLE_INIT_S", 0.0)
     containers, cell = agent.containers, own_name("web")
     await begun(containers, "web", "sh", "-c", "echo here; exit 7")
     await containers.wait("web")
     ended = containers.get("web")
     assert len(ground.groups.pids(cell)) == 1
-    await containers._maintenance.look()
+    await containers._maintenance.check()
     assert ground.groups.pids(cell) == []
     assert (containers.get("web"), printed(containers, "web")) == (ended, b"here\n")
     await containers.start("web")

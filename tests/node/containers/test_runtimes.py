@@ -88,9 +88,9 @@ async def test_what_was_remembered_half_is_found_anew(pretender: Pretender, reme
 @pytest.mark.parametrize(
     ("run", "reason"),
     [
-        ("exit 0", "a container that ends with code 42 ended with 0"),
+        ("exit 0", "a container that exits with code 42 exited with 0"),
         ("echo 'runc run failed: cgroups: hybrid' >&2; exit 1", "does not work: cgroups: hybrid"),
-        ("kill -9 $$", "a container that ends with code 42 ended with -9"),
+        ("kill -9 $$", "a container that exits with code 42 exited with -9"),
     ],
 )
 async def test_what_cannot_run_a_container_is_refused_with_its_reason(
@@ -131,7 +131,7 @@ async def test_no_runtime_at_all_says_what_to_install(
     with pytest.raises(errors.Unavailable) as caught:
         await find_runtime("", tmp_path, cgroup_root="skerry-test", boot_id="boot")
     assert caught.value.message == (
-        "no OCI runtime for containers: runc is not installed; crun is not installed. To have one, "
+        "no OCI runtime for containers: runc is not installed; crun is not installed. To fix this, "
         "install one, as with `apt-get install runc`"
     )
 
@@ -264,10 +264,10 @@ class TestTheRealOne:
             inner = runtime.exec_arguments(
                 box.name, process=tmp_path / "process.json", log=tmp_path / "log", pid_file=tmp_path / "inner"
             )
-            told = await asyncio.to_thread(
+            reported = await asyncio.to_thread(
                 subprocess.run, inner, stdin=subprocess.DEVNULL, capture_output=True, text=True
             )
-            assert (told.stdout, told.stderr, told.returncode) == ("box\n", "", 0)
+            assert (reported.stdout, reported.stderr, reported.returncode) == ("box\n", "", 0)
             await runtime.kill(box.name, 10)
 
             async def has_stopped() -> bool:
@@ -290,18 +290,18 @@ class TestTheRealOne:
     ) -> None:
         box = Bundle(tmp_path, busybox_root(tmp_path / "rootfs"))
         (tmp_path / "config.json").write_bytes(json_codec.encode(box.config("/bin/sleep", "600")))
-        places = {"bundle": tmp_path, "pid_file": tmp_path / "pid", "log": tmp_path / "log"}
-        quiet = subprocess.DEVNULL
+        paths = {"bundle": tmp_path, "pid_file": tmp_path / "pid", "log": tmp_path / "log"}
+        silent = subprocess.DEVNULL
         subprocess.run(
-            runtime.run_arguments(box.name, **places), stdin=quiet, stdout=quiet, stderr=quiet, check=True
+            runtime.run_arguments(box.name, **paths), stdin=silent, stdout=silent, stderr=silent, check=True
         )
         # As runc does in its first moment.
-        left = Path(runtime.folder, box.name, "runc.Ab3xYz")
-        left.touch()
-        subprocess.run(["mount", "--bind", runtime.path, left], check=True)
+        leftovers = Path(runtime.folder, box.name, "runc.Ab3xYz")
+        leftovers.touch()
+        subprocess.run(["mount", "--bind", runtime.path, leftovers], check=True)
         await runtime.delete(box.name)
-        assert str(left) not in Path("/proc/self/mountinfo").read_text()
-        assert not left.parent.exists()
+        assert str(leftovers) not in Path("/proc/self/mountinfo").read_text()
+        assert not leftovers.parent.exists()
         assert groups_of(box.name) == []
 
     async def test_a_program_that_is_not_there_is_told_in_plain_words(
@@ -329,7 +329,7 @@ async def test_a_runtime_that_hangs_or_is_gone_is_told(
     with pytest.raises(errors.TimedOut, match=r"`runc state` did not end in 0\.2 s"):
         await runtime.state("web")
     path.write_text("#!/bin/sh\necho nonsense\n")
-    with pytest.raises(errors.Internal, match="gave no readable state"):
+    with pytest.raises(errors.Internal, match="returned an unreadable state"):
         await runtime.state("web")
     path.unlink()
     with pytest.raises(

@@ -55,7 +55,7 @@ def test_a_signal_is_known_by_name_and_by_number(text: str, number: int) -> None
     ],
 )
 def test_what_is_no_signal_is_refused(text: str) -> None:
-    with pytest.raises(errors.Invalid, match="is no signal; write one such as SIGTERM"):
+    with pytest.raises(errors.Invalid, match="is not a signal; write one such as SIGTERM"):
         signals.number_of(text)
 
 

@@ -32,7 +32,7 @@ async def test_nothing_is_left_of_what_was_created_to_be_started_and_does_not_st
     with pytest.raises(errors.Unavailable, match="not now"):
         await containers.create(spec(ports=(PortMapping(8080, 80),)), starts=True)
     assert containers.list() == []
-    assert node.left() == []
+    assert node.leftovers() == []
     await containers.create(spec(), starts=True)
 
 
@@ -48,7 +48,7 @@ async def test_what_runs_and_cannot_be_made_durable_is_not_left_running(
         await containers.create(spec(), starts=True)
     assert "start.running" in node.steps
     assert containers.list() == []
-    assert node.left() == []
+    assert node.leftovers() == []
 
 
 async def test_what_is_started_for_a_caller_that_goes_away_is_removed(node: Node) -> None:
@@ -56,9 +56,9 @@ async def test_what_is_started_for_a_caller_that_goes_away_is_removed(node: Node
         if step == "start.attached":
             starting.cancel()
 
-    containers = await node.agent(reached=go)
+    containers = await node.agent(failpoint=go)
     starting = asyncio.create_task(containers.create(spec(), starts=True))
     with pytest.raises(asyncio.CancelledError):
         await starting
-    await eventually(lambda: node.left() == [])
+    await eventually(lambda: node.leftovers() == [])
     assert containers.list() == []

@@ -178,8 +178,8 @@ async def test_where_the_machine_makes_none_a_container_runs_without_and_a_guest
 ) -> None:
     async with ground.agent(has_userns=False) as agent:
         assert ids_on_the_node(await begun(agent, "web")) == (0, 0)
-        guest, image = spec("guest", is_apart=True), agent.containers.get("web").image
-        with pytest.raises(errors.FailedPrecondition, match="cannot give them user namespaces"):
+        guest, image = spec("guest", is_isolated=True), agent.containers.get("web").image
+        with pytest.raises(errors.FailedPrecondition, match="no user namespaces for guests"):
             await agent.containers.create(guest, image=image)
         await agent.containers.remove("web", force=True)
     # Nor does one that was made while the machine could.
@@ -188,7 +188,7 @@ async def test_where_the_machine_makes_none_a_container_runs_without_and_a_guest
         assert ids_on_the_node(await agent.containers.start("guest"))[0] > 2**30
         await agent.containers.stop("guest", grace_s=0)
     async with ground.agent(has_userns=False) as agent:
-        with pytest.raises(errors.FailedPrecondition, match="cannot give them user namespaces"):
+        with pytest.raises(errors.FailedPrecondition, match="no user namespaces for guests"):
             await agent.containers.start("guest")
         await agent.containers.remove("guest")
 
@@ -250,7 +250,7 @@ def test_a_range_is_claimed_once_on_the_whole_machine(
         first = one.make("web")
         second = other.make("web")
         assert abs(first.first_id - second.first_id) == IDS
-        with pytest.raises(errors.ResourcesExhausted, match="all 2 ranges"):
+        with pytest.raises(errors.ResourcesExhausted, match="all 2 id ranges"):
             one.make("more")
         other.remove("web")
         assert one.make("more").first_id == second.first_id

@@ -71,7 +71,7 @@ def test_a_user_that_the_image_lacks_is_named(root: Path, user: str) -> None:
 def test_a_group_that_the_image_lacks_is_named(root: Path) -> None:
     with pytest.raises(errors.Invalid, match='image has no group "wheel"; name one of its /etc/group'):
         resolve_user("web:wheel", root)
-    with pytest.raises(errors.Invalid, match='names no group after ":"'):
+    with pytest.raises(errors.Invalid, match='has no group after ":"'):
         resolve_user("web:", root)
 
 

@@ -48,7 +48,7 @@ class TestQuotas:
         self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
     ) -> None:
         """Whoever owns a file there can give it to another project."""
-        monkeypatch.setattr(disks_module, "_holds", lambda quotas, trial: True)
+        monkeypatch.setattr(disks_module, "_enforces", lambda quotas, trial: True)
         for has_userns in (True, False):
             disks = WritableLayers.on(tmp_path, "boot", has_userns=has_userns)
             assert (disks.kind is DiskLimitKind.QUOTA) is has_userns
@@ -68,11 +68,11 @@ class TestQuotas:
         assert quotas.read(layer) == ProjectQuota(7 * MB, 0)
         assert disks.limit(layer, 1) is DiskLimitKind.QUOTA
         assert quotas.read(layer).limit == 512  # not none
-        (kept,) = kernel.quotas.values()
-        assert kept.ino_hardlimit == 64  # enough for what the overlay makes itself
+        (stored,) = kernel.quotas.values()
+        assert stored.ino_hardlimit == 64  # enough for what the overlay makes itself
         assert disks.limit(layer, None) is DiskLimitKind.NONE
         assert quotas.read(layer) == ProjectQuota(0, 0)
-        assert kept.ino_hardlimit == 0
+        assert stored.ino_hardlimit == 0
 
     def test_making_it_again_keeps_its_project(self, tmp_path: Path, kernel: FakeQuotas) -> None:
         layer = tmp_path / "layer"
@@ -173,11 +173,11 @@ class TestMeasured:
             folder.mkdir(parents=True, exist_ok=True)
             (folder / f"file{number}").write_bytes(bytes(number * 777))
         size = tree_size.measure(tmp_path / "tree", within_s=FOREVER_S)
-        told = subprocess.run(
+        reported = subprocess.run(
             ["du", "-s", "--block-size=1", str(tmp_path / "tree")], capture_output=True, text=True, check=True
         )
         own = os.stat(tmp_path / "tree").st_blocks * 512
-        assert size.bytes + own == int(told.stdout.split()[0])
+        assert size.bytes + own == int(reported.stdout.split()[0])
         assert size.files == 3 + 15 + 30
 
 

@@ -78,11 +78,11 @@ class Buyer:
             self.hello = tunnel_connection.decode_first_hello(await self._link.recv_message())
             await self._link.send_message(messages.encode_welcome(self.welcome))
             while (message := await self._link.recv_message()) is not None:
-                await self._hear(message)
+                await self._receive(message)
         except errors.SkerryError as error:
             self.failure = error
 
-    async def _hear(self, message: pb.FromNode) -> None:
+    async def _receive(self, message: pb.FromNode) -> None:
         match message.WhichOneof("message"):
             case "heartbeat":
                 self.heartbeats += 1
@@ -115,11 +115,11 @@ class Buyer:
         return [status for at, status in enumerate(told) if at == 0 or told[at - 1] != status]
 
     async def until(self, status: str, instance: str = worlds.ID) -> InstanceReport:
-        def reached() -> InstanceReport | None:
+        def reported() -> InstanceReport | None:
             last = self.last(instance)
             return last if last is not None and str(last.status) == status else None
 
-        return await eventually(reached, what=f"{instance} is {status}, not {self.last(instance)}")
+        return await eventually(reported, what=f"{instance} is {status}, not {self.last(instance)}")
 
     def hang_up(self) -> None:
         self.far.incoming.put_nowait(errors.Unavailable("the tunnel was closed at its other end"))

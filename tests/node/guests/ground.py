@@ -45,7 +45,13 @@ def contract(
     resources: Resources = BOUGHT,
     **more: Any,
 ) -> InstanceOrder:
-    spec = InstanceSpec(name="contract", uri=f"contract:{id}", kind=WorkloadKind.CELL, resources=resources)
+    spec = InstanceSpec(
+        name="contract",
+        uri=f"contract:{id}",
+        kind=WorkloadKind.CELL,
+        resources=resources,
+        devices=more.pop("devices", ()),
+    )
     return InstanceOrder(id, more.pop("generation", 1), spec, desired)
 
 
@@ -57,7 +63,7 @@ class Ground:
         self.node = Node(folder)
         self.machine = self.node.machine
         self.containers: Containers
-        self.lent: LeasedCells
+        self.leased: LeasedCells
         self.instances: NodeInstances
         self.tunnels: TunnelHandler
         self._buyers: list[Buyer] = []
@@ -66,7 +72,7 @@ class Ground:
     async def open(self, *, max_instances: int = 256) -> None:
         self.containers = await self.node.agent()
         clock, images = self.machine.clock, self.node.images
-        self.lent = await LeasedCells(
+        self.leased = await LeasedCells(
             self.folder / "lent",
             FakeCells(self.machine),  # type: ignore[arg-type]
             self.containers,
@@ -77,10 +83,10 @@ class Ground:
             max_instances=max_instances,
         ).open()
         self.instances = await NodeInstances(
-            self.folder / "instances", InstanceBackends(self.containers, images, self.lent), clock
+            self.folder / "instances", InstanceBackends(self.containers, images, self.leased), clock
         ).open()
         await self.instances.set_config(QUICK)
-        self.tunnels = TunnelHandler(self.instances, self.containers, self.lent)
+        self.tunnels = TunnelHandler(self.instances, self.containers, self.leased)
 
     def downgrade(self, *, has_owners: bool) -> None:
         """Have everything as a version left it that did not mark the names of its own cells."""
@@ -94,7 +100,7 @@ class Ground:
             await buyer.leave()
         await cancel_and_wait(self._serving)
         await self.instances.close()
-        await self.lent.close()
+        await self.leased.close()
         await self.node.leave()
 
     async def lend(self, wanted: InstanceOrder | None = None) -> None:
@@ -122,9 +128,9 @@ class Ground:
         buyer.begin(serve)
         return buyer
 
-    def ask(self, ask: StreamRequest, id: InstanceId = CONTRACT) -> FakeTunnel:
+    def request(self, request: StreamRequest, id: InstanceId = CONTRACT) -> FakeTunnel:
         tunnel = FakeTunnel()
-        wanted = TunnelRequest("t", id, ask)
+        wanted = TunnelRequest("t", id, request)
         self._serving.append(asyncio.ensure_future(self.tunnels.serve(wanted, tunnel)))
         return tunnel
 

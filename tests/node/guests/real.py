@@ -52,7 +52,7 @@ class Lender:
     """A node that is up."""
 
     agent: Agent
-    lent: LeasedCells
+    leased: LeasedCells
     instances: NodeInstances
     tunnels: TunnelHandler
     buyers: list[Buyer] = field(default_factory=list)
@@ -82,7 +82,7 @@ class Lender:
 async def lender(ground: Ground) -> AsyncIterator[Lender]:
     async with ground.agent() as agent:
         clock, folder = SystemClock(), ground.folder
-        lent = await LeasedCells(
+        leased = await LeasedCells(
             folder / "lent",
             agent.cells,
             agent.containers,
@@ -92,17 +92,17 @@ async def lender(ground: Ground) -> AsyncIterator[Lender]:
             connect=TunnelConnection,
         ).open()
         instances = await NodeInstances(
-            folder / "instances", InstanceBackends(agent.containers, agent.images, lent), clock
+            folder / "instances", InstanceBackends(agent.containers, agent.images, leased), clock
         ).open()
         await instances.set_config(QUICK)
-        here = Lender(agent, lent, instances, TunnelHandler(instances, agent.containers, lent))
+        here = Lender(agent, leased, instances, TunnelHandler(instances, agent.containers, leased))
         try:
             yield here
         finally:
             for buyer in here.buyers:
                 await buyer.leave()
             await instances.close()
-            await lent.close()
+            await leased.close()
 
 
 def guests_order(

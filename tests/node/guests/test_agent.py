@@ -36,7 +36,7 @@ class TestAConversation:
         report = await buyer.until("RUNNING")
         view = ground.view()
         assert view is not None
-        assert (view.spec.inside, view.spec.is_apart, view.spec.environment) == (CELL, True, ("A=1",))
+        assert (view.spec.inside, view.spec.is_isolated, view.spec.environment) == (CELL, True, ("A=1",))
         assert report.ip == view.address
         await buyer.order(order(DesiredStatus.DESTROYED))
         await buyer.until("TERMINATED")
@@ -50,7 +50,7 @@ class TestAConversation:
         await first.order(order())
         await first.until("RUNNING")
         first.hang_up()
-        await eventually(lambda: ground.lent._guest(CELL)._talking is None)
+        await eventually(lambda: ground.leased._guest(CELL)._talking is None)
         ground.process().exit(code=3)
         second = ground.buyer()
 
@@ -71,7 +71,7 @@ class TestAConversation:
         newest = ground.buyer()
         await newest.order()
         await eventually(lambda: not ground.runs())
-        assert "another conversation" in str(newer.failure)
+        assert "a newer session" in str(newer.failure)
 
     async def test_passes_over_what_is_not_for_a_guest(self, ground: Ground) -> None:
         await ground.lend()
@@ -102,7 +102,7 @@ class TestAConversation:
         buyer = ground.buyer(welcome=replace(QUICK, report_s=0.0, restart_base_s=0.0))
         await buyer.order(order())
         await buyer.until("RUNNING")
-        terms = ground.lent._guest(CELL)._instances.config
+        terms = ground.leased._guest(CELL)._instances.config
         assert (terms.report_s, terms.restart_base_s) == (0.5, 0.1)
 
 
@@ -110,8 +110,8 @@ class TestOrders:
     @pytest.mark.parametrize(
         ("wanted", "why"),
         [
-            ({"ports": (PortMapping(8080, 80),)}, "publishes no ports"),
-            ({"kind": WorkloadKind.CELL}, "cannot be lent on"),
+            ({"ports": (PortMapping(8080, 80),)}, "cannot publish ports"),
+            ({"kind": WorkloadKind.CELL}, "cannot lease cells"),
             ({"resources": replace(BOUGHT, memory=BOUGHT.memory + 1)}, "lacks 1 MB of memory"),
         ],
     )
@@ -135,7 +135,9 @@ class TestOrders:
         def is_tried_again() -> bool:
             ground.machine.clock.advance(1)
             report = buyer.last()
-            return report is not None and "publishes no ports" in report.reason and "tried 3" in report.reason
+            return (
+                report is not None and "cannot publish ports" in report.reason and "tried 3" in report.reason
+            )
 
         await eventually(is_tried_again)
         last = buyer.last()
@@ -187,37 +189,37 @@ class TestTunnels:
         buyer = ground.buyer()
         await buyer.order(order())
         await buyer.until("RUNNING")
-        tunnel = ground.ask(GuestStreamRequest(ID, LogStreamRequest(stream=OutputChannel.STDOUT)))
+        tunnel = ground.request(GuestStreamRequest(ID, LogStreamRequest(stream=OutputChannel.STDOUT)))
         await eventually(lambda: tunnel.is_ended)
-        assert (tunnel.failure, tunnel.heard(TunnelChannel.LOST)) == (None, b"")
+        assert (tunnel.failure, tunnel.received(TunnelChannel.LOST)) == (None, b"")
 
     async def test_to_what_is_not_in_the_cell_say_so(self, ground: Ground) -> None:
         await ground.instances.apply([order(id="mine")], is_full=False)
         await ground.lend()
-        for ask in (LogStreamRequest(), ExecStreamRequest(("true",))):
-            tunnel = ground.ask(GuestStreamRequest(InstanceId("mine"), ask))
+        for request in (LogStreamRequest(), ExecStreamRequest(("true",))):
+            tunnel = ground.request(GuestStreamRequest(InstanceId("mine"), request))
             await eventually(lambda: tunnel.failure)  # noqa: B023 - awaited
             assert isinstance(tunnel.failure, errors.NotFound)
 
     async def test_are_not_too_many(self, ground: Ground, monkeypatch: pytest.MonkeyPatch) -> None:
-        monkeypatch.setattr("skerry.node.guests.agent._MOST_TUNNELS", 1)
+        monkeypatch.setattr("skerry.node.guests.agent._MAX_TUNNELS", 1)
         await ground.lend()
         buyer = ground.buyer()
         await buyer.order(order())
         await buyer.until("RUNNING")
-        first = ground.ask(GuestStreamRequest(ID, LogStreamRequest(follow=True)))
-        await eventually(lambda: ground.lent._guest(CELL)._asks)
-        second = ground.ask(GuestStreamRequest(ID, LogStreamRequest()))
+        first = ground.request(GuestStreamRequest(ID, LogStreamRequest(follow=True)))
+        await eventually(lambda: ground.leased._guest(CELL)._open_tunnels)
+        second = ground.request(GuestStreamRequest(ID, LogStreamRequest()))
         await eventually(lambda: second.failure)
         assert isinstance(second.failure, errors.Overloaded)
         first.hang_up()
-        await eventually(lambda: not ground.lent._guest(CELL)._asks)
+        await eventually(lambda: not ground.leased._guest(CELL)._open_tunnels)
 
 
 async def test_two_who_call_at_once_leave_one(ground: Ground) -> None:
     await ground.lend()
     buyers = [ground.buyer() for _ in range(5)]
     await eventually(lambda: sum(buyer.failure is None for buyer in buyers) == 1)
-    (left,) = [buyer for buyer in buyers if buyer.failure is None]
-    await left.order(order())
-    await left.until("RUNNING")
+    (leftovers,) = [buyer for buyer in buyers if buyer.failure is None]
+    await leftovers.order(order())
+    await leftovers.until("RUNNING")

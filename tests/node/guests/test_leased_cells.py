@@ -39,7 +39,7 @@ class TestALentCell:
         cell = Cell(OWN, limits, isolates_processes=False, owner=CellOwner.CONTRACT)
         assert ground.machine.cells == {OWN: cell}
         assert ground.machine.claims == {}
-        assert ground.lent.get(CELL).state is ContainerState.RUNNING
+        assert ground.leased.get(CELL).state is ContainerState.RUNNING
 
     async def test_is_accounted_for_by_what_its_cell_uses(self, ground: Ground) -> None:
         await with_a_guest(ground)
@@ -49,14 +49,14 @@ class TestALentCell:
         await ground.instances.sample_usage()
         (report,) = ground.instances.take_usage()
         assert (report.instance, report.usage.disk) == (CONTRACT, 5)
-        assert ground.lent.usage(CELL).cpu_ns == 7
+        assert ground.leased.usage(CELL).cpu_ns == 7
 
     async def test_without_cpu_or_memory_is_refused_and_tried_again(self, ground: Ground) -> None:
         await ground.instances.apply([contract(resources=replace(BOUGHT, memory=Megabytes(0)))], is_full=True)
         await eventually(lambda: ground.instances.copy(CONTRACT).history.retry_at is not None)
         history = ground.instances.copy(CONTRACT).history
         assert history.status is InstanceStatus.STARTING
-        assert history.reason.startswith("not started yet: a cell that is lent must have some cpu")
+        assert history.reason.startswith("not started yet: a leased cell must have cpu")
         assert ground.folders() == []
 
     async def test_leaves_a_cell_of_that_name_alone(self, ground: Ground) -> None:
@@ -134,7 +134,7 @@ class TestAnotherAgent:
         (ground.folder / "lent" / CELL / "removing").touch()
         await ground.leave()
         await ground.open()
-        assert ground.lent.get(CELL).state is ContainerState.REMOVING
+        assert ground.leased.get(CELL).state is ContainerState.REMOVING
         await ground.instances.apply([], is_full=True)
         await eventually(lambda: is_gone(ground))
 
@@ -150,7 +150,7 @@ class TestAnotherAgent:
 def is_gone(ground: Ground) -> bool:
     if ground.instances._controllers or ground.folders():
         return False  # files still go away, and cannot be counted
-    assert ground.node.left() == []
+    assert ground.node.leftovers() == []
     return True
 
 
@@ -208,7 +208,7 @@ class TestStopping:
         await ground.instances.apply([contract(DesiredStatus.STOPPED)], is_full=True)
         await ground.until("STOPPED")
         assert ground.machine.cells == {}
-        assert ground.lent.get(CELL).reason == ""
+        assert ground.leased.get(CELL).reason == ""
         view = ground.view()
         assert view is not None
         assert view.state is ContainerState.EXITED
@@ -224,7 +224,7 @@ class TestLooking:
         for process in ground.machine.processes.values():
             process.exit(signal=9)
         ground.machine.ungrouped.add(OWN)
-        await ground.lent.look()
+        await ground.leased.check()
         await ground.later(lambda: ground.machine.ungrouped == set() and ground.status() == "RUNNING")
         await ground.later(ground.runs)
 
@@ -234,7 +234,7 @@ class TestLooking:
             process.exit(signal=9)
         ground.machine.processes.clear()
         ground.machine.cells.clear()
-        await ground.lent.look()
+        await ground.leased.check()
         await ground.later(lambda: OWN in ground.machine.cells and ground.status() == "RUNNING")
         assert ground.instances.copy(CONTRACT).history.restarts == 1
 
@@ -245,31 +245,31 @@ class TestLooking:
         assert ground.node.disks.shared == {bought: {view.spec.name for view in views}}
         for view in views:
             ground.machine.used[ground.node.folder / view.spec.name / "layer"] = 1024**3
-        assert (await ground.lent.stats(CELL)).disk_bytes == 2 * 1024**3
+        assert (await ground.leased.stats(CELL)).disk_bytes == 2 * 1024**3
 
 
 class TestWhatIsAskedOfOne:
     async def test_is_refused_unless_it_is_for_its_guest(self, ground: Ground) -> None:
         await ground.lend()
-        for ask in (LogStreamRequest(), ExecStreamRequest(("true",))):
-            tunnel = ground.ask(ask)
+        for request in (LogStreamRequest(), ExecStreamRequest(("true",))):
+            tunnel = ground.request(request)
             await eventually(lambda: tunnel.failure)  # noqa: B023 - awaited
             assert isinstance(tunnel.failure, errors.FailedPrecondition)
-            assert "is a cell that is lent" in tunnel.failure.message
+            assert "is a leased cell" in tunnel.failure.message
 
     async def test_of_what_is_no_lent_cell_is_refused(self, ground: Ground) -> None:
         await ground.instances.apply([order()], is_full=True)
         await ground.until("RUNNING", ID)
-        for ask in (GuestSessionRequest(), GuestStreamRequest(ID, LogStreamRequest())):
-            tunnel = ground.ask(ask, ID)
+        for request in (GuestSessionRequest(), GuestStreamRequest(ID, LogStreamRequest())):
+            tunnel = ground.request(request, ID)
             await eventually(lambda: tunnel.failure)  # noqa: B023 - awaited
             assert isinstance(tunnel.failure, errors.FailedPrecondition)
 
     async def test_while_it_does_not_run_is_for_later(self, ground: Ground) -> None:
         await ground.instances.apply([contract(DesiredStatus.STOPPED)], is_full=True)
         await ground.until("STOPPED")
-        for ask in (GuestSessionRequest(), GuestStreamRequest(ID, LogStreamRequest())):
-            tunnel = ground.ask(ask)
+        for request in (GuestSessionRequest(), GuestStreamRequest(ID, LogStreamRequest())):
+            tunnel = ground.request(request)
             await eventually(lambda: tunnel.failure)  # noqa: B023 - awaited
             assert tunnel.failure is not None
 

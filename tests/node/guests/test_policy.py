@@ -12,15 +12,19 @@ from msgspec.structs import replace
 from skerry.model import errors
 from skerry.model.cells import CellLimits
 from skerry.model.containers import ContainerSpec
-from skerry.model.ids import InstanceId
+from skerry.model.devices import DeviceRequest
+from skerry.model.ids import InstanceId, VolumeId
+from skerry.model.mounts import parse_volume
 from skerry.model.ports import PortMapping
 from skerry.model.resources import Gigabytes, Megabytes, Millicores, Resources
 from skerry.model.workloads import UserNamespaceMode, WorkloadKind
 from skerry.node.agent.instances.container_specs import container_name
 from skerry.node.guests import policy
+from skerry.node.guests.policy import LeasedCapacity
 from tests.node.agent.instances.worlds import TERMS, spec
 from tests.node.guests.ground import BOUGHT, CELL, OWN
 
+LEASED = LeasedCapacity(BOUGHT, ("example.com/gpu=1",))
 IDS = st.from_regex(r"[A-Za-z0-9](?:[A-Za-z0-9._-]{0,20}[A-Za-z0-9])?", fullmatch=True)
 CELLS = IDS.map(lambda id: container_name(InstanceId(id)))
 
@@ -35,7 +39,7 @@ class TestTheCell:
 
     @pytest.mark.parametrize("resources", [Resources(memory=Megabytes(64)), Resources(cpu=Millicores(500))])
     def test_without_a_limit_cannot_be(self, resources: Resources) -> None:
-        with pytest.raises(errors.Invalid, match="some cpu and some memory"):
+        with pytest.raises(errors.Invalid, match="cpu and memory limits"):
             policy.parent_cell(ContainerSpec(CELL, "contract:1", resources=resources), pids=100)
 
 
@@ -54,44 +58,60 @@ class TestNames:
 
 class TestSpecs:
     def test_are_inside_of_the_cell_and_apart(self) -> None:
-        made = policy.guest_spec(CELL, BOUGHT, InstanceId("web"), spec(environment=("A=1",)))
-        assert (made.inside, made.is_apart, made.read_only) == (CELL, True, False)
-        assert (made.image, made.environment, made.host_name) == ("web:1", ("A=1",), "web")
+        created = policy.guest_spec(CELL, LEASED, InstanceId("web"), spec(environment=("A=1",)))
+        assert (created.inside, created.is_isolated, created.read_only) == (CELL, True, False)
+        assert (created.image, created.environment, created.host_name) == ("web:1", ("A=1",), "web")
 
     def test_without_a_disk_of_their_own_have_that_of_the_cell(self) -> None:
         resources = Resources(Millicores(100), Megabytes(16))
-        made = policy.guest_spec(CELL, BOUGHT, InstanceId("web"), spec(resources=resources))
-        assert made.resources == replace(resources, disk=BOUGHT.disk)
-        assert made.shared_disk == BOUGHT.disk
-        assert policy.guest_spec(CELL, BOUGHT, InstanceId("web"), spec(resources=BOUGHT)).resources == BOUGHT
+        created = policy.guest_spec(CELL, LEASED, InstanceId("web"), spec(resources=resources))
+        assert created.resources == replace(resources, disk=BOUGHT.disk)
+        assert created.shared_disk == BOUGHT.disk
+        assert policy.guest_spec(CELL, LEASED, InstanceId("web"), spec(resources=BOUGHT)).resources == BOUGHT
 
     def test_can_write_nothing_where_no_disk_was_bought(self) -> None:
-        assert policy.guest_spec(CELL, replace(BOUGHT, disk=0), InstanceId("web"), spec()).read_only
+        assert policy.guest_spec(
+            CELL, LeasedCapacity(replace(BOUGHT, disk=0)), InstanceId("web"), spec()
+        ).read_only
 
     def test_have_no_more_cpu_than_the_cell(self) -> None:
-        def limit(asked: int | None) -> int | None:
-            wanted = spec(cpu_limit=None if asked is None else Millicores(asked))
-            return policy.guest_spec(CELL, BOUGHT, InstanceId("web"), wanted).cpu_limit
+        def limit(requested: int | None) -> int | None:
+            wanted = spec(cpu_limit=None if requested is None else Millicores(requested))
+            return policy.guest_spec(CELL, LEASED, InstanceId("web"), wanted).cpu_limit
 
-        assert [limit(asked) for asked in (None, 0, 400, 9000)] == [None, 0, 400, BOUGHT.cpu]
+        assert [limit(requested) for requested in (None, 0, 400, 9000)] == [None, 0, 400, BOUGHT.cpu]
+
+    def test_have_the_devices_that_were_bought(self) -> None:
+        wanted = spec(devices=(DeviceRequest("example.com/gpu", name="1"),))
+        assert policy.guest_spec(CELL, LEASED, InstanceId("web"), wanted).devices == ("example.com/gpu=1",)
 
     @pytest.mark.parametrize(
         ("wanted", "why"),
         [
-            (spec(ports=(PortMapping(8080, 80),)), "publishes no ports"),
-            (spec(kind=WorkloadKind.CELL), "cannot be lent on"),
-            (spec(userns=UserNamespaceMode.HOST), "a user namespace of its own"),
+            (spec(ports=(PortMapping(8080, 80),)), "cannot publish ports"),
+            (spec(kind=WorkloadKind.CELL), "cannot lease cells"),
+            (spec(userns=UserNamespaceMode.HOST), "always have a user namespace"),
             (spec(resources=replace(BOUGHT, cpu=Millicores(501))), "lacks 1 milli-cores of cpu"),
             (spec(resources=replace(BOUGHT, memory=Megabytes(65))), "lacks 1 MB of memory"),
             (spec(resources=replace(BOUGHT, disk=Gigabytes(3))), "lacks 1 GB of disk"),
+            (spec(devices=(DeviceRequest("example.com/gpu", name="0"),)), "gpu=0 is not of this contract"),
+            (spec(devices=(DeviceRequest("example.com/gpu"),)), "example.com/gpu is not of this contract"),
         ],
     )
     def test_that_reach_out_of_the_cell_are_refused(self, wanted: object, why: str) -> None:
         with pytest.raises(errors.Invalid, match=why):
-            policy.guest_spec(CELL, BOUGHT, InstanceId("web"), wanted)  # type: ignore[arg-type]
+            policy.guest_spec(CELL, LEASED, InstanceId("web"), wanted)  # type: ignore[arg-type]
 
 
 class TestTerms:
+    @pytest.mark.parametrize("text", ["/:/mnt", "db:/data"])
+    def test_have_no_mounts_of_the_provider(self, text: str) -> None:
+        mount = replace(parse_volume(text), is_granted=True, volume=VolumeId("01v"))
+        with pytest.raises(errors.Invalid, match="no volumes"):
+            policy.guest_spec(CELL, LEASED, InstanceId("web"), spec(mounts=(mount,)))
+        with pytest.raises(errors.Invalid, match="cannot have mounts"):
+            ContainerSpec("g-1", "example.org/web:1", is_isolated=True, mounts=(mount,))
+
     def test_that_are_usual_stay_as_they_are(self) -> None:
         assert policy.clamp_session_config(TERMS) == TERMS
 

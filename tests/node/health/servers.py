@@ -99,10 +99,12 @@ class LocalContainers:
         spec = ContainerSpec(name, "example.org/web:1")
         return ContainerView(spec, ImageId("i"), ContainerState.RUNNING, 0.0, address=self.address)
 
-    async def open_socket(self, name: str) -> socket.socket:
+    def open_socket(self, name: str) -> asyncio.Future[socket.socket]:
         made = socket.socket(socket.AF_INET, socket.SOCK_STREAM | socket.SOCK_NONBLOCK)
         self.opened.append(made)
-        return made
+        opening = asyncio.get_running_loop().create_future()
+        opening.set_result(made)
+        return opening
 
     async def exec(self, name: str, arguments: tuple[str, ...], *, stdio: tuple[int, int, int]) -> ExecHandle:
         raise AssertionError("there are no commands here")

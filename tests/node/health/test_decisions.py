@@ -56,16 +56,16 @@ def test_a_failed_liveness_check_asks_for_a_restart_and_no_check_runs_after_it()
     failed = after(state, REFUSED, REFUSED, REFUSED)
     assert failed.restart_reason == "liveness check http:80/health failed: connection refused (3 times)"
     assert not failed.has_passed
-    assert not failed.is_wanted(0)
-    assert not failed.is_wanted(1)
+    assert not failed.is_active(0)
+    assert not failed.is_active(1)
 
 
 def test_the_others_wait_for_the_startup_check_and_it_is_not_run_again() -> None:
     state = HealthState.begin((check("startup"), check("liveness"), check()))
-    assert [state.is_wanted(index) for index in range(3)] == [True, False, False]
+    assert [state.is_active(index) for index in range(3)] == [True, False, False]
     assert not after(state, PASSED, index=2).has_passed  # a readiness check alone does not count
     started = after(state, PASSED)
-    assert [started.is_wanted(index) for index in range(3)] == [False, True, True]
+    assert [started.is_active(index) for index in range(3)] == [False, True, True]
     assert after(started, PASSED, index=2).has_passed
 
 
@@ -86,10 +86,10 @@ def test_an_instance_that_goes_on_keeps_what_was_known_of_it() -> None:
     checks = (check("startup"), check(), check("liveness"))
     ready = HealthState.begin(checks, has_started=True, has_passed=True)
     assert ready.has_passed
-    assert not ready.is_wanted(0)
+    assert not ready.is_active(0)
     unready = HealthState.begin(checks, has_started=True)
     assert not unready.has_passed
-    assert not unready.is_wanted(0)  # it has started long ago: to ask again could only restart it
+    assert not unready.is_active(0)  # it has started long ago: to ask again could only restart it
 
 
 def test_who_has_just_started_is_asked_every_second_until_it_is_ready() -> None:
@@ -102,6 +102,16 @@ def test_who_has_just_started_is_asked_every_second_until_it_is_ready() -> None:
     assert after(state, REFUSED, index=1, age_s=1.0).pause_s(1, 1.0) == 30  # these failures count
     command = HealthCheck(CheckRole.READINESS, CheckMethod.EXEC, command=("true",), interval_s=30)
     assert after(HealthState.begin((command,)), REFUSED).pause_s(0, 1.0) == 30
+
+
+def test_a_pass_of_what_has_passed_gives_the_same_state() -> None:
+    state = HealthState.begin((check("readiness", healthy_after=2),))
+    once = state.record(0, PASSED, 0.0)
+    twice = once.record(0, PASSED, 0.0)
+    assert once is not state
+    assert twice is not once
+    assert twice.record(0, PASSED, 0.0) is twice
+    assert twice.record(0, REFUSED, 1e6) is not twice
 
 
 def test_messages_have_a_bearable_length() -> None:
@@ -135,7 +145,7 @@ def test_verdicts_follow_from_the_last_results_in_a_row(
     for index, has_passed, pause_s in results:
         index %= len(some)
         age_s += pause_s
-        if not state.is_wanted(index):
+        if not state.is_active(index):
             continue
         one = some[index]
         before = state
@@ -167,7 +177,7 @@ def test_verdicts_follow_from_the_last_results_in_a_row(
 def test_only_liveness_and_startup_restart(role: CheckRole, results: list[bool]) -> None:
     state = HealthState.begin((check(role.value),))
     for has_passed in results:
-        if state.is_wanted(0):
+        if state.is_active(0):
             state = state.record(0, CheckResult(has_passed, "no"), 1e6)
     if role is CheckRole.READINESS:
         assert not state.restart_reason

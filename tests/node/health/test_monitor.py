@@ -213,3 +213,17 @@ async def test_instances_whose_checks_hang_do_not_hold_up_those_of_others(method
             here.watch(*(made(1000 + each) for each in range(16)), name=f"bad-{number}")
         here.watch(made(80), name="good")
         await eventually(lambda: here.probes.asked[made(80).target] >= 3)
+
+
+async def test_checks_that_are_due_soon_run_with_one_that_is_due_but_only_so_many(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(monitors, "_MOST_SLACK_S", 1000.0)
+    async with node() as here:
+        here.probes.gate = asyncio.Event()
+        for number in range(monitors._MOST_EARLY + 10):
+            here.watch(check(interval_s=300.0), name=f"i-{number}", age_s=1000.0)  # due in 150 s
+        here.watch(check(port=81), name="i-due")
+        await eventually(lambda: here.probes.asked["tcp:81"])
+        assert here.probes.asked["tcp:80"] == monitors._MOST_EARLY
+        here.probes.gate.set()

@@ -12,8 +12,11 @@ from grpclib.health.check import ServiceStatus
 from grpclib.health.service import OVERALL, Health
 from grpclib.server import Server
 
+from skerry.model import errors
+from skerry.model.containers import ContainerView
 from skerry.model.health_checks import CheckMethod, CheckRole, HealthCheck
 from skerry.model.workloads import MetricSource
+from skerry.node.health.decisions import CheckResult
 from skerry.node.health.probes import MAX_METRICS_PAGE, ContainerProbes
 from tests.node.health import servers
 from tests.node.health.servers import NAME, LocalContainers, answering, closed_port, serving
@@ -24,10 +27,19 @@ def check(method: str, port: int, **more: Any) -> HealthCheck:
     return HealthCheck(CheckRole.READINESS, CheckMethod(method), port, **more)
 
 
+async def run_check(probes: ContainerProbes, wanted: HealthCheck) -> CheckResult:
+    done: asyncio.Future[CheckResult | None] = asyncio.get_running_loop().create_future()
+    probes.begin(NAME, wanted, done.set_result)
+    assert not done.done(), "nobody is called back before the probe is known"
+    result = await done
+    assert result is not None
+    return result
+
+
 async def found(wanted: HealthCheck, address: str = "127.0.0.1") -> str:
     """Why `wanted` has not passed; empty: it has. Every socket is closed, whatever it found."""
     containers = LocalContainers(address)
-    result = await ContainerProbes(containers).check(NAME, wanted)
+    result = await run_check(ContainerProbes(containers), wanted)
     assert all(each.fileno() == -1 for each in containers.opened)
     assert bool(result.message) is not result.has_passed
     return result.message
@@ -176,8 +188,13 @@ async def test_what_is_no_http2_fails(answer: bytes) -> None:
 
 async def metric(page: bytes, head: bytes = b"HTTP/1.1 200 OK\r\n\r\n") -> float | None:
     async with serving(answering(head + page)) as port:
-        probes = ContainerProbes(LocalContainers())
-        return await probes.read_metric(NAME, MetricSource("in_flight", port))
+        return await read_metric(MetricSource("in_flight", port))
+
+
+async def read_metric(source: MetricSource) -> float | None:
+    done: asyncio.Future[float | None] = asyncio.get_running_loop().create_future()
+    ContainerProbes(LocalContainers()).begin_metric(NAME, source, done.set_result)
+    return await done
 
 
 async def test_a_metric_is_read_and_of_several_series_the_sum_counts() -> None:
@@ -188,8 +205,7 @@ async def test_a_metric_that_is_not_there_is_none() -> None:
     assert await metric(b"other 1\n") is None
     assert await metric(b"in_flight 1\n", b"HTTP/1.1 404 No\r\n\r\n") is None
     assert await metric(b"", b"garbage\r\n") is None
-    probes = ContainerProbes(LocalContainers())
-    assert await probes.read_metric(NAME, MetricSource("in_flight", closed_port())) is None
+    assert await read_metric(MetricSource("in_flight", closed_port())) is None
 
 
 async def test_a_page_of_metrics_that_is_too_large_is_none() -> None:
@@ -197,4 +213,42 @@ async def test_a_page_of_metrics_that_is_too_large_is_none() -> None:
     assert await metric(b"in_flight 1\n" + b"x" * MAX_METRICS_PAGE) is None
     async with serving(servers.flood) as port:
         source = MetricSource("in_flight", port)
-        assert await ContainerProbes(LocalContainers()).read_metric(NAME, source) is None
+        assert await read_metric(source) is None
+
+
+async def test_a_server_that_answers_late_or_bit_by_bit_is_waited_for() -> None:
+    answer = b"HTTP/1.1 200 OK\r\nContent-Length: 2\r\n\r\nok"
+
+    async def handle(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        await reader.readuntil(b"\r\n\r\n")
+        for at in range(len(answer)):
+            await asyncio.sleep(0.001)
+            writer.write(answer[at : at + 1])
+
+    async with serving(handle) as port:
+        assert await found(check("http", port)) == ""
+
+
+async def test_a_check_that_is_given_up_closes_its_socket_and_calls_nobody_back() -> None:
+    async with serving(answering(b"", then=servers.hang)) as port:
+        for method in ("http", "tcp", "grpc"):
+            containers, called = LocalContainers(), []
+            probes = ContainerProbes(containers)
+            probe = probes.begin(NAME, check(method, port), called.append)
+            if method != "tcp":  # which is over by then
+                await asyncio.sleep(0)
+            probe.cancel()
+            await probes.close()
+            await asyncio.sleep(0)
+            assert all(each.fileno() == -1 for each in containers.opened), method
+            assert called == [], method
+
+
+async def test_a_container_that_has_just_gone_fails_its_check() -> None:
+    class Gone(LocalContainers):
+        def get(self, name: str) -> ContainerView:
+            raise errors.NotFound(f"there is no container {name!r}")
+
+    for method in ("http", "tcp", "grpc"):
+        result = await run_check(ContainerProbes(Gone()), check(method, 80))
+        assert result == CheckResult(False, f"there is no container {NAME!r}")

@@ -25,7 +25,7 @@ async def main(folder: str, step: str, times: str, *calls: str) -> None:
         SystemClock(),
         platform=Platform(),
         unpacker=LayerUnpacker(),
-        reached=Death(step, int(times)),
+        failpoint=Death(step, int(times)),
     )
     for call in calls:
         verb, _, what = call.partition(":")

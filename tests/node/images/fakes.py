@@ -93,7 +93,7 @@ class FakeRegistry:
     """A registry that holds what it is given and misbehaves as it is told.
 
     `before` sees each request first; what it returns is the answer, unless that is None. `requests` has every
-    request as `METHOD PATH`, with what it showed as `Authorization` in `shown`.
+    request as `METHOD PATH`, with what it showed as `Authorization` in `visible`.
     """
 
     def __init__(self) -> None:
@@ -106,14 +106,14 @@ class FakeRegistry:
         self.cuts: list[int] = []  # after how many bytes the next answers with large blobs break
         self.requests: list[str] = []
         self.ranges: list[str] = []
-        self.shown: list[str] = []
+        self.visible: list[str] = []
         self.address = ""
 
-    def hold(self, made: Made, tag: str = "1") -> Made:
-        self.blobs |= made.blobs()
-        for name in (tag, made.digest):
-            self.manifests[name] = (made.manifest, made.media_type)
-        return made
+    def hold(self, created: Made, tag: str = "1") -> Made:
+        self.blobs |= created.blobs()
+        for name in (tag, created.digest):
+            self.manifests[name] = (created.manifest, created.media_type)
+        return created
 
     @asynccontextmanager
     async def serving(self, host: str = "127.0.0.1") -> AsyncIterator[FakeRegistry]:
@@ -130,12 +130,12 @@ class FakeRegistry:
         finally:
             await runner.cleanup()
 
-    def asked(self, part: str) -> list[str]:
+    def requested(self, part: str) -> list[str]:
         return [request for request in self.requests if part in request]
 
     async def _answer(self, request: web.Request) -> web.StreamResponse:
         self.requests.append(f"{request.method} {request.path}")
-        self.shown.append(request.headers.get("Authorization", ""))
+        self.visible.append(request.headers.get("Authorization", ""))
         answer = self.before(request)
         if answer is not None:
             return answer

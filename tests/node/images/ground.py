@@ -45,7 +45,7 @@ class Ground:
         return self.unpacker
 
     @asynccontextmanager
-    async def images(self, reached: Callable[[str], None] = lambda step: None) -> AsyncIterator[Images]:
+    async def images(self, failpoint: Callable[[str], None] = lambda step: None) -> AsyncIterator[Images]:
         images = await Images.open(
             self.folder,
             self.settings,
@@ -53,7 +53,7 @@ class Ground:
             platform=self.platform,
             unpacker=self.unpacker,
             guest_registries=self.guest_registries,
-            reached=reached,
+            failpoint=failpoint,
             backoff=QUICK,
         )
         try:
@@ -61,33 +61,33 @@ class Ground:
         finally:
             await images.close()
 
-    def kept(self) -> list[str]:
+    def stored(self) -> list[str]:
         """Every file and folder of records and layers, but for what is in a layer."""
         return sorted(
             f"{folder.name}/{path.name}" for folder in self.folder.iterdir() for path in folder.iterdir()
         )
 
-    def kept_layers(self) -> set[str]:
+    def stored_layers(self) -> set[str]:
         return {f"sha256:{path.name}" for path in (self.folder / "layers").iterdir()}
 
 
 def diff_ids(*images: Made) -> set[str]:
-    return {layer.diff_id for made in images for layer in made.layers}
+    return {layer.diff_id for created in images for layer in created.layers}
 
 
 class Listener:
     """Keeps what it is told of a pull."""
 
     def __init__(self) -> None:
-        self.told: list[PullProgress] = []
+        self.reported: list[PullProgress] = []
 
     def __call__(self, progress: PullProgress) -> None:
-        self.told.append(progress)
+        self.reported.append(progress)
 
     def states(self) -> list[tuple[str, ...]]:
         """The states of the layers, without repetitions."""
         found: list[tuple[str, ...]] = []
-        for progress in self.told:
+        for progress in self.reported:
             states = tuple(layer.state for layer in progress.layers)
             if states and (not found or found[-1] != states):
                 found.append(states)

@@ -21,14 +21,14 @@ from tests.support import imagery
 
 ALL, REGISTRIES = ImageAccess.ALL, ImageAccess.REGISTRIES
 SECRET = imagery.layer(imagery.file("secret", "s" * 500))
-MADE = imagery.image(SECRET)
+IMAGE = imagery.image(SECRET)
 OTHER = imagery.image(imagery.layer(imagery.file("other", "o" * 500)))
 SCHEMES = ["rootfs", "oci", "oci-archive", "docker-archive"]
 
 
 @pytest.fixture
 def archive(tmp_path: Path) -> str:
-    return f"oci-archive:{imagery.write_oci_archive(MADE, tmp_path / 'made.tar')}"
+    return f"oci-archive:{imagery.write_oci_archive(IMAGE, tmp_path / 'made.tar')}"
 
 
 async def found(images: Images, reference: str) -> Image:
@@ -42,14 +42,14 @@ async def test_a_path_is_refused_in_the_same_words_whatever_is_there(
 ) -> None:
     (tmp_path / "file").write_text("content")
     (tmp_path / "closed").mkdir(mode=0o000)
-    said = set[str]()
+    output = set[str]()
     async with ground.images() as images:
         for path in ("file", "closed", "closed/in", "absent", ""):
             with pytest.raises(errors.Forbidden) as caught:
                 await way(images, f"{scheme}:{tmp_path}/{path}")
-            said.add(caught.value.message)
+            output.add(caught.value.message)
         assert images.list() == []
-    (one,) = said
+    (one,) = output
     assert str(tmp_path) not in one
 
 
@@ -73,21 +73,21 @@ async def test_an_image_from_a_path_that_is_here_is_found_by_neither_path_nor_id
 async def test_an_image_that_came_from_a_registry_too_is_found_by_its_id_also_when_it_lost_its_name(
     fake: FakeRegistry, ground: Ground, archive: str
 ) -> None:
-    fake.hold(MADE)
+    fake.hold(IMAGE)
     async with ground.images() as images:
         await images.pull(archive, access=ALL)
         await images.pull(f"{fake.address}/web:1")
         fake.hold(imagery.image(imagery.layer(imagery.file("next"))))
         await images.pull(f"{fake.address}/web:1")
-        assert images.find(MADE.id).names == (archive,)
+        assert images.find(IMAGE.id).names == (archive,)
     async with ground.images() as images:
-        assert images.find(MADE.id).from_registry
+        assert images.find(IMAGE.id).from_registry
 
 
 async def test_who_may_not_use_an_image_cannot_remove_it(
     fake: FakeRegistry, ground: Ground, archive: str
 ) -> None:
-    fake.hold(MADE)
+    fake.hold(IMAGE)
     async with ground.images() as images:
         image = await images.pull(archive, access=ALL)
         with pytest.raises(errors.Forbidden):
@@ -108,18 +108,18 @@ async def test_what_an_earlier_version_pulled_came_from_where_its_names_say(
         await images.pull(archive, access=ALL)
         await images.pull(f"{fake.address}/web:1")
     for record in (*ground.folder.glob("images/*.json"), *ground.folder.glob("layers/*/layer.json")):
-        told = json.loads(record.read_text())
-        del told["from_registry"]
-        record.write_text(json.dumps(told))
+        reported = json.loads(record.read_text())
+        del reported["from_registry"]
+        record.write_text(json.dumps(reported))
     fake.requests.clear()
     async with ground.images() as images:
         assert images.find(other.id).id == other.id
         with pytest.raises(errors.NotFound):
-            images.find(MADE.id)
+            images.find(IMAGE.id)
         again = imagery.image(*other.layers, config={"Cmd": ["again"]})
         fake.hold(again, "2")
         await images.pull(f"{fake.address}/web:2")
-        assert fake.asked(other.layers[0].digest) == [], "its layer is known to be from a registry"
+        assert fake.requested(other.layers[0].digest) == [], "its layer is known to be from a registry"
 
 
 async def test_the_word_of_a_registry_is_no_way_to_an_image_from_a_path(
@@ -129,7 +129,7 @@ async def test_the_word_of_a_registry_is_no_way_to_an_image_from_a_path(
     liar = imagery.image(SECRET, config={"Cmd": ["cat", "/secret"]})
     fake.hold(liar, "layer")
     del fake.blobs[SECRET.digest]
-    headers = {"Docker-Content-Digest": MADE.digest, "Content-Type": MADE.media_type}
+    headers = {"Docker-Content-Digest": IMAGE.digest, "Content-Type": IMAGE.media_type}
     fake.before = lambda request: (
         web.Response(headers=headers)
         if request.method == "HEAD" and request.path.endswith("/manifests/whole")
@@ -144,7 +144,7 @@ async def test_the_word_of_a_registry_is_no_way_to_an_image_from_a_path(
         # A registry that really has the layer hands it out, and from then on it is known.
         fake.blobs[SECRET.digest] = SECRET.data
         assert (await images.pull(f"{fake.address}/web:layer")).id == liar.id
-        assert ground.kept_layers() == diff_ids(MADE)
+        assert ground.stored_layers() == diff_ids(IMAGE)
 
 
 async def try_in_vain(images: Images, reference: str) -> None:
@@ -156,12 +156,12 @@ async def try_in_vain(images: Images, reference: str) -> None:
 async def test_what_came_for_a_trial_that_failed_goes_again(
     fake: FakeRegistry, ground: Ground, archive: str
 ) -> None:
-    fake.hold(MADE)
+    fake.hold(IMAGE)
     name = f"{fake.address}/web:1"
     async with ground.images() as images:
         with pytest.raises(errors.FailedPrecondition):
             await try_in_vain(images, name)
-        assert (images.list(), ground.kept()) == ([], [])
+        assert (images.list(), ground.stored()) == ([], [])
 
         async with images.provisional(name):
             await images.ensure(name)
@@ -184,22 +184,22 @@ async def pull_in_vain(images: Images, reference: str, owner: str = "") -> None:
 async def test_a_tag_that_was_moved_leads_again_to_what_it_led_to_when_the_trial_of_the_new_image_failed(
     fake: FakeRegistry, ground: Ground
 ) -> None:
-    fake.hold(MADE)
+    fake.hold(IMAGE)
     name = f"{fake.address}/web:1"
     async with ground.images() as images:
         before = await images.pull(name)
-        kept = ground.kept()
+        stored = ground.stored()
         fake.hold(OTHER)
         with pytest.raises(errors.FailedPrecondition):
             await pull_in_vain(images, name)
-        assert (images.find(name), images.list(), ground.kept()) == (before, [before], kept)
+        assert (images.find(name), images.list(), ground.stored()) == (before, [before], stored)
         # Who uses the new image keeps it.
         with pytest.raises(errors.FailedPrecondition):
             await pull_in_vain(images, name, owner="somebody")
         assert images.find(name).id == OTHER.id
         images.release("somebody")
         # And a trial that succeeds beside one that fails, too.
-        fake.hold(MADE)
+        fake.hold(IMAGE)
         async with images.provisional(name):
             with pytest.raises(errors.FailedPrecondition):
                 await pull_in_vain(images, name)

@@ -43,8 +43,8 @@ def drive(drivers: Drivers, ground: Ground, step: str, times: int, *calls: str) 
 def check_whole(images: Images, *known: Made) -> None:
     """Every image that is told of has all its files."""
     for image in images.list():
-        made = next(each for each in known if each.id == image.id)
-        for path, layer in zip(images.layers(image), made.layers, strict=True):
+        created = next(each for each in known if each.id == image.id)
+        for path, layer in zip(images.layers(image), created.layers, strict=True):
             wanted = {f"base{number}": 3000 for number in range(20)} if layer == BASE else None
             found = {file.name: file.stat().st_size for file in path.iterdir()}
             assert found == wanted or (wanted is None and list(found.values()) == [100])
@@ -64,10 +64,10 @@ async def test_an_agent_that_dies_after_a_step_leaves_nothing_that_only_looks_co
     assert len(done) < len(calls)
     async with ground.images() as images:
         acknowledged = {call.removeprefix("pull:") for call in done if call.startswith("pull:")}
-        told = {each for image in images.list() for each in image.names}
+        reported = {each for image in images.list() for each in image.names}
         under_way = calls[len(done)]
-        assert told - acknowledged <= {under_way.removeprefix("pull:")}
-        assert acknowledged - told <= {under_way.removeprefix("remove:")}
+        assert reported - acknowledged <= {under_way.removeprefix("pull:")}
+        assert acknowledged - reported <= {under_way.removeprefix("remove:")}
         check_whole(images, OLD, NEW)
         assert list((ground.folder / "drafts").iterdir()) == []
         assert list((ground.folder / "trash").iterdir()) == []
@@ -76,10 +76,10 @@ async def test_an_agent_that_dies_after_a_step_leaves_nothing_that_only_looks_co
         assert (await images.pull(other)).id == NEW.id
         check_whole(images, OLD, NEW)
         await images.collect()
-        assert ground.kept_layers() == diff_ids(OLD, NEW)
+        assert ground.stored_layers() == diff_ids(OLD, NEW)
         for each in (name, other):
             await images.remove(each)
-        assert ground.kept() == []
+        assert ground.stored() == []
 
 
 async def test_an_agent_that_dies_while_a_layer_streams_leaves_no_child_behind(
@@ -92,4 +92,4 @@ async def test_an_agent_that_dies_while_a_layer_streams_leaves_no_child_behind(
     ground.unpacker = LayerUnpacker()
     async with ground.images() as images:
         assert images.list() == []
-        assert ground.kept() == []
+        assert ground.stored() == []

@@ -21,7 +21,7 @@ from tests.support.imagery import Made
 
 BASE = imagery.layer(imagery.file("base", "b" * 5000))
 TOP = imagery.layer(imagery.file("top"), compression="zstd")
-MADE = imagery.image(BASE, TOP, config={"Cmd": ["/base"]})
+IMAGE = imagery.image(BASE, TOP, config={"Cmd": ["/base"]})
 ALL = ImageAccess.ALL
 
 
@@ -29,38 +29,40 @@ def convert(source: str, target: str) -> None:
     subprocess.run(["skopeo", "copy", "--quiet", source, target], check=True)
 
 
-async def check(images: Images, reference: str, made: Made = MADE) -> None:
+async def check(images: Images, reference: str, created: Made = IMAGE) -> None:
     """It is pulled, whole; and asked for again, it is not unpacked again."""
     image = await images.pull(reference, access=ALL)
-    assert (image.id, image.config.command) == (made.id, ("/base",))
+    assert (image.id, image.config.command) == (created.id, ("/base",))
     assert [(path / name).exists() for path, name in zip(images.layers(image), ("base", "top"), strict=True)]
     assert (images.layers(image)[0] / "base").read_text() == "b" * 5000
     assert await images.pull(reference, access=ALL) == image == images.find(reference, access=ALL)
 
 
 async def test_an_image_in_a_layout_is_pulled_by_its_tag(ground: Ground, tmp_path: Path) -> None:
-    layout = imagery.write_layout(MADE, tmp_path / "layout", "v1")
+    layout = imagery.write_layout(IMAGE, tmp_path / "layout", "v1")
     imagery.write_layout(imagery.image(TOP), layout, "v2")
     async with ground.images() as images:
         await check(images, f"oci:{layout}:v1")
-        with pytest.raises(errors.NotFound, match="v3 is not there; the layout has: v1, v2"):
+        with pytest.raises(errors.NotFound, match="v3 does not exist; the layout has: v1, v2"):
             await images.pull(f"oci:{layout}:v3", access=ALL)
-        with pytest.raises(errors.FailedPrecondition, match=r"holds 2 images; say which.* It has: v1, v2"):
+        with pytest.raises(
+            errors.FailedPrecondition, match=r"contains 2 images; choose one.* It has: v1, v2"
+        ):
             await images.pull(f"oci:{layout}", access=ALL)
     assert ground.fake.begun == 2
 
 
 async def test_the_only_image_of_a_layout_needs_no_tag(ground: Ground, tmp_path: Path) -> None:
-    layout = imagery.write_layout(MADE, tmp_path / "layout", "")
+    layout = imagery.write_layout(IMAGE, tmp_path / "layout", "")
     async with ground.images() as images:
         await check(images, f"oci:{layout}")
 
 
 async def test_a_layout_may_hold_one_image_for_several_machines(ground: Ground, tmp_path: Path) -> None:
     arm = imagery.image(BASE, architecture="arm64")
-    layout = imagery.write_layout(MADE, tmp_path / "layout", "x")
+    layout = imagery.write_layout(IMAGE, tmp_path / "layout", "x")
     imagery.write_layout(arm, layout, "y")
-    index = imagery.index(arm, MADE)
+    index = imagery.index(arm, IMAGE)
     (layout / "index.json").write_bytes(index)
     async with ground.images() as images:
         await check(images, f"oci:{layout}")
@@ -75,28 +77,28 @@ async def test_a_layout_may_hold_one_image_for_several_machines(ground: Ground, 
 
 
 async def test_indexes_that_lead_to_indexes_end_somewhere(ground: Ground, tmp_path: Path) -> None:
-    layout = imagery.write_layout(MADE, tmp_path / "layout", "x")
-    data = imagery.index(MADE)
+    layout = imagery.write_layout(IMAGE, tmp_path / "layout", "x")
+    data = imagery.index(IMAGE)
     for _ in range(5):
         (layout / "blobs" / imagery.digest_of(data).replace(":", "/")).write_bytes(data)
         row = imagery.descriptor(data, imagery.OCI_INDEX)
         data = imagery.encode({"schemaVersion": 2, "mediaType": imagery.OCI_INDEX, "manifests": [row]})
     (layout / "index.json").write_bytes(data)
     async with ground.images() as images:
-        with pytest.raises(errors.Unprocessable, match="indexes lead to indexes"):
+        with pytest.raises(errors.Unprocessable, match="indexes are nested"):
             await images.pull(f"oci:{layout}", access=ALL)
 
 
 @pytest.mark.parametrize("kind", ["oci-archive", "docker-archive"])
 async def test_an_archive_of_skopeo_is_pulled(ground: Ground, tmp_path: Path, kind: str) -> None:
     top = imagery.layer(imagery.file("top"))  # Docker's formats know no zstd
-    made = imagery.image(BASE, top, config={"Cmd": ["/base"]})
-    layout = imagery.write_layout(made, tmp_path / "layout", "v1")
+    created = imagery.image(BASE, top, config={"Cmd": ["/base"]})
+    layout = imagery.write_layout(created, tmp_path / "layout", "v1")
     target = tmp_path / "saved.tar"
     convert(f"oci:{layout}:v1", f"{kind}:{target}:web:v1" if kind == "docker-archive" else f"{kind}:{target}")
     async with ground.images() as images:
         image = await images.pull(f"{kind}:{target}", access=ALL)
-        assert set(image.layers) == diff_ids(made)
+        assert set(image.layers) == diff_ids(created)
         assert (images.layers(image)[0] / "base").read_text() == "b" * 5000
         assert image.config == ImageConfig(command=("/base",))
         assert await images.pull(f"{kind}:{target}", access=ALL) == image
@@ -104,28 +106,28 @@ async def test_an_archive_of_skopeo_is_pulled(ground: Ground, tmp_path: Path, ki
 
 
 async def test_a_tar_of_a_layout_is_pulled(ground: Ground, tmp_path: Path) -> None:
-    target = imagery.write_oci_archive(MADE, tmp_path / "saved.tar")
+    target = imagery.write_oci_archive(IMAGE, tmp_path / "saved.tar")
     async with ground.images() as images:
         await check(images, f"oci-archive:{target}")
     assert ground.fake.begun == 2
 
 
 async def test_the_old_form_of_docker_save_is_pulled(ground: Ground, tmp_path: Path) -> None:
-    target = imagery.write_docker_archive(MADE, tmp_path / "saved.tar")
+    target = imagery.write_docker_archive(IMAGE, tmp_path / "saved.tar")
     async with ground.images() as images:
         await check(images, f"docker-archive:{target}")
 
 
-def saved(made: Made, layers: list[str], members: dict[str, bytes], config: str) -> dict[str, bytes]:
+def saved(created: Made, layers: list[str], members: dict[str, bytes], config: str) -> dict[str, bytes]:
     row = {"Config": config, "RepoTags": ["web:1"], "Layers": layers}
-    return {config: made.config, **members, "manifest.json": imagery.encode([row])}
+    return {config: created.config, **members, "manifest.json": imagery.encode([row])}
 
 
 async def test_the_new_form_of_docker_save_is_pulled(ground: Ground, tmp_path: Path) -> None:
     """Since Docker 25 an archive is also an OCI layout, and manifest.json leads into its blobs."""
-    places = [f"blobs/{layer.diff_id.replace(':', '/')}" for layer in MADE.layers]
-    blobs = dict(zip(places, map(imagery.plain, MADE.layers), strict=True))
-    members = saved(MADE, places, blobs, f"blobs/{MADE.id.replace(':', '/')}")
+    paths = [f"blobs/{layer.diff_id.replace(':', '/')}" for layer in IMAGE.layers]
+    blobs = dict(zip(paths, map(imagery.plain, IMAGE.layers), strict=True))
+    members = saved(IMAGE, paths, blobs, f"blobs/{IMAGE.id.replace(':', '/')}")
     target = imagery.write_tar({"oci-layout": b"{}", **members}, tmp_path / "saved.tar")
     async with ground.images() as images:
         await check(images, f"docker-archive:{target}")
@@ -138,7 +140,7 @@ async def test_layers_that_are_links_in_the_archive_are_followed_inside_it(
     entries = [
         *(
             imagery.file(name, data)
-            for name, data in saved(MADE, ["a/l.tar", "b/l.tar"], {}, "c.json").items()
+            for name, data in saved(IMAGE, ["a/l.tar", "b/l.tar"], {}, "c.json").items()
         ),
         imagery.file("shared/one.tar", imagery.plain(BASE)),
         imagery.symlink("a/l.tar", "../shared/one.tar"),
@@ -149,16 +151,16 @@ async def test_layers_that_are_links_in_the_archive_are_followed_inside_it(
     target.write_bytes(imagery.tar(entries))
     async with ground.images() as images:
         await check(images, f"docker-archive:{target}")
-        await images.remove(MADE.id, access=ALL)
+        await images.remove(IMAGE.id, access=ALL)
         for link in (str(tmp_path / "outside"), "../../../outside", "l.tar"):
             entries[-1] = imagery.symlink("b/l.tar", link)
             target.write_bytes(imagery.tar(entries))
-            with pytest.raises(errors.NotFound, match=r"holds no file 'b/l.tar'"):
+            with pytest.raises(errors.NotFound, match=r"contains no file 'b/l.tar'"):
                 await images.pull(f"docker-archive:{target}", access=ALL)
 
 
 def spoil_config(members: dict[str, bytes]) -> None:
-    members[f"{MADE.id.removeprefix('sha256:')}.json"] += b" "
+    members[f"{IMAGE.id.removeprefix('sha256:')}.json"] += b" "
 
 
 def name_two(members: dict[str, bytes]) -> None:
@@ -186,9 +188,9 @@ def break_manifest(members: dict[str, bytes]) -> None:
     ("spoil", "error", "message"),
     [
         (spoil_config, errors.Unprocessable, "the configuration of .* has the wrong digest"),
-        (name_two, errors.FailedPrecondition, r"holds 2 images \(web:1, web:1\); save one alone"),
+        (name_two, errors.FailedPrecondition, r"contains 2 images \(web:1, web:1\); save one alone"),
         (drop_manifest, errors.Unprocessable, "was not written by `docker save`"),
-        (drop_a_layer, errors.NotFound, "holds no file 'one.tar'"),
+        (drop_a_layer, errors.NotFound, "contains no file 'one.tar'"),
         (swap_layers, errors.Unprocessable, "layer one.tar of .*: the layer is sha256:"),
         (break_manifest, errors.Unprocessable, "manifest.json cannot be read"),
     ],
@@ -197,18 +199,18 @@ async def test_a_broken_archive_is_told_in_plain_words(
     ground: Ground, tmp_path: Path, spoil: object, error: type[errors.SkerryError], message: str
 ) -> None:
     layers = {"one.tar": imagery.plain(BASE), "two.tar": imagery.plain(TOP)}
-    members = saved(MADE, list(layers), layers, f"{MADE.id.removeprefix('sha256:')}.json")
+    members = saved(IMAGE, list(layers), layers, f"{IMAGE.id.removeprefix('sha256:')}.json")
     assert callable(spoil)
     spoil(members)
     target = imagery.write_tar(members, tmp_path / "saved.tar")
     async with ground.images() as images:
         with pytest.raises(error, match=message):
             await images.pull(f"docker-archive:{target}", access=ALL)
-    assert ground.kept() == []
+    assert ground.stored() == []
 
 
 async def test_an_archive_that_is_none_is_told_in_plain_words(ground: Ground, tmp_path: Path) -> None:
-    whole = imagery.write_docker_archive(MADE, tmp_path / "saved.tar").read_bytes()
+    whole = imagery.write_docker_archive(IMAGE, tmp_path / "saved.tar").read_bytes()
     cases = {
         "is truncated: its last member is cut off": whole[: len(whole) // 2 // 512 * 512],
         "is compressed; decompress it first": gzip.compress(whole),
@@ -258,8 +260,8 @@ async def test_an_archive_with_more_members_than_any_image_is_not_read_on(
 
 
 async def test_a_blob_of_a_layout_that_was_changed_is_refused(ground: Ground, tmp_path: Path) -> None:
-    layout = imagery.write_layout(MADE, tmp_path / "layout", "v1")
-    for digest, what in ((TOP.digest, "layer"), (MADE.id, "blobs/sha256"), (MADE.digest, "blobs/sha256")):
+    layout = imagery.write_layout(IMAGE, tmp_path / "layout", "v1")
+    for digest, what in ((TOP.digest, "layer"), (IMAGE.id, "blobs/sha256"), (IMAGE.digest, "blobs/sha256")):
         path = layout / "blobs" / digest.replace(":", "/")
         good = path.read_bytes()
         path.write_bytes(good[:-1] + bytes([good[-1] ^ 1]))
@@ -277,15 +279,15 @@ async def test_a_blob_of_a_layout_that_was_changed_is_refused(ground: Ground, tm
             with pytest.raises(errors.NotFound, match="this node has no file"):
                 await images.pull(f"oci:{layout}:v1", access=ALL)
         path.write_bytes(good)
-        assert ground.kept() == []
+        assert ground.stored() == []
 
 
 async def test_a_folder_that_is_no_layout_is_told_so(ground: Ground, tmp_path: Path) -> None:
     async with ground.images() as images:
         with pytest.raises(errors.NotFound, match=r"index\.json"):
             await images.pull(f"oci:{tmp_path}", access=ALL)
-        (tmp_path / "index.json").write_bytes(MADE.manifest)
-        with pytest.raises(errors.Unprocessable, match="is no OCI layout"):
+        (tmp_path / "index.json").write_bytes(IMAGE.manifest)
+        with pytest.raises(errors.Unprocessable, match="is not an OCI layout"):
             await images.pull(f"oci:{tmp_path}", access=ALL)
 
 
@@ -324,7 +326,7 @@ async def test_a_folder_is_an_image_where_it_stands(ground: Ground, tmp_path: Pa
     async with ground.images() as images:
         assert images.list() == [image]
         tree.rename(tmp_path / "elsewhere")
-        with pytest.raises(errors.NotFound, match="is gone; put it back"):
+        with pytest.raises(errors.NotFound, match="no longer exists; restore it"):
             images.layers(image)
         assert await images.remove(image.id, access=ALL) == 0
         with pytest.raises(errors.NotFound, match="this node has no"):
@@ -337,10 +339,10 @@ async def test_a_tarball_that_is_none_is_refused_and_nothing_is_kept(ground: Gro
     async with ground.images() as images:
         with pytest.raises(errors.Unprocessable, match=r"rootfs:.*root.tar: the layer is no tar"):
             await images.pull(f"rootfs:{tmp_path}/root.tar", access=ALL)
-    assert ground.kept() == []
+    assert ground.stored() == []
 
 
 def test_the_archives_of_these_tests_are_what_the_standard_library_reads(tmp_path: Path) -> None:
-    data = imagery.write_docker_archive(MADE, tmp_path / "saved.tar").read_bytes()
+    data = imagery.write_docker_archive(IMAGE, tmp_path / "saved.tar").read_bytes()
     with tarfile.open(fileobj=io.BytesIO(data)) as archive:
         assert "manifest.json" in archive.getnames()

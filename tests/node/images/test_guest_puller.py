@@ -56,8 +56,8 @@ async def test_a_stranger_gets_an_image_that_anybody_may_have(
         got = await images.for_guests().ensure(f"{fake.address}/web:1", owner="guest", on_progress=listener)
         assert got.id == ONE.id
         assert images.get(got.id).names == ()  # it is nobody's `web:1`
-        assert listener.told
-    assert set(fake.shown) == {""}  # the provider's login was shown to nobody
+        assert listener.reported
+    assert set(fake.visible) == {""}  # the provider's login was shown to nobody
 
 
 async def test_an_image_that_wants_a_login_is_refused_though_the_provider_has_one(
@@ -68,11 +68,11 @@ async def test_an_image_that_wants_a_login_is_refused_though_the_provider_has_on
     log_in(open_ground, fake)
     async with open_ground.images() as images:
         mine = await images.pull(f"{fake.address}/web:1")  # and what the provider has of it is no help
-        fake.shown.clear()
-        with pytest.raises(errors.FailedPrecondition, match="let everybody pull it") as caught:
+        fake.visible.clear()
+        with pytest.raises(errors.FailedPrecondition, match="make it public") as caught:
             await images.for_guests().ensure(f"{fake.address}/web:1", owner="guest", on_progress=Listener())
         assert str(open_ground.settings.credentials) not in caught.value.message
-        assert set(fake.shown) == {""}
+        assert set(fake.visible) == {""}
         assert images.list() == [mine]
         await images.remove(mine.id)  # nobody claims it
 
@@ -102,12 +102,12 @@ async def test_the_registry_is_asked_each_time_and_layers_come_once(
     async with open_ground.images() as images:
         guests = images.for_guests()
         await images.pull(f"{fake.address}/web:1")
-        fetched = fake.asked("blobs")
+        fetched = fake.requested("blobs")
         await guests.ensure(f"{fake.address}/web:1", owner="guest", on_progress=Listener())
-        assert [each for each in fake.asked("blobs")[len(fetched) :] if ONE.id not in each] == []
-        asked = len(fake.requests)
+        assert [each for each in fake.requested("blobs")[len(fetched) :] if ONE.id not in each] == []
+        requested = len(fake.requests)
         await guests.ensure(f"{fake.address}/web:1", owner="guest", on_progress=Listener())
-        assert fake.requests[asked:] == ["GET /v2/", "HEAD /v2/web/manifests/1"]
+        assert fake.requests[requested:] == ["GET /v2/", "HEAD /v2/web/manifests/1"]
         fake.manifests.clear()
         with pytest.raises(errors.NotFound):
             await guests.ensure(f"{fake.address}/web:1", owner="guest", on_progress=Listener())
@@ -143,7 +143,7 @@ async def test_an_image_goes_with_the_last_stranger_who_needs_it(
         guests.release("b")
         await idle(images)
         assert [each.id for each in images.list()] == [TWO.id]  # which has a name
-        assert open_ground.kept_layers() == diff_ids(TWO)
+        assert open_ground.stored_layers() == diff_ids(TWO)
         # And it can be had again.
         assert (await guests.ensure(f"{fake.address}/web:1", owner="a", on_progress=Listener())).id == ONE.id
 
@@ -159,7 +159,7 @@ async def test_a_pull_that_did_not_come_to_its_end_leaves_nothing(
         pulling = asyncio.create_task(
             images.for_guests().ensure(f"{fake.address}/web:1", owner="guest", on_progress=Listener())
         )
-        await eventually(lambda: open_ground.kept_layers() == {BASE.diff_id} and fake.asked(last))
+        await eventually(lambda: open_ground.stored_layers() == {BASE.diff_id} and fake.requested(last))
         if ending == "cancellation":
             pulling.cancel()
         else:
@@ -168,7 +168,7 @@ async def test_a_pull_that_did_not_come_to_its_end_leaves_nothing(
             fake.gate.set()
         (outcome,) = await asyncio.gather(pulling, return_exceptions=True)
         assert isinstance(outcome, BaseException)
-        assert open_ground.kept_layers() == set()
+        assert open_ground.stored_layers() == set()
         fake.gate.set()
 
 
@@ -211,7 +211,7 @@ async def test_images_do_not_fill_the_disk_of_the_node(
 )
 async def test_what_is_on_the_disk_of_the_node_is_refused(open_ground: Ground, reference: str) -> None:
     async with open_ground.images() as images:
-        with pytest.raises(errors.Invalid, match="is no image in a registry"):
+        with pytest.raises(errors.Invalid, match="is not an image in a registry"):
             await images.for_guests().ensure(reference, owner="guest", on_progress=Listener())
 
 
@@ -232,7 +232,7 @@ async def test_a_registry_that_is_not_public_is_refused_unless_it_is_listed(
     fake.hold(ONE)
     port = fake.address.rpartition(":")[2]
     async with ground.images() as images:
-        with pytest.raises(errors.FailedPrecondition, match=f"{name} is not in public reach"):
+        with pytest.raises(errors.FailedPrecondition, match=f"{name} is not public"):
             await images.for_guests().ensure(f"{name}:{port}/web:1", owner="guest", on_progress=Listener())
         assert fake.requests == []  # it was not even spoken to
         await images.pull(f"{name}:{port}/web:1")  # the provider may
@@ -256,7 +256,7 @@ async def test_a_registry_cannot_send_us_where_it_could_not_be_itself(
 
         fake.before = lead
         async with ground.images() as images:
-            with pytest.raises(errors.FailedPrecondition, match="not in public reach"):
+            with pytest.raises(errors.FailedPrecondition, match="is not public"):
                 await images.for_guests().ensure(
                     f"{fake.address}/web:1", owner="guest", on_progress=Listener()
                 )
@@ -271,7 +271,7 @@ async def test_a_registry_cannot_name_a_token_server_where_it_could_not_be_itsel
         challenge = f'Bearer realm="http://{inner.address}/token",service="registry"'
         fake.before = lambda request: web.Response(status=401, headers={"WWW-Authenticate": challenge})
         async with ground.images() as images:
-            with pytest.raises(errors.FailedPrecondition, match="not in public reach"):
+            with pytest.raises(errors.FailedPrecondition, match="is not public"):
                 await images.for_guests().ensure(
                     f"{fake.address}/web:1", owner="guest", on_progress=Listener()
                 )

@@ -28,10 +28,10 @@ async def test_ensure_asks_nobody_for_what_is_here(fake: FakeRegistry, ground: G
     fake.hold(ONE)
     async with ground.images() as images:
         first = await images.ensure(f"{fake.address}/web:1")
-        asked = len(fake.requests)
+        requested = len(fake.requests)
         assert await images.ensure(f"{fake.address}/web:1") == first
         assert await images.ensure(first.id) == first
-        assert len(fake.requests) == asked
+        assert len(fake.requests) == requested
         with pytest.raises(errors.NotFound, match="no image sha256:00"):
             await images.ensure("sha256:" + "0" * 64)
 
@@ -90,7 +90,7 @@ async def test_removing_a_name_keeps_the_image_until_its_last_one(fake: FakeRegi
         assert images.list() == []
         with pytest.raises(errors.NotFound):
             await images.remove(f"{fake.address}/web:2")
-    assert ground.kept() == []
+    assert ground.stored() == []
 
 
 async def test_removing_by_id_takes_all_names_and_leaves_layers_that_others_have(
@@ -104,7 +104,7 @@ async def test_removing_by_id_takes_all_names_and_leaves_layers_that_others_have
             await images.pull(f"{fake.address}/web:{tag}")
         await images.remove(ONE.id[7:19])
         assert [image.id for image in images.list()] == [TWO.id]
-        assert ground.kept_layers() == diff_ids(TWO)
+        assert ground.stored_layers() == diff_ids(TWO)
 
 
 async def test_what_is_claimed_is_not_removed_and_the_message_names_who_uses_it(
@@ -151,7 +151,7 @@ async def test_collecting_takes_what_has_no_name_and_no_claim(fake: FakeRegistry
         images.release("web")
         assert await images.collect() > 0
         assert [image.id for image in images.list()] == [TWO.id]
-        assert ground.kept_layers() == diff_ids(TWO)
+        assert ground.stored_layers() == diff_ids(TWO)
         assert await images.collect() == 0
 
 
@@ -169,8 +169,8 @@ async def test_pulls_of_one_thing_at_once_share_the_work(fake: FakeRegistry, gro
         with pytest.raises(errors.FailedPrecondition, match="used by web-0, web-1, web-2, web-3, web-4"):
             await images.remove(ONE.id)
     assert ground.fake.begun == 2
-    assert len(fake.asked("GET /v2/web/manifests")) == 1
-    assert [listener.told[-1].message for listener in listeners] == [f"{fake.address}/web:1 is here"] * 5
+    assert len(fake.requested("GET /v2/web/manifests")) == 1
+    assert [listener.reported[-1].message for listener in listeners] == [f"{fake.address}/web:1 is here"] * 5
 
 
 async def test_images_with_a_layer_in_common_share_its_way_here(fake: FakeRegistry, ground: Ground) -> None:
@@ -184,7 +184,7 @@ async def test_images_with_a_layer_in_common_share_its_way_here(fake: FakeRegist
                 group.create_task(images.pull(f"{fake.address}/web:{tag}", on_progress=listener))
             await eventually(lambda: ground.fake.begun == 3)
             ground.fake.gate.set()
-        assert len(fake.asked(f"GET /v2/web/blobs/{BASE.digest}")) == 1
+        assert len(fake.requested(f"GET /v2/web/blobs/{BASE.digest}")) == 1
         assert {image.id for image in images.list()} == {ONE.id, TWO.id}
     for listener in listeners:
         assert listener.states()[0] in {
@@ -209,8 +209,8 @@ async def test_who_gives_up_does_not_end_the_pull_for_others(fake: FakeRegistry,
         ground.fake.gate.set()
         assert (await pulls[1]).id == ONE.id
         assert [image.id for image in images.list()] == [ONE.id]
-        assert ground.kept_layers() == diff_ids(ONE)
-    assert len(fake.asked(f"GET /v2/web/blobs/{BASE.digest}")) == 1
+        assert ground.stored_layers() == diff_ids(ONE)
+    assert len(fake.requested(f"GET /v2/web/blobs/{BASE.digest}")) == 1
 
 
 async def test_a_layer_on_its_way_arrives_for_others_when_who_began_it_gives_up(
@@ -221,14 +221,16 @@ async def test_a_layer_on_its_way_arrives_for_others_when_who_began_it_gives_up(
     fake.held = {BASE.digest}
     async with ground.images() as images:
         first = asyncio.create_task(images.pull(f"{fake.address}/web:1"))
-        await eventually(lambda: fake.asked(BASE.digest))
+        await eventually(lambda: fake.requested(BASE.digest))
         second = asyncio.create_task(images.pull(f"{fake.address}/web:2"))
-        await eventually(lambda: TWO.layers[1].diff_id in ground.kept_layers())  # the other one it waits for
+        await eventually(
+            lambda: TWO.layers[1].diff_id in ground.stored_layers()
+        )  # the other one it waits for
         first.cancel()
         await asyncio.wait([first])
         fake.gate.set()
         assert (await second).id == TWO.id
-    assert len(fake.asked(BASE.digest)) == 1
+    assert len(fake.requested(BASE.digest)) == 1
 
 
 async def test_a_layer_that_another_source_cannot_give_is_taken_from_ones_own(
@@ -240,27 +242,29 @@ async def test_a_layer_that_another_source_cannot_give_is_taken_from_ones_own(
     async with ground.images() as images, FakeRegistry().serving() as other:
         other.hold(TWO)
         bad = asyncio.create_task(images.pull(f"{fake.address}/web:1"))
-        await eventually(lambda: fake.asked(BASE.digest))
+        await eventually(lambda: fake.requested(BASE.digest))
         good = asyncio.create_task(images.pull(f"{other.address}/web:1"))
-        await eventually(lambda: TWO.layers[1].diff_id in ground.kept_layers())  # the other one it waits for
+        await eventually(
+            lambda: TWO.layers[1].diff_id in ground.stored_layers()
+        )  # the other one it waits for
         fake.gate.set()
         with pytest.raises(errors.Unprocessable, match="wrong digest"):
             await bad
         assert (await good).id == TWO.id
-        assert ground.kept_layers() == diff_ids(TWO)
+        assert ground.stored_layers() == diff_ids(TWO)
 
 
 async def test_no_more_layers_are_pulled_at_once_than_the_settings_say(
     fake: FakeRegistry, ground: Ground
 ) -> None:
-    made = fake.hold(imagery.image(*(imagery.layer(imagery.file(str(number))) for number in range(7))))
+    created = fake.hold(imagery.image(*(imagery.layer(imagery.file(str(number))) for number in range(7))))
     ground.set(parallel=2)
     ground.fake.gate.clear()
     async with ground.images() as images:
         pull = asyncio.create_task(images.pull(f"{fake.address}/web:1"))
         await eventually(lambda: ground.fake.at_once == 2)
         ground.fake.gate.set()
-        assert (await pull).id == made.id
+        assert (await pull).id == created.id
     assert ground.fake.most_at_once == 2
 
 
@@ -275,11 +279,11 @@ async def test_what_a_pull_counts_on_is_not_taken_away_meanwhile(fake: FakeRegis
         # TWO found its lower layer here; it belongs to ONE, which goes.
         await images.remove(ONE.id)
         await images.collect()
-        assert BASE.diff_id in ground.kept_layers()
+        assert BASE.diff_id in ground.stored_layers()
         ground.fake.gate.set()
         two = await pull
         assert [path.is_dir() for path in images.layers(two)] == [True, True]
-        assert ground.kept_layers() == diff_ids(TWO)
+        assert ground.stored_layers() == diff_ids(TWO)
 
 
 async def test_a_layer_that_an_image_has_twice_is_stacked_once_as_the_upper_one(
@@ -326,8 +330,8 @@ async def test_records_that_do_not_hold_are_dropped(fake: FakeRegistry, ground: 
     async with ground.images() as images:
         assert [image.id for image in images.list()] == [TWO.id]
         await images.collect()
-        assert ground.kept_layers() == diff_ids(TWO)
-        assert len(ground.kept()) == 4
+        assert ground.stored_layers() == diff_ids(TWO)
+        assert len(ground.stored()) == 4
 
 
 async def test_a_record_of_a_layer_tells_nothing_that_was_not_checked(
@@ -373,10 +377,10 @@ async def test_a_disk_that_fails_is_told_and_nothing_is_kept(
         if step == "layer.synced":
             raise OSError(number, "x" if number == errno.ENOSPC else "Input/output error")
 
-    async with ground.images(reached=fail) as images:
+    async with ground.images(failpoint=fail) as images:
         with pytest.raises(error, match=message):
             await images.pull(f"{fake.address}/web:1")
-    assert ground.kept() == []
+    assert ground.stored() == []
 
 
 class Crowd:
@@ -403,8 +407,8 @@ class Crowd:
                 with contextlib.suppress(asyncio.CancelledError):
                     await pull
             case other:
-                ask = self.images.pull if other == 3 else self.images.ensure
-                image = await ask(name, owner=f"user-{number}")
+                request = self.images.pull if other == 3 else self.images.ensure
+                image = await request(name, owner=f"user-{number}")
                 # What somebody was given stays whole for as long as they have it.
                 for _ in range(self.chance.randrange(10)):
                     assert all(path.is_dir() for path in self.images.layers(image))
@@ -426,7 +430,7 @@ async def test_never_is_anything_taken_from_who_uses_it(
             for number in range(60):
                 group.create_task(crowd.one(number))
         await images.collect()
-        assert ground.kept_layers() == {layer for image in images.list() for layer in image.layers}
+        assert ground.stored_layers() == {layer for image in images.list() for layer in image.layers}
         assert list((ground.folder / "drafts").iterdir()) == []
         assert list((ground.folder / "trash").iterdir()) == []
         before = images.list()

@@ -21,7 +21,7 @@ from tests.support.shares import free_port
 from tests.support.waiting import eventually
 
 LARGE = imagery.layer(imagery.file("large", bytes(range(256)) * 2000), compression="")
-MADE = imagery.image(LARGE)
+IMAGE = imagery.image(LARGE)
 LOGIN = base64.b64encode(b"user:secret").decode()
 
 
@@ -50,10 +50,10 @@ class Answers:
 
 
 async def test_a_layer_goes_on_where_its_connection_broke(fake: FakeRegistry, ground: Ground) -> None:
-    fake.hold(MADE)
+    fake.hold(IMAGE)
     fake.cuts = [1000, 0, 50_000]
     async with ground.images() as images:
-        assert (await images.pull(f"{fake.address}/web:1")).id == MADE.id
+        assert (await images.pull(f"{fake.address}/web:1")).id == IMAGE.id
         (layer,) = images.layers(images.list()[0])
         assert (layer / "large").read_bytes() == bytes(range(256)) * 2000
     starts = [int(each.removeprefix("bytes=").removesuffix("-")) for each in fake.ranges if each]
@@ -65,19 +65,19 @@ async def test_a_layer_goes_on_where_its_connection_broke(fake: FakeRegistry, gr
 async def test_a_server_that_knows_no_parts_sends_all_again_and_none_of_it_counts_twice(
     fake: FakeRegistry, ground: Ground
 ) -> None:
-    fake.hold(MADE)
+    fake.hold(IMAGE)
     fake.knows_ranges = False
     fake.cuts = [100_000, 200_000]
     async with ground.images() as images:
-        assert (await images.pull(f"{fake.address}/web:1")).id == MADE.id
-    assert ground.kept_layers() == diff_ids(MADE)
+        assert (await images.pull(f"{fake.address}/web:1")).id == IMAGE.id
+    assert ground.stored_layers() == diff_ids(IMAGE)
 
 
 async def test_a_connection_that_breaks_again_and_again_is_given_up_and_what_was_whole_is_kept_for_later(
     fake: FakeRegistry, ground: Ground
 ) -> None:
     small = imagery.layer(imagery.file("small"))
-    made = fake.hold(imagery.image(small, LARGE))
+    created = fake.hold(imagery.image(small, LARGE))
     breaks = False
 
     def before(request: web.Request) -> web.StreamResponse | None:
@@ -93,51 +93,51 @@ async def test_a_connection_that_breaks_again_and_again_is_given_up_and_what_was
         with pytest.raises(errors.Unavailable, match=r"the connection to .* broke"):
             await images.pull(f"{fake.address}/web:1")
         # A connection that was used before may break for no fault of the server: that is asked again at once.
-        assert TRIES <= len(fake.asked(LARGE.digest)) <= 2 * TRIES
+        assert TRIES <= len(fake.requested(LARGE.digest)) <= 2 * TRIES
         assert images.list() == []
-        assert ground.kept_layers() == {small.diff_id}
+        assert ground.stored_layers() == {small.diff_id}
         breaks = False
-        assert (await images.pull(f"{fake.address}/web:1")).id == made.id
-        assert len(fake.asked(small.digest)) == 1
+        assert (await images.pull(f"{fake.address}/web:1")).id == created.id
+        assert len(fake.requested(small.digest)) == 1
     async with ground.images() as images:
-        assert [image.id for image in images.list()] == [made.id]
+        assert [image.id for image in images.list()] == [created.id]
 
 
-@pytest.mark.parametrize("part", ["/v2/", "/manifests/", f"/blobs/{MADE.id}", f"/blobs/{LARGE.digest}"])
+@pytest.mark.parametrize("part", ["/v2/", "/manifests/", f"/blobs/{IMAGE.id}", f"/blobs/{LARGE.digest}"])
 async def test_answers_that_may_pass_are_asked_for_again(
     fake: FakeRegistry, ground: Ground, part: str
 ) -> None:
-    fake.hold(MADE)
+    fake.hold(IMAGE)
     fake.before = Answers(part, 503, 500, 429, 502, **{"Retry-After": "0"})
     async with ground.images() as images:
-        assert (await images.pull(f"{fake.address}/web:1")).id == MADE.id
+        assert (await images.pull(f"{fake.address}/web:1")).id == IMAGE.id
 
 
 @pytest.mark.parametrize(
     ("status", "error", "message"),
     [
-        (429, errors.Overloaded, "we ask too often"),
-        (503, errors.Unavailable, "answers 503"),
-        (418, errors.Unavailable, "answers 418 when asked for"),
-        (403, errors.FailedPrecondition, "does not let us pull"),
+        (429, errors.Overloaded, "limits the rate of requests"),
+        (503, errors.Unavailable, "returned 503"),
+        (418, errors.Unavailable, "returned 418 for"),
+        (403, errors.FailedPrecondition, "denies access to"),
     ],
 )
 async def test_answers_that_do_not_pass_end_the_pull(
     fake: FakeRegistry, ground: Ground, status: int, error: type[errors.SkerryError], message: str
 ) -> None:
-    fake.hold(MADE)
+    fake.hold(IMAGE)
     fake.before = Answers("/blobs/", *[status] * 20)
     async with ground.images() as images:
         with pytest.raises(error, match=message):
             await images.pull(f"{fake.address}/web:1")
-    assert ground.kept() == []
-    assert len(fake.asked("/blobs/")) == (TRIES if status in (429, 503) else 1)
+    assert ground.stored() == []
+    assert len(fake.requested("/blobs/")) == (TRIES if status in (429, 503) else 1)
 
 
 async def test_a_login_is_not_shown_to_the_host_that_blobs_are_redirected_to(
     fake: FakeRegistry, ground: Ground
 ) -> None:
-    fake.hold(MADE)
+    fake.hold(IMAGE)
     log_in(ground, fake)
     async with FakeRegistry().serving() as storage:
         storage.blobs = fake.blobs
@@ -155,17 +155,17 @@ async def test_a_login_is_not_shown_to_the_host_that_blobs_are_redirected_to(
         fake.before = before
         storage.cuts = [70_000]  # and a part is asked for where the whole was
         async with ground.images() as images:
-            assert (await images.pull(f"{fake.address}/web:1")).id == MADE.id
-        assert len(storage.shown) == 3
-        assert set(storage.shown) == {""}
+            assert (await images.pull(f"{fake.address}/web:1")).id == IMAGE.id
+        assert len(storage.visible) == 3
+        assert set(storage.visible) == {""}
 
 
 @pytest.mark.parametrize(
     ("location", "error", "message"),
     [
-        ("http://registry.example/x", errors.FailedPrecondition, "sends us to registry.example without TLS"),
-        ("ftp://127.0.0.1/x", errors.Unavailable, "which is no address"),
-        ("http://[/x", errors.Unavailable, "which is no address"),
+        ("http://registry.example/x", errors.FailedPrecondition, "redirects to registry.example without TLS"),
+        ("ftp://127.0.0.1/x", errors.Unavailable, "which is not a valid"),
+        ("http://[/x", errors.Unavailable, "which is not a valid"),
         ("/v2/web/manifests/1", errors.Unavailable, "redirects more than"),
     ],
 )
@@ -181,18 +181,18 @@ async def test_redirects_to_nowhere_end_the_pull(
 async def test_a_registry_that_does_not_know_head_is_asked_in_full(
     fake: FakeRegistry, ground: Ground
 ) -> None:
-    fake.hold(MADE)
+    fake.hold(IMAGE)
     fake.before = lambda request: web.Response(status=405) if request.method == "HEAD" else None
     async with ground.images() as images:
         for _ in range(2):
-            assert (await images.pull(f"{fake.address}/web:1")).id == MADE.id
+            assert (await images.pull(f"{fake.address}/web:1")).id == IMAGE.id
     assert ground.fake.begun == 1
 
 
 async def test_a_manifest_other_than_the_one_that_was_asked_for_is_refused(
     fake: FakeRegistry, ground: Ground
 ) -> None:
-    fake.hold(MADE)
+    fake.hold(IMAGE)
     other = imagery.image(imagery.layer(imagery.file("other")))
     fake.manifests[other.digest] = fake.manifests["1"]
     async with ground.images() as images:
@@ -203,21 +203,21 @@ async def test_a_manifest_other_than_the_one_that_was_asked_for_is_refused(
 async def test_a_configuration_other_than_the_one_that_was_asked_for_is_refused(
     fake: FakeRegistry, ground: Ground
 ) -> None:
-    fake.hold(MADE)
-    fake.blobs[MADE.id] = MADE.config.replace(b"linux", b"LINUX")
+    fake.hold(IMAGE)
+    fake.blobs[IMAGE.id] = IMAGE.config.replace(b"linux", b"LINUX")
     async with ground.images() as images:
         with pytest.raises(errors.Unprocessable, match=r"the configuration of .* has the wrong digest"):
             await images.pull(f"{fake.address}/web:1")
-        fake.blobs[MADE.id] = MADE.config[:-2]
+        fake.blobs[IMAGE.id] = IMAGE.config[:-2]
         with pytest.raises(errors.Unprocessable, match=r"the configuration of .* is truncated"):
             await images.pull(f"{fake.address}/web:1")
 
 
 async def test_documents_beyond_their_bounds_are_not_read(fake: FakeRegistry, ground: Ground) -> None:
-    fake.hold(MADE)
-    descriptor = json.loads(MADE.manifest)["config"] | {"size": 5 * 1024 * 1024}
-    fake.hold(imagery.Made(MADE.layers, MADE.config, manifest_fields={"config": descriptor}), "config")
-    fake.manifests["manifest"] = (b" " * (5 * 1024 * 1024), MADE.media_type)
+    fake.hold(IMAGE)
+    descriptor = json.loads(IMAGE.manifest)["config"] | {"size": 5 * 1024 * 1024}
+    fake.hold(imagery.Made(IMAGE.layers, IMAGE.config, manifest_fields={"config": descriptor}), "config")
+    fake.manifests["manifest"] = (b" " * (5 * 1024 * 1024), IMAGE.media_type)
     async with ground.images() as images:
         for tag in ("config", "manifest"):
             with pytest.raises(errors.TooLarge, match=f"the {tag}.* of"):
@@ -227,12 +227,12 @@ async def test_documents_beyond_their_bounds_are_not_read(fake: FakeRegistry, gr
 async def test_a_blob_that_is_longer_than_its_manifest_says_is_refused(
     fake: FakeRegistry, ground: Ground
 ) -> None:
-    fake.hold(MADE)
+    fake.hold(IMAGE)
     fake.blobs[LARGE.digest] += b"more"
     async with ground.images() as images:
         with pytest.raises(errors.Unprocessable, match="is longer than the"):
             await images.pull(f"{fake.address}/web:1")
-    assert ground.kept() == []
+    assert ground.stored() == []
 
 
 async def test_a_registry_that_is_silent_is_given_up(fake: FakeRegistry, ground: Ground) -> None:
@@ -241,12 +241,12 @@ async def test_a_registry_that_is_silent_is_given_up(fake: FakeRegistry, ground:
         raw_server(lambda reader, writer: asyncio.Event().wait()) as address,
         ground.images() as images,
     ):
-        with pytest.raises(errors.TimedOut, match=r"was silent for 0.05 s"):
+        with pytest.raises(errors.TimedOut, match=r"did not respond for 0.05 s"):
             await images.pull(f"{address}/web:1")
 
 
 async def test_a_blob_that_stalls_is_asked_for_again(fake: FakeRegistry, ground: Ground) -> None:
-    fake.hold(MADE)
+    fake.hold(IMAGE)
     ground.set(timeout_s=0.3)
     stalled = False
 
@@ -266,7 +266,7 @@ async def test_a_blob_that_stalls_is_asked_for_again(fake: FakeRegistry, ground:
 
     fake._blob = blob  # type: ignore[method-assign] # a server that stalls once
     async with ground.images() as images:
-        assert (await images.pull(f"{fake.address}/web:1")).id == MADE.id
+        assert (await images.pull(f"{fake.address}/web:1")).id == IMAGE.id
     assert fake.ranges[-1] == "bytes=10000-"
 
 
@@ -277,14 +277,14 @@ async def test_something_that_speaks_no_http_is_told_so(ground: Ground) -> None:
 
     ground.set(timeout_s=0.5)
     async with raw_server(gibberish) as address, ground.images() as images:
-        with pytest.raises(errors.Unavailable, match=f"{address} does not speak HTTP"):
+        with pytest.raises(errors.Unavailable, match=f"{address} returned no valid HTTP"):
             await images.pull(f"{address}/web:1")
 
 
 async def test_a_server_that_is_no_registry_is_told_so(fake: FakeRegistry, ground: Ground) -> None:
     fake.before = lambda request: web.Response(status=404, text="hello")
     async with ground.images() as images:
-        with pytest.raises(errors.Unavailable, match=r"is no registry: it answers 404 to /v2/"):
+        with pytest.raises(errors.Unavailable, match=r"is not a registry: it returned 404 for /v2/"):
             await images.pull(f"{fake.address}/web:1")
 
 
@@ -299,26 +299,26 @@ async def test_off_loopback_plain_http_is_only_for_registries_that_are_named(
 ) -> None:
     # To the kernel this is the loopback; by its spelling it is not.
     address = fake.address.replace("127.0.0.1", "0.0.0.0")
-    fake.hold(MADE)
+    fake.hold(IMAGE)
     async with ground.images() as images:
         with pytest.raises(
-            errors.FailedPrecondition, match=rf"{address} cannot be spoken to with TLS: .* images\.insecure"
+            errors.FailedPrecondition, match=rf"{address} does not support TLS: .* images\.insecure"
         ):
             await images.pull(f"{address}/web:1")
         assert fake.requests == []
     ground.set(insecure=(address,))
     async with ground.images() as images:
-        assert (await images.pull(f"{address}/web:1")).id == MADE.id
+        assert (await images.pull(f"{address}/web:1")).id == IMAGE.id
 
 
 @pytest.mark.parametrize(
     ("challenge", "error", "message"),
     [
-        ("", errors.FailedPrecondition, "in ways that are not known here: none at all"),
-        ("Negotiate", errors.FailedPrecondition, "in ways that are not known here: negotiate"),
-        ('Bearer realm="ftp://x/"', errors.Unavailable, "names no token server"),
-        ('Bearer realm="http://["', errors.Unavailable, "names no token server"),
-        ("Bearer", errors.Unavailable, "names no token server"),
+        ("", errors.FailedPrecondition, "an unsupported authentication scheme: none"),
+        ("Negotiate", errors.FailedPrecondition, "an unsupported authentication scheme: negotiate"),
+        ('Bearer realm="ftp://x/"', errors.Unavailable, "names no valid token server"),
+        ('Bearer realm="http://["', errors.Unavailable, "names no valid token server"),
+        ("Bearer", errors.Unavailable, "names no valid token server"),
     ],
 )
 async def test_challenges_that_cannot_be_met_end_the_pull(
@@ -347,22 +347,22 @@ async def test_a_token_server_that_gives_no_token_is_told_so(
 
 
 async def test_a_pull_that_is_cancelled_leaves_nothing_half_done(fake: FakeRegistry, ground: Ground) -> None:
-    fake.hold(MADE)
+    fake.hold(IMAGE)
     ground.fake.gate.clear()
     async with ground.images() as images:
         pull = asyncio.create_task(images.pull(f"{fake.address}/web:1"))
         await eventually(lambda: ground.fake.begun)
-        assert ground.kept() != []
+        assert ground.stored() != []
         pull.cancel()
         with pytest.raises(asyncio.CancelledError):
             await pull
-        assert ground.kept() == []
+        assert ground.stored() == []
         ground.fake.gate.set()
-        assert (await images.pull(f"{fake.address}/web:1")).id == MADE.id
+        assert (await images.pull(f"{fake.address}/web:1")).id == IMAGE.id
 
 
 async def test_closing_ends_pulls_and_tells_who_waits(fake: FakeRegistry, ground: Ground) -> None:
-    fake.hold(MADE)
+    fake.hold(IMAGE)
     ground.fake.gate.clear()
     async with ground.images() as images:
         pull = asyncio.create_task(images.pull(f"{fake.address}/web:1"))
@@ -372,7 +372,7 @@ async def test_closing_ends_pulls_and_tells_who_waits(fake: FakeRegistry, ground
             await pull
         with pytest.raises(errors.Unavailable, match="stopping"):
             await images.pull(f"{fake.address}/web:1")
-    assert ground.kept() == []
+    assert ground.stored() == []
 
 
 Talk = Callable[[asyncio.StreamReader, asyncio.StreamWriter], Awaitable[object]]

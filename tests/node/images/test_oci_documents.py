@@ -18,7 +18,7 @@ from skerry.node.images.references import RegistryReference
 from tests.support import imagery
 
 MACHINE = Platform("linux", "amd64")
-MADE = imagery.image(imagery.layer(imagery.file("x")))
+IMAGE = imagery.image(imagery.layer(imagery.file("x")))
 
 
 def platform(text: str) -> Platform:
@@ -54,12 +54,12 @@ def test_an_index_without_this_machine_says_what_it_has() -> None:
         imagery.image(imagery.layer(imagery.file(name)), architecture=name) for name in ("arm64", "s390x")
     ]
     attestation = {"architecture": "unknown", "os": "unknown"}
-    told = [
+    reported = [
         {"architecture": "arm64", "os": "linux", "variant": "v8"},
         {"architecture": "s390x", "os": "linux"},
     ]
     index = oci_documents.read_document(
-        imagery.index(*images, images[0], platforms=[*told, attestation]), "", "web"
+        imagery.index(*images, images[0], platforms=[*reported, attestation]), "", "web"
     )
     assert isinstance(index, oci_documents.OciIndex)
     with pytest.raises(
@@ -69,43 +69,43 @@ def test_an_index_without_this_machine_says_what_it_has() -> None:
 
 
 def test_the_only_image_of_an_index_that_names_no_platform_is_taken() -> None:
-    row = imagery.descriptor(MADE.manifest, MADE.media_type)
+    row = imagery.descriptor(IMAGE.manifest, IMAGE.media_type)
     index = oci_documents.read_document(imagery.encode({"manifests": [row]}), "", "web")
     assert isinstance(index, oci_documents.OciIndex)
-    assert oci_documents.choose(index, MACHINE, "web").digest == MADE.digest
+    assert oci_documents.choose(index, MACHINE, "web").digest == IMAGE.digest
     with pytest.raises(errors.Unprocessable, match="no image at all"):
         oci_documents.choose(oci_documents.OciIndex((*index.manifests, *index.manifests)), MACHINE, "web")
 
 
 def changed(**fields: Any) -> bytes:
-    document = json.loads(MADE.manifest) | fields
+    document = json.loads(IMAGE.manifest) | fields
     return imagery.encode({key: value for key, value in document.items() if value is not None})
 
 
 @pytest.mark.parametrize(
     ("data", "media_type", "message"),
     [
-        (b"", "", "is no manifest: not valid JSON"),
-        (b"[]", "", "is no manifest"),
-        (b"{}", "", "lacks its config or its layers"),
-        (b"[" * 100_000, "", "is no manifest"),
+        (b"", "", "is not a manifest: not valid JSON"),
+        (b"[]", "", "is not a manifest"),
+        (b"{}", "", "has no config or no layers"),
+        (b"[" * 100_000, "", "is not a manifest"),
         (
-            MADE.manifest,
+            IMAGE.manifest,
             "application/vnd.docker.distribution.manifest.v1+prettyjws",
-            "retired manifest version 1",
+            "obsolete manifest version 1",
         ),
-        (MADE.manifest, imagery.OCI_INDEX, "was sent as .* and calls itself"),
-        (MADE.manifest, "text/html", "was sent as text/html and calls itself"),
+        (IMAGE.manifest, imagery.OCI_INDEX, "was sent as .* and calls itself"),
+        (IMAGE.manifest, "text/html", "was sent as text/html and calls itself"),
         (changed(mediaType=None), "text/html", "unknown media type 'text/html'"),
         (changed(manifests=[]), "", "is both an index and a manifest"),
-        (changed(layers=None), "", "lacks its config or its layers"),
+        (changed(layers=None), "", "has no config or no layers"),
         (
             changed(config={"digest": "x", "size": 1, "mediaType": imagery.OCI_CONFIG}),
             "",
-            "only sha256 digests",
+            "only sha256 is supported",
         ),
-        (changed(config={"digest": MADE.id, "size": -1}), "", "is no manifest"),
-        (changed(config={"digest": MADE.id, "size": "1"}), "", "is no manifest"),
+        (changed(config={"digest": IMAGE.id, "size": -1}), "", "is not a manifest"),
+        (changed(config={"digest": IMAGE.id, "size": "1"}), "", "is not a manifest"),
     ],
 )
 def test_what_is_no_manifest_is_told_in_plain_words(data: bytes, media_type: str, message: str) -> None:
@@ -115,9 +115,9 @@ def test_what_is_no_manifest_is_told_in_plain_words(data: bytes, media_type: str
 
 def test_a_manifest_is_read_whether_its_kind_came_with_it_or_is_in_it() -> None:
     for data, media_type in (
-        (MADE.manifest, ""),
-        (MADE.manifest, f"{imagery.OCI_MANIFEST}; charset=utf-8"),
-        (MADE.manifest, "application/json"),
+        (IMAGE.manifest, ""),
+        (IMAGE.manifest, f"{imagery.OCI_MANIFEST}; charset=utf-8"),
+        (IMAGE.manifest, "application/json"),
         (changed(mediaType=None), imagery.OCI_MANIFEST),
         (changed(mediaType=None), ""),
     ):
@@ -171,7 +171,7 @@ def test_a_configuration_may_leave_almost_everything_out() -> None:
     assert bare.platform is None
     nulls = {"config": {"Cmd": None, "Env": None, "Labels": None, "Volumes": None, "Entrypoint": None}}
     assert oci_documents.read_configuration(imagery.encode(nulls), 0, MACHINE, "web").config == bare.config
-    with pytest.raises(errors.Unprocessable, match="holds a NUL byte"):
+    with pytest.raises(errors.Unprocessable, match="has a NUL byte"):
         oci_documents.read_configuration(rb'{"config": {"Cmd": ["a\u0000b"]}}', 0, MACHINE, "web")
     with pytest.raises(errors.Unprocessable, match="names 0 layers, its manifest 2"):
         oci_documents.read_configuration(b"{}", 2, MACHINE, "web")

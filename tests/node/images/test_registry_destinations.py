@@ -24,7 +24,7 @@ from tests.node.images.fakes import FakeRegistry
 from tests.node.images.ground import Ground
 from tests.support import imagery
 
-MADE = imagery.image(imagery.layer(imagery.file("file", "content" * 2000)))
+IMAGE = imagery.image(imagery.layer(imagery.file("file", "content" * 2000)))
 LOGIN = base64.b64encode(b"user:secret").decode()
 INSIDE = "further inside the network"
 # All of these are this machine; in these tests each stands for one that is somewhere else.
@@ -38,7 +38,7 @@ PLACES = {
 
 
 class World(NamedTuple):
-    """A server in each zone that holds `MADE`, and what names mean."""
+    """A server in each zone that holds `IMAGE`, and what names mean."""
 
     machine: FakeRegistry
     public: FakeRegistry
@@ -79,7 +79,7 @@ async def world(monkeypatch: pytest.MonkeyPatch) -> AsyncIterator[World]:
     async with AsyncExitStack() as undo:
         servers = [await undo.enter_async_context(FakeRegistry().serving(place)) for place in PLACES]
         for server in servers:
-            server.hold(MADE)
+            server.hold(IMAGE)
         yield World(*servers, names)
 
 
@@ -118,7 +118,7 @@ async def is_pulled(ground: Ground, address: str) -> bool:
     """False if it is refused because of where it leads."""
     async with ground.images() as images:
         try:
-            return (await images.pull(f"{address}/web:1")).id == MADE.id
+            return (await images.pull(f"{address}/web:1")).id == IMAGE.id
         except errors.FailedPrecondition as error:
             if INSIDE not in error.message or "images.internal_hosts" not in error.message:
                 raise
@@ -177,7 +177,9 @@ async def test_an_address_in_another_spelling_leads_nowhere(
     ground.set(insecure=(target,))
     world.public.before = challenging(target) if kind == "token" else redirecting(f"/{kind}/", target)
     async with ground.images() as images:
-        with pytest.raises(errors.Unavailable, match=rf"sends us to .*{target}.*, which is no address"):
+        with pytest.raises(
+            errors.Unavailable, match=rf"redirects to .*{target}.*, which is not a valid address"
+        ):
             await images.pull(f"{world.public.address}/web:1")
     assert world.machine.requests == []
 
@@ -186,7 +188,7 @@ async def test_the_outermost_host_of_a_chain_decides(world: World, ground: Groun
     world.machine.before = redirecting("/blobs/", world.public.address)
     world.public.before = redirecting("/blobs/", world.private.address)
     assert not await is_pulled(ground, world.machine.address)
-    assert world.public.asked("/blobs/")
+    assert world.public.requested("/blobs/")
     assert world.private.requests == []
 
 
@@ -232,7 +234,7 @@ async def test_a_registry_that_changes_its_address_is_where_it_was_furthest_outs
     registry, target = URL("https://registry.example/v2"), URL("https://storage.example/")
     transport = RegistryHttpClient("registry.example", insecure=(), ca="", timeout_s=1.0)
     for address in ("127.0.0.1", "127.0.0.2", "127.0.0.1"):
-        transport._saw("registry.example", [address])
+        transport._record_zone("registry.example", [address])
     assert transport._lead(registry, target, None) is AddressZone.PUBLIC
     assert transport._lead(target, registry, AddressZone.PUBLIC) is None, (
         "who was named by a person may be anywhere"
@@ -247,13 +249,44 @@ async def test_a_login_is_shown_to_nobody_that_a_redirect_leads_to(world: World,
         giving_tokens(request) or web.Response(status=401, headers={"WWW-Authenticate": 'Basic realm="r"'})
     )
     async with ground.images() as images:
-        with pytest.raises(errors.FailedPrecondition, match="wants proof of who calls; none is shown there"):
+        with pytest.raises(errors.FailedPrecondition, match="requires a login; none is sent there"):
             await images.pull(f"{world.public.address}/web:1")
         world.other.before = challenging(world.other.address)
-        with pytest.raises(errors.FailedPrecondition, match="none is shown there"):
+        with pytest.raises(errors.FailedPrecondition, match="none is sent there"):
             await images.pull(f"{world.public.address}/web:1")
-    assert set(world.other.shown) == {""}
-    assert world.other.asked("/token") == []
+    assert set(world.other.visible) == {""}
+    assert world.other.requested("/token") == []
+
+
+@pytest.mark.parametrize("identity", [False, True])
+async def test_a_login_is_shown_to_a_token_server_on_another_host_only_if_the_settings_name_it(
+    world: World, ground: Ground, *, identity: bool
+) -> None:
+    login = {"identitytoken": "the identity"} if identity else {"auth": LOGIN}
+    Path(ground.settings.credentials).write_text(json.dumps({"auths": {world.public.address: login}}))
+
+    def strict(request: web.Request) -> web.Response | None:
+        knows = request.method == "POST" or request.headers.get("Authorization") == f"Basic {LOGIN}"
+        return giving_tokens(request) if knows else web.Response(status=401)
+
+    world.public.before = challenging(world.other.address)
+    world.other.before = giving_tokens
+    async with ground.images() as images:
+        assert (await images.pull(f"{world.public.address}/web:1")).id == IMAGE.id, (
+            "what is public needs none"
+        )
+    assert set(world.other.visible) == {""}
+    assert [request.partition(" ")[0] for request in world.other.requested("/token")] == ["GET"]
+    world.other.before = strict
+    line = f"{world.public.address}={world.other.address}"
+    async with ground.images() as images:
+        await images.remove(f"{world.public.address}/web:1")
+        with pytest.raises(errors.FailedPrecondition, match=f"add {line} to images.token_servers"):
+            await images.pull(f"{world.public.address}/web:1")
+    assert set(world.other.visible) == {""}
+    ground.set(token_servers=(line,))
+    async with ground.images() as images:
+        assert (await images.pull(f"{world.public.address}/web:1")).id == IMAGE.id
 
 
 @pytest.mark.parametrize("kind", ["token", "manifests", "blobs"])
@@ -271,7 +304,7 @@ async def test_off_the_loopback_nobody_is_spoken_to_without_tls_because_the_regi
         world.private.before = challenging(target) if is_token else redirecting(f"/{kind}/", target)
         async with ground.images() as images:
             with pytest.raises(
-                errors.FailedPrecondition, match=rf"sends us to {target} without TLS.*images\.insecure"
+                errors.FailedPrecondition, match=rf"redirects to {target} without TLS.*images\.insecure"
             ):
                 await images.pull(f"{name}/web:1")
     assert world.other.requests == world.machine.requests == []

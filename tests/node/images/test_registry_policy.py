@@ -50,7 +50,7 @@ def test_public_addresses_are_public(address: str) -> None:
 @pytest.mark.parametrize("address", PRIVATE)
 def test_addresses_that_not_everybody_reaches_are_not_public(address: str) -> None:
     assert not is_public(ipaddress.ip_address(address))
-    with pytest.raises(errors.FailedPrecondition, match="not in public reach"):
+    with pytest.raises(errors.FailedPrecondition, match="is not public"):
         RegistryPolicy(()).check("example.org", 443, [address])
     with pytest.raises(errors.FailedPrecondition, match=r"market\.guest_registries"):
         RegistryPolicy(()).check_url(f"[{address}]" if ":" in address else address, 443)

@@ -91,8 +91,8 @@ def test_progress_is_told_at_every_new_state_and_else_ten_times_a_second() -> No
     clock, listener = ManualClock(), Listener()
     pull = PullTracker("web", clock)
     count = LayerCounter(Digest("sha256:1"), 1000)
-    with pull.heard_by(listener):
-        pull.say("asking")
+    with pull.reporting_to(listener):
+        pull.report("asking")
         pull.count([count])
         count.become("pulling")
         for _ in range(100):
@@ -100,9 +100,9 @@ def test_progress_is_told_at_every_new_state_and_else_ten_times_a_second() -> No
             clock.advance(0.01)
         count.become("done")
     count.add(1)
-    told = [(progress.layers[0].state, progress.layers[0].bytes) for progress in listener.told[1:]]
-    assert told[:2] == [("waiting", 0), ("pulling", 0)]
-    assert told[-1] == ("done", 500)
-    assert 9 <= len(told) - 3 <= 10
-    assert listener.told[0].message == "asking"
-    assert listener.told[-1].message == "1 of 1 layers, 0.0 of 0.0 MB"
+    reported = [(progress.layers[0].state, progress.layers[0].bytes) for progress in listener.reported[1:]]
+    assert reported[:2] == [("waiting", 0), ("pulling", 0)]
+    assert reported[-1] == ("done", 500)
+    assert 9 <= len(reported) - 3 <= 10
+    assert listener.reported[0].message == "asking"
+    assert listener.reported[-1].message == "1 of 1 layers, 0.0 of 0.0 MB"

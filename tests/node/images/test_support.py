@@ -23,10 +23,10 @@ def skopeo(*arguments: str) -> str:
 @pytest.mark.parametrize("docker", [False, True])
 @pytest.mark.parametrize("password", [False, True])
 def test_skopeo_reads_a_pushed_image(tmp_path: Path, docker: bool, password: bool) -> None:
-    made = imagery.busybox(docker=docker)
+    created = imagery.busybox(docker=docker)
     with Registry(tmp_path / "registry", password=password) as registry:
-        digest = registry.push(made, "some/web:1")
-        told = json.loads(
+        digest = registry.push(created, "some/web:1")
+        reported = json.loads(
             skopeo(
                 "inspect",
                 "--tls-verify=false",
@@ -34,19 +34,19 @@ def test_skopeo_reads_a_pushed_image(tmp_path: Path, docker: bool, password: boo
                 f"docker://{registry.address}/some/web:1",
             )
         )
-    assert told["Digest"] == digest
-    assert told["Layers"] == [made.layers[0].digest]
+    assert reported["Digest"] == digest
+    assert reported["Layers"] == [created.layers[0].digest]
 
 
 def test_skopeo_reads_every_form_that_is_written_to_disk(tmp_path: Path) -> None:
-    made = imagery.busybox(imagery.layer(imagery.file("more", "x"), compression=""))
-    layout = imagery.write_layout(made, tmp_path / "layout", "v1")
-    archive = imagery.write_oci_archive(made, tmp_path / "oci.tar", "v1")
-    saved = imagery.write_docker_archive(made, tmp_path / "docker.tar")
+    created = imagery.busybox(imagery.layer(imagery.file("more", "x"), compression=""))
+    layout = imagery.write_layout(created, tmp_path / "layout", "v1")
+    archive = imagery.write_oci_archive(created, tmp_path / "oci.tar", "v1")
+    saved = imagery.write_docker_archive(created, tmp_path / "docker.tar")
     for place in (f"oci:{layout}:v1", f"oci-archive:{archive}:v1"):
-        assert json.loads(skopeo("inspect", place))["Layers"] == [each.digest for each in made.layers]
+        assert json.loads(skopeo("inspect", place))["Layers"] == [each.digest for each in created.layers]
     config = json.loads(skopeo("inspect", "--config", f"docker-archive:{saved}"))
-    assert config["rootfs"]["diff_ids"] == [each.diff_id for each in made.layers]
+    assert config["rootfs"]["diff_ids"] == [each.diff_id for each in created.layers]
 
 
 def test_the_registry_speaks_tls_with_a_certificate_of_the_authority(tmp_path: Path) -> None:
@@ -56,5 +56,5 @@ def test_the_registry_speaks_tls_with_a_certificate_of_the_authority(tmp_path: P
         trusted = tmp_path / "trusted"
         trusted.mkdir()
         shutil.copy(authority.ca, trusted)
-        told = skopeo("inspect", "--cert-dir", str(trusted), f"docker://{registry.address}/web:latest")
-    assert json.loads(told)["Architecture"] == "amd64"
+        reported = skopeo("inspect", "--cert-dir", str(trusted), f"docker://{registry.address}/web:latest")
+    assert json.loads(reported)["Architecture"] == "amd64"

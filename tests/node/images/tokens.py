@@ -54,8 +54,8 @@ class TokenServer:
 
     async def _answer(self, request: web.Request) -> web.Response:
         form = request.query if request.method == "GET" else await request.post()
-        shown = request.headers.get("Authorization", "") or str(form.get("refresh_token", ""))
-        if shown != self.login:
+        visible = request.headers.get("Authorization", "") or str(form.get("refresh_token", ""))
+        if visible != self.login:
             return web.json_response({"details": "no"}, status=401)
         assert form["service"] == SERVICE
         scope = str(form["scope"])

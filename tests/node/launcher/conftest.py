@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from skerry.node.launcher.client import LauncherClient
-from tests.node.launcher.ground import Ground, Room, launching
+from tests.node.launcher.ground import Ground, LaunchedCell, launching
 
 
 @pytest.fixture
@@ -25,8 +25,8 @@ async def launcher() -> AsyncIterator[LauncherClient]:
 
 
 @pytest.fixture
-async def room(ground: Ground, launcher: LauncherClient) -> Room:
+async def cell(ground: Ground, launcher: LauncherClient) -> LaunchedCell:
     """An open cell."""
-    room = ground.room()
-    await room.open(launcher)
-    return room
+    cell = ground.cell()
+    await cell.open(launcher)
+    return cell

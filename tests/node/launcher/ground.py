@@ -16,14 +16,8 @@ from skerry.model.ids import CellName
 from skerry.node.cgroups.detection import detect
 from skerry.node.cgroups.protocol import Cgroups
 from skerry.node.launcher.child.cell_root import HostView
-from skerry.node.launcher.client import (
-    InitClient,
-    InitSpec,
-    LauncherClient,
-    ProcessExit,
-    StartedProcess,
-    StartSpec,
-)
+from skerry.node.launcher.client import InitClient, LauncherClient
+from skerry.node.launcher.specs import InitSpec, ProcessExit, StartedProcess, StartSpec
 from skerry.node.logs.readers import LogRecord, RingReader
 from tests.support.waiting import eventually
 
@@ -44,7 +38,7 @@ class Ran:
     err: str
 
 
-class Room:
+class LaunchedCell:
     """One cell: its groups, its folder, and its init once there is one."""
 
     def __init__(self, groups: Cgroups, name: str, folder: Path, limits: CellLimits) -> None:
@@ -59,7 +53,7 @@ class Room:
     async def open(
         self, launcher: LauncherClient, spec: InitSpec | None = None, *, outside_quota: bool = False
     ) -> InitClient:
-        with self.groups.entrance(self.name, "_init", outside_quota=outside_quota) as entrance:
+        with self.groups.entry(self.name, "_init", outside_quota=outside_quota) as entrance:
             self.init = await launcher.make_init(spec or InitSpec("cell"), entrance)
         return self.init
 
@@ -85,7 +79,7 @@ class Room:
         self.place(key).mkdir(parents=True)
         self.groups.add_leaf(self.name, self.leaf(key))
         spec = StartSpec(key, command, sandbox or Sandbox(), uid, uid, LOG_BYTES)
-        with self.groups.entrance(
+        with self.groups.entry(
             self.name, self.leaf(key), from_within=True, outside_quota=outside_quota
         ) as entrance:
             return key, await self.init.start(
@@ -135,16 +129,16 @@ class Ground:
         self.root = f"skt-launch-{os.getpid()}-{next(_numbers)}"
         self.groups = detect(self.root)
         self.folder = folder
-        self.rooms: list[Room] = []
+        self.rooms: list[LaunchedCell] = []
 
-    def room(self, name: str = "one", limits: CellLimits | None = None) -> Room:
-        room = Room(self.groups, name, self.folder, limits or CellLimits())
-        self.rooms.append(room)
-        return room
+    def cell(self, name: str = "one", limits: CellLimits | None = None) -> LaunchedCell:
+        cell = LaunchedCell(self.groups, name, self.folder, limits or CellLimits())
+        self.rooms.append(cell)
+        return cell
 
     async def close(self) -> None:
-        for room in self.rooms:
-            await room.close()
+        for cell in self.rooms:
+            await cell.close()
         self.groups.dispose()
 
 

@@ -20,8 +20,9 @@ from skerry.model.cells import CellLimits
 from skerry.node.cgroups.protocol import CgroupEntryFds
 from skerry.node.kernel import syscalls
 from skerry.node.launcher.child import messages
-from skerry.node.launcher.client import InitClient, InitSpec, LauncherClient, ZygoteSpec
-from tests.node.launcher.ground import UID, Ground, Room, gone, launching, needs_root
+from skerry.node.launcher.client import InitClient, LauncherClient
+from skerry.node.launcher.specs import InitSpec, ZygoteSpec
+from tests.node.launcher.ground import UID, Ground, LaunchedCell, gone, launching, needs_root
 from tests.support.waiting import PATIENCE_S, eventually
 
 pytestmark = needs_root
@@ -65,20 +66,20 @@ async def test_signals_meant_for_the_agent_do_not_end_the_launcher(
     pid = launcher.pid
     for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
         os.kill(pid, number)
-    await ground.room().open(launcher)
+    await ground.cell().open(launcher)
     assert launcher.pid == pid
 
 
 async def test_a_dead_launcher_is_replaced_and_its_inits_go_on(
     ground: Ground, launcher: LauncherClient
 ) -> None:
-    old, first = ground.room("old"), launcher.pid
+    old, first = ground.cell("old"), launcher.pid
     await old.open(launcher)
     _, started = await old.start("exec sleep 600")
     started.close()
     os.kill(first, signal.SIGKILL)
     await launcher.failed()
-    new = ground.room("new")
+    new = ground.cell("new")
     await new.open(launcher)
     assert launcher.pid != first
     assert (await new.run("echo new")).out == "new\n"
@@ -94,9 +95,9 @@ async def test_a_launcher_that_dies_unnoticed_is_replaced_too(
     ground: Ground, launcher: LauncherClient
 ) -> None:
     os.kill(launcher.pid, signal.SIGKILL)
-    room = ground.room()
-    await room.open(launcher)
-    assert (await room.run("echo fine")).out == "fine\n"
+    cell = ground.cell()
+    await cell.open(launcher)
+    assert (await cell.run("echo fine")).out == "fine\n"
 
 
 async def test_a_launcher_that_is_killed_while_it_starts_is_started_again(tmp_path: Path) -> None:
@@ -125,53 +126,53 @@ async def test_a_launcher_that_cannot_start_is_not_started_again_and_again(tmp_p
 async def test_a_launcher_that_dies_at_work_leaves_no_init_behind(
     ground: Ground, launcher: LauncherClient
 ) -> None:
-    room = ground.room()
+    cell = ground.cell()
     os.kill(launcher.pid, signal.SIGSTOP)
-    opening = asyncio.create_task(room.open(launcher))
+    opening = asyncio.create_task(cell.open(launcher))
     await asyncio.sleep(0)
     os.kill(launcher.pid, signal.SIGKILL)
     await opening
-    assert room.groups.pids(room.name) == [room.init.pid]
+    assert cell.groups.pids(cell.name) == [cell.init.pid]
 
 
 async def test_a_launcher_that_does_not_answer_is_not_waited_for(
     ground: Ground, launcher: LauncherClient
 ) -> None:
-    room = ground.room()
+    cell = ground.cell()
     before = opened()
     os.kill(launcher.pid, signal.SIGSTOP)
     try:
-        with room.groups.entrance(room.name, "_init") as entrance, pytest.raises(errors.TimedOut):
+        with cell.groups.entry(cell.name, "_init") as entrance, pytest.raises(errors.TimedOut):
             await launcher.make_init(InitSpec("cell"), entrance, within_s=0.05)
     finally:
         os.kill(launcher.pid, signal.SIGCONT)
     # It makes one after all, which finds itself called off.
-    await room.open(launcher)
-    assert await eventually(lambda: room.groups.pids(room.name) == [room.init.pid])
+    await cell.open(launcher)
+    assert await eventually(lambda: cell.groups.pids(cell.name) == [cell.init.pid])
     assert len(opened() - before) == 2, "the pidfd and the control socket of the second one"
 
 
 async def test_an_init_that_is_called_off_half_way_leaves_nothing(
     ground: Ground, launcher: LauncherClient
 ) -> None:
-    room = ground.room()
+    cell = ground.cell()
     before = opened()
     for turns in range(12):
-        opening = asyncio.create_task(room.open(launcher))
+        opening = asyncio.create_task(cell.open(launcher))
         for _ in range(turns):
             await asyncio.sleep(0)
         opening.cancel()
         with pytest.raises(asyncio.CancelledError):
             await opening
     assert opened() == before
-    await room.open(launcher)  # after all of them: the launcher does one thing after another
-    assert await eventually(lambda: room.groups.pids(room.name) == [room.init.pid])
+    await cell.open(launcher)  # after all of them: the launcher does one thing after another
+    assert await eventually(lambda: cell.groups.pids(cell.name) == [cell.init.pid])
 
 
-async def test_a_start_that_is_called_off_leaves_no_descriptor(room: Room) -> None:
+async def test_a_start_that_is_called_off_leaves_no_descriptor(cell: LaunchedCell) -> None:
     before = opened()
     for turns in range(6):
-        starting = asyncio.create_task(room.start("true"))
+        starting = asyncio.create_task(cell.start("true"))
         for _ in range(turns):
             await asyncio.sleep(0)
         if starting.done():  # a quick machine
@@ -180,87 +181,87 @@ async def test_a_start_that_is_called_off_leaves_no_descriptor(room: Room) -> No
         starting.cancel()
         with pytest.raises(asyncio.CancelledError):
             await starting
-    assert (await room.run("echo fine")).out == "fine\n"
+    assert (await cell.run("echo fine")).out == "fine\n"
     assert opened() == before
 
 
 async def test_a_group_that_is_gone_refuses_the_init(ground: Ground, launcher: LauncherClient) -> None:
-    room = ground.room()
-    entrance = room.groups.entrance(room.name, "_init")
-    room.groups.remove_leaf(room.name, "_init")
+    cell = ground.cell()
+    entrance = cell.groups.entry(cell.name, "_init")
+    cell.groups.remove_leaf(cell.name, "_init")
     with entrance, pytest.raises(errors.Internal, match="set up: clone"):
         await launcher.make_init(InitSpec("cell"), entrance)
 
 
 async def test_many_cells_are_made_at_once(ground: Ground, launcher: LauncherClient) -> None:
-    rooms = [ground.room(f"cell-{number}") for number in range(20)]
-    await asyncio.gather(*(room.open(launcher, InitSpec(f"h{n}")) for n, room in enumerate(rooms)))
-    ran = await asyncio.gather(*(room.run("hostname") for room in rooms))
+    rooms = [ground.cell(f"cell-{number}") for number in range(20)]
+    await asyncio.gather(*(cell.open(launcher, InitSpec(f"h{n}")) for n, cell in enumerate(rooms)))
+    ran = await asyncio.gather(*(cell.run("hostname") for cell in rooms))
     assert [one.out.strip() for one in ran] == [f"h{number}" for number in range(20)]
 
 
 async def test_a_cell_at_its_limit_of_processes_says_so(ground: Ground, launcher: LauncherClient) -> None:
-    room = ground.room(limits=CellLimits(pids=1))
-    await room.open(launcher)
-    with pytest.raises(errors.FailedPrecondition, match="as many processes as it may"):
-        await room.start("true")
+    cell = ground.cell(limits=CellLimits(pids=1))
+    await cell.open(launcher)
+    with pytest.raises(errors.FailedPrecondition, match="its limit of processes"):
+        await cell.start("true")
 
 
 async def test_an_init_outlives_its_agents_end_and_is_adopted(ground: Ground) -> None:
-    room = ground.room()
+    cell = ground.cell()
     async with launching() as launcher:
-        await room.open(launcher)
-        key, started = await room.start("mkfifo /tmp/go; echo before; read x < /tmp/go; echo after; exit 9")
+        await cell.open(launcher)
+        key, started = await cell.start("mkfifo /tmp/go; echo before; read x < /tmp/go; echo after; exit 9")
         started.close()
-    init = room.init
+    init = cell.init
     init.close()
     adopted = InitClient.adopt(init.pid, init.start_time, init.control_fd)
     assert adopted is not None
-    room.init = adopted
-    assert (await room.run("until echo > /tmp/go; do :; done")).exited.code == 0
-    assert (await room.ended(key)).code == 9
-    assert await room.followed(key, "stdout") == b"before\nafter\n"
+    cell.init = adopted
+    assert (await cell.run("until echo > /tmp/go; do :; done")).exited.code == 0
+    assert (await cell.ended(key)).code == 9
+    assert await cell.followed(key, "stdout") == b"before\nafter\n"
 
 
 async def test_what_ended_while_nobody_looked_is_told_and_on_record(
     ground: Ground, launcher: LauncherClient
 ) -> None:
-    room = ground.room()
-    await room.open(launcher)
-    key, started = await room.start("mkfifo /tmp/go; read x < /tmp/go; exit 9")
+    cell = ground.cell()
+    await cell.open(launcher)
+    key, started = await cell.start("mkfifo /tmp/go; read x < /tmp/go; exit 9")
     started.close()
-    helper, again = await room.start("sleep 0; until echo > /tmp/go; do :; done")
+    helper, again = await cell.start("sleep 0; until echo > /tmp/go; do :; done")
     again.close()
-    room.init.close()
-    await eventually(lambda: (room.place(key) / "exit.json").exists())
-    adopted = InitClient.adopt(room.init.pid, room.init.start_time, room.init.control_fd)
+    cell.init.close()
+    await eventually(lambda: (cell.place(key) / "exit.json").exists())
+    adopted = InitClient.adopt(cell.init.pid, cell.init.start_time, cell.init.control_fd)
     assert adopted is not None
-    room.init = adopted
-    assert json.loads((room.place(key) / "exit.json").read_text())["code"] == 9
-    assert (await room.ended(key)).code == 9
-    assert (await room.ended(helper)).code == 0
+    cell.init = adopted
+    assert json.loads((cell.place(key) / "exit.json").read_text())["code"] == 9
+    assert (await cell.ended(key)).code == 9
+    assert (await cell.ended(helper)).code == 0
 
 
-async def test_only_the_very_process_is_adopted(room: Room) -> None:
+async def test_only_the_very_process_is_adopted(cell: LaunchedCell) -> None:
     before = opened()
-    assert InitClient.adopt(room.init.pid, room.init.start_time + 1, room.init.control_fd) is None
-    assert InitClient.adopt(room.init.pid, room.init.start_time, 250) is None
-    assert InitClient.adopt(room.init.pid, room.init.start_time, 0) is None, "not a socket"
-    assert InitClient.adopt(2**22 - 1, 1, room.init.control_fd) is None
+    assert InitClient.adopt(cell.init.pid, cell.init.start_time + 1, cell.init.control_fd) is None
+    assert InitClient.adopt(cell.init.pid, cell.init.start_time, 250) is None
+    assert InitClient.adopt(cell.init.pid, cell.init.start_time, 0) is None, "not a socket"
+    assert InitClient.adopt(2**22 - 1, 1, cell.init.control_fd) is None
     assert opened() == before
 
 
 @pytest.fixture
-def raw(room: Room) -> Iterator[socket.socket]:
+def raw(cell: LaunchedCell) -> Iterator[socket.socket]:
     """The agent's end of the control socket, used by an agent that never reads and then dies."""
-    pidfd = os.pidfd_open(room.init.pid)
-    end = socket.socket(fileno=syscalls.descriptor_of(pidfd, room.init.control_fd))
+    pidfd = os.pidfd_open(cell.init.pid)
+    end = socket.socket(fileno=syscalls.descriptor_of(pidfd, cell.init.control_fd))
     os.close(pidfd)
     yield end
     end.close()
 
 
-def request(room: Room, number: int, entrance: CgroupEntryFds) -> messages.MessageBody:
+def request(cell: LaunchedCell, number: int, entrance: CgroupEntryFds) -> messages.MessageBody:
     return {
         "id": number,
         "key": f"stale-{number}",
@@ -283,28 +284,30 @@ def request(room: Room, number: int, entrance: CgroupEntryFds) -> messages.Messa
     }
 
 
-async def test_answers_to_a_dead_agent_are_drained(room: Room, raw: socket.socket, tmp_path: Path) -> None:
-    room.init.close()
-    room.groups.add_leaf(room.name, "_stale")
+async def test_answers_to_a_dead_agent_are_drained(
+    cell: LaunchedCell, raw: socket.socket, tmp_path: Path
+) -> None:
+    cell.init.close()
+    cell.groups.add_leaf(cell.name, "_stale")
     folder = os.open(tmp_path, os.O_RDONLY)
-    with room.groups.entrance(room.name, "_stale", from_within=True) as entrance:
+    with cell.groups.entry(cell.name, "_stale", from_within=True) as entrance:
         into = [] if entrance.clone_into is None else [entrance.clone_into]
         raw.setblocking(True)
         # More than the socket holds: the init goes on, and keeps for later what it cannot send.
         for number in range(220):
-            packet = messages.encode(request(room, number, entrance))
+            packet = messages.encode(request(cell, number, entrance))
             messages.send(raw, packet, [folder, *into, *entrance.procs])
     os.close(folder)
     raw.close()
-    adopted = InitClient.adopt(room.init.pid, room.init.start_time, room.init.control_fd)
+    adopted = InitClient.adopt(cell.init.pid, cell.init.start_time, cell.init.control_fd)
     assert adopted is not None
-    room.init = adopted
+    cell.init = adopted
     before = opened()
     stale = {f"stale-{number}" for number in range(220)}
-    exits = room.init.exits()
+    exits = cell.init.exits()
     while stale:
         stale.discard((await anext(exits)).key)
-    assert (await room.run("echo fine")).out == "fine\n"
+    assert (await cell.run("echo fine")).out == "fine\n"
     assert opened() == before
 
 
@@ -314,16 +317,17 @@ from pathlib import Path
 from skerry.model.cells import Sandbox
 from skerry.model.ids import CellName
 from skerry.node.cgroups.detection import detect
-from skerry.node.launcher.client import InitSpec, LauncherClient, StartSpec
+from skerry.node.launcher.client import LauncherClient
+from skerry.node.launcher.specs import InitSpec, StartSpec
 async def main(root, folder):
     groups, cell = detect(root), CellName("one")
     launcher = await LauncherClient.start()
-    with groups.entrance(cell, "_init") as entrance:
+    with groups.entry(cell, "_init") as entrance:
         init = await launcher.make_init(InitSpec("cell"), entrance)
     groups.add_leaf(cell, "_xleft")
     command = "mkfifo /tmp/go; echo one; read x < /tmp/go; echo two; exit 5"
     spec = StartSpec("left", command, Sandbox(), 61184, 61184, 65536)
-    with groups.entrance(cell, "_xleft", from_within=True) as entrance:
+    with groups.entry(cell, "_xleft", from_within=True) as entrance:
         started = await init.start(spec, Path(folder), entrance)
     facts = [launcher.pid, init.pid, init.start_time, init.control_fd, started.pid]
     print(json.dumps(facts), file=sys.stderr, flush=True)
@@ -333,9 +337,9 @@ asyncio.run(main(*sys.argv[1:]))
 
 
 async def test_a_killed_agent_leaves_a_cell_that_the_next_one_takes_over(ground: Ground) -> None:
-    room = ground.room()
-    room.place("left").mkdir(parents=True)
-    command = [sys.executable, "-c", AGENT, ground.root, str(room.place("left"))]
+    cell = ground.cell()
+    cell.place("left").mkdir(parents=True)
+    command = [sys.executable, "-c", AGENT, ground.root, str(cell.place("left"))]
     done = subprocess.run(command, capture_output=True, text=True, check=False)
     assert done.returncode == -signal.SIGKILL, done.stderr
     launcher_pid, pid, start_time, control_fd, started = json.loads(done.stderr.splitlines()[-1])
@@ -343,10 +347,10 @@ async def test_a_killed_agent_leaves_a_cell_that_the_next_one_takes_over(ground:
     assert Path(f"/proc/{started}").exists()
     adopted = InitClient.adopt(pid, start_time, control_fd)
     assert adopted is not None
-    room.init = adopted
-    assert (await room.run("until echo > /tmp/go; do :; done")).exited.code == 0
-    assert (await room.ended("left")).code == 5
-    assert await room.followed("left", "stdout") == b"one\ntwo\n"
+    cell.init = adopted
+    assert (await cell.run("until echo > /tmp/go; do :; done")).exited.code == 0
+    assert (await cell.ended("left")).code == 5
+    assert await cell.followed("left", "stdout") == b"one\ntwo\n"
 
 
 def test_all_of_it_works_on_uvloop(tmp_path: Path) -> None:
@@ -354,10 +358,10 @@ def test_all_of_it_works_on_uvloop(tmp_path: Path) -> None:
         ground = Ground(tmp_path)
         try:
             async with launching() as launcher:
-                room = ground.room()
-                await room.open(launcher)
-                out = (await room.run("echo fine; exit 2")).out
-                await room.close()
+                cell = ground.cell()
+                await cell.open(launcher)
+                out = (await cell.run("echo fine; exit 2")).out
+                await cell.close()
                 ground.rooms.clear()
                 return out
         finally:
@@ -374,13 +378,13 @@ async def test_an_agent_is_a_subreaper_only_while_it_has_a_launcher() -> None:
 
 
 async def test_an_init_that_cannot_enter_its_group_says_so(ground: Ground, launcher: LauncherClient) -> None:
-    room = ground.room()
+    cell = ground.cell()
     with (
         open("/proc/self/comm") as not_writable,
         pytest.raises(errors.Internal, match="set up: enter cgroup: Bad file descriptor"),
     ):
         await launcher.make_init(InitSpec("cell"), CgroupEntryFds(None, (not_writable.fileno(),)))
-    assert room.groups.pids(room.name) == []
+    assert cell.groups.pids(cell.name) == []
 
 
 @pytest.mark.parametrize(("is_over", "code"), [(True, 1), (False, 0)])

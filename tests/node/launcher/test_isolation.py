@@ -17,8 +17,9 @@ from msgspec import structs
 from skerry.model import errors
 from skerry.model.cells import Sandbox
 from skerry.node.launcher.child.cell_root import HostView
-from skerry.node.launcher.client import InitSpec, LauncherClient
-from tests.node.launcher.ground import UID, Ground, Ran, Room, launching, needs_root
+from skerry.node.launcher.client import LauncherClient
+from skerry.node.launcher.specs import InitSpec
+from tests.node.launcher.ground import UID, Ground, LaunchedCell, Ran, launching, needs_root
 
 pytestmark = needs_root
 
@@ -45,35 +46,35 @@ def refused(ran: Ran) -> bool:
     return ran.exited.code != 0 and ran.out == ""
 
 
-async def test_it_sees_only_the_processes_of_its_cell(room: Room, sandbox: Sandbox) -> None:
-    ran = await room.run("cd /proc; echo [0-9]*; echo $$", sandbox=sandbox)
+async def test_it_sees_only_the_processes_of_its_cell(cell: LaunchedCell, sandbox: Sandbox) -> None:
+    ran = await cell.run("cd /proc; echo [0-9]*; echo $$", sandbox=sandbox)
     seen, own = ran.out.splitlines()
     assert set(seen.split()) == {"1", own}
 
 
-async def test_it_cannot_signal_what_is_outside(room: Room, sandbox: Sandbox) -> None:
-    ran = await room.run(f"kill -0 {os.getpid()}", sandbox=sandbox)
+async def test_it_cannot_signal_what_is_outside(cell: LaunchedCell, sandbox: Sandbox) -> None:
+    ran = await cell.run(f"kill -0 {os.getpid()}", sandbox=sandbox)
     assert ran.exited.code == 1
     assert "No such process" in ran.err
 
 
-async def test_it_cannot_end_its_init(room: Room, sandbox: Sandbox) -> None:
-    await room.run("kill -9 1; kill -15 1; kill -11 1; kill -1 1; kill -19 1", sandbox=sandbox)
-    assert (await room.run("echo still here")).out == "still here\n"
+async def test_it_cannot_end_its_init(cell: LaunchedCell, sandbox: Sandbox) -> None:
+    await cell.run("kill -9 1; kill -15 1; kill -11 1; kill -1 1; kill -19 1", sandbox=sandbox)
+    assert (await cell.run("echo still here")).out == "still here\n"
 
 
-async def test_it_cannot_look_into_its_init(room: Room, sandbox: Sandbox) -> None:
+async def test_it_cannot_look_into_its_init(cell: LaunchedCell, sandbox: Sandbox) -> None:
     for path in ("environ", "maps", "mem", "fd/3", "root/etc/passwd"):
-        assert refused(await room.run(f"cat /proc/1/{path}", sandbox=sandbox)), path
+        assert refused(await cell.run(f"cat /proc/1/{path}", sandbox=sandbox)), path
     for link in ("root", "cwd"):
-        assert refused(await room.run(f"ls /proc/1/{link}/", sandbox=sandbox)), link
+        assert refused(await cell.run(f"ls /proc/1/{link}/", sandbox=sandbox)), link
 
 
-async def test_the_init_has_none_of_the_agents_environment(room: Room) -> None:
-    assert Path(f"/proc/{room.init.pid}/environ").read_bytes() == b""
+async def test_the_init_has_none_of_the_agents_environment(cell: LaunchedCell) -> None:
+    assert Path(f"/proc/{cell.init.pid}/environ").read_bytes() == b""
 
 
-async def test_it_cannot_mount_or_unmount(room: Room, sandbox: Sandbox) -> None:
+async def test_it_cannot_mount_or_unmount(cell: LaunchedCell, sandbox: Sandbox) -> None:
     for attempt in (
         "mount -t tmpfs none /tmp",
         "mount --bind / /tmp",
@@ -84,13 +85,13 @@ async def test_it_cannot_mount_or_unmount(room: Room, sandbox: Sandbox) -> None:
         "unshare -Ur true",
         "nsenter -t 1 -m true",
     ):
-        assert (await room.run(attempt, sandbox=sandbox)).exited.code != 0, attempt
+        assert (await cell.run(attempt, sandbox=sandbox)).exited.code != 0, attempt
 
 
 async def test_it_is_told_nothing_of_the_cgroups_of_the_host(
-    ground: Ground, room: Room, sandbox: Sandbox
+    ground: Ground, cell: LaunchedCell, sandbox: Sandbox
 ) -> None:
-    ran = await room.run("cat /proc/self/cgroup /proc/1/cgroup /proc/self/mountinfo", sandbox=sandbox)
+    ran = await cell.run("cat /proc/self/cgroup /proc/1/cgroup /proc/self/mountinfo", sandbox=sandbox)
     assert ran.exited.code == 0
     assert ground.root not in ran.out
     for attempt in (
@@ -99,13 +100,13 @@ async def test_it_is_told_nothing_of_the_cgroups_of_the_host(
         "unshare -C true",
         "nsenter -t 1 -C true",
     ):
-        assert (await room.run(attempt, sandbox=sandbox)).exited.code != 0, attempt
+        assert (await cell.run(attempt, sandbox=sandbox)).exited.code != 0, attempt
 
 
 async def test_it_shares_no_namespace_with_the_host_but_user_network_and_time(
-    room: Room, sandbox: Sandbox
+    cell: LaunchedCell, sandbox: Sandbox
 ) -> None:
-    _, started = await room.start("sleep 600", sandbox=sandbox)
+    _, started = await cell.start("sleep 600", sandbox=sandbox)
     started.close()
     kinds = ("cgroup", "ipc", "mnt", "net", "pid", "time", "user", "uts")
     shared = {
@@ -116,32 +117,32 @@ async def test_it_shares_no_namespace_with_the_host_but_user_network_and_time(
     assert shared == {"net", "time", "user"}
 
 
-async def test_it_cannot_write_to_the_host(room: Room, sandbox: Sandbox) -> None:
+async def test_it_cannot_write_to_the_host(cell: LaunchedCell, sandbox: Sandbox) -> None:
     for place in ("/", "/etc", "/usr", "/var", "/dev", "/run", "/sys", "/opt", "/sys/fs/cgroup"):
-        ran = await room.run(f"echo x > {place}/skt-probe", sandbox=sandbox)
+        ran = await cell.run(f"echo x > {place}/skt-probe", sandbox=sandbox)
         assert ran.exited.code != 0, place
         assert not Path(place, "skt-probe").exists()
 
 
-async def test_it_cannot_change_the_kernels_settings(room: Room, sandbox: Sandbox) -> None:
+async def test_it_cannot_change_the_kernels_settings(cell: LaunchedCell, sandbox: Sandbox) -> None:
     for path in ("/proc/sys/kernel/hostname", "/proc/sys/vm/overcommit_memory", "/proc/sysrq-trigger"):
-        assert (await room.run(f"cat {path} > /tmp/x; cat /tmp/x > {path}", sandbox=sandbox)).exited.code, (
+        assert (await cell.run(f"cat {path} > /tmp/x; cat /tmp/x > {path}", sandbox=sandbox)).exited.code, (
             path
         )
-        ran = await room.run(f"echo h > {path}", sandbox=sandbox)
+        ran = await cell.run(f"echo h > {path}", sandbox=sandbox)
         assert ran.exited.code != 0, path
 
 
-async def test_it_cannot_load_modules_or_read_the_kernels_log(room: Room, sandbox: Sandbox) -> None:
+async def test_it_cannot_load_modules_or_read_the_kernels_log(cell: LaunchedCell, sandbox: Sandbox) -> None:
     for attempt in ("modprobe loop || insmod /lib/modules/x.ko", "dmesg", "cat /proc/kmsg", "cat /dev/kmsg"):
-        ran = await room.run(attempt, sandbox=sandbox)
+        ran = await cell.run(attempt, sandbox=sandbox)
         assert ran.out == "", attempt
 
 
-async def test_what_the_kernel_tells_of_the_host_is_masked(room: Room, sandbox: Sandbox) -> None:
+async def test_what_the_kernel_tells_of_the_host_is_masked(cell: LaunchedCell, sandbox: Sandbox) -> None:
     for path in ("keys", "kcore", "timer_list", "kmsg"):
-        assert (await room.run(f"cat /proc/{path}", sandbox=sandbox)).out == "", path
-    assert (await room.run("ls -A /sys/fs/cgroup /sys/firmware", sandbox=sandbox)).out.split() == [
+        assert (await cell.run(f"cat /proc/{path}", sandbox=sandbox)).out == "", path
+    assert (await cell.run("ls -A /sys/fs/cgroup /sys/firmware", sandbox=sandbox)).out.split() == [
         "/sys/firmware:",
         "/sys/fs/cgroup:",
     ]
@@ -151,7 +152,7 @@ async def test_what_the_kernel_tells_of_the_host_is_masked(room: Room, sandbox: 
 UNLISTED = {"x86_64": (237, 279, 457, 39), "aarch64": (235, 239, 457, 172)}
 
 
-async def test_it_makes_no_system_call_that_is_not_in_the_list(room: Room, sandbox: Sandbox) -> None:
+async def test_it_makes_no_system_call_that_is_not_in_the_list(cell: LaunchedCell, sandbox: Sandbox) -> None:
     program = (
         "import ctypes\n"
         "libc = ctypes.CDLL(None, use_errno=True)\n"
@@ -160,20 +161,20 @@ async def test_it_makes_no_system_call_that_is_not_in_the_list(room: Room, sandb
         "    libc.syscall(number, 0, 0, 0, 0, 0, 0)\n"
         "    print(ctypes.get_errno())\n"
     )
-    ran = await room.run("", sandbox=structs.replace(sandbox, arguments=("/usr/bin/python3", "-c", program)))
+    ran = await cell.run("", sandbox=structs.replace(sandbox, arguments=("/usr/bin/python3", "-c", program)))
     assert ran.out.split() == [str(errno.EPERM)] * 3 + ["0"], ran.err
 
 
-async def test_its_devices_are_few_and_harmless(room: Room, sandbox: Sandbox) -> None:
-    ran = await room.run("ls /dev; head -c 3 /dev/zero | wc -c; : > /dev/null", sandbox=sandbox)
+async def test_its_devices_are_few_and_harmless(cell: LaunchedCell, sandbox: Sandbox) -> None:
+    ran = await cell.run("ls /dev; head -c 3 /dev/zero | wc -c; : > /dev/null", sandbox=sandbox)
     assert " ".join(ran.out.split()) == (
         "fd full null ptmx pts random shm stderr stdin stdout tty urandom zero 3"
     )
-    assert (await room.run("mknod /tmp/sda b 8 0", sandbox=sandbox)).exited.code != 0
+    assert (await cell.run("mknod /tmp/sda b 8 0", sandbox=sandbox)).exited.code != 0
 
 
 async def test_of_the_hosts_folders_it_sees_usr_and_a_few_files_of_etc(
-    room: Room, sandbox: Sandbox, secrets: Path
+    cell: LaunchedCell, sandbox: Sandbox, secrets: Path
 ) -> None:
     for folder in (
         secrets.parent,
@@ -186,21 +187,21 @@ async def test_of_the_hosts_folders_it_sees_usr_and_a_few_files_of_etc(
         "/home",
         "/run",
     ):
-        assert (await room.run(f"ls -A {folder}", sandbox=sandbox)).out == "", folder
-    assert refused(await room.run(f"cat {secrets}/key", sandbox=sandbox))
-    assert set((await room.run("ls -A /", sandbox=sandbox)).out.split()) <= {
+        assert (await cell.run(f"ls -A {folder}", sandbox=sandbox)).out == "", folder
+    assert refused(await cell.run(f"cat {secrets}/key", sandbox=sandbox))
+    assert set((await cell.run("ls -A /", sandbox=sandbox)).out.split()) <= {
         *("bin", "dev", "etc", "home", "lib", "lib32", "lib64", "libx32", "proc", "root", "run", "sbin"),
         *("sys", "tmp", "usr", "var"),
     }
     for path in ("/etc/shadow", "/etc/gshadow", "/etc/ssh", "/etc/ssl/private", "/etc/sudoers", "/etc/fstab"):
-        assert refused(await room.run(f"ls -d {path}", sandbox=sandbox)), path
+        assert refused(await cell.run(f"ls -d {path}", sandbox=sandbox)), path
     hosts = Path("/etc/passwd").read_text().splitlines()
-    names = (await room.run("cut -d: -f1 /etc/passwd", sandbox=sandbox)).out.split()
+    names = (await cell.run("cut -d: -f1 /etc/passwd", sandbox=sandbox)).out.split()
     assert names == ["root", "nobody"] != [line.partition(":")[0] for line in hosts]
-    assert (await room.run("ls /usr/bin/env && getent hosts localhost", sandbox=sandbox)).exited.code == 0
+    assert (await cell.run("ls /usr/bin/env && getent hosts localhost", sandbox=sandbox)).exited.code == 0
 
 
-async def test_it_sees_no_socket_of_the_host(room: Room, sandbox: Sandbox) -> None:
+async def test_it_sees_no_socket_of_the_host(cell: LaunchedCell, sandbox: Sandbox) -> None:
     for folder in ("/run", "/var/lib", "/srv", "/opt"):
         path = Path(folder, f"skt-{os.getpid()}.sock")
         with socket.socket(socket.AF_UNIX) as listening:
@@ -208,39 +209,39 @@ async def test_it_sees_no_socket_of_the_host(room: Room, sandbox: Sandbox) -> No
             try:
                 listening.listen()
                 path.chmod(0o777)
-                assert refused(await room.run(f"ls {path}", sandbox=sandbox)), path
+                assert refused(await cell.run(f"ls {path}", sandbox=sandbox)), path
             finally:
                 path.unlink()
 
 
-async def test_its_mount_table_shows_its_own_root_alone(room: Room, sandbox: Sandbox) -> None:
-    ran = await room.run("cut -d' ' -f5 /proc/self/mountinfo; cut -d' ' -f2 /proc/1/mounts", sandbox=sandbox)
+async def test_its_mount_table_shows_its_own_root_alone(cell: LaunchedCell, sandbox: Sandbox) -> None:
+    ran = await cell.run("cut -d' ' -f5 /proc/self/mountinfo; cut -d' ' -f2 /proc/1/mounts", sandbox=sandbox)
     points = set(ran.out.split())
     assert {"/", "/usr", "/dev", "/proc", "/sys", "/tmp"} <= points
     for point in points - {"/"}:
         top = point.split("/")[1]
         assert top in {"usr", "dev", "proc", "sys", "tmp"} or point.startswith(("/etc/", "/lib", "/var/tmp"))
-    ran = await room.run("cat /proc/self/mountinfo", sandbox=sandbox)
+    ran = await cell.run("cat /proc/self/mountinfo", sandbox=sandbox)
     inside = {line.split()[2] for line in ran.out.splitlines()}
     table = [line.split() for line in Path("/proc/self/mountinfo").read_text().splitlines()]
-    shown = {os.stat(path).st_dev for path in ("/usr", "/etc/ssl/certs", "/etc/alternatives", "/lib")}
+    visible = {os.stat(path).st_dev for path in ("/usr", "/etc/ssl/certs", "/etc/alternatives", "/lib")}
     for _, _, device, _, point, *_ in table:
-        if os.path.ismount(point) and os.stat(point).st_dev not in shown and not point.startswith("/sys"):
+        if os.path.ismount(point) and os.stat(point).st_dev not in visible and not point.startswith("/sys"):
             assert device not in inside, point
 
 
 async def test_what_the_host_mounts_later_does_not_appear_in_it(
     ground: Ground, launcher: LauncherClient, tmp_path: Path
 ) -> None:
-    room = ground.room()
+    cell = ground.cell()
     with tempfile.TemporaryDirectory(dir="/usr/local", prefix="skt-") as name:
-        await room.open(launcher)
+        await cell.open(launcher)
         subprocess.run(["mount", "-t", "tmpfs", "none", name], check=True)
         try:
             Path(name, "late").touch()
-            late = ground.room("late")
+            late = ground.cell("late")
             await late.open(launcher)
-            for each in (room, late):
+            for each in (cell, late):
                 assert (await each.run(f"ls -A {name}")).out == ""
         finally:
             subprocess.run(["umount", name], check=True)
@@ -286,14 +287,14 @@ async def test_an_admin_may_show_more_and_what_is_hidden_stays_hidden(
     try:
         view = HostView((str(link), "/no/such/path"), hidden=(str(link / "inside"), str(secrets / "nothing")))
         async with launching(view) as launcher:
-            room = ground.room()
-            await room.open(launcher)
+            cell = ground.cell()
+            await cell.open(launcher)
             for folder in (secrets, link):
-                assert (await room.run(f"cat {folder}/key", sandbox=sandbox)).out == "secret"
-                assert (await room.run(f"ls -A {folder}/inside", sandbox=sandbox)).out == ""
-                assert refused(await room.run(f"cat {folder}/inside/key", sandbox=sandbox))
-                assert (await room.run(f"echo x > {folder}/new", sandbox=sandbox)).exited.code != 0
-            assert set((await room.run("ls -A /opt", sandbox=sandbox)).out.split()) == {
+                assert (await cell.run(f"cat {folder}/key", sandbox=sandbox)).out == "secret"
+                assert (await cell.run(f"ls -A {folder}/inside", sandbox=sandbox)).out == ""
+                assert refused(await cell.run(f"cat {folder}/inside/key", sandbox=sandbox))
+                assert (await cell.run(f"echo x > {folder}/new", sandbox=sandbox)).exited.code != 0
+            assert set((await cell.run("ls -A /opt", sandbox=sandbox)).out.split()) == {
                 secrets.name,
                 link.name,
             }
@@ -305,22 +306,22 @@ async def test_an_admin_may_show_more_and_what_is_hidden_stays_hidden(
 
 async def test_a_hidden_file_cannot_be_read(ground: Ground, sandbox: Sandbox, secrets: Path) -> None:
     async with launching(HostView((str(secrets),), hidden=(str(secrets / "key"),))) as launcher:
-        room = ground.room()
-        await room.open(launcher)
-        assert (await room.run(f"cat {secrets}/key", sandbox=sandbox)).out == ""
+        cell = ground.cell()
+        await cell.open(launcher)
+        assert (await cell.run(f"cat {secrets}/key", sandbox=sandbox)).out == ""
 
 
 async def test_a_program_that_is_not_in_its_root_is_refused_with_what_to_do(
-    room: Room, secrets: Path
+    cell: LaunchedCell, secrets: Path
 ) -> None:
     with pytest.raises(
-        errors.FailedPrecondition, match=r"/program\): No such file.*sees /usr .*node\.cell_paths"
+        errors.FailedPrecondition, match=r"/program\): No such file.*has /usr .*node\.cell_paths"
     ):
-        await room.start("", sandbox=Sandbox(arguments=(f"{secrets}/program",)))
+        await cell.start("", sandbox=Sandbox(arguments=(f"{secrets}/program",)))
 
 
 async def test_cells_share_no_files(ground: Ground, launcher: LauncherClient) -> None:
-    one, two = ground.room("one"), ground.room("two")
+    one, two = ground.cell("one"), ground.cell("two")
     await one.open(launcher)
     await two.open(launcher)
     for folder in ("/tmp", "/var/tmp", "/dev/shm"):
@@ -332,26 +333,26 @@ async def test_cells_share_no_files(ground: Ground, launcher: LauncherClient) ->
 
 
 async def test_private_folders_are_bounded(ground: Ground, launcher: LauncherClient) -> None:
-    room = ground.room()
-    await room.open(launcher, InitSpec("cell", tmp_mb=1))
-    ran = await room.run("head -c 3000000 /dev/zero > /tmp/f; wc -c < /tmp/f; rm /tmp/f")
+    cell = ground.cell()
+    await cell.open(launcher, InitSpec("cell", tmp_mb=1))
+    ran = await cell.run("head -c 3000000 /dev/zero > /tmp/f; wc -c < /tmp/f; rm /tmp/f")
     assert int(ran.out) == 1024 * 1024
 
 
 async def test_it_has_a_host_name_of_its_own(
     ground: Ground, launcher: LauncherClient, sandbox: Sandbox
 ) -> None:
-    room = ground.room()
-    await room.open(launcher, InitSpec("web"))
-    assert (await room.run("hostname", sandbox=sandbox)).out == "web\n"
-    assert (await room.run("hostname other", sandbox=sandbox)).exited.code != 0
+    cell = ground.cell()
+    await cell.open(launcher, InitSpec("web"))
+    assert (await cell.run("hostname", sandbox=sandbox)).out == "web\n"
+    assert (await cell.run("hostname other", sandbox=sandbox)).exited.code != 0
     assert socket.gethostname() != "web"
 
 
 async def test_its_network_is_the_hosts_unless_asked_for_its_own(
     ground: Ground, launcher: LauncherClient
 ) -> None:
-    shared, own = ground.room("shared"), ground.room("own")
+    shared, own = ground.cell("shared"), ground.cell("own")
     await shared.open(launcher)
     await own.open(launcher, InitSpec("cell", isolates_network=True))
     hosts = os.readlink("/proc/self/ns/net")
@@ -364,9 +365,9 @@ async def test_its_network_is_the_hosts_unless_asked_for_its_own(
     assert (await own.run("ls -A /run")).out == "", "services of the host listen there"
 
 
-async def test_every_namespace_but_the_network_is_its_own(room: Room) -> None:
+async def test_every_namespace_but_the_network_is_its_own(cell: LaunchedCell) -> None:
     for kind in ("pid", "mnt", "ipc", "uts"):
-        ran = await room.run(f"readlink /proc/self/ns/{kind}")
+        ran = await cell.run(f"readlink /proc/self/ns/{kind}")
         assert ran.out.startswith(f"{kind}:[")
         assert ran.out.strip() != os.readlink(f"/proc/self/ns/{kind}")
 
@@ -379,9 +380,9 @@ async def test_the_hosts_mounts_are_as_they_were(ground: Ground, launcher: Launc
         return [line for line in lines if not line.split()[4].startswith(others)]
 
     before = mounts("self")
-    room = ground.room()
-    await room.open(launcher, InitSpec("cell", isolates_network=True))
-    assert (await room.run("touch /tmp/x; mount -t tmpfs none /mnt")).exited.code != 0
+    cell = ground.cell()
+    await cell.open(launcher, InitSpec("cell", isolates_network=True))
+    assert (await cell.run("touch /tmp/x; mount -t tmpfs none /mnt")).exited.code != 0
     assert mounts("self") == before
     assert mounts(launcher.pid) == before
 
@@ -389,9 +390,9 @@ async def test_the_hosts_mounts_are_as_they_were(ground: Ground, launcher: Launc
 async def test_a_cell_without_isolation_sees_the_host_as_its_user_would(
     ground: Ground, launcher: LauncherClient
 ) -> None:
-    room = ground.room()
-    await room.open(launcher, InitSpec("cell", isolates_processes=False))
-    ran = await room.run("readlink /proc/self/ns/pid; id -u; grep -E 'CapEff|Seccomp:' /proc/self/status")
+    cell = ground.cell()
+    await cell.open(launcher, InitSpec("cell", isolates_processes=False))
+    ran = await cell.run("readlink /proc/self/ns/pid; id -u; grep -E 'CapEff|Seccomp:' /proc/self/status")
     namespace, uid, *status = ran.out.splitlines()
     assert namespace == os.readlink("/proc/self/ns/pid")
     assert int(uid) == UID

@@ -80,8 +80,8 @@ def sparse() -> bytes:
     return raw(kind=b"S")
 
 
-def cut(data: bytes, left: int) -> bytes:
-    return data[:left]
+def cut(data: bytes, leftovers: int) -> bytes:
+    return data[:leftovers]
 
 
 PLAIN = pack(folder("a"), file("a/b", b"x" * 3000))
@@ -93,32 +93,34 @@ HOSTILE: dict[str, Case] = {
     "a folder that climbs out": refused("leads out", folder("../canary")),
     "a root that climbs out": refused("leads out", folder("..")),
     "a removal that climbs out": refused("leads out", file("../canary/.wh.secret")),
-    "a removal of the folder above": refused("removes nothing that can be", file("a/.wh...")),
-    "a removal of the folder itself": refused("removes nothing that can be", file("a/.wh..")),
-    "a removal of nothing": refused("removes nothing that can be", file("a/.wh.")),
-    "a removal of a removal": refused("removes nothing that can be", file("a/.wh..wh.b")),
-    "a file in a removal": refused("not a folder but a removal", file("a/.wh.b/c")),
-    "a file in a removal, by a link": refused("leads into a removal", symlink("a", ".wh.b"), file("a/c")),
+    "a removal of the folder above": refused("a whiteout without a valid name", file("a/.wh...")),
+    "a removal of the folder itself": refused("a whiteout without a valid name", file("a/.wh..")),
+    "a removal of nothing": refused("a whiteout without a valid name", file("a/.wh.")),
+    "a removal of a removal": refused("a whiteout without a valid name", file("a/.wh..wh.b")),
+    "a file in a removal": refused("is inside a whiteout", file("a/.wh.b/c")),
+    "a file in a removal, by a link": refused("is inside a whiteout", symlink("a", ".wh.b"), file("a/c")),
     "a hard link that climbs out": refused("leads out", hard_link("a", "../canary/secret")),
-    "a hard link to what is not there": refused("is no file of an earlier", hard_link("a", "canary/secret")),
-    "a hard link to a layer below": refused(
-        "is no file of an earlier", folder("etc"), hard_link("a", "etc/b")
+    "a hard link to what is not there": refused(
+        "is not a file of an earlier", hard_link("a", "canary/secret")
     ),
-    "a hard link to a folder": refused("is no file of an earlier", folder("b"), hard_link("a", "b")),
-    "a hard link to the root": refused("is no file of an earlier", hard_link("a", "/")),
-    "a hard link to nothing": refused("is no file of an earlier", hard_link("a", "")),
-    "a hard link to a removal": refused("is no file of an earlier", file(".wh.b"), hard_link("a", "b")),
+    "a hard link to a layer below": refused(
+        "is not a file of an earlier", folder("etc"), hard_link("a", "etc/b")
+    ),
+    "a hard link to a folder": refused("is not a file of an earlier", folder("b"), hard_link("a", "b")),
+    "a hard link to the root": refused("is not a file of an earlier", hard_link("a", "/")),
+    "a hard link to nothing": refused("is not a file of an earlier", hard_link("a", "")),
+    "a hard link to a removal": refused("is not a file of an earlier", file(".wh.b"), hard_link("a", "b")),
     "a hard link in the place of what it leads to": refused(
-        "is no file of an earlier", folder("a"), file("a/b"), hard_link("a", "a/b")
+        "is not a file of an earlier", folder("a"), file("a/b"), hard_link("a", "a/b")
     ),
     "a device that is a removal": refused("device 0:0", device("a", 0, 0)),
     "a device that the kernel takes for a removal": refused("device 4096:0", device("a", 4096, 0)),
     "a device that the kernel takes for another": refused("1048576", device("a", 1, 1 << 20)),
-    "a file that is used as a folder": refused("used as a folder and is none", file("a"), file("a/b")),
+    "a file that is used as a folder": refused("used as a folder and is not one", file("a"), file("a/b")),
     "links that lead to each other": refused(
-        "too many links", symlink("a", "b"), symlink("b", "a"), file("a/x")
+        "too many symbolic links", symlink("a", "b"), symlink("b", "a"), file("a/x")
     ),
-    "a link to nothing": refused("is a link to nothing", symlink("a", "")),
+    "a link to nothing": refused("is a symbolic link without a target", symlink("a", "")),
     "a root that is a file": refused("not a folder", file(".")),
     "a root that is a link": refused("not a folder", symlink("/", "/etc")),
     "an entry without a name": Case(raw(name=b""), errors.Unprocessable, "has no name"),
@@ -126,7 +128,7 @@ HOSTILE: dict[str, Case] = {
     "a path too long for the kernel": refused("more than 4096 bytes", file("a/" * 2100)),
     "an owner that is nobody": refused("belongs to 4294967295:0", file("a", uid=2**32 - 1)),
     "an owner below nobody": Case(raw(uid=b"\xff" * 8), errors.Unprocessable, "belongs to -1:0"),
-    "a time after all times": refused("time that cannot be kept", file("a", pax={"mtime": "9" * 18})),
+    "a time after all times": refused("time that cannot be stored", file("a", pax={"mtime": "9" * 18})),
     "an attribute too large for the disk": refused("user.big", file("a", xattrs={"user.big": b"x" * 70_000})),
     "capabilities that are none": refused(
         "security.capability", file("a", xattrs={"security.capability": b"nonsense"})
@@ -151,12 +153,12 @@ HOSTILE: dict[str, Case] = {
     "zeros without end": Case(lambda: gzip.compress(bytes(50 << 20), 1), errors.TooLarge, "1,048,576 bytes"),
     "cut off in a file": Case(cut(PLAIN, 3000), errors.Invalid, "cut off"),
     "cut off in a header": Case(cut(PLAIN, 700), errors.Invalid, "cut off"),
-    "cut off between entries": Case(cut(PLAIN, 512), errors.Invalid, "has no end"),
+    "cut off between entries": Case(cut(PLAIN, 512), errors.Invalid, "is truncated"),
     "cut off in an extended header": Case(cut(pack(file("ü")), 700), errors.Invalid, "cut off"),
     "an extended header and nothing": Case(
         cut(pack(file("ü")), 1024) + bytes(1024), errors.Invalid, "followed by nothing"
     ),
-    "nothing at all": Case(b"", errors.Invalid, "has no end"),
+    "nothing at all": Case(b"", errors.Invalid, "is truncated"),
     "text": Case(b"<html>404 not found</html>" * 100, errors.Invalid, "not a tar"),
     "a wrong checksum": Case(b"b" + PLAIN[1:], errors.Invalid, "checksum"),
     "a negative size": Case(raw(size=b"\xff" * 12), errors.Invalid, "negative size"),
@@ -165,16 +167,16 @@ HOSTILE: dict[str, Case] = {
     "something after the end": Case(PLAIN + b"garbage", errors.Invalid, "after its end"),
     "an archive after the end": Case(PLAIN + PLAIN, errors.Invalid, "after its end"),
     "something after the gzip data": Case(
-        gzip.compress(PLAIN) + b"garbage", errors.Invalid, "follows the gzip data"
+        gzip.compress(PLAIN) + b"garbage", errors.Invalid, "trailing data after the gzip data"
     ),
-    "gzip cut off": Case(gzip.compress(PLAIN)[:-4], errors.Invalid, "gzip data ends too early"),
+    "gzip cut off": Case(gzip.compress(PLAIN)[:-4], errors.Invalid, "gzip data is truncated"),
     "gzip with a wrong checksum": Case(
         gzip.compress(PLAIN)[:-8] + bytes(8), errors.Invalid, "gzip data is damaged"
     ),
     "something after the zstd data": Case(
-        zstandard.compress(PLAIN) + b"garbage", errors.Invalid, "follows the zstd data"
+        zstandard.compress(PLAIN) + b"garbage", errors.Invalid, "trailing data after the zstd data"
     ),
-    "zstd cut off": Case(zstandard.compress(PLAIN)[:-1], errors.Invalid, "zstd data ends too early"),
+    "zstd cut off": Case(zstandard.compress(PLAIN)[:-1], errors.Invalid, "zstd data is truncated"),
     "zstd with a wrong checksum": Case(
         zstandard.ZstdCompressor(write_checksum=True).compress(PLAIN)[:-4] + bytes(4),
         errors.Invalid,

@@ -246,8 +246,8 @@ async def both(layers: list[list[Member]], place: Path) -> tuple[dict[str, Thing
 
 
 async def both_of(tars: list[bytes], place: Path) -> tuple[dict[str, Thing], dict[str, Thing]]:
-    made = imagery.image(*(imagery.Layer(data, digest_of(data), "") for data in tars))
-    imagery.write_layout(made, place / "layout")
+    created = imagery.image(*(imagery.Layer(data, digest_of(data), "") for data in tars))
+    imagery.write_layout(created, place / "layout")
     subprocess.run(
         ["umoci", "--log=error", "unpack", "--image", place / "layout:latest", place / "bundle"],
         check=True,

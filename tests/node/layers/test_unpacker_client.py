@@ -158,10 +158,10 @@ def test_there_is_nothing_else_that_the_process_can_do(tmp_path: Path) -> None:
         capture_output=True,
         check=True,
     )
-    told = json.loads(done.stdout)
-    assert set(told) == set(PROBES)
-    assert {name: answer for name, answer in told.items() if answer == "done"} == {}
-    assert told["have more memory"] == "MemoryError"
+    reported = json.loads(done.stdout)
+    assert set(reported) == set(PROBES)
+    assert {name: answer for name, answer in reported.items() if answer == "done"} == {}
+    assert reported["have more memory"] == "MemoryError"
     assert (tmp_path / "allowed").is_dir()
 
 
@@ -224,12 +224,12 @@ NONSENSE = {
 }
 
 
-@pytest.mark.parametrize("said", NONSENSE)
+@pytest.mark.parametrize("output", NONSENSE)
 async def test_what_a_process_says_is_not_taken_on_trust(
-    said: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    output: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("skerry.node.layers.unpacker_process._PROGRAM", NONSENSE[said])
-    with pytest.raises(errors.Internal, match="died or made no sense"):
+    monkeypatch.setattr("skerry.node.layers.unpacker_process._PROGRAM", NONSENSE[output])
+    with pytest.raises(errors.Internal, match="died or sent an invalid reply"):
         await unpack(LAYER, tmp_path / "target", diff_id=digest_of(LAYER))
     assert list(tmp_path.iterdir()) == []
 

@@ -51,7 +51,7 @@ def test_a_follower_gets_what_was_there_what_comes_and_the_end(
     async def follow() -> None:
         with Ring(tmp_path) as writer:
             writer.write(b"before", 1)
-            async with aclosing(RingReader(tmp_path, STREAM, look_again_s=60).follow()) as following:
+            async with aclosing(RingReader(tmp_path, STREAM, poll_s=60).follow()) as following:
                 assert await anext(following) == LogRecord(1, 1, b"before")
                 waiting = asyncio.ensure_future(anext(following))
                 await asyncio.sleep(0)
@@ -148,7 +148,7 @@ while True:
     ring.write(os.urandom(1000) * 60, now())
 """
     async with writer_process(tmp_path, 1024 * 1024, program) as process:
-        reader = RingReader(tmp_path, STREAM, ended=lambda: process.returncode is not None, look_again_s=0.01)
+        reader = RingReader(tmp_path, STREAM, ended=lambda: process.returncode is not None, poll_s=0.01)
         following = asyncio.ensure_future(collect(reader))
         await eventually(lambda: len(segments(tmp_path)) > 2)
         process.kill()
@@ -169,7 +169,7 @@ async def test_following_ends_when_the_folder_is_removed(tmp_path: Path) -> None
     folder.mkdir()
     with Ring(folder) as writer:
         writer.write(b"first", 0)
-        reader = RingReader(folder, STREAM, look_again_s=0.01)
+        reader = RingReader(folder, STREAM, poll_s=0.01)
         async with aclosing(reader.follow()) as following:
             assert await anext(following) == LogRecord(1, 0, b"first")
             writer.write(b"last", 0)
@@ -212,7 +212,7 @@ async def test_without_inotify_following_still_works(tmp_path: Path, monkeypatch
         raise OSError(24, "too many open files")
 
     monkeypatch.setattr(inotify, "DirectoryWatch", refuse)
-    reader = RingReader(tmp_path, STREAM, look_again_s=0.01)
+    reader = RingReader(tmp_path, STREAM, poll_s=0.01)
     following = asyncio.ensure_future(collect(reader))
     await asyncio.sleep(0)
     with Ring(tmp_path) as writer:

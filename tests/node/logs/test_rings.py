@@ -84,8 +84,8 @@ def test_reading_gives_the_newest_part_in_order_and_gaps_for_all_that_is_missing
             if isinstance(item, LogRecord):
                 assert item.data == written[item.seq]
         dropped = missing - torn
-        kept = {item.seq for item in items if isinstance(item, LogRecord)}
-        assert not dropped or not kept or max(dropped) < min(kept)
+        stored = {item.seq for item in items if isinstance(item, LogRecord)}
+        assert not dropped or not stored or max(dropped) < min(stored)
         if dropped and all(kind == "write" for kind, _ in steps):
             assert size_of(folder) >= max_bytes - 2 * segment_bytes
 

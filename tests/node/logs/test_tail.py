@@ -41,15 +41,15 @@ def lines_in_order(pieces: list[tuple[OutputChannel, bytes]]) -> list[tuple[Outp
 
 
 @given(PIECES, st.integers(0, 6))
-async def test_what_is_let_through_is_the_last_lines_byte_for_byte(pieces, asked):
+async def test_what_is_let_through_is_the_last_lines_byte_for_byte(pieces, requested):
     items = records(pieces)
-    skip = tail.TailFilter(await tail.count(each(items)) - asked)
+    skip = tail.TailFilter(await tail.count(each(items)) - requested)
     seen = dict.fromkeys(OutputChannel, b"")
     for stream, item in items:
-        if isinstance(kept := skip.take(stream, item), LogRecord):
-            assert (kept.seq, kept.time_ns) == (item.seq, item.time_ns)
-            seen[stream] += kept.data
-    last = lines_in_order(pieces)[-asked:] if asked else []
+        if isinstance(stored := skip.take(stream, item), LogRecord):
+            assert (stored.seq, stored.time_ns) == (item.seq, item.time_ns)
+            seen[stream] += stored.data
+    last = lines_in_order(pieces)[-requested:] if requested else []
     assert seen == {
         stream: b"".join(line for whose, line in last if whose is stream) for stream in OutputChannel
     }
@@ -67,11 +67,11 @@ async def test_a_gap_before_the_last_lines_is_of_no_interest_and_one_among_them_
         (OutputChannel.STDOUT, SequenceGap(6, 6)),
         (OutputChannel.STDOUT, LogRecord(7, 0, b"new\n")),
     ]
-    for asked, expected in (
+    for requested, expected in (
         (0, []),
         (1, [SequenceGap(6, 6), b"new\n"]),
         (2, [b"open", SequenceGap(6, 6), b"new\n"]),
     ):
-        skip = tail.TailFilter(await tail.count(each(items)) - asked)
-        kept = [skip.take(stream, item) for stream, item in items]
-        assert [k.data if isinstance(k, LogRecord) else k for k in kept if k is not None] == expected
+        skip = tail.TailFilter(await tail.count(each(items)) - requested)
+        stored = [skip.take(stream, item) for stream, item in items]
+        assert [k.data if isinstance(k, LogRecord) else k for k in stored if k is not None] == expected

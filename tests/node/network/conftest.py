@@ -17,9 +17,9 @@ def ground(tmp_path: Path) -> Iterator[Ground]:
     with machines.machine(tmp_path) as here:
         ground = Ground(tmp_path, here)
         yield ground
-        left = ground.left()
+        leftovers = ground.leftovers()
         ground.clear()
-        assert left == []
+        assert leftovers == []
 
 
 @pytest.fixture

@@ -26,7 +26,7 @@ from tests.support.drivers import Death
 from tests.support.waiting import eventually
 
 
-def say(what: str) -> None:
+def send(what: str) -> None:
     sys.stdout.write(what + "\n")
     sys.stdout.flush()
 
@@ -45,7 +45,7 @@ async def do(network: Network, verb: str, *rest: str) -> None:
             await network.publish(owner)
         case "seclude":
             (owner,) = rest
-            await network.attach(owner, is_apart=True)
+            await network.attach(owner, is_isolated=True)
         case "hold":
             (owner,) = rest
             await network.attach(owner, policy=NetworkPolicy(Ingress.NODE, Egress.INTERNET))
@@ -64,10 +64,10 @@ async def main(folder: str, key: str, settings: str, step: str = "", times: str 
         msgspec.json.decode(settings, type=NetworkSettings),
         SystemClock(),
         key=key,
-        reached=Death(step, int(times)),
+        failpoint=Death(step, int(times)),
     ).open()
-    say("open")
+    send("open")
     for line in sys.stdin:
         verb, *rest = json.loads(line)
         await do(network, verb, *rest)
-        say(verb)
+        send(verb)

@@ -77,7 +77,7 @@ class Machine:
 
         def make() -> None:
             namespaces.enter_new_namespace()
-            namespaces.keep_namespace(self.place)
+            namespaces.bind_namespace(self.place)
             run("ip", "link", "set", "lo", "up")
 
         namespaces.in_own_thread(make)
@@ -86,7 +86,7 @@ class Machine:
         return inside(self.place, lambda: run(*command, text=text))
 
     def end(self) -> None:
-        namespaces.let_go(self.place)
+        namespaces.remove_mount_file(self.place)
 
 
 @contextlib.contextmanager
@@ -137,10 +137,10 @@ def listen(place: Path | str, address: str, port: int) -> socket.socket:
 
 def datagrams(place: Path | str, address: str = "0.0.0.0", port: int = 0) -> socket.socket:
     def make() -> socket.socket:
-        made = socket.socket(socket.AF_INET, socket.SOCK_DGRAM)
-        made.bind((address, port))
-        made.settimeout(WITHIN_S)
-        return made
+        created = socket.socket(socket.AF_INET, socket.SOCK_DGRAM)
+        created.bind((address, port))
+        created.settimeout(WITHIN_S)
+        return created
 
     return inside(place, make)
 
@@ -189,7 +189,7 @@ def cannot_dial(place: Path | str, address: str, port: int, *, within_s: float =
 Call = tuple[str, str, str, int]  # what it is, from which namespace, to which address and port
 
 
-async def reached(calls: Sequence[Call], *, within_s: float = 0.3) -> list[str]:
+async def reachable(calls: Sequence[Call], *, within_s: float = 0.3) -> list[str]:
     """Which of `calls` somebody answers, all made at once."""
     refused = await asyncio.gather(
         *(
@@ -202,7 +202,7 @@ async def reached(calls: Sequence[Call], *, within_s: float = 0.3) -> list[str]:
 
 async def unreached(calls: Sequence[Call]) -> list[str]:
     """Which of `calls` nobody answers, however long one waits."""
-    answered = await reached(calls, within_s=WITHIN_S)
+    answered = await reachable(calls, within_s=WITHIN_S)
     return [name for name, *_ in calls if name not in answered]
 
 
@@ -210,10 +210,10 @@ def frames(place: Path | str, link: str) -> socket.socket:
     """All that passes by a link, and what is sent there as it is."""
 
     def make() -> socket.socket:
-        made = socket.socket(socket.AF_PACKET, socket.SOCK_RAW, socket.htons(0x0003))
-        made.bind((link, 0))
-        made.settimeout(WITHIN_S)
-        return made
+        created = socket.socket(socket.AF_PACKET, socket.SOCK_RAW, socket.htons(0x0003))
+        created.bind((link, 0))
+        created.settimeout(WITHIN_S)
+        return created
 
     return inside(place, make)
 
@@ -270,11 +270,11 @@ class Ground:
     def files(self) -> list[str]:
         return [str(path.relative_to(self.folder)) for path in paths_below(self.folder)]
 
-    def left(self) -> list[str]:
+    def leftovers(self) -> list[str]:
         """Everything that there is of any Skerry."""
         return [*self.links(), *self.mounts(), *self.tables(), *self.files()]
 
     def clear(self) -> None:
         """Whatever a failed test left goes; the machine takes links and rules with it."""
         for path in self.mounts():
-            namespaces.let_go(Path(path))
+            namespaces.remove_mount_file(Path(path))

@@ -18,17 +18,17 @@ def put(folder: Path, name: str, script: str = "exit 0") -> None:
 
 
 @pytest.mark.parametrize(
-    ("there", "said"),
+    ("there", "output"),
     [
         ([], r"ip and nft not found; install iproute2 and nftables"),
         (["ip"], r"nft not found; install nftables"),
         (["nft"], r"ip not found; install iproute2"),
     ],
 )
-def test_what_is_missing_is_named_with_what_to_install(tmp_path: Path, there: list[str], said: str) -> None:
+def test_what_is_missing_is_named_with_what_to_install(tmp_path: Path, there: list[str], output: str) -> None:
     for name in there:
         put(tmp_path, name)
-    with pytest.raises(errors.Unavailable, match=said):
+    with pytest.raises(errors.Unavailable, match=output):
         commands.find(str(tmp_path))
 
 
@@ -43,7 +43,7 @@ def test_only_root_may_have_a_network(tmp_path: Path, monkeypatch: pytest.Monkey
 def test_a_failure_says_what_the_program_said(tmp_path: Path) -> None:
     put(tmp_path, "nft", "echo 'line 1: no such chain' >&2; exit 1")
     tools = commands.NetworkCommands("ip", str(tmp_path / "nft"))
-    with pytest.raises(errors.Unavailable, match="nft says: line 1: no such chain") as caught:
+    with pytest.raises(errors.Unavailable, match="nft: line 1: no such chain") as caught:
         tools.nft("add rule x y z")
     assert "add rule x y z" in caught.value.detail
 
@@ -62,6 +62,6 @@ async def test_an_opening_that_fails_half_way_leaves_nothing(
     broken.mkdir()
     put(broken, "nft", "echo 'Operation not supported' >&2; exit 1")
     monkeypatch.setattr(commands, "find", lambda: commands.NetworkCommands(real.ip_path, str(broken / "nft")))
-    with pytest.raises(errors.Unavailable, match="nft says: Operation not supported"):
+    with pytest.raises(errors.Unavailable, match="nft: Operation not supported"):
         await ground.open()
     assert ground.links() == []

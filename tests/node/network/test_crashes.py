@@ -33,7 +33,7 @@ SCRIPT: list[Call] = [
     ("detach", "d"),
     ("close",),
 ]
-APART: list[Call] = [
+ISOLATED: list[Call] = [
     ("attach", "a"),
     ("seclude", "b"),
     ("seclude", "c"),
@@ -97,7 +97,7 @@ def strays(ground: Ground, network: Network) -> list[str]:
         f"{port.source} : {each.address} . {port.destination}" for each in attached for port in each.ports
     }
     listed = run("nft", "list", "table", "ip", f"skerry_{ground.key}")
-    apart = {each.address for each in attached if each.is_apart}
+    isolated = {each.address for each in attached if each.is_isolated}
     walls = {
         f"table bridge skerry_{ground.key}_apart": ("bridge", "identities"),
         f"table ip skerry_{ground.key}_apart": ("ip", "guests"),
@@ -109,12 +109,12 @@ def strays(ground: Ground, network: Network) -> list[str]:
         *sorted(set(ground.mounts()) ^ mounts),
         *sorted(set(ground.files()) ^ files),
         *sorted(set(re.findall(r"\d+ : [\d.]+ \. \d+", listed)) ^ rules),
-        *sorted(set(ground.tables()) ^ {*ours, *(walls if apart else ())}),
+        *sorted(set(ground.tables()) ^ {*ours, *(walls if isolated else ())}),
         *sorted(held ^ _members("ip", f"skerry_{ground.key}", "internet_only")),
         *(
             stray
-            for family, name in (walls.values() if apart else ())
-            for stray in sorted(apart ^ _members(family, f"skerry_{ground.key}_apart", name))
+            for family, name in (walls.values() if isolated else ())
+            for stray in sorted(isolated ^ _members(family, f"skerry_{ground.key}_apart", name))
         ),
     ]
 
@@ -131,8 +131,8 @@ def _members(family: str, table: str, name: str) -> set[str]:
         *((HELD, f"attach.{step}", times) for step in ("restricted", "recorded") for times in (2, 3)),
         *((HELD, "detach.unrestricted", times) for times in (1, 2, 3)),
         (HELD, "restrict.ruled", 1),
-        *((APART, step, 2) for step in ("attach.walled", "detach.unwalled")),
-        *((APART, step, 1) for step in ("attach.walled", "detach.unwalled", "close.unruled")),
+        *((ISOLATED, step, 2) for step in ("attach.walled", "detach.unwalled")),
+        *((ISOLATED, step, 1) for step in ("attach.walled", "detach.unwalled", "close.unruled")),
     ],
 )
 async def test_an_agent_that_dies_after_a_step_leaves_what_the_next_one_puts_right(

@@ -30,7 +30,7 @@ from tests.node.network.machines import (
     listen,
     mappings,
     needs_root,
-    reached,
+    reachable,
     run,
     speak,
     unreached,
@@ -53,7 +53,7 @@ CLOUD = "198.51.100.7"  # of a pool that is not private
 
 @contextlib.asynccontextmanager
 async def village(
-    ground: Ground, other: Machine, *, is_apart: bool, bridged_is_filtered: str = "1"
+    ground: Ground, other: Machine, *, is_isolated: bool, bridged_is_filtered: str = "1"
 ) -> AsyncIterator[tuple[Network, dict[str, Attachment]]]:
     """`guest` and `second`, both apart or both not, and an ordinary `web` whose port 80 is published as 8080.
     Everybody listens on 80, the node on 1324, and the machine outside has private addresses as well."""
@@ -66,8 +66,8 @@ async def village(
         web = await network.attach("web", mappings("8080:80"))
         await network.publish("web")
         here = {
-            "guest": await network.attach("guest", is_apart=is_apart),
-            "second": await network.attach("second", is_apart=is_apart),
+            "guest": await network.attach("guest", is_isolated=is_isolated),
+            "second": await network.attach("second", is_isolated=is_isolated),
             "web": web,
         }
         with contextlib.ExitStack() as listeners:
@@ -100,19 +100,19 @@ def calls_around(ground: Ground, here: dict[str, Attachment]) -> list[Call]:
 async def test_who_is_kept_apart_reaches_nobody_here_and_is_reached_by_nobody(
     ground: Ground, other: Machine, bridged_is_filtered: str
 ) -> None:
-    async with village(ground, other, is_apart=True, bridged_is_filtered=bridged_is_filtered) as (_, here):
-        assert await reached(calls_around(ground, here)) == []
-        assert await reached([("outside", here["guest"].namespace, OUTSIDE, 443)]) == ["outside"]
+    async with village(ground, other, is_isolated=True, bridged_is_filtered=bridged_is_filtered) as (_, here):
+        assert await reachable(calls_around(ground, here)) == []
+        assert await reachable([("outside", here["guest"].namespace, OUTSIDE, 443)]) == ["outside"]
         # Nor by the detour over the node, which any container may ask to pass packets on.
         for one, another in (("guest", "web"), ("web", "guest")):
             route = (f"{here[another].address}/32", "via", GATEWAY)
             inside(here[one].namespace, lambda route=route: run("ip", "route", "add", *route))
-        assert await reached(calls_around(ground, here)) == []
+        assert await reachable(calls_around(ground, here)) == []
 
 
 async def test_others_reach_and_are_reached_by_all_of_these(ground: Ground, other: Machine) -> None:
     """So that the test above is known to be able to fail."""
-    async with village(ground, other, is_apart=False) as (_, here):
+    async with village(ground, other, is_isolated=False) as (_, here):
         # But for what is closed to everybody.
         calls = [call for call in calls_around(ground, here) if call[0] != "link-local"]
         assert await unreached(calls) == []
@@ -120,7 +120,7 @@ async def test_others_reach_and_are_reached_by_all_of_these(ground: Ground, othe
 
 async def test_who_is_kept_apart_reaches_other_hosts_as_the_node(ground: Ground, other: Machine) -> None:
     async with ground.agent() as network:
-        guest = await network.attach("guest", is_apart=True)
+        guest = await network.attach("guest", is_isolated=True)
         with (
             listen(other.place, "0.0.0.0", 443) as listener,
             datagrams(other.place, port=53) as server,
@@ -136,7 +136,7 @@ async def test_who_is_kept_apart_reaches_its_name_server_wherever_that_is(
     ground: Ground, other: Machine, server: str
 ) -> None:
     ground.settings = msgspec.structs.replace(ground.settings, dns=(server,))
-    async with village(ground, other, is_apart=True) as (_, here):
+    async with village(ground, other, is_isolated=True) as (_, here):
         place = ground.machine.place if server == GATEWAY else other.place
         with (
             datagrams(place, server, 53) as answering,
@@ -145,7 +145,7 @@ async def test_who_is_kept_apart_reaches_its_name_server_wherever_that_is(
         ):
             exchange(answering, caller, server, 53)
             speak(accepting, here["guest"].namespace, server, 53)
-        assert await reached(calls_around(ground, here)) == []
+        assert await reachable(calls_around(ground, here)) == []
 
 
 @pytest.mark.parametrize("called", [OUTSIDE, GATEWAY])
@@ -154,7 +154,7 @@ async def test_who_is_kept_apart_has_so_many_connections_at_once_and_leaves_the_
 ) -> None:
     monkeypatch.setattr(isolation_rules, "MOST_CONNECTIONS", 3)
     ground.settings = msgspec.structs.replace(ground.settings, dns=(GATEWAY,))
-    async with village(ground, other, is_apart=True) as (_, here):
+    async with village(ground, other, is_isolated=True) as (_, here):
         with contextlib.ExitStack() as opened:
             place = ground.machine.place if called == GATEWAY else other.place
             server = opened.enter_context(datagrams(place, called, 53))
@@ -214,27 +214,27 @@ def untagged(each: bytes) -> bytes:
     return each[:12] + each[16:] if each[12:14] == b"\x81\x00" else each
 
 
-@pytest.mark.parametrize("is_apart", [False, True])
+@pytest.mark.parametrize("is_isolated", [False, True])
 async def test_only_who_is_kept_apart_cannot_pretend_to_be_somebody_else(
-    ground: Ground, other: Machine, is_apart: bool
+    ground: Ground, other: Machine, is_isolated: bool
 ) -> None:
-    async with village(ground, other, is_apart=is_apart, bridged_is_filtered="0") as (_, here):
+    async with village(ground, other, is_isolated=is_isolated, bridged_is_filtered="0") as (_, here):
         guest, web = here["guest"], here["web"]
         honest = frame(mac_of(IPv4Address(guest.address)), 0x0800, packet(guest.address))
         forged = list(lies(guest, web))
         with frames(guest.namespace, "eth0") as speaker, frames(ground.machine.place, BRIDGE) as ear:
             for each in [*forged, honest]:
                 speaker.send(each)
-            heard = []
-            while not heard or heard[-1] != honest:
-                heard.append(ear.recv(2000))
-        believed = [each for each in map(untagged, forged) if each in heard]
+            received = []
+            while not received or received[-1] != honest:
+                received.append(ear.recv(2000))
+        believed = [each for each in map(untagged, forged) if each in received]
         rest = [each for each in map(untagged, forged) if each[12:14] != IPV6]  # which nobody has
-        assert believed == ([] if is_apart else rest)
+        assert believed == ([] if is_isolated else rest)
 
 
 async def test_the_bridge_learns_nothing_false_of_where_others_are(ground: Ground, other: Machine) -> None:
-    async with village(ground, other, is_apart=True) as (_, here):
+    async with village(ground, other, is_isolated=True) as (_, here):
         guest, web = here["guest"], here["web"]
         own, there = (mac_of(IPv4Address(each.address)) for each in (guest, web))
         # Frames to this group are never passed on, and so take another way through the bridge.
@@ -252,7 +252,7 @@ async def test_the_bridge_learns_nothing_false_of_where_others_are(ground: Groun
 
 
 async def test_who_is_kept_apart_hears_nothing_that_is_for_others(ground: Ground, other: Machine) -> None:
-    async with village(ground, other, is_apart=True) as (_, here):
+    async with village(ground, other, is_isolated=True) as (_, here):
         guest, web = here["guest"], here["web"]
         with frames(guest.namespace, "eth0") as ear, datagrams(ground.machine.place) as node:
             # The bridge has forgotten where they are, and asks everybody.
@@ -260,23 +260,23 @@ async def test_who_is_kept_apart_hears_nothing_that_is_for_others(ground: Ground
             run("ip", "neighbour", "flush", "dev", BRIDGE)
             for each in (web, guest):
                 node.sendto(b"secret of " + each.owner.encode(), (each.address, 4000))
-            heard = [ear.recv(2000)]
-            while b"secret of guest" not in heard[-1]:
-                heard.append(ear.recv(2000))
-        assert not any(b"secret of web" in each or socket.inet_aton(web.address) in each for each in heard)
+            received = [ear.recv(2000)]
+            while b"secret of guest" not in received[-1]:
+                received.append(ear.recv(2000))
+        assert not any(b"secret of web" in each or socket.inet_aton(web.address) in each for each in received)
 
 
 async def test_nobody_is_kept_apart_before_somebody_has_to_be_nor_afterwards(ground: Ground) -> None:
     async with ground.agent() as network:
-        working = network._seclusion._programs
-        network._seclusion._programs = dataclasses.replace(working, nft_path="/bin/false")
+        working = network._isolation._tables.programs
+        network._isolation._tables.programs = dataclasses.replace(working, nft_path="/bin/false")
         await network.attach("web", mappings("8080:80"))  # and for others nothing is done
         await network.publish("web")
-        await network._seclusion.check()
+        await network._isolation.check()
         await network.detach("web")
-        network._seclusion._programs = working
+        network._isolation._tables.programs = working
         assert sorted(ground.tables()) == OURS
-        await asyncio.gather(*(network.attach(owner, is_apart=True) for owner in ("one", "two")))
+        await asyncio.gather(*(network.attach(owner, is_isolated=True) for owner in ("one", "two")))
         assert sorted(ground.tables()) == sorted(
             [*OURS, f"table bridge {TABLE}_apart", f"table ip {TABLE}_apart"]
         )
@@ -290,7 +290,7 @@ def guests() -> list[str]:
     """The addresses that the kernel keeps apart, which both tables must agree on."""
     found = [
         set(re.findall(r"10\.99\.0\.\d+", run("nft", "list", "set", family, f"{TABLE}_apart", name)))
-        for family, name in (("bridge", "identities"), ("bridge", "places"), ("ip", "guests"))
+        for family, name in (("bridge", "identities"), ("bridge", "addresses"), ("ip", "guests"))
     ]
     assert found[0] == found[1] == found[2]
     return sorted(found[0])
@@ -298,8 +298,8 @@ def guests() -> list[str]:
 
 async def test_the_next_agent_goes_on_to_keep_apart_who_was(ground: Ground, other: Machine) -> None:
     network = await ground.open()
-    gone = await network.attach("gone", is_apart=True)
-    guest = await network.attach("guest", is_apart=True)
+    gone = await network.attach("gone", is_isolated=True)
+    guest = await network.attach("guest", is_isolated=True)
     await network.attach("web")
     await network.close()
     assert guests() == sorted([gone.address, guest.address])
@@ -310,32 +310,32 @@ async def test_the_next_agent_goes_on_to_keep_apart_who_was(ground: Ground, othe
         assert guests() == [guest.address]
         with listen(ground.machine.place, "0.0.0.0", 1324), listen(other.place, "0.0.0.0", 443):
             calls = [("node", guest.namespace, NODE, 1324), ("outside", guest.namespace, OUTSIDE, 443)]
-            assert await reached(calls) == ["outside"]
+            assert await reachable(calls) == ["outside"]
         await network.keep_only(set())
 
 
 @pytest.mark.parametrize("flush", ["flush ruleset", f"flush table bridge {TABLE}_apart"])
 async def test_walls_that_somebody_took_down_are_put_up_again(ground: Ground, flush: str) -> None:
     async with ground.agent() as network:
-        guest = await network.attach("guest", is_apart=True)
+        guest = await network.attach("guest", is_isolated=True)
         run("nft", flush)
-        await network._seclusion.check()
+        await network._isolation.check()
         assert guests() == [guest.address]
-        assert run("nft", "list", "chain", "bridge", f"{TABLE}_apart", "passing").count("drop") == 2
+        assert run("nft", "list", "chain", "bridge", f"{TABLE}_apart", "between_ports").count("drop") == 2
         run("nft", "flush", "ruleset")
-        second = await network.attach("second", is_apart=True)  # who comes now finds out
+        second = await network.attach("second", is_isolated=True)  # who comes now finds out
         assert guests() == sorted([guest.address, second.address])
         await network.keep_only(set())
 
 
 async def test_where_nobody_can_be_kept_apart_nobody_is_attached_so(ground: Ground) -> None:
     async with ground.agent() as network:
-        working = network._seclusion._programs
-        network._seclusion._programs = dataclasses.replace(working, nft_path="/bin/false")
-        with pytest.raises(errors.Unavailable, match="cannot be kept apart"):
-            await network.attach("guest", is_apart=True)
+        working = network._isolation._tables.programs
+        network._isolation._tables.programs = dataclasses.replace(working, nft_path="/bin/false")
+        with pytest.raises(errors.Unavailable, match="cannot be isolated"):
+            await network.attach("guest", is_isolated=True)
         assert network.attachments() == {}
-        network._seclusion._programs = working
+        network._isolation._tables.programs = working
         web = await network.attach("web")
         assert web.address == "10.99.0.2"  # the one that was not used, and not apart
         assert sorted(ground.tables()) == OURS
@@ -344,8 +344,8 @@ async def test_where_nobody_can_be_kept_apart_nobody_is_attached_so(ground: Grou
 
 async def test_an_address_that_was_given_up_is_not_apart_for_whoever_gets_it(ground: Ground) -> None:
     async with ground.agent() as network:
-        running = asyncio.create_task(network.attach("guest", is_apart=True))
-        await eventually(lambda: network._seclusion._held)
+        running = asyncio.create_task(network.attach("guest", is_isolated=True))
+        await eventually(lambda: network._isolation._pending_or_isolated)
         running.cancel()
         await asyncio.gather(running, return_exceptions=True)
         assert (await network.attach("web")).address == "10.99.0.2"
@@ -355,5 +355,5 @@ async def test_an_address_that_was_given_up_is_not_apart_for_whoever_gets_it(gro
 
 async def test_who_is_kept_apart_publishes_no_ports(ground: Ground) -> None:
     async with ground.agent() as network:
-        with pytest.raises(errors.Invalid, match="apart"):
-            await network.attach("guest", mappings("8080:80"), is_apart=True)
+        with pytest.raises(errors.Invalid, match="isolated network"):
+            await network.attach("guest", mappings("8080:80"), is_isolated=True)

@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from skerry.node.network import isolation_rules
-from skerry.node.network.isolation_rules import IsolatedAttachment
+from skerry.node.network.isolation_rules import IsolatedAddresses
 from skerry.node.network.subnets import BridgeSubnets, KernelNames, NodeSubnet, mac_of
 from tests.node.network.machines import Ground, needs_root, run
 
@@ -28,9 +28,9 @@ def read(text: str) -> frozenset[str]:
     """Whom the text of both tables keeps apart, if all of its sets agree."""
     sets = dict(re.findall(r"set (\w+) { type [^;]+; elements = { (.*?) } }", text))
     identities = frozenset(sets.get("identities", "").split(", ")) - {""}
-    for name, pick in (("links", (0,)), ("places", (0, 2)), ("guests", (2,))):
-        told = frozenset(sets.get(name, "").split(", ")) - {""}
-        assert told == {" . ".join(each.split(" . ")[part] for part in pick) for each in identities}
+    for name, pick in (("links", (0,)), ("addresses", (0, 2)), ("guests", (2,))):
+        reported = frozenset(sets.get(name, "").split(", ")) - {""}
+        assert reported == {" . ".join(each.split(" . ")[part] for part in pick) for each in identities}
     return identities
 
 
@@ -48,7 +48,7 @@ def apply(before: frozenset[str], changes: str) -> frozenset[str]:
 
 @given(ADDRESSES)
 def test_the_tables_keep_apart_whom_they_were_told_and_nobody_else(addresses: frozenset[IPv4Address]) -> None:
-    text = isolation_rules.write_tables(NAMES, SUBNETS, [CLOUD], IsolatedAttachment(addresses))
+    text = isolation_rules.write_tables(NAMES, SUBNETS, [CLOUD], IsolatedAddresses(addresses))
     assert read(text) == set(map(identity, addresses))
 
 
@@ -70,15 +70,15 @@ def test_without_a_change_there_is_nothing_to_do(addresses: frozenset[IPv4Addres
 def test_nft_takes_the_tables_the_changes_and_the_removal(ground: Ground) -> None:
     before = frozenset({IPv4Address("10.0.0.2"), IPv4Address("10.0.0.3")})
     after = frozenset({IPv4Address("10.0.0.3"), IPv4Address("10.0.0.4")})
-    apart = IsolatedAttachment(before, ("10.0.0.1", "192.0.2.9"))
+    isolated = IsolatedAddresses(before, ("10.0.0.1", "192.0.2.9"))
     for text in (
-        isolation_rules.write_tables(NAMES, SUBNETS, [CLOUD, IPv4Network("10.64.0.0/10")], apart),
-        isolation_rules.write_tables(NAMES, SUBNETS, [], apart),
+        isolation_rules.write_tables(NAMES, SUBNETS, [CLOUD, IPv4Network("10.64.0.0/10")], isolated),
+        isolation_rules.write_tables(NAMES, SUBNETS, [], isolated),
         isolation_rules.write_changes(NAMES, before, after),
     ):
         run("nft", "-f", "-", text=text)
-    listed = run("nft", "list", "set", "bridge", NAMES.apart_table, "identities")
+    listed = run("nft", "list", "set", "bridge", NAMES.isolation_table, "identities")
     assert set(re.findall(r'"\w+" \. [\w:]+ \. [\d.]+', listed)) == set(map(identity, after))
-    assert "10.0.0.3, 10.0.0.4" in run("nft", "list", "set", "ip", NAMES.apart_table, "guests")
+    assert "10.0.0.3, 10.0.0.4" in run("nft", "list", "set", "ip", NAMES.isolation_table, "guests")
     run("nft", "-f", "-", text=isolation_rules.write_removal(NAMES))
     run("nft", "-f", "-", text=isolation_rules.write_removal(NAMES))  # it is no error if there is none

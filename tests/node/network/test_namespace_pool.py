@@ -21,7 +21,7 @@ class FakeLinks:
     """Makes nothing, and remembers what; waits for `gate` before each batch."""
 
     def __init__(self) -> None:
-        self.made: set[IPv4Address] = set()
+        self.created: set[IPv4Address] = set()
         self.batches: list[int] = []
         self.gate = threading.Event()
         self.gate.set()
@@ -32,17 +32,17 @@ class FakeLinks:
         assert self.gate.wait(PATIENCE_S)
         if self.is_broken:
             raise errors.Unavailable("broken")
-        assert self.made.isdisjoint(addresses)
-        self.made.update(addresses)
+        assert self.created.isdisjoint(addresses)
+        self.created.update(addresses)
         self.batches.append(len(addresses))
 
     async def prepare(self, address: IPv4Address) -> None:
-        assert address in self.made
+        assert address in self.created
         if self.is_unprepared:
             raise errors.Unavailable("no rules")
 
     def remove(self, addresses: Sequence[IPv4Address]) -> None:
-        self.made.difference_update(addresses)
+        self.created.difference_update(addresses)
 
 
 def pool_of(links: FakeLinks, subnet: str, count: int) -> NamespacePool:
@@ -55,9 +55,9 @@ async def test_one_that_cannot_be_prepared_is_removed_and_its_address_is_free_ag
     pool = pool_of(links, "10.0.0.0/30", 0)
     with pytest.raises(errors.Unavailable):
         await pool.take()
-    assert links.made == set()
+    assert links.created == set()
     links.is_unprepared = False
-    assert {await pool.take()} == links.made
+    assert {await pool.take()} == links.created
     await pool.close()
 
 
@@ -70,7 +70,7 @@ async def test_many_who_come_at_once_are_served_in_batches() -> None:
     links = FakeLinks()
     pool = pool_of(links, "10.0.0.0/24", 0)
     taken = await asyncio.gather(*(pool.take() for _ in range(30)))
-    assert links.made == set(taken)
+    assert links.created == set(taken)
     assert len(set(taken)) == 30
     assert len(links.batches) < 10
     await pool.close()
@@ -91,7 +91,7 @@ async def test_whoever_needs_the_last_address_gets_the_one_that_is_being_made_fo
         await second
     await stop(filling)
     await pool.remove(IPv4Address("10.0.0.2"))
-    pool.give_back(IPv4Address("10.0.0.2"))
+    pool.release(IPv4Address("10.0.0.2"))
     assert await pool.take() == IPv4Address("10.0.0.2")
     await pool.close()
 
@@ -107,7 +107,7 @@ async def test_one_that_was_made_for_somebody_who_went_is_given_to_the_next() ->
     links.gate.set()
     await eventually(lambda: pool._ready)
     assert await pool.take() == IPv4Address("10.0.0.2")
-    assert len(links.made) == 1
+    assert len(links.created) == 1
     await pool.close()
 
 
@@ -131,7 +131,7 @@ async def test_what_waits_is_removed_when_the_agent_ends_and_what_was_taken_is_n
     taken = await pool.take()
     await stop(filling)
     await pool.close()
-    assert links.made == {taken}
+    assert links.created == {taken}
 
 
 async def test_work_that_comes_meanwhile_is_done_together_and_in_order() -> None:

@@ -454,7 +454,7 @@ async def test_another_subnet_is_for_new_containers_and_those_that_run_keep_thei
     running = await filled(network, ground, 2)
     before = network.subnet
     old = await network.attach("old", mappings("8080:80"))
-    guest = await network.attach("guest", is_apart=True)
+    guest = await network.attach("guest", is_isolated=True)
     await network.publish("old")
     if is_started_again:
         await stop(running)
@@ -497,7 +497,7 @@ async def test_a_node_that_was_given_no_subnet_makes_containers_wait_and_says_wh
         running = asyncio.create_task(network.run())
         assert network.subnet == ""
         network.explain_wait(lambda: "all 2 subnets of 10.9.0.0/23 are taken")
-        with pytest.raises(errors.Unavailable, match=r"waits for the subnet .*: all 2 subnets .* are taken"):
+        with pytest.raises(errors.Unavailable, match=r"to assign a subnet .*: all 2 subnets .* are taken"):
             await network.attach("web", mappings("8080:80"))
         await network._firewall.check()
         assert ground.links() == []
@@ -569,7 +569,7 @@ async def test_a_namespace_that_cannot_be_made_is_told_and_leaves_nothing(ground
     async with ground.agent() as network:
         working = network._links._programs
         network._links._programs = dataclasses.replace(working, ip_path="/bin/false")
-        with pytest.raises(errors.Unavailable, match="false says"):
+        with pytest.raises(errors.Unavailable, match="false: no reason"):
             await network.attach("web", mappings("8080:80"))
         assert ground.mounts() == []
         assert ground.links() == ["sk-5ce1a7e0"]

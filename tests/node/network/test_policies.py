@@ -33,7 +33,7 @@ from tests.node.network.machines import (
     mappings,
     needs_root,
     pool_of,
-    reached,
+    reachable,
     run,
     speak,
     unreached,
@@ -96,7 +96,7 @@ async def test_metadata_addresses_are_closed_to_every_container(
 ) -> None:
     async with surroundings(ground, other) as network:
         web = await network.attach("web", policy=policy)
-        assert await reached(metadata_from(web)) == []
+        assert await reachable(metadata_from(web)) == []
         assert await unreached([("outside", web.namespace, OUTSIDE, 443)]) == []
 
 
@@ -117,12 +117,12 @@ async def test_an_address_that_the_settings_allow_is_open_and_no_other(
         calls = [*metadata_from(web), *private_calls(web)]
         allowed = [call for call in calls if call[0] in ("169.254.169.254", "private network")]
         assert await unreached(allowed) == []
-        assert await reached([call for call in calls if call not in allowed]) == []
+        assert await reachable([call for call in calls if call not in allowed]) == []
 
 
 async def test_a_setting_that_is_no_network_is_refused_by_name(ground: Ground) -> None:
     ground.settings = msgspec.structs.replace(ground.settings, allow=("metadata",))
-    with pytest.raises(errors.Invalid, match="'metadata' is no IPv4 network") as caught:
+    with pytest.raises(errors.Invalid, match="'metadata' is not an IPv4 network") as caught:
         await ground.open()
     assert caught.value.field == "network.allow"
 
@@ -141,7 +141,7 @@ async def test_a_name_server_with_a_closed_address_answers_on_its_port_and_on_no
         ):
             exchange(answering, caller, server, 53)
             speak(accepting, web.namespace, server, 53)
-        assert await reached([("another port", web.namespace, server, 80)]) == []
+        assert await reachable([("another port", web.namespace, server, 80)]) == []
 
 
 async def test_name_servers_that_change_are_open_within_the_next_check(
@@ -175,7 +175,7 @@ async def test_private_networks_and_the_node_are_closed_to_who_may_reach_the_int
         held = await network.attach("held", mappings("8081:80"), policy=INTERNET)
         for owner in ("free", "held"):
             await network.publish(owner)
-        assert await reached(private_calls(held)) == []
+        assert await reachable(private_calls(held)) == []
         assert await unreached(private_calls(free)) == []
         with listen(free.namespace, "0.0.0.0", 80), listen(held.namespace, "0.0.0.0", 80):
             calls: list[Call] = [
@@ -212,11 +212,11 @@ async def test_a_policy_changes_while_the_container_runs_and_the_next_agent_keep
         call = [("private network", web.namespace, LAN, 443)]
         assert await unreached(call) == []
         await first.restrict("web", INTERNET)
-        assert await reached(call) == []
+        assert await reachable(call) == []
         await first.close()
         async with ground.agent() as second:
             assert second.attachments()["web"].policy == INTERNET
-            assert await reached(call) == []
+            assert await reachable(call) == []
             await second.restrict("web", NetworkPolicy())
             assert await unreached(call) == []
             await second.restrict("nobody", INTERNET)
@@ -226,13 +226,13 @@ async def test_a_policy_changes_while_the_container_runs_and_the_next_agent_keep
 async def test_a_policy_that_could_not_be_had_can_be_asked_for_again(ground: Ground, other: Machine) -> None:
     async with surroundings(ground, other) as network:
         web = await network.attach("web")
-        working = network._firewall._programs
-        network._firewall._programs = dataclasses.replace(working, nft_path="/bin/false")
+        working = network._firewall._tables.programs
+        network._firewall._tables.programs = dataclasses.replace(working, nft_path="/bin/false")
         with pytest.raises(errors.Unavailable):
             await network.restrict("web", INTERNET)
-        network._firewall._programs = working
+        network._firewall._tables.programs = working
         await network.restrict("web", INTERNET)
-        assert await reached([("private network", web.namespace, LAN, 443)]) == []
+        assert await reachable([("private network", web.namespace, LAN, 443)]) == []
 
 
 def function_calls(ground: Ground, here: dict[str, Attachment]) -> list[Call]:
@@ -274,12 +274,12 @@ async def test_only_the_node_reaches_a_function_which_reaches_what_any_container
     async with functions(ground, other, bridged_is_filtered=bridged_is_filtered) as (_, here):
         calls = function_calls(ground, here)
         assert await unreached(calls[2:]) == []
-        assert await reached(calls[:2]) == []
+        assert await reachable(calls[:2]) == []
         # Nor by the detour over the node.
         for one, another in (("one", "two"), ("web", "two")):
             route = (f"{here[another].address}/32", "via", GATEWAY)
             inside(here[one].namespace, lambda route=route: run("ip", "route", "add", *route))
-        assert await reached(calls[:2]) == []
+        assert await reachable(calls[:2]) == []
 
 
 async def test_without_that_policy_all_of_these_would_be_in_reach(ground: Ground, other: Machine) -> None:
@@ -333,10 +333,10 @@ async def test_a_container_that_forges_frames_to_a_function_is_not_heard(
             forger.send(macs["two"] + macs["web"] + b"\x88\xb5" + b"forged")
             with datagrams(ground.machine.place) as node:
                 node.sendto(b"honest", (two.address, 4000))
-            heard = [ear.recv(2000)]
-            while b"honest" not in heard[-1]:
-                heard.append(ear.recv(2000))
-        assert [each for each in heard if b"forged" in each] == []
+            received = [ear.recv(2000)]
+            while b"honest" not in received[-1]:
+                received.append(ear.recv(2000))
+        assert [each for each in received if b"forged" in each] == []
 
 
 async def test_no_ipv6_frame_of_a_container_reaches_the_node(ground: Ground, other: Machine) -> None:
@@ -347,10 +347,10 @@ async def test_no_ipv6_frame_of_a_container_reaches_the_node(ground: Ground, oth
         with frames(web.namespace, "eth0") as speaker, frames(ground.machine.place, BRIDGE) as ear:
             speaker.send(gateway + own + b"\x86\xdd" + b"\x60" + bytes(39))
             speaker.send(gateway + own + b"\x88\xb5" + b"the last one")
-            heard = [ear.recv(2000)]
-            while b"the last one" not in heard[-1]:
-                heard.append(ear.recv(2000))
-        assert [each for each in heard if each[12:14] == b"\x86\xdd"] == []
+            received = [ear.recv(2000)]
+            while b"the last one" not in received[-1]:
+                received.append(ear.recv(2000))
+        assert [each for each in received if each[12:14] == b"\x86\xdd"] == []
 
 
 async def test_of_the_users_of_the_node_only_root_can_call_a_function(ground: Ground, other: Machine) -> None:
@@ -374,7 +374,7 @@ async def test_where_bridges_have_no_rules_functions_are_refused_and_containers_
 ) -> None:
     def nft(self: NetworkCommands, text: str) -> None:
         if "bridge skerry" in text:
-            raise errors.Unavailable("nft says: Operation not supported")
+            raise errors.Unavailable("nft: Operation not supported")
         run("nft", "-f", "-", text=text)
 
     monkeypatch.setattr(NetworkCommands, "nft", nft)
@@ -395,10 +395,10 @@ async def test_a_function_does_not_wait_for_rules_when_another_came_before(groun
         await network.attach("first", policy=FUNCTION)
         pool = pool_of(network, FUNCTION)
         await eventually(lambda: len(pool._ready) >= ground.settings.pool)
-        working = network._firewall._programs
-        network._firewall._programs = dataclasses.replace(working, nft_path="/bin/false")
+        working = network._firewall._tables.programs
+        network._firewall._tables.programs = dataclasses.replace(working, nft_path="/bin/false")
         second = await network.attach("second", policy=FUNCTION)
-        network._firewall._programs = working
+        network._firewall._tables.programs = working
         assert second.address in run("nft", "list", "set", "ip", TABLE, "node_only")
         running.cancel()
         await asyncio.gather(running, return_exceptions=True)
@@ -427,11 +427,11 @@ async def test_the_last_address_of_a_subnet_goes_to_whoever_asks_whatever_it_wai
 async def test_an_address_that_was_given_up_has_no_policy_for_whoever_gets_it(ground: Ground) -> None:
     settings = msgspec.structs.replace(ground.settings, subnet="10.99.0.0/30")  # which has one address
     async with ground.agent(settings=settings) as network:
-        working = network._firewall._programs
-        network._firewall._programs = dataclasses.replace(working, nft_path="/bin/false")
+        working = network._firewall._tables.programs
+        network._firewall._tables.programs = dataclasses.replace(working, nft_path="/bin/false")
         with pytest.raises(errors.Unavailable):
             await network.attach("function", policy=FUNCTION)
-        network._firewall._programs = working
+        network._firewall._tables.programs = working
         assert (await network.attach("web")).address == "10.99.0.2"
         assert "10.99.0.2" not in run("nft", "list", "set", "ip", TABLE, "node_only")
         await network.detach("web")

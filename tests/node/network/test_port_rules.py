@@ -99,12 +99,12 @@ def test_changes_lead_from_one_table_to_the_other(
 def test_changes_lead_from_some_policies_to_others(
     host_ports: dict[HostPort, ContainerPort],
     policies: dict[IPv4Address, NetworkPolicy],
-    later_doors: dict[HostPort, ContainerPort],
+    later_ports: dict[HostPort, ContainerPort],
     later_policies: dict[IPv4Address, NetworkPolicy],
 ) -> None:
     before, after = (
         NftTableContents(host_ports, policies),
-        NftTableContents(later_doors, later_policies, ("192.0.2.53",)),
+        NftTableContents(later_ports, later_policies, ("192.0.2.53",)),
     )
     changes = port_rules.write_changes(NAMES, before, after)
     sets = members(port_rules.write_tables(NAMES, SUBNETS, AddressRanges(), before))

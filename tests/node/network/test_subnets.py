@@ -94,32 +94,32 @@ def test_no_address_is_ever_given_twice(subnet: NodeSubnet, takes: list[bool]) -
     held: list[IPv4Address] = []
     for take in takes:
         if take and len(held) < subnet.size:
-            given_out = addresses.take()
+            given_out = addresses.allocate()
             assert given_out not in held
             assert subnet.has(given_out)
             held.append(given_out)
         elif take:
             with pytest.raises(errors.ResourcesExhausted, match=str(subnet.network)):
-                addresses.take()
+                addresses.allocate()
         elif held:
-            addresses.give_back(held.pop(0))
+            addresses.release(held.pop(0))
         assert addresses.free == subnet.size - len(held)
 
 
 def test_an_address_that_was_given_back_rests_while_others_are_free() -> None:
     addresses = AddressAllocator(NodeSubnet("10.0.0.0/29"))
-    first = addresses.take()
-    addresses.give_back(first)
-    later = [addresses.take() for _ in range(4)]
+    first = addresses.allocate()
+    addresses.release(first)
+    later = [addresses.allocate() for _ in range(4)]
     assert first not in later
-    assert addresses.take() == first
+    assert addresses.allocate() == first
 
 
 def test_claimed_addresses_are_passed_over_and_cannot_be_claimed_twice() -> None:
     addresses = AddressAllocator(NodeSubnet("10.0.0.0/29"))
     for last in (2, 4):
         addresses.claim(IPv4Address(f"10.0.0.{last}"))
-    assert [str(addresses.take()) for _ in range(3)] == ["10.0.0.3", "10.0.0.5", "10.0.0.6"]
+    assert [str(addresses.allocate()) for _ in range(3)] == ["10.0.0.3", "10.0.0.5", "10.0.0.6"]
     with pytest.raises(ValueError, match=r"10\.0\.0\.2"):
         addresses.claim(IPv4Address("10.0.0.2"))
 
@@ -129,9 +129,9 @@ def test_no_address_is_given_out_whose_link_is_called_as_that_of_another_subnet(
     other = IPv4Address("172.0.0.3")
     addresses.claim(other)
     addresses.claim(IPv4Address("172.0.1.3"))  # no link here is called so
-    assert [str(addresses.take()) for _ in range(3)] == ["10.0.0.2", "10.0.0.4", "10.0.0.5"]
-    addresses.give_back(other)
-    assert [str(addresses.take()) for _ in range(2)] == ["10.0.0.6", "10.0.0.3"]
+    assert [str(addresses.allocate()) for _ in range(3)] == ["10.0.0.2", "10.0.0.4", "10.0.0.5"]
+    addresses.release(other)
+    assert [str(addresses.allocate()) for _ in range(2)] == ["10.0.0.6", "10.0.0.3"]
 
 
 def test_a_subnet_that_nobody_named_is_the_same_for_the_same_key() -> None:
@@ -142,8 +142,8 @@ def test_a_subnet_that_nobody_named_is_the_same_for_the_same_key() -> None:
 
 
 @given(st.integers(0, 2**32 - 1), st.lists(st.integers(0, 2**22 - 1), max_size=20))
-def test_a_subnet_that_nobody_named_is_never_one_that_is_taken(key: int, places: list[int]) -> None:
-    taken = [IPv4Network((int(IPv4Address("10.64.0.0")) + (place & ~0xFFF), 20)) for place in places]
+def test_a_subnet_that_nobody_named_is_never_one_that_is_taken(key: int, paths: list[int]) -> None:
+    taken = [IPv4Network((int(IPv4Address("10.64.0.0")) + (place & ~0xFFF), 20)) for place in paths]
     chosen = IPv4Network(choose(f"{key:08x}", taken))
     assert not any(chosen.overlaps(each) for each in taken)
 

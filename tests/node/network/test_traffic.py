@@ -258,8 +258,8 @@ async def test_any_user_of_a_container_may_listen_on_a_low_port(ground: Ground) 
 async def test_neighbours_get_the_same_hardware_address_with_the_same_address(ground: Ground) -> None:
     async with ground.agent() as network:
         web = await network.attach("web")
-        shown = inside(web.namespace, lambda: run("ip", "-brief", "link", "show", "eth0"))
-        assert shown.split()[2] == "02:53:0a:63:00:02"
+        visible = inside(web.namespace, lambda: run("ip", "-brief", "link", "show", "eth0"))
+        assert visible.split()[2] == "02:53:0a:63:00:02"
         assert web.address == "10.99.0.2"
         await network.detach("web")
 

@@ -56,10 +56,10 @@ def kernel() -> FakeKernel:
 
 @pytest.fixture
 def source(cells, kernel) -> SignalSource:
-    return SignalSource(cells, kernel.open, now=lambda: 100.0, most_unread=5, look_s=0.01)
+    return SignalSource(cells, kernel.open, now=lambda: 100.0, most_unread=5, check_s=0.01)
 
 
-async def told(follower, count: int) -> list[tuple[int, int]]:
+async def reported(follower, count: int) -> list[tuple[int, int]]:
     async with aclosing(follower.__aiter__()) as signals:
         return [(sent.number, sent.pid) for sent in [await anext(signals) for _ in range(count)]]
 
@@ -70,7 +70,7 @@ async def test_a_process_that_was_there_before_is_known_also_when_it_is_gone(cel
         cells.listed[A] = []
         kernel.signal(9, STRANGER)
         kernel.signal(9, MAIN)
-        assert await told(follower, 1) == [(9, MAIN)]
+        assert await reported(follower, 1) == [(9, MAIN)]
 
 
 async def test_an_executable_that_was_started_since_is_known_with_all_that_it_forked(cells, kernel, source):
@@ -81,14 +81,14 @@ async def test_an_executable_that_was_started_since_is_known_with_all_that_it_fo
         cells.start(A, MAIN)
         kernel.signal(15, GRANDCHILD)
         kernel.signal(15, MAIN)
-        assert await told(follower, 2) == [(15, GRANDCHILD), (15, MAIN)]
+        assert await reported(follower, 2) == [(15, GRANDCHILD), (15, MAIN)]
 
 
 async def test_a_process_that_nobody_knows_yet_is_looked_up_in_the_group(cells, kernel, source):
     with source.follow(A) as follower:
         cells.listed[A] = [CHILD]
         kernel.signal(17, CHILD)
-        assert await told(follower, 1) == [(17, CHILD)]
+        assert await reported(follower, 1) == [(17, CHILD)]
 
 
 async def test_a_signal_to_a_thread_is_told_of_its_process(cells, kernel, source):
@@ -96,7 +96,7 @@ async def test_a_signal_to_a_thread_is_told_of_its_process(cells, kernel, source
     with source.follow(A) as follower:
         kernel.fork(parent=MAIN, pid=MAIN, thread=THREAD)
         kernel.signal(11, THREAD)
-        assert await told(follower, 1) == [(11, MAIN)]
+        assert await reported(follower, 1) == [(11, MAIN)]
 
 
 async def test_executables_of_other_cells_are_not_told(cells, kernel, source):
@@ -105,7 +105,7 @@ async def test_executables_of_other_cells_are_not_told(cells, kernel, source):
     with source.follow(A) as follower:
         kernel.signal(9, MAIN)
         kernel.signal(9, CHILD)
-        assert await told(follower, 1) == [(9, CHILD)]
+        assert await reported(follower, 1) == [(9, CHILD)]
 
 
 async def test_a_number_that_is_used_again_outside_is_not_taken_for_the_cells(cells, kernel, source):
@@ -116,7 +116,7 @@ async def test_a_number_that_is_used_again_outside_is_not_taken_for_the_cells(ce
         kernel.signal(9, MAIN)
         cells.listed[A] = [CHILD]
         kernel.signal(1, CHILD)
-        assert await told(follower, 1) == [(1, CHILD)]
+        assert await reported(follower, 1) == [(1, CHILD)]
 
 
 async def test_a_number_that_is_used_again_inside_is_the_cells(cells, kernel, source):
@@ -125,7 +125,7 @@ async def test_a_number_that_is_used_again_inside_is_the_cells(cells, kernel, so
         kernel.fork(parent=1, pid=MAIN)
         cells.start(A, MAIN)
         kernel.signal(15, MAIN)
-        assert await told(follower, 1) == [(15, MAIN)]
+        assert await reported(follower, 1) == [(15, MAIN)]
 
 
 async def test_what_killed_an_executable_may_be_heard_after_its_end_but_not_long_after(cells, kernel, source):
@@ -136,7 +136,7 @@ async def test_what_killed_an_executable_may_be_heard_after_its_end_but_not_long
     with source.follow(A) as follower:
         kernel.signal(9, CHILD)
         kernel.signal(9, MAIN)
-        assert await told(follower, 1) == [(9, MAIN)]
+        assert await reported(follower, 1) == [(9, MAIN)]
 
 
 async def test_one_trace_serves_all_followers_and_closes_with_the_last(cells, kernel, source):
@@ -145,8 +145,8 @@ async def test_one_trace_serves_all_followers_and_closes_with_the_last(cells, ke
         with source.follow() as two:
             kernel.signal(9, STRANGER)
             kernel.signal(9, MAIN)
-            assert await told(one, 1) == [(9, MAIN)]
-            assert await told(two, 2) == [(9, STRANGER), (9, MAIN)]
+            assert await reported(one, 1) == [(9, MAIN)]
+            assert await reported(two, 2) == [(9, STRANGER), (9, MAIN)]
         assert (kernel.opened, kernel.closed) == (1, 0)
     assert kernel.closed == 1
     with source.follow():
@@ -171,14 +171,14 @@ async def test_a_follower_that_is_too_slow_gets_what_is_kept_and_then_an_error(k
     with source.follow() as follower:
         for number in range(1, 8):
             kernel.signal(number, STRANGER)
-        assert await told(follower, 5) == [(number, STRANGER) for number in range(1, 6)]
-        with pytest.raises(errors.Overloaded, match="some are lost"):
-            await told(follower, 1)
+        assert await reported(follower, 5) == [(number, STRANGER) for number in range(1, 6)]
+        with pytest.raises(errors.Overloaded, match="some were lost"):
+            await reported(follower, 1)
 
 
 async def test_a_follower_waits_for_what_comes(kernel, source):
     with source.follow() as follower:
-        waiting = asyncio.ensure_future(told(follower, 1))
+        waiting = asyncio.ensure_future(reported(follower, 1))
         await asyncio.sleep(0)
         kernel.signal(1, STRANGER)
         assert await waiting == [(1, STRANGER)]

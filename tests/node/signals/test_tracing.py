@@ -57,7 +57,7 @@ def test_the_format_of_the_tracepoint_is_read_as_the_kernel_gives_it():
     ("number", "text"), [("no number", FORMAT), ("1", ""), ("1", "field:int sig; offset:8;")]
 )
 def test_a_format_that_is_unknown_is_said(number, text):
-    with pytest.raises(errors.Unavailable, match="in an unknown way"):
+    with pytest.raises(errors.Unavailable, match="an unknown format"):
         parse_format(number, text)
 
 
@@ -87,19 +87,19 @@ def test_what_holds_no_records_gives_none(data):
 @needs_signals
 @pytest.mark.root
 async def test_a_real_trace_has_signals_and_forks_in_order_and_leaves_nothing_open():
-    heard: list[TraceRecord] = []
-    trace = Trace.open(heard.extend)
+    received: list[TraceRecord] = []
+    trace = Trace.open(received.extend)
     try:
         process = await asyncio.create_subprocess_exec("sleep", "1000")
         process.send_signal(signal.SIGUSR1)
         await process.wait()
 
-        def is_told() -> bool:
-            about = [each for each in heard if getattr(each, "thread", 0) == process.pid]
+        def is_reported() -> bool:
+            about = [each for each in received if getattr(each, "thread", 0) == process.pid]
             kinds = [(type(each), getattr(each, "number", None)) for each in about]
             return kinds == [(ForkRecord, None), (SignalRecord, signal.SIGUSR1)]
 
-        await eventually(is_told)
+        await eventually(is_reported)
     finally:
         trace.close()
 
@@ -108,8 +108,8 @@ async def test_a_real_trace_has_signals_and_forks_in_order_and_leaves_nothing_op
 @pytest.mark.root
 async def test_a_flood_that_is_not_read_in_time_is_told_as_lost(monkeypatch):
     monkeypatch.setattr(tracing, "_PAGES", 1)  # so that no flood is needed that others on this machine notice
-    heard: list[TraceRecord] = []
-    trace = Trace.open(heard.extend)
+    received: list[TraceRecord] = []
+    trace = Trace.open(received.extend)
     try:
         before = signal.signal(signal.SIGUSR2, signal.SIG_IGN)
         try:
@@ -117,11 +117,11 @@ async def test_a_flood_that_is_not_read_in_time_is_told_as_lost(monkeypatch):
                 os.kill(os.getpid(), signal.SIGUSR2)
         finally:
             signal.signal(signal.SIGUSR2, before)
-        await eventually(lambda: bool(heard))
+        await eventually(lambda: bool(received))
 
         def is_lost() -> bool:
             os.kill(os.getpid(), signal.SIGCONT)  # the kernel tells of the loss before the next that fits
-            return any(isinstance(each, LostRecords) and each.missing > 0 for each in heard)
+            return any(isinstance(each, LostRecords) and each.missing > 0 for each in received)
 
         await eventually(is_lost)
     finally:

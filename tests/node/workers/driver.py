@@ -18,7 +18,7 @@ import msgspec
 from tests.node.workers.ground import Ground
 
 
-def say(*pids: int) -> None:
+def send(*pids: int) -> None:
     sys.stdout.write(" ".join(map(str, pids)) + "\n")
     sys.stdout.flush()
 
@@ -27,10 +27,10 @@ async def main(folder: str, root: str, fatal: str) -> None:
     ground = Ground(Path(folder), has_network=True, root=root)
     ground.settings = msgspec.structs.replace(ground.settings, spare_workers=0)
 
-    def reached(step: str) -> None:
+    def failpoint(step: str) -> None:
         if step == fatal:
             # Of cells, only processes that are no inits: those stay until the next agent comes.
-            say(
+            send(
                 *(
                     int(pid)
                     for pid in Path("/proc/self/task", str(os.getpid()), "children").read_text().split()
@@ -38,5 +38,5 @@ async def main(folder: str, root: str, fatal: str) -> None:
             )
             os.kill(os.getpid(), signal.SIGKILL)
 
-    async with ground.agent(reached) as agent:
+    async with ground.agent(failpoint) as agent:
         await agent.workers.spawn(ground.function(), ground.folder / "code" / "hello")

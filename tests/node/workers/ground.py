@@ -78,7 +78,7 @@ class Ground:
         return folder
 
     @contextlib.asynccontextmanager
-    async def agent(self, reached: Callable[[str], None] = lambda step: None) -> AsyncIterator[Agent]:
+    async def agent(self, failpoint: Callable[[str], None] = lambda step: None) -> AsyncIterator[Agent]:
         clock = SystemClock()
         async with contextlib.AsyncExitStack() as undo:
             launcher = await LauncherClient.start(view=HostView(hidden=(str(self.folder),)))
@@ -97,7 +97,7 @@ class Ground:
             logs = FunctionLogs(self.folder / "logs", self.settings.log_bytes)
             folder = self.folder / "workers"
             workers = await ProcessWorkers(
-                WorkerDeps(cells, network or NO_NETWORK, logs, clock, folder, reached),
+                WorkerDeps(cells, network or NO_NETWORK, logs, clock, folder, failpoint),
                 self.settings,
                 memory_mb=self.memory_mb,
                 kind_of=lambda runtime: runtime.rstrip("0123456789"),
@@ -120,12 +120,12 @@ class Ground:
         }
         return Function(**(parts | more))
 
-    def left(self) -> list[str]:
+    def leftovers(self) -> list[str]:
         """Everything there is of any worker: processes, groups, records, mounts, namespaces and links."""
         cells = cells_real.Ground.__new__(cells_real.Ground)
         cells.root, cells.folder = self.root, self.folder / "cells"
         return [
-            *cells.left(),
+            *cells.leftovers(),
             *(f"mount {path}" for path in self.mounts()),
             *map(str, (*self.folder.glob("network/attached/*"), *self.folder.glob("network/ns/*"))),
             *map(str, self.folder.glob("logs/.blank/*")),

@@ -16,7 +16,7 @@ SETTINGS = FunctionSettings(max_result_bytes=1024, max_output_bytes=1024)
 
 
 def meant(body: bytes, status: int = 200, *, wants_output: bool = True) -> CallResult:
-    return container_protocol.answer(
+    return container_protocol.parse_reply(
         status, body, duration_s=0.5, wants_output=wants_output, settings=SETTINGS
     )
 
@@ -77,14 +77,14 @@ def test_every_result_is_json(text: str) -> None:
 def test_what_is_no_answer_is_told_with_what_came(body: bytes) -> None:
     answer = meant(body)
     assert answer.failure is CallFailure.RESULT
-    assert "must answer with JSON" in answer.error
+    assert "must return JSON" in answer.error
     assert len(answer.error) < 10_000
 
 
 def test_a_call_that_did_not_succeed_carries_why_and_what_was_printed() -> None:
     answer = meant(reply(Success=False, Output="trace"), wants_output=False)
     assert (answer.failure, answer.output) == (CallFailure.HANDLER, "trace")
-    assert "without saying why" in answer.error
+    assert "without a reason" in answer.error
     assert meant(reply(Success=False, Error="no such file")).error == "no such file"
     assert meant(b"{}").failure is CallFailure.HANDLER
 
@@ -101,7 +101,7 @@ def test_a_result_that_is_too_long_is_refused_and_output_is_cut() -> None:
     assert answer.failure is CallFailure.RESULT
     assert "functions.max_result_bytes" in answer.error
     assert answer.output.startswith("y" * 1024 + "\n[the rest, 76 bytes")
-    assert container_protocol.too_much(SETTINGS, 0.5).failure is CallFailure.RESULT
+    assert container_protocol.reply_too_large(SETTINGS, 0.5).failure is CallFailure.RESULT
 
 
 def test_the_longest_result_and_output_fit_into_a_reply() -> None:

@@ -146,7 +146,7 @@ async def test_a_connection_that_is_cut_is_a_failure_of_that_call_alone(containe
     async with serving(b"", OK, ends=True) as server, worker_at(server, containers) as worker:
         answer = await call(worker)
         assert answer.failure is CallFailure.HANDLER
-        assert "closed before the answer was whole" in answer.error
+        assert "closed before the reply was complete" in answer.error
         assert worker.is_alive
         assert (await call(worker)).result == b"[1]"
 
@@ -159,16 +159,16 @@ async def test_a_reply_that_is_too_long_is_refused(containers: FakeContainers) -
 
 
 @pytest.mark.parametrize(
-    ("how", "failure", "told"),
+    ("how", "failure", "reported"),
     [
         (ExitStatus(at=1.0, code=3), CallFailure.DIED, "with exit code 3"),
         (ExitStatus(at=1.0, signal=11), CallFailure.DIED, "by signal 11"),
         (ExitStatus(at=1.0, signal=9, oom=True), CallFailure.MEMORY, "killed for memory"),
-        (None, CallFailure.DIED, "nobody knows how"),
+        (None, CallFailure.DIED, "exit status is unknown"),
     ],
 )
 async def test_a_container_that_ends_in_a_call_is_told_with_how_and_its_last_words(
-    containers: FakeContainers, process: Process, how: ExitStatus | None, failure: CallFailure, told: str
+    containers: FakeContainers, process: Process, how: ExitStatus | None, failure: CallFailure, reported: str
 ) -> None:
     containers.exit = how
     containers.print(b"of a call before\n")
@@ -182,7 +182,7 @@ async def test_a_container_that_ends_in_a_call_is_told_with_how_and_its_last_wor
         with pytest.raises(WorkerExited) as gone:
             await calling
         assert (gone.value.failure, gone.value.output) == (failure, "panic: no\n")
-        assert told in gone.value.error
+        assert reported in gone.value.error
         assert not worker.is_alive
         assert ended.is_set()
         with pytest.raises(WorkerExited):
@@ -193,35 +193,35 @@ async def test_a_container_that_ends_in_a_call_is_told_with_how_and_its_last_wor
 async def test_an_end_is_told_also_to_whoever_asks_late_and_once(
     containers: FakeContainers, process: Process
 ) -> None:
-    told: list[int] = []
+    reported: list[int] = []
     async with serving(OK) as server, worker_at(server, containers) as worker:
         process.kill()
-        worker.on_end(lambda: told.append(1))
-        await eventually(lambda: told == [1])
+        worker.on_end(lambda: reported.append(1))
+        await eventually(lambda: reported == [1])
         await worker.close()
-    assert told == [1]
+    assert reported == [1]
 
 
 async def test_a_worker_that_is_closed_does_not_tell_of_an_end(containers: FakeContainers) -> None:
-    told: list[int] = []
+    reported: list[int] = []
     async with serving(OK) as server, worker_at(server, containers) as worker:
-        worker.on_end(lambda: told.append(1))
+        worker.on_end(lambda: reported.append(1))
         await worker.close()
         await asyncio.sleep(0)
-        worker.on_end(lambda: told.append(1))
+        worker.on_end(lambda: reported.append(1))
         await asyncio.sleep(0)
-    assert told == []
+    assert reported == []
 
 
 async def test_a_container_whose_server_has_gone_is_of_no_more_use(containers: FakeContainers) -> None:
     port = free_port()
-    told: list[int] = []
+    reported: list[int] = []
     async with worker_at(Server(port), containers) as worker:
-        worker.on_end(lambda: told.append(1))
+        worker.on_end(lambda: reported.append(1))
         with pytest.raises(WorkerExited, match="nothing listens on port"):
             await call(worker)
         assert not worker.is_alive
-        assert told == [1]
+        assert reported == [1]
 
 
 async def test_a_container_that_does_not_listen_in_time_is_not_loaded(containers: FakeContainers) -> None:
@@ -248,7 +248,7 @@ async def test_a_container_that_ends_before_it_listens_is_not_loaded(
 async def test_a_close_goes_on_until_the_container_is_gone(
     containers: FakeContainers, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("skerry.node.workers.container_workers._AGAIN_S", 0.0)
+    monkeypatch.setattr("skerry.node.workers.container_workers._RETRY_S", 0.0)
     containers.failing = [errors.Unavailable("busy"), errors.Unavailable("busy")]
     async with serving(OK) as server, worker_at(server, containers) as worker:
         await asyncio.gather(worker.close(), worker.close())

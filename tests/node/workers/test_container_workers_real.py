@@ -53,8 +53,8 @@ SERVE = "echo up; nc -ll -p 8080 -e /bin/answer & while [ ! -e /tmp/die ]; do sl
 def image(tmp_path_factory: pytest.TempPathFactory) -> str:
     """An image that answers as the contract says, in a folder; no registry has it."""
     layer = imagery.layer(imagery.file("bin/answer", ANSWER, mode=0o755))
-    made = imagery.busybox(layer, command=("sh", "-c", SERVE))
-    return f"oci:{imagery.write_layout(made, tmp_path_factory.mktemp('image') / 'layout')}"
+    created = imagery.busybox(layer, command=("sh", "-c", SERVE))
+    return f"oci:{imagery.write_layout(created, tmp_path_factory.mktemp('image') / 'layout')}"
 
 
 @pytest.fixture
@@ -206,22 +206,22 @@ async def test_only_the_agent_reaches_the_port_of_an_image_and_no_metadata_is_re
     ground: Ground,  # noqa: F811 - the fixture
     image: str,
 ) -> None:
-    asked, other = await asyncio.gather(*(workers.spawn(a_function(image), None) for _ in range(2)))
+    requested, other = await asyncio.gather(*(workers.spawn(a_function(image), None) for _ in range(2)))
     spec = ContainerSpec("web", ground.reference, entrypoint=("sleep", "600"))
     await agent.containers.create(spec)
     await agent.containers.start("web")
     at = agent.network.attachments()
     calls: list[Call] = [
-        (f"the port from {name}", at[name].namespace, at[asked.id].address, PORT)
+        (f"the port from {name}", at[name].namespace, at[requested.id].address, PORT)
         for name in (other.id, "web")
     ]
     machines.run("ip", "address", "add", f"{METADATA}/32", "dev", "lo")
     with machines.listen("/proc/thread-self/ns/net", METADATA, 80):
         calls += [(f"metadata from {name}", each.namespace, METADATA, 80) for name, each in at.items()]
-        assert await machines.reached(calls) == []
-    answer = await asked.call(b"{}", wants_output=False, within_s=20)
+        assert await machines.reachable(calls) == []
+    answer = await requested.call(b"{}", wants_output=False, within_s=20)
     assert answer.result == b'{"name":"ann"}'
-    for worker in (asked, other):
+    for worker in (requested, other):
         await worker.close()
 
 
@@ -244,7 +244,7 @@ async def test_what_cannot_be_had_is_undone_and_what_an_earlier_agent_left_is_re
     with pytest.raises(asyncio.CancelledError):
         await spawning
     assert agent.containers.list() == []
-    left = await workers.spawn(a_function(image), None)
+    leftovers = await workers.spawn(a_function(image), None)
     await open_workers(agent, tmp_path / "next")
     assert agent.containers.list() == []
-    assert not left.is_alive
+    assert not leftovers.is_alive

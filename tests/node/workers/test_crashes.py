@@ -25,9 +25,9 @@ async def ground(tmp_path: Path) -> AsyncIterator[Ground]:
         ground = Ground(tmp_path / "data", has_network=True)
         ground.folder.mkdir(mode=0o700)
         yield ground
-        left = ground.left()
+        leftovers = ground.leftovers()
         await ground.clear()
-        assert left == []
+        assert leftovers == []
 
 
 @pytest.mark.parametrize(

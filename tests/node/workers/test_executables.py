@@ -47,9 +47,9 @@ HTTPServer(("", 8080), Invoke).serve_forever()
 async def ground(tmp_path: Path) -> AsyncIterator[Ground]:
     ground = Ground(tmp_path)
     yield ground
-    left = ground.left()
+    leftovers = ground.leftovers()
     await ground.clear()
-    assert left == []
+    assert leftovers == []
 
 
 @pytest.fixture

@@ -27,7 +27,7 @@ class Printing:
         self.folder = os.open(folder, os.O_RDONLY)
         self.ring = RingWriter(self.folder, stream, max_bytes=logs.ring_bytes, is_new=True)
 
-    def say(self, text: str, at: int) -> None:
+    def send(self, text: str, at: int) -> None:
         self.ring.write(text.encode(), at)
 
     def close(self) -> None:
@@ -66,11 +66,11 @@ async def test_lines_of_all_workers_and_streams_come_in_the_order_of_time(
     out, err = (printing(logs, opened, folder, stream) for stream in OutputChannel)
     other = printing(logs, opened, logs.begin("w2", F))
     stranger = printing(logs, opened, logs.begin("w3", G))
-    out.say("one\nfi", 1)
-    err.say("two\n", 2)
-    other.say("three\nfour\n", 3)
-    out.say("ve\nsix", 5)
-    stranger.say("of another function\n", 1)
+    out.send("one\nfi", 1)
+    err.send("two\n", 2)
+    other.send("three\nfour\n", 3)
+    out.send("ve\nsix", 5)
+    stranger.send("of another function\n", 1)
     found = [line async for line in logs.read(F)]
     assert [line.text for line in found] == ["one", "five", "two", "three", "four", "six"]
     assert [(line.worker, line.stream) for line in found[2:4]] == [("w1", "stderr"), ("w2", "stdout")]
@@ -84,7 +84,7 @@ async def test_a_blank_worker_takes_what_it_prints_along_to_its_function(
 ) -> None:
     worker = printing(logs, opened, logs.begin("w1"))
     logs.assign("w1", F)
-    worker.say("hello\n", 1)
+    worker.send("hello\n", 1)
     assert await texts(logs, F) == ["hello"]
     logs.begin("w2")
     logs.end("w2")
@@ -96,7 +96,7 @@ async def test_who_follows_sees_new_lines_and_new_workers_until_the_function_is_
     logs: FunctionLogs, opened: contextlib.ExitStack
 ) -> None:
     first = printing(logs, opened, logs.begin("w1", F))
-    first.say("old\nha", 1)
+    first.send("old\nha", 1)
     seen: list[str] = []
 
     async def follow() -> None:
@@ -105,11 +105,11 @@ async def test_who_follows_sees_new_lines_and_new_workers_until_the_function_is_
 
     following = asyncio.create_task(follow())
     await eventually(lambda: seen == ["old"])
-    first.say("lf\n", 2)
+    first.send("lf\n", 2)
     await eventually(lambda: seen == ["old", "half"])
     second = printing(logs, opened, logs.begin("w2", F))
-    second.say("new\n", 3)
-    second.say("unended", 4)
+    second.send("new\n", 3)
+    second.send("unended", 4)
     await eventually(lambda: seen == ["old", "half", "new"])
     logs.end("w2")
     await eventually(lambda: seen == ["old", "half", "new", "unended"])
@@ -124,7 +124,7 @@ async def test_the_oldest_goes_when_it_is_too_much_and_what_is_written_to_stays(
         folder = logs.begin(f"w{number:02}", F)
         worker = printing(logs, opened, folder)
         for line in range(200):
-            worker.say(f"{number} {line}\n", number * 1000 + line)
+            worker.send(f"{number} {line}\n", number * 1000 + line)
         for path in folder.iterdir():
             os.utime(path, (number, number))
         logs.end(f"w{number:02}")
@@ -137,7 +137,7 @@ async def test_the_oldest_goes_when_it_is_too_much_and_what_is_written_to_stays(
     assert not (logs._folder / F / "w00").exists()
 
     busy = printing(logs, opened, logs.begin("busy", F))
-    busy.say("short\n", 1)
+    busy.send("short\n", 1)
     (segment,) = (logs._folder / F / "busy").iterdir()
     os.utime(segment, (0, 0))
     logs.trim(F)
@@ -149,22 +149,22 @@ async def test_the_last_words_of_a_worker_are_the_end_of_both_streams(
 ) -> None:
     folder = logs.begin("w1", F)
     out, err = (printing(logs, opened, folder, stream) for stream in OutputChannel)
-    out.say("before\n", 1)
-    err.say("why\n", 2)
-    out.say("dying", 3)
-    assert logs.last_words("w1", F, 1000) == "before\nwhy\ndying\n"
-    assert logs.last_words("w1", F, 6) == "dying\n"
-    assert logs.last_words("unknown", F, 6) == ""
-    assert logs.last_words("w1", F, 1000, since_ns=2) == "why\ndying\n"
+    out.send("before\n", 1)
+    err.send("why\n", 2)
+    out.send("dying", 3)
+    assert logs.last_output("w1", F, 1000) == "before\nwhy\ndying\n"
+    assert logs.last_output("w1", F, 6) == "dying\n"
+    assert logs.last_output("unknown", F, 6) == ""
+    assert logs.last_output("w1", F, 1000, since_ns=2) == "why\ndying\n"
 
 
 async def test_the_words_since_a_moment_do_not_begin_with_half_a_line_of_before(
     logs: FunctionLogs, opened: contextlib.ExitStack
 ) -> None:
     out = printing(logs, opened, logs.begin("w1", F))
-    out.say("of the call before", 1)
-    out.say(" mine\n", 2)
-    assert logs.last_words("w1", F, 1000, since_ns=2) == " mine\n"
+    out.send("of the call before", 1)
+    out.send(" mine\n", 2)
+    assert logs.last_output("w1", F, 1000, since_ns=2) == " mine\n"
 
 
 def test_what_blank_workers_of_an_earlier_agent_said_is_dropped_and_functions_keep_theirs(

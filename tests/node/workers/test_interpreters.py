@@ -33,7 +33,7 @@ def open_folder() -> Iterator[Path]:
 @pytest.fixture
 def seen(open_folder: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """A folder that workers could see, with nothing else on the path."""
-    monkeypatch.setattr(interpreters, "_UNSEEN", (str(open_folder / "hidden"),))
+    monkeypatch.setattr(interpreters, "_INVISIBLE", (str(open_folder / "hidden"),))
     monkeypatch.setattr(interpreters, "ENVIRONMENT", {"PATH": str(open_folder / "bin")})
     monkeypatch.setattr(sys, "_base_executable", "")
     monkeypatch.setattr(sys, "executable", "")
@@ -53,23 +53,23 @@ async def test_the_first_program_that_can_be_used_is_taken(seen: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("text", "told"),
+    ("text", "reported"),
     [
-        ("echo v12.22.0", "is of version 12.22.0, and 16 is needed"),
-        ("echo nonsense", "is of version nonsense"),
-        ("exit 3", "ended with 3"),
+        ("echo v12.22.0", "has version 12.22.0, and 16 is required"),
+        ("echo nonsense", "has version nonsense"),
+        ("exit 3", "exits with 3"),
     ],
 )
-async def test_why_a_program_is_of_no_use_is_told(seen: Path, text: str, told: str) -> None:
+async def test_why_a_program_is_of_no_use_is_told(seen: Path, text: str, reported: str) -> None:
     script(seen, "node", text)
-    with pytest.raises(errors.Unavailable, match=told):
+    with pytest.raises(errors.Unavailable, match=reported):
         await interpreters.find_node()
 
 
 async def test_that_there_is_none_is_told_with_what_to_do(seen: Path) -> None:
-    with pytest.raises(errors.Unavailable, match=r"there is none.*install Node\.js 16"):
+    with pytest.raises(errors.Unavailable, match=r"not installed.*install Node\.js 16"):
         await interpreters.find_node()
-    with pytest.raises(errors.Unavailable, match=r"there is none.*install Python 3\.11"):
+    with pytest.raises(errors.Unavailable, match=r"not installed.*install Python 3\.11"):
         await interpreters.find_python()
 
 
@@ -83,7 +83,7 @@ async def test_a_program_that_workers_cannot_see_or_enter_is_not_taken(seen: Pat
     private = script(open_folder / "private" / "bin", "node", "echo v20.1.0")
     (open_folder / "private").chmod(0o700)
     (seen / "node").symlink_to(private)
-    with pytest.raises(errors.Unavailable, match="is for some users only"):
+    with pytest.raises(errors.Unavailable, match="is not accessible to all users"):
         await interpreters.find_node()
 
 

@@ -33,7 +33,7 @@ def clock() -> ManualClock:
 
 
 @asynccontextmanager
-async def door_to(server: Server, process: Process, clock: ManualClock) -> AsyncIterator[PortConnections]:
+async def connect_to(server: Server, process: Process, clock: ManualClock) -> AsyncIterator[PortConnections]:
     door = PortConnections(process.pidfd(), "127.0.0.1", server.port, clock)
     try:
         yield door
@@ -42,42 +42,42 @@ async def door_to(server: Server, process: Process, clock: ManualClock) -> Async
         await asyncio.sleep(0)
 
 
-async def ask(door: PortConnections) -> bytes:
-    connection = await door.enter()
+async def request(door: PortConnections) -> bytes:
+    connection = await door.acquire()
     try:
         return (await connection.post("/", b"", most=100))[1]
     finally:
-        door.give_back(connection)
+        door.release(connection)
 
 
 async def test_a_server_that_keeps_connections_is_called_by_the_same_again_and_by_several_at_once(
     process: Process, clock: ManualClock
 ) -> None:
-    async with serving(OK) as server, door_to(server, process, clock) as door:
-        await ask(door)
+    async with serving(OK) as server, connect_to(server, process, clock) as door:
+        await request(door)
         clock.advance(0.1)
-        assert [await ask(door) for _ in range(3)] == [b"ok"] * 3
+        assert [await request(door) for _ in range(3)] == [b"ok"] * 3
         assert server.connections == 1
-        await asyncio.gather(ask(door), ask(door))
+        await asyncio.gather(request(door), request(door))
         assert server.connections == 2
 
 
 async def test_a_connection_that_nobody_used_for_a_while_is_not_trusted(
     process: Process, clock: ManualClock
 ) -> None:
-    async with serving(OK) as server, door_to(server, process, clock) as door:
-        await ask(door)
+    async with serving(OK) as server, connect_to(server, process, clock) as door:
+        await request(door)
         clock.advance(1.0)
-        await ask(door)
+        await request(door)
         assert server.connections == 2
 
 
 async def test_a_server_that_closes_every_connection_without_a_word_loses_no_call(
     process: Process, clock: ManualClock
 ) -> None:
-    async with serving(OK, ends=True) as server, door_to(server, process, clock) as door:
+    async with serving(OK, ends=True) as server, connect_to(server, process, clock) as door:
         for _ in range(20):
-            assert await ask(door) == b"ok"
+            assert await request(door) == b"ok"
             clock.advance(0.001)
         assert server.connections == 20
 
@@ -85,19 +85,19 @@ async def test_a_server_that_closes_every_connection_without_a_word_loses_no_cal
 async def test_nothing_is_sent_to_whoever_has_the_port_of_a_dead_process(
     process: Process, clock: ManualClock
 ) -> None:
-    async with serving(OK) as server, door_to(server, process, clock) as door:
-        await ask(door)
+    async with serving(OK) as server, connect_to(server, process, clock) as door:
+        await request(door)
         process.kill()
         # The loop has not got to know it yet.
         with pytest.raises(PortClosed, match="ended"):
-            await door.enter()
+            await door.acquire()
         assert len(server.bodies) == 1
 
 
 async def test_a_process_that_dies_while_a_connection_is_made_gets_none(
     process: Process, clock: ManualClock, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    async with serving(OK) as server, door_to(server, process, clock) as door:
+    async with serving(OK) as server, connect_to(server, process, clock) as door:
         opening: Callable[..., socket.socket] = door._make_socket
 
         def make_and_die() -> socket.socket:
@@ -106,27 +106,27 @@ async def test_a_process_that_dies_while_a_connection_is_made_gets_none(
 
         monkeypatch.setattr(door, "_make_socket", make_and_die)
         with pytest.raises(PortClosed, match="ended"):
-            await door.enter()
+            await door.acquire()
         assert server.bodies == []
 
 
 async def test_the_end_of_the_process_cuts_what_is_under_way_and_is_told(
     process: Process, clock: ManualClock
 ) -> None:
-    async with serving(None) as server, door_to(server, process, clock) as door:
-        asking = asyncio.ensure_future(ask(door))
+    async with serving(None) as server, connect_to(server, process, clock) as door:
+        requesting = asyncio.ensure_future(request(door))
         await eventually(lambda: server.bodies == [b""])
         process.kill()
         await door.ended
-        with pytest.raises(Exception, match="cut"):
-            await asking
+        with pytest.raises(Exception, match="lost"):
+            await requesting
 
 
 async def test_nobody_listening_is_told(process: Process, clock: ManualClock) -> None:
     port = free_port()
-    async with door_to(Server(port), process, clock) as door:
+    async with connect_to(Server(port), process, clock) as door:
         with pytest.raises(PortClosed, match="nothing listens"):
-            await door.enter()
+            await door.acquire()
 
 
 async def test_a_process_of_another_group_is_not_entered(process: Process, clock: ManualClock) -> None:
@@ -151,6 +151,6 @@ async def test_a_process_without_a_network_is_reached_by_its_own_loopback(
         inside = namespaces.in_own_thread(namespace)
         door = PortConnections(process.pidfd(), "127.0.0.1", server.port, clock, namespace=inside)
         with pytest.raises(PortClosed):
-            await door.enter()
+            await door.acquire()
         door.close()
         assert server.connections == 0

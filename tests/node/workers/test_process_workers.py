@@ -37,9 +37,9 @@ ECHO = "def handle(params, context):\n    return params\n"
 async def ground(tmp_path: Path) -> AsyncIterator[Ground]:
     ground = Ground(tmp_path)
     yield ground
-    left = ground.left()
+    leftovers = ground.leftovers()
     await ground.clear()
-    assert left == []
+    assert leftovers == []
 
 
 @pytest.fixture
@@ -108,12 +108,12 @@ async def test_a_worker_is_held_to_what_its_function_asks_for(ground: Ground, ag
 async def test_the_cpu_quota_of_a_worker_is_on_when_its_code_is_loaded_and_not_before(ground: Ground) -> None:
     quotas: dict[str, list[int | None]] = {}
 
-    def reached(step: str) -> None:
+    def failpoint(step: str) -> None:
         if step in ("spawn.mounted", "spawn.loaded"):
             cells = [name for name in ground.groups.cells() if name.startswith(f"{CELL}/")]
             quotas[step] = [ground.groups.read_limits(name).cpu_quota for name in cells]
 
-    async with ground.agent(reached) as agent:
+    async with ground.agent(failpoint) as agent:
         function = ground.function(memory=Megabytes(96), cpu=Millicores(50))
         worker = await agent.workers.spawn(function, ground.code(main=ECHO))
         assert 50 not in quotas["spawn.mounted"]
@@ -148,27 +148,27 @@ async def test_a_worker_that_eats_its_memory_is_told_apart_from_one_that_died(
     ended = asyncio.Event()
     worker = await agent.workers.spawn(ground.function(), code)
     worker.on_end(ended.set)
-    why = await gone(worker)
-    assert why.failure is CallFailure.MEMORY
-    assert "more than its 64 MB" in why.error
-    assert why.output == "eating\n"
+    reason = await gone(worker)
+    assert reason.failure is CallFailure.MEMORY
+    assert "more than its 64 MB" in reason.error
+    assert reason.output == "eating\n"
     await ended.wait()
     assert not worker.is_alive
     await worker.close()
 
 
 @pytest.mark.parametrize(
-    ("deed", "told"),
+    ("deed", "reported"),
     [
         ("os._exit(3)", "exited with 3"),
         ("os.kill(os.getpid(), 11)", "was ended by SIGSEGV"),
         ("os.kill(os.getpid(), 9)", "was ended by SIGKILL"),
         ("os.closerange(3, 64); time.sleep(60)", "ended in the middle of it"),
-        ("os.write(3, bytes(64)); time.sleep(60)", "no answer"),
+        ("os.write(3, bytes(64)); time.sleep(60)", "invalid reply"),
     ],
 )
 async def test_why_a_worker_ended_is_told_with_what_it_said(
-    ground: Ground, agent: Agent, deed: str, told: str
+    ground: Ground, agent: Agent, deed: str, reported: str
 ) -> None:
     lines = [
         "import os, sys, time",
@@ -177,11 +177,11 @@ async def test_why_a_worker_ended_is_told_with_what_it_said(
     ]
     code = ground.code(main="\n".join([*lines, f"    {deed}", ""]))
     worker = await agent.workers.spawn(ground.function(), code)
-    why = await gone(worker)
-    assert why.failure is CallFailure.DIED
-    assert told in why.error
-    assert why.output == "last words\n"
-    assert (await gone(worker)).error == why.error  # and for whoever comes later
+    reason = await gone(worker)
+    assert reason.failure is CallFailure.DIED
+    assert reported in reason.error
+    assert reason.output == "last words\n"
+    assert (await gone(worker)).error == reason.error  # and for whoever comes later
     await worker.close()
 
 
@@ -215,7 +215,7 @@ async def test_a_worker_that_ignores_being_asked_is_killed_at_once(ground: Groun
 
 
 @pytest.mark.parametrize(
-    ("text", "told"),
+    ("text", "reported"),
     [
         ("def handle(:\n", "SyntaxError"),
         ("import nowhere\n", "nowhere"),
@@ -225,9 +225,9 @@ async def test_a_worker_that_ignores_being_asked_is_killed_at_once(ground: Groun
     ],
 )
 async def test_code_that_cannot_be_loaded_is_refused_with_the_cause(
-    ground: Ground, agent: Agent, text: str, told: str
+    ground: Ground, agent: Agent, text: str, reported: str
 ) -> None:
-    with pytest.raises(CodeLoadError, match=told):
+    with pytest.raises(CodeLoadError, match=reported):
         await agent.workers.spawn(ground.function(), ground.code(main=text))
     await eventually(lambda: len(agent.cells.list()) == 1 + ground.settings.spare_workers)
 
@@ -253,10 +253,10 @@ async def test_a_fork_bomb_stops_at_its_limit_and_goes_with_its_worker(
     )
     async with ground.agent() as agent:
         worker = await agent.workers.spawn(ground.function(), code)
-        made = int((await answered(worker)).result)
-        assert 10 <= made < 24
+        created = int((await answered(worker)).result)
+        assert 10 <= created < 24
         pids = ground.groups.pids(cell_of(worker))
-        assert len(pids) == made + 2
+        assert len(pids) == created + 2
         await worker.close()
         assert not any(is_alive(pid) for pid in pids)
 
@@ -271,8 +271,8 @@ async def test_a_worker_that_prints_without_end_stalls_nobody_and_keeps_its_boun
         worker = await agent.workers.spawn(ground.function(), code)
         assert (await answered(worker, b"100")).failure is None
         await worker.close()
-    kept = sum(path.stat().st_size for path in (ground.folder / "logs").rglob("*") if path.is_file())
-    assert 0 < kept <= 256 * 1024
+    stored = sum(path.stat().st_size for path in (ground.folder / "logs").rglob("*") if path.is_file())
+    assert 0 < stored <= 256 * 1024
 
 
 async def test_without_a_network_a_function_that_wants_one_is_refused_with_the_reason(
@@ -333,16 +333,16 @@ async def test_a_start_that_fails_or_is_given_up_at_any_step_leaves_nothing(
     spawning: asyncio.Task[ProcessWorker] | None = None
     fatal = ""
 
-    def reached(name: str) -> None:
+    def failpoint(name: str) -> None:
         if name == fatal:
             if not is_cancelled:
                 raise errors.Internal("the machine fails")
             assert spawning is not None
             spawning.cancel()
 
-    async with ground.agent(reached) as agent:
+    async with ground.agent(failpoint) as agent:
         code = ground.code(main=ECHO)
-        for fatal in (*STEPS, *([] if is_cancelled else ["spawn.loaded"])):  # noqa: B007 - `reached` looks at it
+        for fatal in (*STEPS, *([] if is_cancelled else ["spawn.loaded"])):  # noqa: B007 - `failpoint` looks at it
             spawning = asyncio.create_task(agent.workers.spawn(ground.function(), code))
             with pytest.raises(asyncio.CancelledError if is_cancelled else errors.Unavailable):
                 await spawning
@@ -357,13 +357,13 @@ async def test_a_prestarted_worker_whose_cell_somebody_has_removed_is_passed_ove
     ground.settings = msgspec.structs.replace(ground.settings, spare_workers=0)
     limited = 0
 
-    def reached(name: str) -> None:
+    def failpoint(name: str) -> None:
         nonlocal limited
         limited += name == "spawn.limited"
         if name == "spawn.limited" and limited == 1:
             raise errors.NotFound("the cell has no cgroup on this host")
 
-    async with ground.agent(reached) as agent:
+    async with ground.agent(failpoint) as agent:
         worker = await agent.workers.spawn(ground.function(), ground.code(main=ECHO))
         assert (await answered(worker, b"1")).result == b"1"
         assert limited == 2

@@ -75,9 +75,9 @@ async def ground(tmp_path: Path) -> AsyncIterator[Ground]:
     ground = Ground(tmp_path / "data")
     ground.folder.mkdir(mode=0o700)
     yield ground
-    left = ground.left()
+    leftovers = ground.leftovers()
     await ground.clear()
-    assert left == []
+    assert leftovers == []
 
 
 @pytest.fixture
@@ -103,7 +103,7 @@ async def spawn(
     return await agent.workers.spawn(function, code)
 
 
-async def asked(worker: ProcessWorker, expression: str) -> Any:
+async def requested(worker: ProcessWorker, expression: str) -> Any:
     answer = await answered(worker, json.dumps(expression).encode())
     assert answer.failure is None, answer.error
     return json.loads(answer.result)
@@ -114,11 +114,11 @@ async def test_a_process_that_a_call_leaves_behind_is_gone_at_the_next_call(
 ) -> None:
     worker = await spawn(ground, agent, runtime)
     for _ in range(3):
-        assert await asked(worker, "daemon()") > 1
-        assert await asked(worker, "others()") == []
+        assert await requested(worker, "daemon()") > 1
+        assert await requested(worker, "others()") == []
     start = "subprocess.Popen(['sleep', '600']).pid" if runtime == "python311" else "child()"
-    assert await asked(worker, start) > 1
-    assert await asked(worker, "others()") == []
+    assert await requested(worker, start) > 1
+    assert await requested(worker, "others()") == []
     assert worker.is_alive
     await worker.close()
 
@@ -127,12 +127,12 @@ async def test_what_was_started_while_the_function_was_loaded_stays_with_what_co
     ground: Ground, agent: Agent, runtime: str
 ) -> None:
     worker = await spawn(ground, agent, runtime, at_load="daemon()")
-    helper = await asked(worker, "KEPT")
+    helper = await requested(worker, "KEPT")
     for _ in range(2):
-        left = await asked(worker, "daemon()")
-        now = await asked(worker, "others()")
+        leftovers = await requested(worker, "daemon()")
+        now = await requested(worker, "others()")
         assert helper in now
-        assert left not in now
+        assert leftovers not in now
     await worker.close()
 
 
@@ -140,22 +140,22 @@ async def test_calls_at_once_kill_what_they_left_when_the_last_has_ended(
     ground: Ground, agent: Agent
 ) -> None:
     worker = await spawn(ground, agent, "python311", max_concurrency=4)
-    await asked(worker, "os.mkfifo('/tmp/go')")
-    waiting = asyncio.create_task(asked(worker, "open('/tmp/go').read()"))
+    await requested(worker, "os.mkfifo('/tmp/go')")
+    waiting = asyncio.create_task(requested(worker, "open('/tmp/go').read()"))
     await eventually(lambda: worker.in_flight == 1)
-    left = await asked(worker, "daemon()")
-    assert left in await asked(worker, "others()"), "a call that still runs may need it"
-    await asked(worker, "open('/tmp/go', 'w').write('go')")
+    leftovers = await requested(worker, "daemon()")
+    assert leftovers in await requested(worker, "others()"), "a call that still runs may need it"
+    await requested(worker, "open('/tmp/go', 'w').write('go')")
     assert await waiting == "go"
-    assert await asked(worker, "others()") == []
+    assert await requested(worker, "others()") == []
     await worker.close()
 
 
 async def test_a_function_that_closes_our_files_is_watched_all_the_same(ground: Ground, agent: Agent) -> None:
     worker = await spawn(ground, agent, "python311")
-    await asked(worker, "os.closerange(4, 100)")
-    await asked(worker, "daemon()")
-    assert await asked(worker, "others()") == []
+    await requested(worker, "os.closerange(4, 100)")
+    await requested(worker, "daemon()")
+    assert await requested(worker, "others()") == []
     await worker.close()
 
 
@@ -169,7 +169,7 @@ async def test_a_process_that_is_started_between_calls_is_gone_at_the_next_one(
         else "process.on('SIGUSR2', () => spawn('sleep', ['601'])) && null"
     )
     worker = await spawn(ground, agent, runtime, at_load=at_load, max_concurrency=max_concurrency)
-    assert await asked(worker, "others()") == []
+    assert await requested(worker, "others()") == []
     (pid,) = (each.pid for view in agent.cells.list() for each in view.executables if catches(each.pid))
 
     def has_started() -> bool:
@@ -177,7 +177,7 @@ async def test_a_process_that_is_started_between_calls_is_gone_at_the_next_one(
         return b"sleep\x00601\x00" in commands_below(pid)
 
     await eventually(has_started)
-    assert await asked(worker, "others()") == []
+    assert await requested(worker, "others()") == []
     await worker.close()
 
 

@@ -48,17 +48,17 @@ async def ground(tmp_path: Path) -> AsyncIterator[Ground]:
         ground = Ground(tmp_path / "data", has_network=True)
         ground.folder.mkdir(mode=0o700)
         yield ground
-        left = ground.left()
+        leftovers = ground.leftovers()
         await ground.clear()
-        assert left == []
+        assert leftovers == []
 
 
-async def dialled(worker: ProcessWorker, *places: tuple[str, int], within_s: float = 0.3) -> list[str]:
-    question = {"dial": places, "within_s": within_s}
+async def dialled(worker: ProcessWorker, *paths: tuple[str, int], within_s: float = 0.3) -> list[str]:
+    question = {"dial": paths, "within_s": within_s}
     answer = await answered(worker, json.dumps(question).encode())
     assert answer.failure is None, answer.error
-    told: list[str] = json.loads(answer.result)
-    return told
+    reported: list[str] = json.loads(answer.result)
+    return reported
 
 
 async def spawn(ground: Ground, agent: Agent, name: str) -> tuple[ProcessWorker, str]:

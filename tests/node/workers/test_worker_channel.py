@@ -44,10 +44,10 @@ class FarEnd:
         self.began.append(began)
         return "printed"
 
-    def say(self, data: bytes) -> None:
+    def send(self, data: bytes) -> None:
         self.end.sendall(data)
 
-    async def hear(self) -> tuple[int, int, bytes]:
+    async def receive(self) -> tuple[int, int, bytes]:
         """The next frame to the worker."""
         loop = asyncio.get_running_loop()
         head = await loop.sock_recv(self.end, worker_frames.HEADER.size)
@@ -78,24 +78,24 @@ def result(
 
 async def loaded(far: FarEnd) -> None:
     loading = asyncio.ensure_future(far.conversation.load(WHAT, within_s=60))
-    await far.hear()
-    far.say(worker_frames.pack(worker_frames.LOADED, 0, b'{"runtime":"Fake 1"}'))
+    await far.receive()
+    far.send(worker_frames.pack(worker_frames.LOADED, 0, b'{"runtime":"Fake 1"}'))
     assert await loading == far.conversation.runtime == "Fake 1"
 
 
 async def test_load_says_what_to_load_and_hears_what_runs(far: FarEnd) -> None:
     loading = asyncio.ensure_future(far.conversation.load(WHAT, within_s=60))
-    kind, number, payload = await far.hear()
+    kind, number, payload = await far.receive()
     assert (kind, number) == (worker_frames.LOAD, 0)
     assert msgspec.json.decode(payload, type=LoadRequest) == WHAT
-    far.say(worker_frames.pack(worker_frames.LOADED, 0, b'{"runtime":"Fake 1"}'))
+    far.send(worker_frames.pack(worker_frames.LOADED, 0, b'{"runtime":"Fake 1"}'))
     assert await loading == "Fake 1"
 
 
 async def test_load_that_fails_says_why_and_what_was_printed(far: FarEnd) -> None:
     loading = asyncio.ensure_future(far.conversation.load(WHAT, within_s=60))
-    await far.hear()
-    far.say(worker_frames.pack(worker_frames.FAILED, 0, b'{"error":"no such thing","output":"hm"}'))
+    await far.receive()
+    far.send(worker_frames.pack(worker_frames.FAILED, 0, b'{"error":"no such thing","output":"hm"}'))
     far.end.close()
     with pytest.raises(CodeLoadError, match="no such thing") as failure:
         await loading
@@ -119,12 +119,12 @@ async def test_a_worker_that_ends_before_it_has_loaded_is_explained(far: FarEnd,
 async def test_answers_come_in_any_order_and_each_to_its_own_call(far: FarEnd) -> None:
     await loaded(far)
     calls = [far.call(b"%d" % n) for n in range(3)]
-    asked = [await far.hear() for _ in calls]
-    assert [(kind, payload) for kind, _, payload in asked] == [
+    requested = [await far.receive() for _ in calls]
+    assert [(kind, payload) for kind, _, payload in requested] == [
         (worker_frames.CALL, b"\x01%d" % n) for n in range(3)
     ]
     assert far.conversation.in_flight == 3
-    far.say(b"".join(result(number, payload[1:]) for _, number, payload in reversed(asked)))
+    far.send(b"".join(result(number, payload[1:]) for _, number, payload in reversed(requested)))
     assert [(await call).result for call in calls] == [b"0", b"1", b"2"]
     assert (far.conversation.in_flight, far.conversation.is_alive, far.ends) == (0, True, 0)
 
@@ -142,16 +142,16 @@ async def test_a_failure_carries_its_error_and_output(
 ) -> None:
     await loaded(far)
     call = far.call()
-    _, number, _ = await far.hear()
-    far.say(result(number, "böse".encode(), output=b"bad \xff", outcome=outcome))
+    _, number, _ = await far.receive()
+    far.send(result(number, "böse".encode(), output=b"bad \xff", outcome=outcome))
     assert await call == CallResult(0.5, b"", "bad \N{REPLACEMENT CHARACTER}", failure, "böse")
 
 
 async def test_a_success_carries_its_output(far: FarEnd) -> None:
     await loaded(far)
     call = far.call()
-    _, number, _ = await far.hear()
-    far.say(result(number, b"[1]", output=b"said\n"))
+    _, number, _ = await far.receive()
+    far.send(result(number, b"[1]", output=b"said\n"))
     assert await call == CallResult(0.5, b"[1]", "said\n")
 
 
@@ -180,10 +180,10 @@ async def test_what_is_no_answer_ends_the_conversation(
 ) -> None:
     await loaded(far)
     calls = [far.call(), far.call()]
-    _, number, _ = await far.hear()
-    await far.hear()
+    _, number, _ = await far.receive()
+    await far.receive()
     far.end.setblocking(True)
-    far.say(said(number))
+    far.send(said(number))
     for call in calls:
         with pytest.raises(WorkerExited) as gone:
             await call
@@ -196,9 +196,9 @@ async def test_what_is_no_answer_ends_the_conversation(
 
 async def test_before_it_has_loaded_a_worker_may_not_answer(far: FarEnd) -> None:
     loading = asyncio.ensure_future(far.conversation.load(WHAT, within_s=60))
-    await far.hear()
-    far.say(worker_frames.pack(worker_frames.LOADED, 0, b'{"runtime":5}'))
-    with pytest.raises(CodeLoadError, match="no answer"):
+    await far.receive()
+    far.send(worker_frames.pack(worker_frames.LOADED, 0, b'{"runtime":5}'))
+    with pytest.raises(CodeLoadError, match="invalid reply"):
         await loading
 
 
@@ -215,7 +215,7 @@ def test_an_answer_may_come_in_pieces_of_any_size(
         try:
             await loaded(far)
             calls = [far.call() for _ in answers]
-            numbers = [(await far.hear())[1] for _ in calls]
+            numbers = [(await far.receive())[1] for _ in calls]
             stream = b"".join(
                 result(number, body, output=output)
                 for number, (output, body) in zip(numbers, answers, strict=True)
@@ -223,7 +223,7 @@ def test_an_answer_may_come_in_pieces_of_any_size(
             turn = 0
             while stream:
                 cut = cuts[turn % len(cuts)] if turn < 3 * len(cuts) else len(stream)
-                far.say(stream[:cut])
+                far.send(stream[:cut])
                 stream = stream[cut:]
                 turn += 1
                 await asyncio.sleep(0)
@@ -232,8 +232,8 @@ def test_an_answer_may_come_in_pieces_of_any_size(
             far.conversation.close()
             far.end.close()
 
-    heard = asyncio.run(converse())
-    assert [(each.output, each.result) for each in heard] == [
+    received = asyncio.run(converse())
+    assert [(each.output, each.result) for each in received] == [
         (output.decode("utf-8", "replace"), body) for output, body in answers
     ]
 
@@ -242,9 +242,9 @@ async def test_parameters_larger_than_the_socket_go_out_as_it_empties(far: FarEn
     calls = [far.call(b"a" * 2_000_000), far.call(b"b" * 2_000_000)]
     await asyncio.sleep(0)
     for letter in (b"a", b"b"):
-        kind, number, payload = await far.hear()
+        kind, number, payload = await far.receive()
         assert (kind, payload) == (worker_frames.CALL, b"\1" + letter * 2_000_000)
-        far.say(result(number, letter))
+        far.send(result(number, letter))
     assert [(await call).result for call in calls] == [b"a", b"b"]
 
 
@@ -259,8 +259,8 @@ async def test_the_end_of_a_worker_with_half_of_the_parameters_unsent_is_seen(fa
 
 async def test_an_answer_that_was_said_before_the_end_still_counts(far: FarEnd) -> None:
     call = far.call()
-    _, number, _ = await far.hear()
-    far.say(result(number, b"1"))
+    _, number, _ = await far.receive()
+    far.send(result(number, b"1"))
     far.end.close()
     assert (await call).result == b"1"
     await eventually(lambda: far.ends == 1)
@@ -271,8 +271,8 @@ def test_a_worker_that_dies_with_calls_unread_is_heard_after_what_it_said() -> N
     async def die() -> tuple[int, list[CallResult | BaseException]]:
         far = FarEnd()
         calls = [far.call() for _ in range(3)]
-        _, number, _ = await far.hear()
-        far.say(result(number, b"1"))
+        _, number, _ = await far.receive()
+        far.send(result(number, b"1"))
         far.end.close()
         answers = await asyncio.gather(*calls, return_exceptions=True)
         far.conversation.close()
@@ -287,14 +287,16 @@ def test_a_worker_that_dies_with_calls_unread_is_heard_after_what_it_said() -> N
 
 async def test_each_call_has_a_time_of_its_own(far: FarEnd) -> None:
     long, short, shorter = far.call(within_s=60), far.call(within_s=0.04), far.call(within_s=0.02)
-    asked = [await far.hear() for _ in range(3)]
+    requested = [await far.receive() for _ in range(3)]
     for call, within in ((shorter, 0.02), (short, 0.04)):
         answer = await call
         assert (answer.failure, answer.duration_s, answer.output) == (CallFailure.TIMEOUT, within, "printed")
         assert far.began.pop() == 5000.0
-    assert {await far.hear(), await far.hear()} == {(worker_frames.CANCEL, n, b"") for _, n, _ in asked[1:]}
-    far.say(result(asked[1][1], b"late"))  # the worker had not heard of it yet
-    far.say(result(asked[0][1], b"1"))
+    assert {await far.receive(), await far.receive()} == {
+        (worker_frames.CANCEL, n, b"") for _, n, _ in requested[1:]
+    }
+    far.send(result(requested[1][1], b"late"))  # the worker had not heard of it yet
+    far.send(result(requested[0][1], b"1"))
     assert (await long).result == b"1"
     assert far.ends == 1
 
@@ -304,17 +306,17 @@ async def test_calls_that_are_answered_in_time_leave_no_timer_that_ends_later_on
     first_is_over = loop.time() + 0.03
     for within_s in (0.02, 60.0):
         call = far.call(within_s=within_s)
-        _, number, _ = await far.hear()
+        _, number, _ = await far.receive()
         if within_s == 60.0:
             await eventually(lambda: loop.time() > first_is_over)
-        far.say(result(number, b"1"))
+        far.send(result(number, b"1"))
         assert (await call).result == b"1"
     assert far.conversation.is_alive
 
 
 async def test_close_fails_what_is_in_it_tells_nobody_and_may_be_repeated(far: FarEnd) -> None:
     call = far.call()
-    await far.hear()
+    await far.receive()
     far.conversation.close()
     far.conversation.close()
     with pytest.raises(WorkerExited, match="was ended in the middle"):
@@ -325,9 +327,9 @@ async def test_close_fails_what_is_in_it_tells_nobody_and_may_be_repeated(far: F
 
 async def test_an_answer_in_the_moment_of_a_cancellation_spares_the_worker(far: FarEnd) -> None:
     call = far.call()
-    _, number, _ = await far.hear()
-    far.say(result(number, b"1"))
-    far.conversation._hear()  # as the loop would, before the caller is woken
+    _, number, _ = await far.receive()
+    far.send(result(number, b"1"))
+    far.conversation._read()  # as the loop would, before the caller is woken
     call.cancel()
     with pytest.raises(asyncio.CancelledError):
         await call

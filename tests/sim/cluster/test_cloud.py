@@ -39,7 +39,7 @@ def simulated(test: Callable[[], Coroutine[Any, Any, None]]) -> Callable[[], Non
 
 
 def node_of(cloud: SimulatedCloud, id: str = "one") -> NodeId:
-    node = cloud.witness.instances[InstanceId(id)].node
+    node = cloud.checker.instances[InstanceId(id)].node
     assert node is not None
     return node
 
@@ -50,7 +50,7 @@ async def test_instances_are_placed_and_run_and_then_nothing_happens_any_more() 
         for number in range(20):
             await cloud.create(f"i{number}", spec(100))
         await settled(cloud)
-        assert cloud.witness.counts[InstanceStatus.RUNNING] == 20
+        assert cloud.checker.counts[InstanceStatus.RUNNING] == 20
 
 
 @simulated
@@ -60,7 +60,7 @@ async def test_who_finds_no_room_waits_and_runs_when_there_is_some() -> None:
         await passes(5)
         await cloud.create("two", spec(100))
         await settled(cloud)
-        assert cloud.witness.instances[InstanceId("two")].observed.status is InstanceStatus.SCHEDULING
+        assert cloud.checker.instances[InstanceId("two")].observed.status is InstanceStatus.SCHEDULING
         await cloud.set_desired(ONE, DesiredStatus.DESTROYED)
         await settled(cloud)
         assert node_of(cloud, "two")
@@ -71,8 +71,8 @@ async def test_a_lost_node_is_replaced_and_its_stale_copy_is_stopped_when_it_ret
     async with cloud_of(1000, 1000) as cloud:
         await cloud.create("one", spec())
         await settled(cloud)
-        lost, generation = node_of(cloud), cloud.witness.instances[ONE].generation
-        cloud.links.cut(lost, in_silence=True)
+        lost, generation = node_of(cloud), cloud.checker.instances[ONE].generation
+        cloud.links.cut(lost, silently=True)
         await passes(10)
         assert node_of(cloud) == lost, "it is only suspected"
         await passes(40)
@@ -80,10 +80,10 @@ async def test_a_lost_node_is_replaced_and_its_stale_copy_is_stopped_when_it_ret
         assert cloud.servers[0].nodes.liveness(lost) is Liveness.LOST
         stale = cloud.links[lost].machine
         assert [order.generation for order in stale.running()] == [generation], "nobody could tell it"
-        cloud.links.mend(lost)
+        cloud.links.reconnect(lost)
         await settled(cloud)
         assert stale.residents == {}
-        assert cloud.witness.instances[ONE].generation == generation + 1
+        assert cloud.checker.instances[ONE].generation == generation + 1
 
 
 @simulated
@@ -94,12 +94,12 @@ async def test_a_node_that_returns_in_time_keeps_what_it_has_and_tells_what_happ
     async with cloud_of(1000, 1000, become=once_badly) as cloud:
         await cloud.create("one", spec())
         await passes(5)
-        before = cloud.witness.instances[ONE]
-        cloud.links.cut(node_of(cloud), in_silence=True)
+        before = cloud.checker.instances[ONE]
+        cloud.links.cut(node_of(cloud), silently=True)
         await passes(12)
-        cloud.links.mend(node_of(cloud))
+        cloud.links.reconnect(node_of(cloud))
         await settled(cloud)
-        one = cloud.witness.instances[ONE]
+        one = cloud.checker.instances[ONE]
         assert (one.node, one.generation, one.restarts) == (before.node, before.generation, 1)
 
 
@@ -108,17 +108,17 @@ async def test_a_killed_leader_is_followed_and_nothing_is_placed_twice() -> None
     async with cloud_of(*[1000] * 5, servers=2) as cloud:
         cloud.faults.store_delay_s = 0.2
         wishes = [asyncio.ensure_future(cloud.create(f"i{number}", spec(100))) for number in range(50)]
-        while not 5 < cloud.witness.binds < 40:
+        while not 5 < cloud.checker.binds < 40:
             await passes(0.01)
         leader = cloud.leader
         assert leader is not None
         await cloud.kill(leader)
         await asyncio.gather(*wishes, return_exceptions=True)
-        cloud.faults.clear_up()
+        cloud.faults.clear()
         await settled(cloud)
         assert cloud.leader is not None
         assert cloud.leader is not leader
-        assert cloud.witness.binds == len(cloud.witness.instances)
+        assert cloud.checker.binds == len(cloud.checker.instances)
 
 
 @simulated
@@ -126,15 +126,15 @@ async def test_while_no_server_is_there_nodes_go_on_and_are_known_again_after() 
     async with cloud_of(1000) as cloud:
         await cloud.create("one", spec())
         await settled(cloud)
-        machine, generation = cloud.links[node_of(cloud)].machine, cloud.witness.instances[ONE].generation
+        machine, generation = cloud.links[node_of(cloud)].machine, cloud.checker.instances[ONE].generation
         await cloud.kill(cloud.servers[0])
         machine.reboot(cloud.clock.now())
-        cloud.links.minded(cloud.links[machine.id])
+        cloud.links.node_changed(cloud.links[machine.id])
         await passes(300)
         assert [order.generation for order in machine.running()] == [generation]
         await cloud.add_server()
         await settled(cloud)
-        one = cloud.witness.instances[ONE]
+        one = cloud.checker.instances[ONE]
         assert (one.generation, one.restarts) == (generation, 1)
 
 
@@ -145,13 +145,13 @@ async def test_a_wish_at_a_server_that_is_behind_is_not_taken_for_granted() -> N
         await cloud.create("one", spec())
         await settled(cloud)
         one, other = cloud.servers
-        cloud.lines[other].faults = FaultSchedule(Slowest(), store_delay_s=5.0)
+        cloud.stores[other].faults = FaultSchedule(Slowest(), store_delay_s=5.0)
         await one.serve(one.instances.stop(ONE, actor="me"))
         await other.serve(other.instances.start(ONE, actor="me"))
-        assert cloud.witness.instances[ONE].desired is DesiredStatus.RUNNING
+        assert cloud.checker.instances[ONE].desired is DesiredStatus.RUNNING
         await one.serve(one.nodes.cordon("n00000", actor="me"))
         await other.serve(other.nodes.uncordon("n00000", actor="me"))
-        assert not cloud.witness.nodes[NodeId("n00000")].is_cordoned
+        assert not cloud.checker.nodes[NodeId("n00000")].is_cordoned
 
 
 @simulated
@@ -162,12 +162,12 @@ async def test_a_node_that_goes_to_a_server_that_is_behind_keeps_what_was_given_
         assert link.connection is not None
         near = link.connection.server
         [behind] = [server for server in cloud.servers if server is not near]
-        cloud.lines[behind].faults = FaultSchedule(Slowest(), store_delay_s=20.0)
+        cloud.stores[behind].faults = FaultSchedule(Slowest(), store_delay_s=20.0)
         await near.serve(near.instances.create(spec(), id="one", actor="me"))
         while not list(link.machine.running()):
             await passes(0.1)
         await cloud.kill(near)
-        cloud.lines[behind].faults = cloud.faults
+        cloud.stores[behind].faults = cloud.faults
         await settled(cloud)
         assert link.machine.residents[ONE].tries == 1
 
@@ -181,12 +181,12 @@ async def test_a_report_that_arrives_after_the_node_has_gone_elsewhere_changes_n
         old = link.connection
         assert old is not None
         late = link.machine.inventory()
-        cloud.links.cut(link.machine.id, in_silence=True)
-        cloud.links.mend(link.machine.id)
+        cloud.links.cut(link.machine.id, silently=True)
+        cloud.links.reconnect(link.machine.id)
         await cloud.set_desired(ONE, DesiredStatus.STOPPED)
         await settled(cloud)
         await old.server.instances.reported(link.machine.id, late)
-        assert cloud.witness.instances[ONE].observed.status is InstanceStatus.STOPPED
+        assert cloud.checker.instances[ONE].observed.status is InstanceStatus.STOPPED
 
 
 @simulated
@@ -196,12 +196,12 @@ async def test_a_machine_that_was_set_up_anew_is_brought_to_what_is_wished() -> 
             await cloud.create(id, spec())
         await settled(cloud)
         machine = cloud.links[node_of(cloud)].machine
-        cloud.links.cut(machine.id, in_silence=True)
+        cloud.links.cut(machine.id, silently=True)
         machine.wipe()
         await cloud.set_desired(ONE, DesiredStatus.STOPPED)
-        cloud.links.mend(machine.id)
+        cloud.links.reconnect(machine.id)
         await settled(cloud)
-        assert cloud.witness.instances[ONE].observed.status is InstanceStatus.STOPPED
+        assert cloud.checker.instances[ONE].observed.status is InstanceStatus.STOPPED
         assert [order.instance for order in machine.running()] == ["two"]
 
 
@@ -214,13 +214,13 @@ async def test_an_id_that_is_used_again_is_not_taken_for_what_a_lost_node_still_
         for cpu in (200, 300):
             await cloud.respecify(ONE, lambda old, cpu=cpu: replace(old, resources=spec(cpu).resources))  # type: ignore[misc] # bound early on purpose
             await settled(cloud)
-        cloud.links.cut(node, in_silence=True)
+        cloud.links.cut(node, silently=True)
         await passes(60)
         await cloud.set_desired(ONE, DesiredStatus.DESTROYED)
         await passes(5)
-        assert cloud.witness.instances == {}, "a lost node is not asked"
+        assert cloud.checker.instances == {}, "a lost node is not asked"
         await cloud.create("one", spec(400))
-        cloud.links.mend(node)
+        cloud.links.reconnect(node)
         await settled(cloud)
         assert [order.spec.resources.cpu for order in cloud.links[node].machine.running()] == [400]
 
@@ -232,13 +232,13 @@ async def test_replacements_are_as_many_as_the_rate_allows() -> None:
             await cloud.create(f"i{number}", spec(100))
         await settled(cloud)
         lost = node_of(cloud, "i0")
-        on_it = [one.id for one in cloud.witness.instances.values() if one.node == lost]
-        cloud.links.cut(lost, in_silence=False)
-        before = cloud.witness.binds
-        while cloud.witness.binds == before:
+        on_it = [one.id for one in cloud.checker.instances.values() if one.node == lost]
+        cloud.links.cut(lost, silently=False)
+        before = cloud.checker.binds
+        while cloud.checker.binds == before:
             await passes(0.01)
         await passes(1.5)
-        assert 5 <= cloud.witness.binds - before <= 13, "five at once, and five a second"
-        cloud.links.mend(lost)
+        assert 5 <= cloud.checker.binds - before <= 13, "five at once, and five a second"
+        cloud.links.reconnect(lost)
         await settled(cloud)
         assert len(on_it) == 20

@@ -77,7 +77,7 @@ class Cluster(RuleBasedStateMachine):
         self.links = self.cloud.links
         self.callers: set[asyncio.Task[None]] = set()
         # Of two wishes at once nobody could say which is to stand: each instance has one caller.
-        self.turns = {id: asyncio.Lock() for id in INSTANCES}
+        self.health_changes = {id: asyncio.Lock() for id in INSTANCES}
         for id, cpu in zip(INSTANCES, asks, strict=False):
             self.do(self.cloud.create(id, spec(cpu)))
 
@@ -103,13 +103,13 @@ class Cluster(RuleBasedStateMachine):
             task = self.loop.create_task(_patiently(self._wish(*one)))
             self.callers.add(task)
             task.add_done_callback(self.callers.discard)
-        self.go_on(0.0)
+        self.advance(0.0)
         if is_awaited:
             self._await_callers()
 
     async def _wish(self, id: InstanceId, what: str, cpu: int, port: str) -> None:
         wanted = spec(cpu, ports=(parse(port),) if port else ())
-        async with self.turns[id]:
+        async with self.health_changes[id]:
             match what:
                 case "create":
                     await self.cloud.create(id, wanted)
@@ -125,12 +125,12 @@ class Cluster(RuleBasedStateMachine):
         link = self.links[node]
         match what:
             case "mend":
-                self.links.mend(node)
+                self.links.reconnect(node)
             case "reboot":
                 link.machine.reboot(self.cloud.clock.now())
-                self.links.minded(link)
+                self.links.node_changed(link)
             case _:
-                self.links.cut(node, in_silence=what != "cut")
+                self.links.cut(node, silently=what != "cut")
                 if what == "set up anew":
                     link.machine.wipe()
 
@@ -142,16 +142,16 @@ class Cluster(RuleBasedStateMachine):
             more = {"by": self.cloud.clock.now() + in_s}
         elif what == "unregister":
             more = {"force": True}
-        self.do(self.cloud.ask(lambda server: getattr(server.nodes, what)(node, actor="me", **more)))
+        self.do(self.cloud.request(lambda server: getattr(server.nodes, what)(node, actor="me", **more)))
 
     @rule(what=st.sampled_from(["storm", "clear up", "kill the leader", "kill any", "add a server"]))
     def disturb(self, what: str) -> None:
         """Something happens that concerns everybody."""
         match what:
             case "storm":
-                self.cloud.faults.turn_bad()
+                self.cloud.faults.add_faults()
             case "clear up":
-                self.cloud.faults.clear_up()
+                self.cloud.faults.clear()
             case "add a server" if len(self.cloud.servers) < MOST_SERVERS:
                 self.do(self.cloud.add_server())
             case "kill the leader" if self.cloud.leader is not None:
@@ -160,13 +160,13 @@ class Cluster(RuleBasedStateMachine):
                 self.do(self.cloud.kill(self.cloud.servers[-1]))
 
     @rule(seconds=pauses)
-    def go_on(self, seconds: float) -> None:
+    def advance(self, seconds: float) -> None:
         self.loop.run_until_complete(passes(seconds))
 
     @rule()
     def settle(self) -> None:
         self.fates.is_calm = True
-        self.loop.run_until_complete(self.cloud.calm_down())
+        self.loop.run_until_complete(self.cloud.end_faults())
         self._await_callers()
         self.loop.run_until_complete(settled(self.cloud, within_s=600.0))
         self.fates.is_calm = False
@@ -180,7 +180,7 @@ class Cluster(RuleBasedStateMachine):
     @invariant()
     def nothing_happens_that_never_may(self) -> None:
         if hasattr(self, "cloud"):
-            assert self.cloud.witness.violations == []
+            assert self.cloud.checker.violations == []
 
 
 async def _patiently(work: Coroutine[Any, Any, Any]) -> None:

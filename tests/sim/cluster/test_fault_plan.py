@@ -5,7 +5,7 @@ from __future__ import annotations
 from skerry.model.ids import InstanceId
 from skerry.sim.cluster.fault_plan import (
     BAD_IMAGES,
-    FALTERS_FOR_S,
+    UNHEALTHY_FOR_S,
     FaultPlan,
     RandomFaultPlanner,
     RunKey,
@@ -42,8 +42,8 @@ def test_well_takes_the_time_it_is_given() -> None:
 
 
 def test_checks_pass_after_a_while_fail_for_another_and_pass_again() -> None:
-    plan = FaultPlan(ready_s=1.0, falters_s=5.0)
-    asked_at = [100.0, 100.9, 101.0, 105.9, 106.0, 106.0 + FALTERS_FOR_S]
+    plan = FaultPlan(ready_s=1.0, unhealthy_after_s=5.0)
+    asked_at = [100.0, 100.9, 101.0, 105.9, 106.0, 106.0 + UNHEALTHY_FOR_S]
     assert [plan.passes(100.0, at) for at in asked_at] == [False, False, True, True, False, True]
     assert not FaultPlan(ready_s=None).passes(100.0, 1e9)
 

@@ -28,9 +28,9 @@ def test_in_good_weather_a_line_is_the_store() -> None:
         assert (await line.get("a")).value == b"1"  # type: ignore[union-attr] # it was just put
         assert [entry.key for entry in (await line.range("")).entries] == ["a"]
         assert await line.revision() == revision
-        lease = await line.grant(5)
-        await line.keep(lease)
-        await line.drop(lease)
+        lease = await line.grant_lease(5)
+        await line.renew_lease(lease)
+        await line.revoke_lease(lease)
         async with line.watch("", since=0) as batches:
             assert (await anext(batches)).revision == revision
         await line.compact(revision)

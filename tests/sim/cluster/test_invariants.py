@@ -24,15 +24,15 @@ from tests.sim.making import machine, order, resources, spec
 ONE = InstanceId("one")
 
 
-class Court:
+class Checked:
     """A witness that is told what happened, one thing at a time."""
 
     def __init__(self) -> None:
         self.machines: dict[NodeId, SimulatedNode] = {}
-        self.witness = InvariantChecker(MemoryStore(ManualClock()), self.machines.get, reserve_percent=10)
+        self.checker = InvariantChecker(MemoryStore(ManualClock()), self.machines.get, reserve_percent=10)
         self._revisions = count(1)
         for name in ("a", "b"):
-            self.machines[NodeId(name)] = machine(name=name, observer=self.witness)
+            self.machines[NodeId(name)] = machine(name=name, observer=self.checker)
             self.write(
                 f"node/{name}",
                 Node(NodeId(name), name, 0.0, 0.0, NodeStatus.READY, resources=resources(1000)),
@@ -41,7 +41,7 @@ class Court:
     def write(self, key: str, value: object | None) -> None:
         revision = next(self._revisions)
         entry = None if value is None else Entry(key, json_codec.encode(value), revision, revision)
-        self.witness.see(Batch(revision, (Change(key, entry),)))
+        self.checker.observe(Batch(revision, (Change(key, entry),)))
 
     def put(self, instance: Instance) -> Instance:
         self.write(INSTANCES + instance.id, instance)
@@ -58,13 +58,13 @@ class Court:
             one.act(at)
 
     @property
-    def objections(self) -> str:
-        return "; ".join(self.witness.violations)
+    def violations(self) -> str:
+        return "; ".join(self.checker.violations)
 
 
 @pytest.fixture
-def court() -> Court:
-    return Court()
+def checked() -> Checked:
+    return Checked()
 
 
 def bound(id: str = "one", node: str | None = "a", cpu: int = 100, **more: object) -> Instance:
@@ -75,123 +75,125 @@ def bound(id: str = "one", node: str | None = "a", cpu: int = 100, **more: objec
     return Instance(InstanceId(id), spec(cpu), 0.0, observed, node=where, **more)  # type: ignore[arg-type] # the same
 
 
-def test_a_node_that_is_full_is_no_offence_and_one_that_is_over_its_room_is(court: Court) -> None:
-    court.put(bound("one", cpu=800))
-    court.put(bound("two", cpu=100))
-    assert court.objections == "", "a tenth of 1000 is left to the node itself"
-    court.put(bound("three", cpu=1))
-    assert "node a lacks 1 milli-cores of cpu" in court.objections
+def test_a_node_that_is_full_is_no_offence_and_one_that_is_over_its_room_is(checked: Checked) -> None:
+    checked.put(bound("one", cpu=800))
+    checked.put(bound("two", cpu=100))
+    assert checked.violations == "", "a tenth of 1000 is left to the node itself"
+    checked.put(bound("three", cpu=1))
+    assert "node a lacks 1 milli-cores of cpu" in checked.violations
 
 
-def test_what_is_over_takes_no_room_and_what_leaves_takes_what_it_had(court: Court) -> None:
-    court.put(bound("one", cpu=900, status=InstanceStatus.FAILED))
-    court.put(bound("two", cpu=800, leaving=spec(500)))
-    court.put(bound("three", cpu=400))
-    assert court.objections == ""
+def test_what_is_over_takes_no_room_and_what_leaves_takes_what_it_had(checked: Checked) -> None:
+    checked.put(bound("one", cpu=900, status=InstanceStatus.FAILED))
+    checked.put(bound("two", cpu=800, leaving=spec(500)))
+    checked.put(bound("three", cpu=400))
+    assert checked.violations == ""
 
 
-def test_a_port_that_is_given_twice_is_an_offence(court: Court) -> None:
+def test_a_port_that_is_given_twice_is_a_violation(checked: Checked) -> None:
     for id in ("one", "two"):
         one = bound(id)
-        court.put(replace(one, spec=replace(one.spec, ports=(parse("8080:80"),))))
-    assert "port 8080/tcp of node a is given out twice" in court.objections
+        checked.put(replace(one, spec=replace(one.spec, ports=(parse("8080:80"),))))
+    assert "port 8080/tcp of node a is given out twice" in checked.violations
 
 
-def test_a_generation_that_goes_back_is_an_offence(court: Court) -> None:
-    court.put(bound(generation=3))
-    court.put(bound(generation=2))
-    assert "went back from generation 3 to 2" in court.objections
+def test_a_generation_that_goes_back_is_a_violation(checked: Checked) -> None:
+    checked.put(bound(generation=3))
+    checked.put(bound(generation=2))
+    assert "went back from generation 3 to 2" in checked.violations
 
 
-def test_to_go_from_node_to_node_at_once_is_an_offence(court: Court) -> None:
-    court.put(bound(node="a"))
-    court.put(bound(node="b", generation=2))
-    assert "went from a to b at once" in court.objections
+def test_to_go_from_node_to_node_at_once_is_a_violation(checked: Checked) -> None:
+    checked.put(bound(node="a"))
+    checked.put(bound(node="b", generation=2))
+    assert "went from a to b at once" in checked.violations
 
 
-def test_who_is_called_back_is_an_offence(court: Court) -> None:
-    court.put(bound(desired=DesiredStatus.DESTROYED))
-    court.put(bound(desired=DesiredStatus.RUNNING))
-    assert "was called back" in court.objections
+def test_who_is_called_back_is_a_violation(checked: Checked) -> None:
+    checked.put(bound(desired=DesiredStatus.DESTROYED))
+    checked.put(bound(desired=DesiredStatus.RUNNING))
+    assert "is wanted again" in checked.violations
 
 
-def test_two_copies_are_an_offence(court: Court) -> None:
-    court.put(bound(node="a"))
-    court.run("a")
-    court.write("instance/two", bound("two", node="b"))
-    court.put(bound(node=None, actor="node/a"))
-    assert "left a in good order, and runs there" in court.objections
-    court.put(bound(node="b", generation=2))
-    court.run("b", generation=2)
-    assert "runs twice: generation 1 on a, 2 on b" in court.objections
+def test_two_copies_are_a_violation(checked: Checked) -> None:
+    checked.put(bound(node="a"))
+    checked.run("a")
+    checked.write("instance/two", bound("two", node="b"))
+    checked.put(bound(node=None, actor="node/a"))
+    assert "left a by its report, and runs there" in checked.violations
+    checked.put(bound(node="b", generation=2))
+    checked.run("b", generation=2)
+    assert "runs twice: generation 1 on a, 2 on b" in checked.violations
 
 
-def test_a_copy_that_was_given_up_may_run_beside_its_successor_until_it_is_told(court: Court) -> None:
-    court.put(bound(node="a"))
-    court.run("a")
-    court.put(bound(node=None, generation=2))
-    court.put(bound(node="b", generation=2))
-    court.run("b", generation=2)
-    assert court.objections == ""
+def test_a_copy_that_was_given_up_may_run_beside_its_successor_until_it_is_told(checked: Checked) -> None:
+    checked.put(bound(node="a"))
+    checked.run("a")
+    checked.put(bound(node=None, generation=2))
+    checked.put(bound(node="b", generation=2))
+    checked.run("b", generation=2)
+    assert checked.violations == ""
 
 
-def test_a_successor_of_the_successor_may_not(court: Court) -> None:
-    court.put(bound(node="a"))
-    court.put(bound(node=None, generation=2))
-    court.put(bound(node="b", generation=2))
-    court.run("b", generation=2)
-    court.machines[NodeId("a")].wipe()
-    court.run("a", generation=3)
-    assert "runs twice" in court.objections
+def test_a_successor_of_the_successor_may_not(checked: Checked) -> None:
+    checked.put(bound(node="a"))
+    checked.put(bound(node=None, generation=2))
+    checked.put(bound(node="b", generation=2))
+    checked.run("b", generation=2)
+    checked.machines[NodeId("a")].wipe()
+    checked.run("a", generation=3)
+    assert "runs twice" in checked.violations
 
 
-def test_to_remove_what_is_bound_is_an_offence_and_to_remove_what_is_stale_is_not(court: Court) -> None:
-    court.put(bound(node="a"))
-    court.run("a")
-    court.put(bound(node=None, generation=2))
-    court.put(bound(node="a", generation=2))
-    court.machines[NodeId("a")].take([], 9.0, is_full=True)
-    assert list(court.witness.in_vain()) == [], "it was another copy"
-    court.machines[NodeId("a")].wipe()
-    court.run("a", generation=2)
-    court.machines[NodeId("a")].take([], 9.0, is_full=True)
-    assert list(court.witness.in_vain()) == ["a was told to remove one, which is bound to it"]
+def test_to_remove_what_is_bound_is_a_violation_and_to_remove_what_is_stale_is_not(checked: Checked) -> None:
+    checked.put(bound(node="a"))
+    checked.run("a")
+    checked.put(bound(node=None, generation=2))
+    checked.put(bound(node="a", generation=2))
+    checked.machines[NodeId("a")].take([], 9.0, is_full=True)
+    assert list(checked.checker.wrong_removals()) == [], "it was another copy"
+    checked.machines[NodeId("a")].wipe()
+    checked.run("a", generation=2)
+    checked.machines[NodeId("a")].take([], 9.0, is_full=True)
+    assert list(checked.checker.wrong_removals()) == ["a was ordered to remove one, which is bound to it"]
 
 
-def test_an_instance_that_is_gone_without_a_wish_is_an_offence_and_with_one_it_is_not(court: Court) -> None:
-    court.put(bound("one"))
-    court.put(bound("two"))
-    court.witness.asked(InstanceId("two"), DesiredStatus.DESTROYED)
-    court.remove("two")
-    assert court.objections == ""
-    court.remove("one")
-    assert "one is gone, and nobody wished that" in court.objections
+def test_an_instance_that_is_gone_without_a_request_is_a_violation_and_with_one_it_is_not(
+    checked: Checked,
+) -> None:
+    checked.put(bound("one"))
+    checked.put(bound("two"))
+    checked.checker.requested(InstanceId("two"), DesiredStatus.DESTROYED)
+    checked.remove("two")
+    assert checked.violations == ""
+    checked.remove("one")
+    assert "one is gone without a request" in checked.violations
 
 
-def test_a_wish_that_was_acknowledged_must_stand(court: Court) -> None:
-    court.put(bound(desired=DesiredStatus.RUNNING))
-    court.witness.asked(ONE, DesiredStatus.STOPPED)
-    court.witness.acknowledged(ONE, DesiredStatus.STOPPED)
-    assert list(court.witness.unfulfilled()) == ["one is to be STOPPED, and is RUNNING"]
-    court.put(bound(desired=DesiredStatus.STOPPED))
-    assert list(court.witness.unfulfilled()) == []
+def test_a_request_that_was_acknowledged_must_stand(checked: Checked) -> None:
+    checked.put(bound(desired=DesiredStatus.RUNNING))
+    checked.checker.requested(ONE, DesiredStatus.STOPPED)
+    checked.checker.acknowledged(ONE, DesiredStatus.STOPPED)
+    assert list(checked.checker.unfulfilled()) == ["one is to be STOPPED, and is RUNNING"]
+    checked.put(bound(desired=DesiredStatus.STOPPED))
+    assert list(checked.checker.unfulfilled()) == []
 
 
-def test_a_wish_of_which_nobody_knows_may_come_true_later(court: Court) -> None:
-    court.put(bound())
-    court.witness.asked(ONE, DesiredStatus.DESTROYED)
-    court.witness.asked(ONE, DesiredStatus.RUNNING)
-    court.witness.acknowledged(ONE, DesiredStatus.RUNNING)
-    court.remove("one")
-    assert list(court.witness.unfulfilled()) == []
+def test_a_request_of_which_nobody_knows_may_come_true_later(checked: Checked) -> None:
+    checked.put(bound())
+    checked.checker.requested(ONE, DesiredStatus.DESTROYED)
+    checked.checker.requested(ONE, DesiredStatus.RUNNING)
+    checked.checker.acknowledged(ONE, DesiredStatus.RUNNING)
+    checked.remove("one")
+    assert list(checked.checker.unfulfilled()) == []
 
 
-def test_a_wish_that_was_refused_may_not(court: Court) -> None:
-    court.put(bound())
-    court.witness.asked(ONE, DesiredStatus.RUNNING)
-    court.witness.acknowledged(ONE, DesiredStatus.RUNNING)
-    take_back = court.witness.asked(ONE, DesiredStatus.DESTROYED)
+def test_a_request_that_was_refused_may_not(checked: Checked) -> None:
+    checked.put(bound())
+    checked.checker.requested(ONE, DesiredStatus.RUNNING)
+    checked.checker.acknowledged(ONE, DesiredStatus.RUNNING)
+    take_back = checked.checker.requested(ONE, DesiredStatus.DESTROYED)
     take_back()
-    court.remove("one")
-    assert list(court.witness.unfulfilled()) == ["one is to be RUNNING, and is not there"]
-    assert "nobody wished that" in court.objections
+    checked.remove("one")
+    assert list(checked.checker.unfulfilled()) == ["one is to be RUNNING, and is not there"]
+    assert "without a request" in checked.violations

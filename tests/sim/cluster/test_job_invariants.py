@@ -25,7 +25,7 @@ class Witnessed:
 
     def __init__(self) -> None:
         self.violations: list[str] = []
-        self.witness = JobInvariants(self.violations.append)
+        self.checker = JobInvariants(self.violations.append)
         self.revision = 0
 
     def write(self, *records: Job | Instance | Schedule) -> list[str]:
@@ -36,15 +36,15 @@ class Witnessed:
             key += record.id if isinstance(record, Instance) else record.name
             entry = Entry(key, json_codec.encode(record), self.revision, self.revision)
             changes.append(Change(key, entry))
-        self.witness.see(Batch(self.revision, tuple(changes)))
+        self.checker.observe(Batch(self.revision, tuple(changes)))
         return self.violations
 
     def remove(self, key: str) -> None:
         self.revision += 1
-        self.witness.see(Batch(self.revision, (Change(key, None),)))
+        self.checker.observe(Batch(self.revision, (Change(key, None),)))
 
-    def unrest(self, *, fits: bool = True) -> list[str]:
-        return list(self.witness.unfulfilled(lambda each: fits))
+    def differences(self, *, fits: bool = True) -> list[str]:
+        return list(self.checker.unfulfilled(lambda each: fits))
 
 
 def a_try(id: str, index: int = 0, attempt: int = 0, status: InstanceStatus | None = None) -> Instance:
@@ -108,18 +108,18 @@ def test_at_rest_jobs_are_over_and_nothing_is_without_its_job() -> None:
     cloud = Witnessed()
     waits = replace(a_try("a", status=InstanceStatus.SCHEDULING), node=None)
     cloud.write(JOB, waits)
-    assert cloud.unrest() == ["job sums is still RUNNING"]
-    assert cloud.unrest(fits=False) == []  # there is no place for it
+    assert cloud.differences() == ["job sums is still RUNNING"]
+    assert cloud.differences(fits=False) == []  # there is no place for it
     cloud.write(JOB.end(JobStatus.SUCCEEDED, "", 2.0))
-    assert cloud.unrest() == []
+    assert cloud.differences() == []
     cloud.remove("job/default/sums")
-    assert cloud.unrest() == ["a is a try of job 01job, which is gone"]
+    assert cloud.differences() == ["a is a try of job 01job, which is gone"]
 
 
 def test_at_rest_no_run_waits_for_a_job_that_is_over() -> None:
     cloud = Witnessed()
     run = ScheduledRun(60.0, RunStatus.RUNNING, target="tick-60")
     cloud.write(replace(SCHEDULE, runs=(run,)))
-    assert cloud.unrest() == ["schedule tick still waits for tick-60, which is over"]
+    assert cloud.differences() == ["schedule tick still waits for tick-60, which is over"]
     cloud.write(replace(SCHEDULE, runs=(ScheduledRun(60.0, RunStatus.QUEUED),)))
-    assert cloud.unrest() == ["schedule tick has a run that waits for nothing"]
+    assert cloud.differences() == ["schedule tick has a run that waits for nothing"]

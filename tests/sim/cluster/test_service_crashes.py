@@ -33,7 +33,7 @@ class Guillotine:
         self._is_done = is_done
         self._killing: asyncio.Task[None] | None = None
         [self._server] = cloud.servers
-        self._line = cloud.lines[self._server]
+        self._line = cloud.stores[self._server]
         self._commit = self._line.commit
         self._line.commit = self.commit  # type: ignore[method-assign] # the fault is injected here
 
@@ -63,14 +63,14 @@ class Guillotine:
 
 async def create(cloud: SimulatedCloud) -> None:
     wanted = ServiceSpec(spec(), replicas=3, update=QUICK)
-    await cloud.ask(lambda server: server.services.create(wanted, actor="test"))
+    await cloud.request(lambda server: server.services.create(wanted, actor="test"))
 
 
 async def update(cloud: SimulatedCloud, uri: str = "example.org/web:2") -> None:
     def changed(old: ServiceSpec) -> ServiceSpec:
         return replace(old, template=replace(old.template, uri=uri))
 
-    await cloud.ask(lambda server: server.services.change("web", changed, actor="test"))
+    await cloud.request(lambda server: server.services.change("web", changed, actor="test"))
 
 
 async def update_badly(cloud: SimulatedCloud) -> None:
@@ -78,7 +78,7 @@ async def update_badly(cloud: SimulatedCloud) -> None:
 
 
 async def scale(cloud: SimulatedCloud, replicas: int) -> None:
-    await cloud.ask(lambda server: server.services.scale("web", replicas, actor="test"))
+    await cloud.request(lambda server: server.services.scale("web", replicas, actor="test"))
 
 
 async def scale_up(cloud: SimulatedCloud) -> None:
@@ -90,7 +90,7 @@ async def scale_down(cloud: SimulatedCloud) -> None:
 
 
 async def delete(cloud: SimulatedCloud) -> None:
-    await cloud.ask(lambda server: server.services.delete("web", actor="test"))
+    await cloud.request(lambda server: server.services.delete("web", actor="test"))
 
 
 async def ended(cloud: SimulatedCloud) -> None:
@@ -103,15 +103,15 @@ async def ended(cloud: SimulatedCloud) -> None:
 
 
 def the_service(cloud: SimulatedCloud) -> Service | None:
-    return next(iter(cloud.witness.services.services.values()), None)
+    return next(iter(cloud.checker.services.services.values()), None)
 
 
 def ready(cloud: SimulatedCloud) -> int:
-    return sum(one.is_ready for one in cloud.witness.instances.values())
+    return sum(one.is_ready for one in cloud.checker.instances.values())
 
 
 def images(cloud: SimulatedCloud) -> list[str]:
-    there = cloud.witness.instances.values()
+    there = cloud.checker.instances.values()
     return sorted(one.spec.uri for one in there if one.observed.status not in TERMINAL)
 
 
@@ -160,7 +160,7 @@ def test_a_leader_that_is_killed_at_any_write_of_a_rollout_is_followed_by_one_th
             service = the_service(cloud)
             assert (service is None) is (act is delete)
             if act is update_badly:
-                kept = await cloud.ask(lambda server: server.services.revisions("web"))
+                kept = await cloud.request(lambda server: server.services.revisions("web"))
                 assert [one.outcome for one in kept] == [RevisionOutcome.GOOD, RevisionOutcome.FAILED]
 
     writes = simulated_time.run(write_count(act, is_first=act is create))

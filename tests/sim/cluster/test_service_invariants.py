@@ -21,7 +21,7 @@ class Witnessed:
 
     def __init__(self, service: Service | None = None) -> None:
         self.violations: list[str] = []
-        self.witness = ServiceInvariants(self.violations.append, lambda node: True)
+        self.checker = ServiceInvariants(self.violations.append, lambda node: True)
         self.revision = 0
         self.copies: dict[str, Instance] = {}
         self.service = service or make_service(2)
@@ -39,7 +39,7 @@ class Witnessed:
                 puts.append(Put(f"instance/{record.id}", json_codec.encode(record)))
             else:
                 puts.append(Put("service/default/web", json_codec.encode(record)))
-        self.witness.sent(puts, self.revision - 1 if known is None else known)
+        self.checker.sent(puts, self.revision - 1 if known is None else known)
         self._see(*(Change(put.key, Entry(put.key, put.value, self.revision, self.revision)) for put in puts))
         return self.revision
 
@@ -48,10 +48,10 @@ class Witnessed:
         self._see(*(Change(key, None) for key in keys))
 
     def _see(self, *changes: Change) -> None:
-        self.witness.see(Batch(self.revision, changes))
+        self.checker.observe(Batch(self.revision, changes))
 
-    def unrest(self, explain: Callable[[Instance], bool] = lambda copy: True) -> list[str]:
-        return list(self.witness.unfulfilled(explain))
+    def differences(self, explain: Callable[[Instance], bool] = lambda copy: True) -> list[str]:
+        return list(self.checker.unfulfilled(explain))
 
 
 def ready_copy(id: str, index: int = 0, number: int = 1, uri: str = "example.org/web:1") -> Instance:
@@ -75,7 +75,7 @@ def crashed(copy: Instance) -> Instance:
 
 def test_a_service_with_its_copies_is_at_rest() -> None:
     seen = Witnessed()
-    assert seen.unrest() == []
+    assert seen.differences() == []
     assert seen.violations == []
 
 
@@ -91,7 +91,7 @@ def test_a_scale_down_leaves_too_many_for_a_while_and_is_none() -> None:
     seen = Witnessed(make_service(5))
     seen.write(replace(seen.service, replicas=1))
     assert seen.violations == []
-    assert seen.unrest() == ["service web has 5 copies, and should have 1"]
+    assert seen.differences() == ["service web has 5 copies, and should have 1"]
 
 
 def test_a_ready_copy_that_leaves_too_few_is_a_violation() -> None:
@@ -140,11 +140,11 @@ def test_what_a_server_could_not_know_counts_against_nobody() -> None:
 def test_a_copy_without_its_service_and_a_bad_revision_are_no_rest() -> None:
     seen = Witnessed()
     seen.write(replace(ready_copy("c0"), spec=replace(revision().template, uri="example.org/bad:crashes")))
-    assert seen.unrest() == ["service web still has a copy of a bad revision"]
+    assert seen.differences() == ["service web still has a copy of a bad revision"]
     seen.remove("service/default/web")
-    assert seen.unrest() == ["c0 is a copy of service s1, which is gone"]
+    assert seen.differences() == ["c0 is a copy of service s1, which is gone"]
     seen.remove("instance/c0", "instance/c1")
-    assert seen.unrest() == []
+    assert seen.differences() == []
 
 
 def test_missing_copies_are_no_rest_unless_no_node_takes_them() -> None:
@@ -153,13 +153,13 @@ def test_missing_copies_are_no_rest_unless_no_node_takes_them() -> None:
         seen.copies["c1"], node=None, observed=ObservedState(InstanceStatus.SCHEDULING, 1.0, "no node")
     )
     seen.write(waiting)
-    assert seen.unrest(lambda copy: True) == ["service web has 1 ready copies of 2"]
-    assert seen.unrest(lambda copy: False) == []
+    assert seen.differences(lambda copy: True) == ["service web has 1 ready copies of 2"]
+    assert seen.differences(lambda copy: False) == []
 
 
 def test_an_acknowledged_number_of_replicas_that_is_not_there_is_no_rest() -> None:
     seen = Witnessed()
-    seen.witness.replicas["web"] = 3
-    assert seen.unrest() == ["service web is to have 3 replicas, and is 2"]
-    seen.witness.replicas["web"] = None
-    assert seen.unrest() == []
+    seen.checker.replicas["web"] = 3
+    assert seen.differences() == ["service web is to have 3 replicas, and is 2"]
+    seen.checker.replicas["web"] = None
+    assert seen.differences() == []

@@ -64,7 +64,7 @@ def test_calls_come_as_often_as_the_load_says_and_most_to_the_crowded_node() -> 
     calls = call_generator.draw_calls(shares, 8, load=1.5, for_s=1000, chance=random.Random(3))
     work = sum(call.run_s * (call.program.function.cpu or 0) / 1000 for call in calls)
     assert work / 1000 / 8 == pytest.approx(1.5, rel=0.15)
-    crowd = sum(call.node == "harbour-0" for call in calls) / len(calls)
-    assert crowd == pytest.approx(dict(shares)["harbour-0"] / sum(dict(shares).values()), rel=0.1)
+    hot_share = sum(call.node == "harbour-0" for call in calls) / len(calls)
+    assert hot_share == pytest.approx(dict(shares)["harbour-0"] / sum(dict(shares).values()), rel=0.1)
     assert [call.at_s for call in calls] == sorted(call.at_s for call in calls)
     assert {call.program.qos_class for call in calls} == {0, 1, 2}

@@ -185,7 +185,7 @@ async def test_a_lease_whose_grant_was_not_answered_is_granted_once(
     store: EtcdStore, direct: EtcdStore, proxy: Proxy
 ) -> None:
     proxy.loses_answers = True
-    grant = asyncio.ensure_future(store.grant(600))
+    grant = asyncio.ensure_future(store.grant_lease(600))
     await eventually(lambda: proxy.lost)
     await proxy.cut()
     proxy.loses_answers = False
@@ -193,7 +193,7 @@ async def test_a_lease_whose_grant_was_not_answered_is_granted_once(
     await direct.commit([Put("a", b"", lease)])
     proxy.loses_answers = True
     lost = proxy.lost
-    drop = asyncio.ensure_future(store.drop(lease))
+    drop = asyncio.ensure_future(store.revoke_lease(lease))
     await eventually(lambda: proxy.lost > lost)
     await proxy.cut()
     proxy.loses_answers = False
@@ -248,7 +248,7 @@ async def test_etcd_that_is_away_is_named_at_opening() -> None:
 
 async def test_the_store_survives_a_restart_of_etcd(own_server: EtcdServer) -> None:
     store = await EtcdStore.open([own_server.address], StoreSettings(timeout_s=20.0), tls=False)
-    lease = await store.grant(600)
+    lease = await store.grant_lease(600)
     first = await store.commit([Put("a", b"1", lease)])
     async with store.watch("", since=first - 1) as batches:
         assert (await take(batches, 1))[0].revision == first
@@ -257,7 +257,7 @@ async def test_the_store_survives_a_restart_of_etcd(own_server: EtcdServer) -> N
         writing = asyncio.ensure_future(store.commit([Put("a", b"2", lease)], [Expect("a", first)]))
         await asyncio.to_thread(own_server.start)
         second = await writing
-        await store.keep(lease)
+        await store.renew_lease(lease)
         async with asyncio.timeout(PATIENCE_S):
             assert (await waiting).revision == second
         await asyncio.to_thread(own_server.stop)
@@ -268,12 +268,12 @@ async def test_the_store_survives_a_restart_of_etcd(own_server: EtcdServer) -> N
 
 
 async def test_a_lease_that_nobody_keeps_ends_at_etcd(direct: EtcdStore) -> None:
-    lease = await direct.grant(1)
+    lease = await direct.grant_lease(1)
     since = await direct.commit([Put("a", b"", lease)])
     async with direct.watch("", since=since) as batches:
         assert (await take(batches, 1))[0].changes[0].entry is None
     with pytest.raises(errors.NotFound):
-        await direct.keep(lease)
+        await direct.renew_lease(lease)
 
 
 async def test_clouds_with_different_prefixes_do_not_see_each_other(

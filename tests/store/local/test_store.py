@@ -24,35 +24,35 @@ async def opened(backend: Backend, history: int = 10_000) -> LocalStore:
 
 async def test_a_lease_ends_when_its_time_is_over_and_not_before(backend: Backend) -> None:
     store = await opened(backend)
-    lease = await store.grant(10)
+    lease = await store.grant_lease(10)
     await store.commit([Put("a", b"", lease)])
     backend.clock.advance(9.9)
     await store.expire()
     assert await store.get("a") is not None
     backend.clock.advance(0.1)
     with pytest.raises(errors.NotFound):
-        await store.keep(lease)
+        await store.renew_lease(lease)
     await store.expire()
     assert await store.get("a") is None
     with pytest.raises(errors.NotFound):
-        await store.drop(lease)
+        await store.revoke_lease(lease)
 
 
 async def test_a_lease_that_is_kept_goes_on(backend: Backend) -> None:
     store = await opened(backend)
-    lease, other = await store.grant(10), await store.grant(10)
+    lease, other = await store.grant_lease(10), await store.grant_lease(10)
     await store.commit([Put("a", b"", lease), Put("b", b"", other)])
     for _ in range(5):
         backend.clock.advance(6)
-        await store.keep(lease)
+        await store.renew_lease(lease)
         await store.expire()
     assert [e.key for e in (await store.range("")).entries] == ["a"]
 
 
 async def test_the_end_of_a_lease_needs_nobody_to_ask(backend: Backend) -> None:
     store = await opened(backend)
-    await store.grant(600)
-    lease = await store.grant(1)
+    await store.grant_lease(600)
+    lease = await store.grant_lease(1)
     since = await store.commit([Put("a", b"", lease)])
     backend.clock.advance(1)
     async with store.watch("", since=since) as batches, asyncio.timeout(PATIENCE_S):

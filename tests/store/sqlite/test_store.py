@@ -77,7 +77,7 @@ async def test_the_file_is_written_ahead_and_in_full(path: Path) -> None:
 
 async def test_folding_history_into_entries_loses_nothing(path: Path) -> None:
     store = await SqliteStore.open(path, ManualClock(), history=100)
-    lease = await store.grant(600)
+    lease = await store.grant_lease(600)
     for number in range(CHECKPOINT_EVERY + 300):
         name = f"k{number % 37}"
         await store.commit([Delete(name)] if number % 5 == 0 else [Put(name, str(number).encode())])
@@ -130,9 +130,9 @@ async def test_a_compaction_holds_after_a_restart(path: Path) -> None:
 async def test_a_lease_has_its_full_time_again_after_a_restart(path: Path) -> None:
     clock = ManualClock()
     store = await SqliteStore.open(path, clock)
-    lease, ended = await store.grant(10), await store.grant(10)
+    lease, ended = await store.grant_lease(10), await store.grant_lease(10)
     await store.commit([Put("a", b"", lease), Put("b", b"", ended)])
-    await store.drop(ended)
+    await store.revoke_lease(ended)
     clock.advance(9)
     await store.close()
     again = await SqliteStore.open(path, clock)
@@ -184,9 +184,11 @@ async def test_folding_is_seldom(path: Path) -> None:
 
 
 async def test_a_key_freed_in_the_group_that_drops_its_lease_stays(store: SqliteStore) -> None:
-    lease = await store.grant(10)
+    lease = await store.grant_lease(10)
     await store.commit([Put("freed", b"", lease), Put("held", b"", lease), Put("gone", b"", lease)])
-    await asyncio.gather(store.commit([Put("freed", b"")]), store.commit([Delete("gone")]), store.drop(lease))
+    await asyncio.gather(
+        store.commit([Put("freed", b"")]), store.commit([Delete("gone")]), store.revoke_lease(lease)
+    )
     assert [e.key for e in await entries(store)] == ["freed"]
 
 
@@ -204,9 +206,9 @@ async def test_a_transaction_sees_those_before_it_in_its_group(store: SqliteStor
 
 async def test_a_lease_granted_used_and_dropped_in_one_group_leaves_nothing(path: Path) -> None:
     store = await SqliteStore.open(path, ManualClock(), entropy=lambda bits: 41)
-    grant = asyncio.ensure_future(store.grant(10))
+    grant = asyncio.ensure_future(store.grant_lease(10))
     lease = LeaseId(42)  # what the grant will make of that chance
-    await asyncio.gather(grant, store.commit([Put("a", b"", lease)]), store.drop(lease))
+    await asyncio.gather(grant, store.commit([Put("a", b"", lease)]), store.revoke_lease(lease))
     assert await entries(store) == ()
     await store.close()
     assert (await reopened(path))[0] == ()
@@ -256,7 +258,7 @@ async def test_a_write_that_failed_is_told_until_the_disk_takes_one_again(path: 
 async def test_a_lease_whose_end_met_a_full_disk_ends_later(path: Path) -> None:
     clock = ManualClock()
     store = await SqliteStore.open(path, clock)
-    lease = await store.grant(10)
+    lease = await store.grant_lease(10)
     await store.commit([Put("a", b"", lease), Put("b", bytes(100_000))])
     clock.advance(10)
     with disk_full(), pytest.raises(errors.Unavailable):

@@ -258,7 +258,7 @@ async def test_a_lease_is_known_with_the_record(store: Store) -> None:
     table = Table(store, "p/", json_of(str))
     async with following(table):
         await table.ready()
-        lease = await store.grant(60)
+        lease = await store.grant_lease(60)
         revision = await table.commit([table.put("a", "1", lease)])
         assert table.get("a") == Record("1", revision, lease)
 

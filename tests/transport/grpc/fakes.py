@@ -12,6 +12,7 @@ from grpclib.server import Stream
 
 from skerry.model import errors
 from skerry.model.callers import AuthMethod, Caller, Role
+from skerry.model.ids import Namespace
 from skerry.transport.grpc.call_streams import caller_of
 from skerry.transport.proto.identity_pb2 import RenewReply, RenewRequest
 
@@ -21,7 +22,8 @@ WATCH = "/grpc.health.v1.Health/Watch"
 
 
 class FakeIdentity:
-    """Certificates say their role, tokens are named after theirs, and renewing returns what came in."""
+    """Certificates say their role, tokens are named after theirs (`deployer`, or `deployer@shop` if bound),
+    and renewing returns what came in."""
 
     def __init__(self) -> None:
         self.renewed: list[tuple[Caller, bytes]] = []
@@ -43,9 +45,13 @@ class FakeIdentity:
             changed()
 
     def caller_from_token(self, text: str) -> Caller:
-        if text not in set(Role) or text in self._revoked:
+        role, _, bound = text.partition("@")
+        if role not in set(Role) or text in self._revoked:
             raise errors.Unauthenticated("this token is unknown; make a new one")
-        return Caller(origin=AuthMethod.TOKEN, name=f"token:{text}", role=Role(text), token=text)
+        namespaces = tuple(map(Namespace, bound.split(","))) if bound else None
+        return Caller(
+            origin=AuthMethod.TOKEN, name=f"token:{text}", role=Role(role), token=text, namespaces=namespaces
+        )
 
     def caller_from_certificate(self, der: bytes) -> Caller:
         subject = x509.load_der_x509_certificate(der).subject

@@ -74,7 +74,7 @@ async def _no_code(digest: Digest) -> bytes:
     raise errors.NotFound("none here")
 
 
-def everything(folder: Path) -> list[IServable]:
+def everything(folder: Path, instances: FakeInstances | None = None) -> list[IServable]:
     """Every service that any of our processes serves."""
     recent = LogBuffer()
     recent.add("info", "something to follow")
@@ -95,7 +95,9 @@ def everything(folder: Path) -> list[IServable]:
         ServerTunnelService(object()),  # nor to a tunnel
         DepartureService(object(), object(), SystemClock()),  # nor away
         CodeService(_no_code, is_member=lambda node: True),
-        *kudo.services(FakeInstances(), FakeNodes(), FakeIdentity(), SystemClock(), FleetSettings()),
+        *kudo.services(
+            instances or FakeInstances(), FakeNodes(), FakeIdentity(), SystemClock(), FleetSettings()
+        ),
     ]
 
 

@@ -51,7 +51,7 @@ async def test_plaintext_is_turned_away_where_it_is_not_allowed(serve, logged):
     assert await _end_of(reader) == b""
     writer.close()
     [line] = [line for line in logged if line["event"] == "connection.refused"]
-    assert "takes only TLS" in line["why"]
+    assert "accepts only TLS" in line["why"]
     assert line["peer"].startswith("127.0.0.1:")
     assert refused("plaintext") == before + 1
     assert await is_serving(served, served.tls("viewer"))
@@ -167,7 +167,7 @@ async def test_a_client_that_leaves_early_leaves_nothing_behind(serve, sent, rud
         sock.close()
     assert await is_serving(served)
     [listener] = served.server._listeners
-    await eventually(lambda: len(listener._attending) == 1, what="only the one that is served is left")
+    await eventually(lambda: len(listener._serving) == 1, what="only the one that is served is left")
     assert not caplog.records
 
 

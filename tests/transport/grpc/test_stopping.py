@@ -109,7 +109,7 @@ async def test_a_client_in_its_handshake_does_not_hold_up_the_stop(serve):
     reader, writer = await asyncio.open_connection("127.0.0.1", served.port)
     writer.write(b"\x16\x03\x01")
     [listener] = served.server._listeners
-    await eventually(lambda: len(listener._attending) == 1)
+    await eventually(lambda: len(listener._serving) == 1)
     await served.server.stop(3600)
     with contextlib.suppress(ConnectionResetError):
         assert await reader.read() == b""

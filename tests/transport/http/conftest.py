@@ -36,7 +36,11 @@ from skerry.wire.kudo.context import KudoContext
 from skerry.wire.own.context import OwnContext
 from skerry.wire.own.jobs.context import JobContext
 from skerry.wire.own.market.context import MarketContext
+from skerry.wire.own.namespaces.endpoints import NamespaceContext
+from skerry.wire.own.secrets.context import SecretContext
 from skerry.wire.own.services.context import ServiceContext
+from skerry.wire.own.snapshots.context import SnapshotContext
+from skerry.wire.own.volumes.context import VolumeContext
 from skerry.wire.rear.context import RearContext
 from skerry.wire.serverledge.context import ServerledgeContext
 from tests.support.clouds import following
@@ -79,9 +83,11 @@ class Site:
         """A client that is closed with the site."""
         return await self.sessions.enter_async_context(aiohttp.ClientSession(self.url, **options))
 
-    async def bearer(self, role: Role) -> dict[str, str]:
-        """Headers with a fresh token of this role."""
-        _, text = await self.plane.identity.create_token(role, ttl_s=None, note="", actor="test")
+    async def bearer(self, role: Role, *namespaces: str) -> dict[str, str]:
+        """Headers with a fresh token of this role, bound to `namespaces` if there are any."""
+        _, text = await self.plane.identity.create_token(
+            role, ttl_s=None, note="", actor="test", namespaces=namespaces
+        )
         return {"Authorization": f"Bearer {text}"}
 
     async def wire(self) -> Wire:
@@ -161,7 +167,12 @@ async def serving(
             rear,
             desk,
             owners=OwnerContexts(
-                ServiceContext(control.services), JobContext(control.jobs, control.schedules, control.clock)
+                ServiceContext(control.services),
+                JobContext(control.jobs, control.schedules, control.clock),
+                NamespaceContext(control.namespaces),
+                SecretContext(control.secrets, control.rotation, lambda: 0),
+                VolumeContext(control.volumes),
+                SnapshotContext(control.snapshots),
             ),
             own_names=lambda: frozenset({"hub.example"}),
         )

@@ -20,7 +20,11 @@ from skerry.wire.kudo import routes as kudo_table
 from skerry.wire.own import routes as own_table
 from skerry.wire.own.jobs import routes as job_table
 from skerry.wire.own.market import routes as market_table
+from skerry.wire.own.namespaces import endpoints as namespace_table
+from skerry.wire.own.secrets import routes as secret_table
 from skerry.wire.own.services import routes as service_table
+from skerry.wire.own.snapshots import routes as snapshot_table
+from skerry.wire.own.volumes import routes as volume_table
 from skerry.wire.rear import routes as rear_table
 from skerry.wire.serverledge import routes as serverledge_table
 from tests.support.deals import OPEN
@@ -54,7 +58,19 @@ async def test_every_route_has_a_row_and_every_row_a_route(serve: Serve) -> None
     assert isinstance(app, HttpDispatcher)
     served = [f"{target.method} {target.template}" for target in app.targets()]
     assert sorted(served) == sorted(rules.HTTP_RULES)
-    rooms = (own_table, kudo_table, service_table, job_table, serverledge_table, rear_table, market_table)
+    rooms = (
+        own_table,
+        kudo_table,
+        service_table,
+        job_table,
+        namespace_table,
+        secret_table,
+        volume_table,
+        snapshot_table,
+        serverledge_table,
+        rear_table,
+        market_table,
+    )
     assert sorted(served) == sorted(endpoint.name for room in rooms for endpoint in room.ENDPOINTS)
     assert all(
         target.row is rules.HTTP_RULES[f"{target.method} {target.template}"] for target in app.targets()

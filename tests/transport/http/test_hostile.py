@@ -34,7 +34,7 @@ async def settled(site: Site) -> None:
 async def emptied(site: Site) -> None:
     state, listeners = site.server._state, list(site.server._listeners)
     await eventually(lambda: not state.connections and not state.tasks, what="connections and tasks ended")
-    await eventually(lambda: not any(one._attending for one in listeners), what="their places free")
+    await eventually(lambda: not any(one._serving for one in listeners), what="their slots are free")
 
 
 async def still_serves(site: Site) -> None:

@@ -83,7 +83,7 @@ async def test_text_is_spoken_where_it_is_agreed_on(serve: Serve) -> None:
         except HttpError as error:
             await responses.send_nothing(send, error.status)
             return
-        await websocket.serve(echo, handshake, scope, send, max_message=1000, speaks_text=True)
+        await websocket.serve(echo, handshake, scope, send, max_message=1000, accepts_text=True)
 
     site = await serve(app=app)
     session = await site.session()

@@ -23,6 +23,6 @@ async def served(tmp_path, authority) -> AsyncIterator[CellServer]:
 async def ground(tmp_path: Path) -> AsyncIterator[Ground]:
     ground = Ground(tmp_path)
     yield ground
-    left = ground.left()
+    left = ground.leftovers()
     await ground.clear()
     assert left == []

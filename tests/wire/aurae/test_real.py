@@ -154,7 +154,7 @@ async def test_a_follower_of_a_stopped_executable_is_let_go(served, channel, cel
 async def test_the_canonical_script_by_a_client_of_the_document(served, ground, tmp_path):
     told = await script("document_client", served, compile_stubs(DOCUMENT, tmp_path))
     assert told == {"allocated": ["my-cell", ground.groups.limits_in_v2], "second_free": "NOT_FOUND"}
-    assert ground.left() == []
+    assert ground.leftovers() == []
 
 
 async def test_many_at_once_from_many_connections_leave_nothing(served, ground):
@@ -173,7 +173,7 @@ async def test_many_at_once_from_many_connections_leave_nothing(served, ground):
 
     tls = served.tls()
     await asyncio.gather(*(cycle(number) for number in range(20)))
-    assert ground.left() == []
+    assert ground.leftovers() == []
 
 
 async def test_a_client_that_leaves_in_the_middle_of_a_start_leaves_nothing_half_done(served, cells):

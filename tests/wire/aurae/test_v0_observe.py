@@ -173,4 +173,4 @@ async def test_signals_that_are_lost_end_the_stream_with_an_error(served, observ
             assert await stream.recv_message() is None
 
     status, text = await refused(listen())
-    assert (status, "some are lost" in text) == (Status.RESOURCE_EXHAUSTED, True)
+    assert (status, "some were lost" in text) == (Status.RESOURCE_EXHAUSTED, True)

@@ -75,7 +75,7 @@ async def test_a_client_that_knows_only_the_present_layout_does_what_aer_does(se
         "second_free": "NOT_FOUND",
         "left": 0,
     }
-    assert ground.left() == []
+    assert ground.leftovers() == []
 
 
 async def test_limits_are_held_by_the_kernel_and_listed_as_they_are_held(served, ground, cells):

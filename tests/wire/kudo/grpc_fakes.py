@@ -7,11 +7,11 @@ from collections.abc import AsyncGenerator, Sequence
 
 from msgspec.structs import replace
 
-from skerry.control.instances import report_rules
+from skerry.control.instances import report_rules, writer
 from skerry.control.instances.report_rules import ReportDisposition, ReportOutcome
 from skerry.kit import logs
 from skerry.model import errors
-from skerry.model.ids import InstanceId, NodeId
+from skerry.model.ids import DEFAULT_NAMESPACE, InstanceId, Namespace, NodeId
 from skerry.model.node_messages import NodeHello
 from skerry.model.nodes import Node, ReportedInstance
 from skerry.model.orders import InstanceReport
@@ -37,7 +37,12 @@ class FakeInstances:
         self._removed: dict[str, asyncio.Event] = {}
 
     async def create(
-        self, what: InstanceSpec | str, *, actor: str, id: str | None = None
+        self,
+        what: InstanceSpec | str,
+        *,
+        actor: str,
+        namespace: Namespace = DEFAULT_NAMESPACE,
+        id: str | None = None,
     ) -> tuple[Instance, bool]:
         assert isinstance(what, InstanceSpec)
         self._maybe_fail()
@@ -51,18 +56,23 @@ class FakeInstances:
             created_at=NOW,
             observed=ObservedState(InstanceStatus.SCHEDULING, NOW, "waits for a node"),
             request_id=logs.request_id(),
+            namespace=namespace,
         )
         self.desired_changes.append(("create", instance.id, actor))
         self.put(instance)
         return instance, True
 
-    async def start(self, id: str, *, actor: str) -> Instance:
+    async def check_in(self, namespace: Namespace, id: str) -> None:
+        if id not in self.all or self.all[id].namespace != namespace:
+            raise writer.unknown_instance(id, namespace)
+
+    async def start(self, id: str, *, actor: str, namespace: Namespace | None = None) -> Instance:
         return self._set_desired(id, DesiredStatus.RUNNING, actor)
 
-    async def stop(self, id: str, *, actor: str) -> Instance:
+    async def stop(self, id: str, *, actor: str, namespace: Namespace | None = None) -> Instance:
         return self._set_desired(id, DesiredStatus.STOPPED, actor)
 
-    async def destroy(self, id: str, *, actor: str) -> Instance:
+    async def destroy(self, id: str, *, actor: str, namespace: Namespace | None = None) -> Instance:
         return self._set_desired(id, DesiredStatus.DESTROYED, actor)
 
     def get(self, id: str) -> Instance:

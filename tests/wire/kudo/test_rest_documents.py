@@ -13,6 +13,7 @@ from msgspec.structs import replace
 
 from skerry.kit import json_codec
 from skerry.model import errors
+from skerry.model.devices import DeviceRequest
 from skerry.model.ids import InstanceId, WorkloadId
 from skerry.model.ports import PortMapping, Protocol
 from skerry.model.resources import MAX_AMOUNT, Gigabytes, Megabytes, Millicores, Resources
@@ -61,6 +62,9 @@ specs = st.builds(
     node=st.sampled_from(["", "edge-1"]),
     cpu_limit=st.sampled_from([None, Millicores(0), Millicores(MAX_AMOUNT)]),
     options=container_options,
+    devices=st.sampled_from([(), ("gpu:2", "nvidia.com/gpu=0")]).map(
+        lambda texts: tuple(map(DeviceRequest.parse, texts))
+    ),
 )
 
 BASE = InstanceSpec(name="web", uri="example.org/web:1")
@@ -238,6 +242,7 @@ def test_a_document_has_what_kudos_document_says_and_both_names_where_two_are_in
         "owner": "",
         "generation": 1,
         "created_at": 1.5,
+        "assigned_devices": [],
         "node": "",
         "cpu_limit": None,
         "user": "",
@@ -251,6 +256,12 @@ def test_a_document_has_what_kudos_document_says_and_both_names_where_two_are_in
         "hostname": "",
         "extra_hosts": [],
         "dns": [],
+        "secrets": [],
+        "configs": [],
+        "devices": [],
+        "volumes": [],
+        "tmpfs": [],
+        "volume_templates": [],
     }
     shown = json_codec.decode(
         json_codec.encode(documents.workload_document(workload_of(spec))), dict[str, Any]
@@ -296,11 +307,11 @@ def test_who_changes_one_spelling_of_an_amount_means_that_one(place: str) -> Non
     ],
 )
 def test_a_name_that_is_made_is_one_and_the_same_for_the_same_request(uri: str, begins: str) -> None:
-    name = spec_documents.made_name(uri, "seed")
+    name = spec_documents.generated_name(uri, "seed")
     assert name.startswith(begins)
     assert InstanceSpec(name=name, uri="example.org/web")
-    assert name == spec_documents.made_name(uri, "seed")
-    assert name != spec_documents.made_name(uri, "other")
+    assert name == spec_documents.generated_name(uri, "seed")
+    assert name != spec_documents.generated_name(uri, "other")
 
 
 BAD: list[tuple[Any, type[errors.SkerryError], str, str]] = [

@@ -257,7 +257,7 @@ async def test_a_key_makes_one_thing_in_each_namespace_and_an_id_one_in_all(rest
     assert (await rest.ask("PUT", f"/namespace/shop{root}/", mine)).status == 200
     taken = await rest.ask("PUT", f"{root}/", mine)
     assert taken.error[:2] == (409, "already-exists")
-    assert "exists in the namespace 'shop'" in taken.body["error"]
+    assert "exists in another namespace" in taken.body["error"]
 
 
 async def test_a_path_of_one_word_is_an_id_and_never_a_namespace(rest: Rest) -> None:

@@ -153,7 +153,7 @@ async def test_a_reader_that_is_too_late_is_told_and_goes_on_with_what_is_kept(
         stream = frames(reply)
         reset = await anext(stream)
         assert reset["event"] == "reset"
-        assert "no longer kept" in json.loads(reset["data"])["reason"]
+        assert "no longer stored" in json.loads(reset["data"])["reason"]
         assert (await anext(stream))["event"].startswith("a.n")
 
 

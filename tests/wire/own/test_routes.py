@@ -48,7 +48,7 @@ async def test_ready_tells_of_every_check(serve: Serve) -> None:
     assert status == 503
     assert said == {
         "ready": False,
-        "checks": {"good": "ok", "store": "the store is away", "broken": "failed; the log tells more"},
+        "checks": {"good": "ok", "store": "the store is away", "broken": "failed; see the log"},
     }
 
 

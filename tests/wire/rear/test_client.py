@@ -241,7 +241,7 @@ async def test_what_makes_no_sense_is_refused_in_words(
 
 
 async def test_an_answer_without_end_is_not_read_to_the_end(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("skerry.wire.rear.client.MAX_ANSWER", 100_000)
+    monkeypatch.setattr("skerry.wire.rear.client.MAX_RESPONSE", 100_000)
 
     async def answer(request: web.Request) -> web.StreamResponse:
         response = web.StreamResponse()
@@ -448,7 +448,7 @@ async def test_a_door_is_not_found_behind_a_redirect_nor_without_its_protocol() 
     for answer, words in (
         (elsewhere, "sends us elsewhere"),
         (saying({}), "opens no WebSocket: it answers 200; set its URL"),
-        (other, "does not speak skerry.door.v1; buy of"),
+        (other, "does not support skerry.door.v1; buy of"),
     ):
         async with server(answer) as url, client_of(url, SELLER.cloud) as client:
             with pytest.raises(errors.FailedPrecondition, match=words):

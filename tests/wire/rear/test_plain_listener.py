@@ -278,8 +278,8 @@ async def test_connections_of_one_address_are_bounded(provider: SigningKey) -> N
         ((), "name them in market.plain_addresses"),
         (("everybody",), "no address and no network"),
         (("192.0.2.7/24",), "no address and no network"),
-        (("0.0.0.0/0",), "is everybody"),
-        (("192.0.2.1", "::/0"), "is everybody"),
+        (("0.0.0.0/0",), "is every address"),
+        (("192.0.2.1", "::/0"), "is every address"),
     ],
 )
 def test_who_may_call_must_be_named(named: tuple[str, ...], why: str) -> None:

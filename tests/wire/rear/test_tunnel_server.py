@@ -122,11 +122,11 @@ class Visits:
     there: list[ContractId] = field(default_factory=list)
     came: list[ContractId] = field(default_factory=list)
 
-    async def arrive(self, id: ContractId) -> None:
+    async def mark_connected(self, id: ContractId) -> None:
         self.came.append(id)
 
     @asynccontextmanager
-    async def visit(self, id: ContractId) -> AsyncIterator[None]:
+    async def connected(self, id: ContractId) -> AsyncIterator[None]:
         self.there.append(id)
         try:
             yield
@@ -330,7 +330,7 @@ async def test_who_comes_anew_takes_the_place_of_who_was_there(hall: Hall) -> No
     second = await hall.open()
     await second.text()
     code, reason = await first.closed()
-    assert (code, "came to this door anew" in reason) == (1011, True)
+    assert (code, "replaced by a newer connection" in reason) == (1011, True)
     await second.send(pb.Frame(data=b"still here"))
     assert (await second.frame()).data == b"still here"
     await eventually(lambda: hall.visits.there == [hall.id])
@@ -356,7 +356,7 @@ async def test_a_node_that_has_no_more_to_say_ends_the_visit(hall: Hall) -> None
     await door.send(pb.Frame(end=pb.End()))
     assert (await door.frame()).WhichOneof("frame") == "end"
     code, reason = await door.closed()
-    assert (code, "come again" in reason) == (1011, True)
+    assert (code, "connect again" in reason) == (1011, True)
 
 
 async def test_a_failure_of_the_buyer_reaches_the_node(hall: Hall) -> None:

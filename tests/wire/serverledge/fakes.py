@@ -234,7 +234,7 @@ class Fakes:
             settings or FunctionSettings(),
             clock,
             url="http://127.0.0.1:1323",
-            standing=NodeHeaders(self.invoker, clock, "n1"),
+            node_headers=NodeHeaders(self.invoker, clock, "n1"),
             load=lambda: (1.34, 1.43, 0.94),
         )
 

@@ -3,14 +3,16 @@
 from __future__ import annotations
 
 import base64
+import dataclasses
 import json
 from typing import Any
 
 import pytest
+import structlog
 
 from skerry.functions.registry.registry import NewFunction
 from skerry.kit import pki
-from skerry.kit.clock import SystemClock
+from skerry.kit.clock import ManualClock, SystemClock
 from skerry.model import errors
 from skerry.model.calls import CodeLoadError
 from skerry.model.cells import OutputChannel
@@ -48,7 +50,7 @@ HELLO = NewFunction(
     handler="hello.handler",
     code=CODE,
     signature=NO_SIGNATURE,
-    giver=ImageAccess.ALL,
+    caller_access=ImageAccess.ALL,
 )
 
 
@@ -102,7 +104,7 @@ async def test_every_field_of_a_function_is_read(ledge: Serverledge) -> None:
             is_idempotent=True,
             policy="edgecloud",
             signature=NO_SIGNATURE,
-            giver=ImageAccess.ALL,
+            caller_access=ImageAccess.ALL,
         )
     ]
 
@@ -248,6 +250,27 @@ async def test_prewarming_an_unknown_function_is_404(ledge: Serverledge) -> None
     assert (answer.status, answer.headers["content-type"], answer.body) == (404, TEXT, b"Unknown function.")
 
 
+async def test_the_quota_of_prewarming_is_that_of_the_function_of_the_namespace(
+    cloud: pki.CertificateAuthority,
+) -> None:
+    checked: list[str] = []
+    fakes = Fakes(ManualClock(), SETTINGS)
+    fakes.functions.add("isprime", "shop:isprime", "lab:secret")
+    bundle = dataclasses.replace(
+        fakes.bundle, check_prewarm=lambda function, instances: checked.append(function.name)
+    )
+    with structlog.testing.capture_logs():
+        async with serving(cloud, functions=SETTINGS, serverledge=bundle) as site:
+            ledge = Serverledge(site, await site.session(), fakes, ManualClock())
+            await ledge.post("/prewarm?namespace=shop", b'{"Function":"isprime","Instances":1}')
+            # The key of a function of another namespace is no name, and nothing of it is looked at.
+            elsewhere = await ledge.post(
+                "/prewarm?namespace=shop", b'{"Function":"lab:secret","Instances":1}'
+            )
+    assert checked == ["shop:isprime"]
+    assert (elsewhere.status, elsewhere.body) == (404, b"Unknown function.")
+
+
 @pytest.mark.parametrize("instances", ["-1", "1.5", '"1"'])
 async def test_a_number_of_instances_that_is_none_is_400(ledge: Serverledge, instances: str) -> None:
     answer = await ledge.post("/prewarm", b'{"Function":"isprime","Instances":%s}' % instances.encode())
@@ -301,6 +324,9 @@ async def test_a_function_is_described_with_what_really_runs_it(ledge: Serverled
         "Signature": {"Inputs": [], "Outputs": []},
         "Copies": 1,
         "CopiesWanted": 2,
+        "Namespace": "default",
+        "Secrets": [],
+        "Configs": [],
     }
 
 

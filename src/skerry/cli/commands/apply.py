@@ -15,12 +15,18 @@ import click
 from skerry.cli import object_kinds, options, service_plans
 from skerry.cli import output as printing
 from skerry.cli.job_options import JOB, SCHEDULE
-from skerry.cli.object_kinds import INSTANCE, SERVICE, WORKLOAD, ObjectKind
+from skerry.cli.object_kinds import INSTANCE, SERVICE, VOLUME, WORKLOAD, ObjectKind
 from skerry.client.api import ApiClient, JsonObject
 from skerry.client.errors import ApiError
 
 if TYPE_CHECKING:
-    from skerry.cli.manifests import ApplyManifest, ManifestObject, ManifestReplicas, ManifestSchedule
+    from skerry.cli.manifests import (
+        ApplyManifest,
+        ManifestObject,
+        ManifestReplicas,
+        ManifestSchedule,
+        ManifestVolume,
+    )
     from skerry.model.workloads import InstanceSpec
 
 _DONE: Final = {"create": "created", "change": "changed", "delete": "deleted", "keep": "unchanged:"}
@@ -68,7 +74,7 @@ def apply(
     namespace: str | None,
     output: str,
 ) -> None:
-    """Create and update workloads, instances, services, jobs and schedules from a YAML manifest.
+    """Create and update volumes, workloads, instances, services, jobs and schedules from a YAML manifest.
 
     Missing objects are created, different ones are changed; applying the same FILE again changes nothing.
     Fields that FILE leaves out get their defaults. Objects that it does not name are not touched. Copies of
@@ -76,6 +82,8 @@ def apply(
 
     \b
       namespace: shop                       # of all objects; or use -n
+      volumes:
+        - {name: db, size: 10}              # GB; cannot be changed
       workloads:
         - name: web
           image: docker.io/library/nginx:1.27
@@ -127,10 +135,14 @@ def apply(
         printing.as_json({"steps": done})
 
 
-def plan(server: ApiClient, manifest: ApplyManifest, namespace: str, rollout: str) -> Iterator[ApplyStep]:
-    """The steps in order: workloads before their instances."""
+def plan(
+    server: ApiClient, manifest: ApplyManifest, namespace: str | None, rollout: str
+) -> Iterator[ApplyStep]:
+    """The steps in order: volumes before what uses them, workloads before their instances."""
     from skerry.cli.manifests import ManifestReplicas
 
+    for volume in manifest.volumes:
+        yield _volume_step(server, volume, namespace)
     found = {one.name: _workload(server, one.name, namespace) for one in manifest.workloads}
     for wanted in manifest.workloads:
         yield _workload_step(server, wanted, namespace, found[wanted.name], rollout)
@@ -150,7 +162,7 @@ def plan(server: ApiClient, manifest: ApplyManifest, namespace: str, rollout: st
 
 
 def _workload_step(
-    server: ApiClient, wanted: ManifestObject, namespace: str, there: JsonObject | None, rollout: str
+    server: ApiClient, wanted: ManifestObject, namespace: str | None, there: JsonObject | None, rollout: str
 ) -> ApplyStep:
     if there is None:
         act = partial(server.put, "workload", body=wanted.body, namespace=namespace)
@@ -162,7 +174,27 @@ def _workload_step(
     return ApplyStep("change", WORKLOAD, wanted.name, changed, act)
 
 
-def _service_step(server: ApiClient, wanted: ManifestObject, namespace: str) -> ApplyStep:
+def _volume_step(server: ApiClient, wanted: ManifestVolume, namespace: str | None) -> ApplyStep:
+    """A volume cannot change: the server refuses another size."""
+    try:
+        there = server.get("volume", wanted.name, namespace=namespace)
+    except ApiError as error:
+        if error.status != 404:
+            raise
+        there = {}
+    act = partial(server.put, "volume", body=wanted.body, namespace=namespace)
+    if not there:
+        return ApplyStep("create", VOLUME, wanted.name, "", act)
+    if (there["size"], there["node"], there["constraints"]) == (
+        wanted.body["size"],
+        wanted.body.get("node") or "",
+        wanted.body.get("constraints") or [],
+    ):
+        return ApplyStep("keep", VOLUME, wanted.name)
+    return ApplyStep("change", VOLUME, wanted.name, "size, node or constraints", act)
+
+
+def _service_step(server: ApiClient, wanted: ManifestObject, namespace: str | None) -> ApplyStep:
     """What the server says that the manifest would change; copies follow after this command has ended."""
     plan, body = service_plans.of_object(server, wanted, namespace)
     match plan["action"]:
@@ -175,7 +207,7 @@ def _service_step(server: ApiClient, wanted: ManifestObject, namespace: str) -> 
     return ApplyStep("change", SERVICE, wanted.name, service_plans.why(plan), act)
 
 
-def _job_step(server: ApiClient, wanted: ManifestObject, namespace: str) -> ApplyStep:
+def _job_step(server: ApiClient, wanted: ManifestObject, namespace: str | None) -> ApplyStep:
     from skerry.cli import job_plans
 
     if job_plans.is_kept(server, wanted, namespace):
@@ -185,7 +217,7 @@ def _job_step(server: ApiClient, wanted: ManifestObject, namespace: str) -> Appl
     )
 
 
-def _schedule_step(server: ApiClient, wanted: ManifestSchedule, namespace: str) -> ApplyStep:
+def _schedule_step(server: ApiClient, wanted: ManifestSchedule, namespace: str | None) -> ApplyStep:
     from skerry.cli import job_plans
 
     changed = job_plans.changes(server, wanted, namespace)
@@ -199,7 +231,7 @@ def _schedule_step(server: ApiClient, wanted: ManifestSchedule, namespace: str) 
     return ApplyStep("change", SCHEDULE, wanted.name, ", ".join(changed), act)
 
 
-def _instance_steps(server: ApiClient, wanted: ManifestObject, namespace: str) -> Iterator[ApplyStep]:
+def _instance_steps(server: ApiClient, wanted: ManifestObject, namespace: str | None) -> Iterator[ApplyStep]:
     create = partial(server.put, "instance", body=wanted.body, namespace=namespace)
     there_are = _staying(server, name=wanted.name, namespace=namespace)
     called = [one for one in there_are if one["workload_id"] is None and not one.get("owner")]
@@ -225,7 +257,7 @@ def _instance_steps(server: ApiClient, wanted: ManifestObject, namespace: str) -
 
 
 def _copy_steps(
-    server: ApiClient, wanted: ManifestReplicas, namespace: str, workload: JsonObject | None
+    server: ApiClient, wanted: ManifestReplicas, namespace: str | None, workload: JsonObject | None
 ) -> Iterator[ApplyStep]:
     """Failed replicas are replaced; of surplus replicas the youngest are deleted."""
     there = _staying(server, workload=workload["id"], namespace=namespace) if workload else []
@@ -247,7 +279,7 @@ def _deletion(server: ApiClient, one: JsonObject, why: str) -> ApplyStep:
     return ApplyStep("delete", INSTANCE, one["id"], why, partial(server.delete, "instance", one["id"]))
 
 
-def _workload(server: ApiClient, name: str, namespace: str) -> JsonObject | None:
+def _workload(server: ApiClient, name: str, namespace: str | None) -> JsonObject | None:
     try:
         found = server.get("workload", name, namespace=namespace)
     except ApiError as error:
@@ -261,7 +293,7 @@ def _workload(server: ApiClient, name: str, namespace: str) -> JsonObject | None
     return found
 
 
-def _staying(server: ApiClient, **filters: str) -> list[JsonObject]:
+def _staying(server: ApiClient, **filters: str | None) -> list[JsonObject]:
     return [
         one for one in object_kinds.everything(server, INSTANCE, **filters) if one["desired"] != "DESTROYED"
     ]

@@ -28,12 +28,12 @@ async def run(node: node_socket.NodeSocket, cell: AllocateRequest, start: StartR
                 with node_socket.explain_node_errors(node):
                     await stub.Allocate(cell, timeout=node_socket.CALL_S)
                     await stub.Start(start, timeout=node_socket.CALL_S)
-                return await _attend(node, stub, start, signals)
+                return await _run_to_end(node, stub, start, signals)
             finally:
                 await _free(node, stub, cell.cell)
 
 
-async def _attend(
+async def _run_to_end(
     node: node_socket.NodeSocket,
     stub: CellServiceStub,
     start: StartRequest,

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import time
-from typing import Any
+from pathlib import Path
+from typing import Any, Final
 
 import click
 
@@ -11,10 +12,74 @@ from skerry.cli import options
 from skerry.cli import output as printing
 from skerry.client.api import ApiClient
 
+_ROLES: Final = ("admin", "deployer", "invoker", "viewer")
+
 
 @click.group()
 def certificate() -> None:
-    """List and revoke certificates of nodes, servers and local clients."""
+    """Create certificates for clients; list and revoke those of clients, nodes and servers."""
+
+
+@certificate.command()
+@click.argument("name")
+@click.option("--role", type=click.Choice(_ROLES), required=True, help="Role of the holder.")
+@options.bound_namespaces
+@click.option("--ttl", type=printing.Duration(), help="Lifetime: 12h, 90d. [default: 30d]")
+@click.option(
+    "--out",
+    "folder",
+    type=click.Path(file_okay=False, path_type=Path),
+    default=".",
+    help="Folder for NAME.key, NAME.crt and ca.crt. [default: .]",
+)
+@options.server
+@printing.option
+def create(
+    server: ApiClient,
+    name: str,
+    role: str,
+    namespaces: tuple[str, ...],
+    ttl: float | None,
+    folder: Path,
+    output: str,
+) -> None:
+    """Create a certificate for a client of gRPC or HTTPS, such as an Aurae client.
+
+    The key is created here and never sent; its file is for its owner alone. A certificate that is bound to
+    namespaces is refused by the cells, containers and images of nodes, which have none.
+
+    \b
+      skerry certificate create ann --role viewer --ttl 90d
+      skerry certificate create ci --role deployer --namespace shop --out ~/.skerry/ci
+    """
+    from skerry.kit import files, pki
+
+    paths = {kind: folder / f"{name}.{kind}" for kind in ("key", "crt")}
+    for path in paths.values():
+        if path.exists():
+            raise click.ClickException(f"{path} exists; remove it, or choose another name or folder.")
+    key = pki.new_key()
+    body: dict[str, Any] = {"name": name, "role": role, "csr": pki.make_request(key).decode()}
+    if namespaces:
+        body["namespaces"] = list(namespaces)
+    if ttl is not None:
+        body["ttl_s"] = ttl
+    made = server.post("certificate", body=body)
+    certificate, ca = made["certificate"].encode(), made["ca"].encode()
+    try:
+        folder.mkdir(mode=0o700, parents=True, exist_ok=True)
+        files.write_atomically(paths["key"], key, files.PRIVATE)
+        files.write_atomically(paths["crt"], certificate)
+        files.write_atomically(folder / "ca.crt", ca)
+    except OSError as error:
+        raise click.ClickException(
+            f"{folder} cannot be written ({error.strerror}); revoke the certificate: "
+            f"'skerry certificate revoke {made['serial']}'."
+        ) from None
+    if output == "json":
+        printing.as_json({**made, "files": {kind: str(path) for kind, path in paths.items()}})
+        return
+    click.echo(f"{paths['crt']} and {paths['key']}: role {role}, serial {made['serial']}")
 
 
 @certificate.command(name="list")
@@ -25,9 +90,16 @@ def list_certificates(server: ApiClient, output: str) -> None:
     printing.show(
         server.get("certificate"),
         output,
-        columns=("serial", "role", "name", "expires", "status"),
+        columns=("serial", "role", "namespaces", "name", "expires", "status"),
         rows=lambda value: [
-            (c["serial"], c["role"], c["name"], printing.ago(c["not_after"]), _state(c))
+            (
+                c["serial"],
+                c["role"],
+                ",".join(c.get("namespaces") or ["*"]),
+                c["name"],
+                printing.ago(c["not_after"]),
+                _state(c),
+            )
             for c in value["certificates"]
         ],
     )

@@ -29,7 +29,7 @@ async def run(node: node_socket.NodeSocket, request: CreateRequest, *, removes: 
                 return 128 + signals.first.result()
             code = None
             try:
-                code = await _attend(node, stub, name, signals)
+                code = await _run_to_end(node, stub, name, signals)
                 return code
             finally:
                 if removes:
@@ -62,7 +62,7 @@ async def _make(
         await asyncio.gather(making, return_exceptions=True)
 
 
-async def _attend(
+async def _run_to_end(
     node: node_socket.NodeSocket, stub: ContainerServiceStub, name: str, signals: signal_handler.SignalHandler
 ) -> int:
     showing = asyncio.ensure_future(_to_the_end(node, stub, name))

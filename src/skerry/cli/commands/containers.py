@@ -215,11 +215,11 @@ def stats(node: node_socket.NodeSocket, names: tuple[str, ...], output: str) -> 
 
     chosen = names or [each.spec.name for each in _all(node) if each.state == STATE_RUNNING]
 
-    async def asking(stub: ContainerServiceStub) -> list[pb.StatsReply]:
+    async def requests(stub: ContainerServiceStub) -> list[pb.StatsReply]:
         requests = [StatsRequest(container=name) for name in chosen]
         return await asyncio.gather(*(stub.Stats(each, timeout=node_socket.CALL_S) for each in requests))
 
-    found = node_socket.call_node(node, node_socket.containers, asking)
+    found = node_socket.call_node(node, node_socket.containers, requests)
     printing.show(
         {
             "containers": [
@@ -287,12 +287,12 @@ def inspect(node: node_socket.NodeSocket, name: str) -> None:
 
 
 def _make(node: node_socket.NodeSocket, request: pb.CreateRequest, *, starts: bool) -> pb.Container:
-    async def making(stub: ContainerServiceStub) -> pb.Container:
+    async def creating(stub: ContainerServiceStub) -> pb.Container:
         with pull_progress.show_progress() as show:
             method = stub.Run if starts else stub.Create
             return (await pull_progress.run_with_progress(method, request, show)).container
 
-    return node_socket.call_node(node, node_socket.containers, making)
+    return node_socket.call_node(node, node_socket.containers, creating)
 
 
 def _all(node: node_socket.NodeSocket) -> list[pb.Container]:

@@ -46,6 +46,26 @@ _MEMORY: Final = 128
 )
 @container_options.environment
 @click.option(
+    "--secret",
+    "secrets",
+    multiple=True,
+    metavar="NAME[:FILE]",
+    help="Secret as a file in /run/secrets; repeatable.",
+)
+@click.option(
+    "--secret-env",
+    multiple=True,
+    metavar="VARIABLE=NAME",
+    help="Secret as an environment variable; repeatable.",
+)
+@click.option(
+    "--config",
+    "configs",
+    multiple=True,
+    metavar="NAME[:FILE]",
+    help="Config as a file in /run/configs; repeatable.",
+)
+@click.option(
     "--timeout",
     metavar="DURATION",
     type=printing.Duration(),
@@ -60,7 +80,7 @@ _MEMORY: Final = 128
     default=None,
     help="Whether a call that may have run may be retried.  [default: it may not]",
 )
-@options.server_or_node
+@options.functions
 @printing.option
 def deploy(
     server: ApiClient,
@@ -86,6 +106,7 @@ def deploy(
       skerry fn deploy --name shop --handler cart.total --memory 256 -e RATE=0.2 ./shop
       skerry fn deploy --network none --timeout 5s thumbnail.js
       skerry fn deploy --name sums --image oci-archive:sums.tar
+      skerry fn deploy --secret-env API_KEY=api-key mail.py
     """
     if (path is None) == (not image):
         raise click.UsageError("Give either PATH with the code of the function, or --image.")
@@ -103,6 +124,8 @@ def deploy(
         "Policy": settings["policy"],
         "Idempotent": settings["idempotent"],
         "Signature": None,  # of whoever registered it by the API
+        "Secrets": [*settings["secrets"], *settings["secret_env"]] or None,
+        "Configs": [*settings["configs"]] or None,
     }
     body = {
         "MemoryMB": _MEMORY,

@@ -10,7 +10,7 @@ from typing import Final
 
 import click
 
-from skerry.cli import function_calls, options
+from skerry.cli import function_calls, instance_options, options
 from skerry.cli import output as printing
 from skerry.cli.commands import deploy
 from skerry.cli.errors import ErrorCollector
@@ -84,7 +84,7 @@ fn.add_command(deploy.deploy)
 
 @fn.command(name="list")
 @click.option("-q", "--quiet", is_flag=True, help="Names only; fast for any number of functions.")
-@options.server_or_node
+@options.functions
 @printing.option
 def list_(server: ApiClient, quiet: bool, output: str) -> None:
     """List functions."""
@@ -103,13 +103,12 @@ def list_(server: ApiClient, quiet: bool, output: str) -> None:
 
 @fn.command()
 @click.argument("name", metavar="FUNCTION")
-@options.server_or_node
+@options.functions
 @printing.option
 def describe(server: ApiClient, name: str, output: str) -> None:
     """Show the details of a function, without its code."""
     one = function_calls.require_function(server, name)
-    with function_calls.explain_call_errors(name):
-        warm = server.get("status")["AvailableWarmContainers"].get(one["Name"], 0)
+    warm = function_calls.warm_workers(server, one)
     if output == "json":
         printing.as_json({**one, "Warm": warm})
         return
@@ -126,7 +125,7 @@ def describe(server: ApiClient, name: str, output: str) -> None:
 @click.option("--printed", is_flag=True, help="Show what the function printed, too, on standard error.")
 @_qos
 @raw
-@options.server_or_node
+@options.functions
 @printing.option
 def invoke(
     server: ApiClient,
@@ -167,7 +166,7 @@ def invoke(
 @click.option("--wait", is_flag=True, help="Wait until the call has ended.")
 @click.option("--printed", is_flag=True, help="Show what the function printed, too, on standard error.")
 @raw
-@options.server_or_node
+@options.functions
 @printing.option
 def poll(server: ApiClient, request: str, wait: bool, printed: bool, output: str) -> None:
     """Print the result of an async call; ID is what 'skerry fn invoke --async' printed.
@@ -195,7 +194,7 @@ def poll(server: ApiClient, request: str, wait: bool, printed: bool, output: str
     help="Show only the last N lines.",
 )
 @raw
-@options.server_or_node
+@options.functions
 def logs(server: ApiClient, name: str, follow: bool, tail: int | None) -> None:
     """Show the output of all workers of a function, ordered by time."""
     lines = None if tail is None else str(tail)
@@ -208,7 +207,7 @@ def logs(server: ApiClient, name: str, follow: bool, tail: int | None) -> None:
 @click.argument("name", metavar="FUNCTION")
 @click.argument("count", metavar="[COUNT]", type=click.IntRange(min=0), default=1)
 @click.option("--pull", is_flag=True, help="Pull a newer image first.")
-@options.server_or_node
+@options.functions
 @printing.option
 def prewarm(server: ApiClient, name: str, count: int, pull: bool, output: str) -> None:
     """Start COUNT warm workers, by default 1, so that the next calls need no cold start.
@@ -232,7 +231,7 @@ def prewarm(server: ApiClient, name: str, count: int, pull: bool, output: str) -
 
 @fn.command()
 @click.argument("names", metavar="FUNCTION...", nargs=-1, required=True)
-@options.server_or_node
+@options.functions
 def delete(server: ApiClient, names: tuple[str, ...]) -> None:
     """Delete functions. Running calls may finish; later calls are refused."""
     with ErrorCollector() as failures:
@@ -299,9 +298,10 @@ def _copies(one: JsonObject) -> str:
     return "" if one.get("Copies") is None else f"{one['Copies']} of {one['CopiesWanted']} wanted"
 
 
-def _facts(one: JsonObject, warm: int) -> list[tuple[str, str]]:
+def _facts(one: JsonObject, warm: int | None) -> list[tuple[str, str]]:
     return [
         ("name", one["Name"]),
+        ("namespace", one.get("Namespace", "")),
         ("runtime", one["Runtime"]),
         ("runtime version", one["Runs"]),
         ("handler", one["Handler"]),
@@ -313,12 +313,13 @@ def _facts(one: JsonObject, warm: int) -> list[tuple[str, str]]:
         ("concurrency", f"{one['MaxConcurrency']} per worker"),
         # Names only: values may be secrets. JSON has them.
         ("environment", " ".join(each.partition("=")[0] for each in one["Environment"])),
+        *instance_options.describe({key: one.get(key.title(), []) for key in ("secrets", "configs")}),
         ("network", one["Network"]),
         ("timeout", f"{one['TimeoutS']:g}s"),
         ("policy", one["Policy"] or "the node's"),
         ("idempotent", "yes" if one["Idempotent"] else "no"),
         ("version", str(one["Version"])),
-        ("warm workers", str(warm)),
+        ("warm workers", "" if warm is None else str(warm)),
         ("created", printing.ago(one["CreatedAt"])),
         ("updated", printing.ago(one["UpdatedAt"]) if one["Version"] > 1 else ""),
     ]

@@ -46,13 +46,7 @@ _DOWN: Final = frozenset({"STOPPED", *object_kinds.TERMINAL})
 )
 @check_options.checks
 @instance_options.options
-@click.option(
-    "--constraint",
-    "constraints",
-    multiple=True,
-    metavar="LABEL=VALUE",
-    help="Only nodes with this label; LABEL!=VALUE: only nodes without it; repeatable.",
-)
+@instance_options.constraints
 @click.option(
     "--replicas",
     metavar="N",
@@ -87,16 +81,16 @@ def run(
       skerry run --restart never docker.io/library/busybox -- sh -c 'echo once'
     """
     replicas = spec.pop("replicas")
-    checks = check_options.taken(spec)
+    checks = check_options.take(spec)
     body = {
         "name": name or container_options.name_for(image),
         "uri": image_references.resolve(image),
         "arguments": arguments,
         "environment": container_options.variables(spec.pop("env"), spec.pop("env_file")),
-        "ports": spec.pop("publish"),
+        "ports": spec.pop("ports"),
         "resources": {part: spec.pop(part) or 0 for part in ("cpu", "memory", "disk")},
         **({} if checks is None else {"checks": checks}),
-        **instance_options.taken(spec),
+        **instance_options.take(spec),
         **spec,
     }
     if replicas is not None:
@@ -156,16 +150,7 @@ def logs(
       skerry logs -f --tail 20 web
     """
     instance = object_kinds.find(server, INSTANCE, name, namespace)
-    pieces = server.output(
-        "instance",
-        instance["id"],
-        "logs",
-        follow=str(follow).lower(),
-        tail=None if tail is None else str(tail),
-        stream=only,
-    )
-    for data in pieces:
-        click.echo(data, nl=False)
+    log_output.print_logs(server, instance["id"], follow=follow, tail=tail, only=only)
 
 
 @click.command(context_settings={"allow_interspersed_args": False})

@@ -43,13 +43,7 @@ def job() -> None:
     "arguments", metavar="[-- ARGUMENT...]", nargs=-1, type=click.UNPROCESSED, callback=without_dashes
 )
 @click.option("--name", metavar="NAME", default="", help="Name.  [default: generated from the image's name]")
-@click.option(
-    "-p",
-    "--publish",
-    multiple=True,
-    metavar="SRC:DST[/udp]",
-    help="Publish port DST of each try as port SRC of its node; repeatable.",
-)
+@instance_options.publish("each try")
 @job_options.spec
 @click.option("--wait", is_flag=True, help="Wait for the end, and exit with 1 if the job fails.")
 @object_kinds.namespace
@@ -77,7 +71,7 @@ def run(
     """
     body = {
         "name": name or container_options.name_for(image),
-        "ports": list(given["publish"]),
+        "ports": list(given["ports"]),
         **job_options.body(image, arguments, given),
     }
     made = server.put("job", body=body, namespace=namespace)
@@ -98,16 +92,7 @@ def list_jobs(
     server: ApiClient, namespace: str | None, all_namespaces: bool, schedule: str | None, output: str
 ) -> None:
     """List jobs; ended ones are listed until they expire."""
-    where = object_kinds.EVERY_NAMESPACE if all_namespaces else namespace
-    found = object_kinds.everything(server, JOB, namespace=where, schedule=schedule)
-    shown = JOB.with_namespace() if all_namespaces else JOB
-    names = NodeNames(server)
-    printing.show(
-        {"count": len(found), "jobs": found},
-        output,
-        columns=shown.columns,
-        rows=lambda value: [shown.row(one, names) for one in value["jobs"]],
-    )
+    object_kinds.print_list(server, JOB, namespace, all_namespaces, output, schedule=schedule)
 
 
 @job.command()
@@ -252,16 +237,7 @@ def _print_logs(
     if each["node_id"] is None:
         click.echo(f"try {each['number']} has not run: {each['reason']}", err=True)
         return
-    pieces = server.output(
-        "instance",
-        each["instance_id"],
-        "logs",
-        follow=str(follow).lower(),
-        tail=None if tail is None else str(tail),
-        stream=only,
-    )
-    for data in pieces:
-        click.echo(data, nl=False)
+    log_output.print_logs(server, each["instance_id"], follow=follow, tail=tail, only=only)
 
 
 def _wait(server: ApiClient, made: JsonObject) -> JsonObject:

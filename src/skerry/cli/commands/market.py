@@ -29,11 +29,13 @@ def _query(
     memory: int,
     disk: int,
     count: int,
+    gpus: int,
     max_price: str | None,
     currency: str | None,
     given: tuple[str, ...],
 ) -> JsonObject:
     return {
+        **({"gpus": gpus} if gpus else {}),  # an older server does not know it
         "cpu": cpu,
         "memory": memory,
         "disk": disk,
@@ -56,6 +58,13 @@ _query_options = option_object(
         default=1,
         show_default=True,
         help="Number of units of that amount.",
+    ),
+    click.option(
+        "--gpus",
+        metavar="N",
+        type=click.IntRange(min=0),
+        default=0,
+        help="Minimum number of GPUs, with all of it.",
     ),
     click.option("--max-price", metavar="AMOUNT", help="Maximum total price per hour: 0.50."),
     click.option(
@@ -133,8 +142,8 @@ def offers(server: ApiClient, query: JsonObject, own: bool, output: str) -> None
       skerry market offers
       skerry market offers --cpu 4 --memory 8192 --max-price 0.50 --where Torino
     """
-    asked = {name: str(value) or None for name, value in query.items()}
-    found = server.get("market", "offers", **asked, own=str(own).lower())
+    parameters = {name: str(value) or None for name, value in query.items()}
+    found = server.get("market", "offers", **parameters, own=str(own).lower())
     printing.show(
         found,
         output,
@@ -333,7 +342,8 @@ def _available(flavor: JsonObject, free: JsonObject) -> tuple[str, ...]:
         return *market_options.columns(free), "parts"
     resources = flavor["room"]
     left = min(int(free[name] // amount) for name, amount in resources.items() if amount)
-    return *market_options.columns(resources), f"{left} whole"
+    gpus = f", {flavor['gpus']} GPUs each" if flavor.get("gpus") else ""  # an older server sends none
+    return *market_options.columns(resources), f"{left} whole{gpus}"
 
 
 def _contract(one: JsonObject) -> tuple[str, ...]:

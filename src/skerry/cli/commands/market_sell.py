@@ -60,6 +60,13 @@ _EXPIRING = ("held", "expired")  # a hold that was purchased or cancelled expire
     show_default=True,
     help="Number of units, if it is sold whole.",
 )
+@click.option(
+    "--gpus",
+    metavar="N",
+    type=click.IntRange(min=0),
+    default=0,
+    help="GPUs of each unit, if it is sold whole.",
+)
 @click.option("--location", metavar="TEXT", default="", help="Location, which buyers can filter by.")
 @click.option("--architecture", metavar="TEXT", default="", help="CPU architecture: amd64, arm64.")
 @click.option("--id", "name", metavar="TEXT", default="", help="Id of the flavor.  [default: generated]")
@@ -133,11 +140,11 @@ def withdraw(server: ApiClient, flavors: tuple[str, ...], reclaim: bool, reason:
       skerry market withdraw small
       skerry market withdraw small --reclaim --reason 'needed at home'
     """
-    asked = {"reclaim": str(reclaim).lower(), "reason": reason or None}
+    parameters = {"reclaim": str(reclaim).lower(), "reason": reason or None}
     with ErrorCollector() as failures:
         for flavor in flavors:
             with failures.collect():
-                gone = server.delete("market", "flavors", flavor, **asked)
+                gone = server.delete("market", "flavors", flavor, **parameters)
                 left = (
                     f"; {market_options.format_resources(gone['sold'])} of it remain sold"
                     if any(gone["sold"].values())

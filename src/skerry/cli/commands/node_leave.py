@@ -60,8 +60,8 @@ def leave(no_drain: bool, within: float | None, force: bool, yes: bool, data: st
         place = node_leave.find(folder, clock)
         settings = node_leave.read_settings(folder, reading.load({}, None))
         if not yes and sys.stdin.isatty():
-            who = f"node {place.name} ({place.node}) of {place.url}" if place else "the remains of a node"
-            click.confirm(f"Remove {who} and all its data in {folder}?", abort=True, err=True)
+            subject = f"node {place.name} ({place.node}) of {place.url}" if place else "the remains of a node"
+            click.confirm(f"Remove {subject} and all its data in {folder}?", abort=True, err=True)
         asyncio.run(node_leave.leave(settings, folder, clock, options, _print_step))
     except errors.SkerryError as error:
         raise click.ClickException(error.message) from None

@@ -14,6 +14,7 @@ from skerry.cli import (
     options,
     service_details,
     service_progress,
+    volume_details,
 )
 from skerry.cli import output as printing
 from skerry.cli import watch as cli_watch
@@ -24,6 +25,7 @@ from skerry.cli.object_kinds import (
     KINDS,
     NODE,
     SERVICE,
+    VOLUME,
     WORKLOAD,
     NodeNames,
     ObjectKind,
@@ -60,10 +62,10 @@ def get(
     all_namespaces: bool,
     output: str,
 ) -> None:
-    """List instances, workloads, services or nodes; with NAME, show one.
+    """List instances, workloads, services, volumes or nodes; with NAME, show one.
 
-    KIND is instance, workload, service or node, and NAME an id or a name. With --watch each change is a
-    line; with --output json each line is an object. Nodes have no namespace.
+    KIND is instance, workload, service, volume or node, and NAME an id or a name. With --watch each change
+    is a line; with --output json each line is an object. Nodes have no namespace.
 
     \b
       skerry get instances
@@ -72,6 +74,7 @@ def get(
       skerry get instances -w
       skerry get workloads -n shop
       skerry get services
+      skerry get volumes
       skerry get instances -A
       skerry get nodes
     """
@@ -108,7 +111,7 @@ def get(
 @options.server
 @printing.option
 def describe(server: ApiClient, kind: ObjectKind, name: str, namespace: str | None, output: str) -> None:
-    """Show the details of an instance, a workload, a service or a node.
+    """Show the details of an instance, a workload, a service, a volume or a node.
 
     An instance is shown with its events and, while it is SCHEDULING, the feasibility of every node; a
     workload, a service or a node with its instances.
@@ -120,6 +123,9 @@ def describe(server: ApiClient, kind: ObjectKind, name: str, namespace: str | No
     one = object_kinds.find(server, kind, name, namespace)
     if kind is SERVICE:
         service_details.show(server, one, output)
+        return
+    if kind is VOLUME:
+        volume_details.show(server, one, output)
         return
     names = NodeNames(server)
     known: JsonObject = {kind.word: one}
@@ -140,7 +146,7 @@ def describe(server: ApiClient, kind: ObjectKind, name: str, namespace: str | No
 
 
 @click.command()
-@click.argument("kind", type=ObjectKindParam(INSTANCE, WORKLOAD, SERVICE))
+@click.argument("kind", type=ObjectKindParam(INSTANCE, WORKLOAD, SERVICE, VOLUME))
 @click.argument("given", metavar="NAME...", nargs=-1, required=True)
 @click.option("--keep-instances", is_flag=True, help="Refuse to delete a workload that has instances.")
 @cli_watch.detach
@@ -155,6 +161,7 @@ def delete(
     detach: bool,
 ) -> None:
     """Delete instances, or workloads and services with all their instances, and wait until they are gone.
+    Volumes are deleted with their data, and only if nothing uses them.
 
     This cannot be undone. To remove a node, see 'skerry node drain' and 'skerry node remove'.
 
@@ -164,6 +171,12 @@ def delete(
     """
     if keep_instances and kind is not WORKLOAD:
         raise click.UsageError("--keep-instances applies to workloads.")
+    if kind is VOLUME:
+        with ErrorCollector() as failures:
+            for name in given:
+                with failures.collect():
+                    volume_details.delete(server, name, namespace, waits=not detach)
+        return
     with ErrorCollector() as failures:
         going = []
         for name in given:
@@ -227,6 +240,7 @@ def _instance(one: JsonObject, names: NodeNames) -> list[tuple[str, str]]:
         ("next restart", "" if one["retry_at"] is None else printing.next_try(one["retry_at"])),
         ("node", names.of(one["node_id"]) if one["node_id"] else ""),
         ("ip", one["ip"]),
+        ("assigned devices", " ".join(one.get("assigned_devices", ()))),  # an older server sends none
         ("usage", _amounts(one["resources"]["usage"])),
         ("owner", one.get("owner", "")),  # servers of 0.1 tell none
         (
@@ -261,7 +275,8 @@ def _node(one: JsonObject) -> list[tuple[str, str]]:
         ("version", facts["version"]),
         ("runtime", facts["runtime"]),
         ("user namespaces", ("yes" if facts["userns"] else "no") if facts["runtime"] else ""),
-        ("features", " ".join(facts.get("features", ()))),  # servers of before tell none
+        ("features", " ".join(facts.get("features", ()))),  # an older server sends none
+        ("devices", " ".join(facts.get("devices", ()))),
         *(("warning", sentence) for sentence in facts["warnings"]),
         ("DiskPressure", facts["disk_pressure"]),
         ("subnet", one["subnet"]),

@@ -11,12 +11,28 @@ from skerry.cli import function_calls, job_options, object_kinds, options
 from skerry.cli import output as printing
 from skerry.cli.errors import ErrorCollector
 from skerry.cli.job_options import SCHEDULE
-from skerry.cli.object_kinds import NodeNames
-from skerry.cli.options import AliasGroup, without_dashes
+from skerry.cli.options import AliasGroup, FieldOptions, without_dashes
 from skerry.client.api import ApiClient, JsonObject
 
 _name = click.argument("name", metavar="SCHEDULE")
 _names = click.argument("names", metavar="SCHEDULE...", nargs=-1, required=True)
+_settings = FieldOptions(
+    click.option(
+        "--tz", "timezone", metavar="ZONE", help="Time zone, such as Europe/Berlin.  [default: UTC]"
+    ),
+    click.option(
+        "--overlap",
+        type=click.Choice(["skip", "queue", "replace"]),
+        help="Policy for a run that is due while the last one is running.  [default: skip]",
+    ),
+    click.option(
+        "--window",
+        "window_s",
+        metavar="TIME",
+        type=job_options.SECONDS,
+        help="Start runs that were due while no server was running, if at most this late: 1h.  [default: 1h]",
+    ),
+)
 
 
 @click.group(cls=AliasGroup, aliases={"ls": "list", "rm": "delete", "show": "describe", "create": "add"})
@@ -37,7 +53,6 @@ def schedule() -> None:
 @click.argument(
     "arguments", metavar="[-- ARGUMENT...]", nargs=-1, type=click.UNPROCESSED, callback=without_dashes
 )
-@click.option("--tz", "timezone", metavar="ZONE", help="Time zone, such as Europe/Berlin.  [default: UTC]")
 @click.option("--job", "from_job", metavar="JOB", help="Each run is a job with the spec of this one.")
 @click.option("--fn", "function", metavar="FUNCTION", help="Each run is a call of this function.")
 @click.option(
@@ -48,17 +63,7 @@ def schedule() -> None:
     metavar="NAME:VALUE",
     help="Parameter of the call; NAME:=JSON for other values than text; repeatable.",
 )
-@click.option(
-    "--overlap",
-    type=click.Choice(["skip", "queue", "replace"]),
-    help="Policy for a run that is due while the last one is running.  [default: skip]",
-)
-@click.option(
-    "--window",
-    metavar="TIME",
-    type=job_options.SECONDS,
-    help="Start runs that were due while no server was running, if at most this late: 1h.  [default: 1h]",
-)
+@_settings
 @click.option("--paused", is_flag=True, help="Create it paused.")
 @job_options.spec
 @object_kinds.namespace
@@ -74,9 +79,7 @@ def add(server: ApiClient, name: str, cron: str, namespace: str | None, output: 
       skerry schedule add sums '*/10 * * * *' --job sums --overlap queue
       skerry schedule add report '0 8 * * MON-FRI' --fn report -p format:pdf
     """
-    body: JsonObject = {"name": name, "cron": cron, **_target(given)}
-    chosen = {"timezone": given["timezone"], "overlap": given["overlap"], "window_s": given["window"]}
-    body |= {field: value for field, value in chosen.items() if value is not None}
+    body: JsonObject = {"name": name, "cron": cron, **_target(given), **_settings.take(given)}
     if given["paused"]:
         body["paused"] = True
     made = server.put("schedule", body=body, namespace=namespace)
@@ -95,16 +98,7 @@ def add(server: ApiClient, name: str, cron: str, namespace: str | None, output: 
 @printing.option
 def list_schedules(server: ApiClient, namespace: str | None, all_namespaces: bool, output: str) -> None:
     """List schedules."""
-    where = object_kinds.EVERY_NAMESPACE if all_namespaces else namespace
-    found = object_kinds.everything(server, SCHEDULE, namespace=where)
-    shown = SCHEDULE.with_namespace() if all_namespaces else SCHEDULE
-    names = NodeNames(server)
-    printing.show(
-        {"count": len(found), "schedules": found},
-        output,
-        columns=shown.columns,
-        rows=lambda value: [shown.row(one, names) for one in value["schedules"]],
-    )
+    object_kinds.print_list(server, SCHEDULE, namespace, all_namespaces, output)
 
 
 @schedule.command()

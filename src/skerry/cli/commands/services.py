@@ -6,7 +6,7 @@ Options and the request body are in `skerry.cli.service_options`, waiting and pr
 
 from __future__ import annotations
 
-from typing import IO, Any, Final
+from typing import IO, Any
 
 import click
 
@@ -17,6 +17,7 @@ from skerry.cli import (
     service_details,
     service_options,
     service_plans,
+    volume_details,
 )
 from skerry.cli import output as printing
 from skerry.cli import service_progress as progress
@@ -24,8 +25,6 @@ from skerry.cli.errors import ErrorCollector
 from skerry.cli.object_kinds import SERVICE, NodeNames
 from skerry.cli.options import AliasGroup, without_dashes
 from skerry.client.api import ApiClient, JsonObject
-
-_DEFAULT_NAMESPACE: Final = "default"
 
 _name = click.argument("name", metavar="SERVICE")
 _arguments = click.argument(
@@ -94,16 +93,7 @@ def create(
 @printing.option
 def list_services(server: ApiClient, namespace: str | None, all_namespaces: bool, output: str) -> None:
     """List services."""
-    where = object_kinds.EVERY_NAMESPACE if all_namespaces else namespace
-    found = object_kinds.everything(server, SERVICE, namespace=where)
-    shown = SERVICE.with_namespace() if all_namespaces else SERVICE
-    names = NodeNames(server)
-    printing.show(
-        {"count": len(found), "services": found},
-        output,
-        columns=shown.columns,
-        rows=lambda value: [shown.row(one, names) for one in value["services"]],
-    )
+    object_kinds.print_list(server, SERVICE, namespace, all_namespaces, output)
 
 
 @service.command()
@@ -170,8 +160,8 @@ def update(
 
 @service.command()
 @_name
-@click.option("--min", "least", metavar="N", type=click.IntRange(min=1), help="Minimum number of copies.")
-@click.option("--max", "most", metavar="N", type=click.IntRange(min=1), help="Maximum number of copies.")
+@click.option("--min", metavar="N", type=click.IntRange(min=1), help="Minimum number of copies.")
+@click.option("--max", metavar="N", type=click.IntRange(min=1), help="Maximum number of copies.")
 @click.option(
     "--cpu", "target_cpu", metavar="PERCENT", type=float, help="Target: CPU usage in percent of the limit."
 )
@@ -340,12 +330,43 @@ def resume(server: ApiClient, name: str, namespace: str | None, output: str) -> 
 
 
 @service.command()
-@click.argument("given", metavar="SERVICE...", nargs=-1, required=True)
-@progress.no_wait
+@_name
 @object_kinds.namespace
 @options.server
-def delete(server: ApiClient, given: tuple[str, ...], namespace: str | None, is_detached: bool) -> None:
-    """Delete services with their copies, and wait until they are gone. This cannot be undone."""
+@printing.option
+def wait(server: ApiClient, name: str, namespace: str | None, output: str) -> None:
+    """Wait until all copies are ready, of the current revision.
+
+    Use it after 'skerry apply', a new secret or config, or a command with --no-wait. The exit code is 1 if
+    the update fails.
+
+    \b
+      skerry apply -f web.yaml && skerry service wait web
+    """
+    _finish(server, object_kinds.find(server, SERVICE, name, namespace), False, output, "finished")
+
+
+@service.command()
+@click.argument("given", metavar="SERVICE...", nargs=-1, required=True)
+@progress.no_wait
+@click.option(
+    "--delete-volumes", is_flag=True, help="Also delete the volumes of its templates, with their data."
+)
+@object_kinds.namespace
+@options.server
+def delete(
+    server: ApiClient,
+    given: tuple[str, ...],
+    namespace: str | None,
+    is_detached: bool,
+    delete_volumes: bool,
+) -> None:
+    """Delete services with their copies, and wait until they are gone. This cannot be undone.
+
+    Volumes stay; with --delete-volumes those of the service's templates are deleted, too.
+    """
+    if delete_volumes and is_detached:
+        raise click.UsageError("--delete-volumes waits until the copies are gone; leave out --detach.")
     with ErrorCollector() as failures:
         going = []
         for name in given:
@@ -357,6 +378,8 @@ def delete(server: ApiClient, given: tuple[str, ...], namespace: str | None, is_
                 if not is_detached:
                     progress.wait_until_gone(server, one)
                 click.echo(f"{'deleting' if is_detached else 'deleted'} service {one['name']}")
+                if delete_volumes:
+                    volume_details.delete_of_service(server, one["name"], one["namespace"])
 
 
 def _changes(given: JsonObject, before: JsonObject) -> JsonObject:
@@ -375,7 +398,8 @@ def _changes(given: JsonObject, before: JsonObject) -> JsonObject:
 def _post(
     server: ApiClient, name: str, namespace: str | None, verb: str, body: JsonObject | None = None
 ) -> JsonObject:
-    return server.post("namespace", namespace or _DEFAULT_NAMESPACE, "service", name, verb, body=body)
+    within = ("namespace", namespace) if namespace else ()
+    return server.post(*within, "service", name, verb, body=body)
 
 
 def _finish(server: ApiClient, made: JsonObject, is_detached: bool, output: str, done: str) -> None:

@@ -17,12 +17,12 @@ from skerry.client.api import ApiClient, JsonReply
 @options.server
 @printing.option
 def status(server: ApiClient, output: str) -> None:
-    """Show whether the server is ready, when it started, and what is unavailable.
+    """Show whether the server is ready, when it started, what is unavailable, and who you are to it.
 
     Exit code 0: ready; 1: running but not ready; 3: unreachable.
     """
     about = server.get("about")
-    code, ready = server.ask("readyz")
+    code, ready = server.get_with_status("readyz")
     value = JsonReply(
         about,
         url=server.target.url,
@@ -43,6 +43,9 @@ def _rows(value: dict[str, Any]) -> list[Any]:
         ("store", value["store"]),
         ("pid", str(value["pid"])),
     ]
+    if role := value.get("role"):  # a server of an earlier version does not say
+        rows += [("caller", value["caller"]), ("role", role)]
+        rows.append(("namespaces", ", ".join(value.get("namespaces") or ["* (the whole cloud)"])))
     rows += [(f"check {name}", result) for name, result in value["checks"].items() if result != "ok"]
     rows += [("unavailable", sentence) for sentence in value["lacking"]]
     rows += [("warning", sentence) for sentence in value["warnings"]]

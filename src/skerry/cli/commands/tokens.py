@@ -30,24 +30,36 @@ def token() -> None:
     help="Lifetime: 15m, 2h, 7d. [default: unlimited; node: 1h]",
 )
 @click.option("--note", default="", help="Note.")
+@options.bound_namespaces
 @options.server
 @printing.option
-def create(server: ApiClient, role: str, ttl: float | None, note: str, output: str) -> None:
+def create(
+    server: ApiClient, role: str, ttl: float | None, note: str, namespaces: tuple[str, ...], output: str
+) -> None:
     """Create a token and print it.
 
     For the role node an invitation is printed: one line that lets one machine join once with 'skerry node
     --join'. --output json also has the token itself.
+
+    \b
+    A deployer that sees and touches only what is in the namespace shop:
+      skerry token create --role deployer --namespace shop
     """
     body: dict[str, Any] = {"role": role, "note": note}
     if ttl is not None:
         body["ttl_s"] = ttl
+    if namespaces:
+        body["namespaces"] = list(namespaces)
     made = server.post("token", body=body)
     if output == "json":
         printing.show(made, output, columns=(), rows=lambda _: [])
         return
     # A server of an earlier version knows of no invitations.
     click.echo(made.get("invitation") or made["token"])
-    click.echo(f"This is shown once. Role {made['role']}, expires {_until(made['expires_at'])}.", err=True)
+    bound = f", bound to {_bound_to(made)}" if made.get("namespaces") else ""
+    click.echo(
+        f"This is shown once. Role {made['role']}{bound}, expires {_until(made['expires_at'])}.", err=True
+    )
     if made.get("invitation"):
         _explain_invitation(made["invitation"])
 
@@ -76,9 +88,16 @@ def list_tokens(server: ApiClient, output: str) -> None:
     printing.show(
         server.get("token"),
         output,
-        columns=("id", "role", "created", "expires", "note"),
+        columns=("id", "role", "namespaces", "created", "expires", "note"),
         rows=lambda value: [
-            (t["id"], t["role"], printing.ago(t["created_at"]), _until(t["expires_at"]), t["note"])
+            (
+                t["id"],
+                t["role"],
+                _bound_to(t),
+                printing.ago(t["created_at"]),
+                _until(t["expires_at"]),
+                t["note"],
+            )
             for t in value["tokens"]
         ],
     )
@@ -95,3 +114,7 @@ def revoke(server: ApiClient, token_id: str) -> None:
 
 def _until(expires_at: float | None) -> str:
     return "never" if expires_at is None else printing.ago(expires_at)
+
+
+def _bound_to(token: dict[str, Any]) -> str:
+    return ",".join(token.get("namespaces") or ["*"])

@@ -1,9 +1,9 @@
-"""Who takes calls of functions in this cloud: nodes that said so, and servers, which only pass calls on.
+"""The members of this cloud: nodes that take calls of functions, and servers, which forward calls.
 
-A node's word is in its record (`skerry.control.nodes.registry`), a server's is `member/<id>` under a lease.
-Members stay members while nothing is heard of them: their neighbours may still reach them, and what they keep
-for callers is theirs. `skerry.control.sessions.node_session` tells nodes; whether a member can be reached is
-found out by those who call it.
+A node is a member by its record (`skerry.control.nodes.registry`), a server by `member/<id>` under a lease. A
+member that is not live stays a member: others may still reach it, and it keeps results for callers.
+`skerry.control.sessions.node_session` sends the members to nodes; callers find out whether a member can be
+reached.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from skerry.store.tables.leases import LeasedKey
 from skerry.store.tables.table import Table, json_of
 
 PREFIX: Final = "member/"
-_PAUSE_S: Final = 0.2  # changes within this are told together
+_PAUSE_S: Final = 0.2  # changes within this time are sent together
 
 
 class MemberDirectory:
@@ -44,11 +44,11 @@ class MemberDirectory:
         self._listeners.add(changed)
 
     async def ready(self) -> None:
-        """Wait until all are known who were members before this server was there."""
+        """Wait until all members are known that were there before this server started."""
         await self._is_ready.wait()
 
     async def run(self) -> None:
-        """Follow who is there, for ever."""
+        """Follow the members, for ever."""
         async with asyncio.TaskGroup() as group:
             group.create_task(self._servers.run())
             await self._nodes.ready()
@@ -61,15 +61,15 @@ class MemberDirectory:
                 await asyncio.sleep(self._pause_s)
 
     async def register(self, own: ContinuumMember, *, lease_s: int) -> None:
-        """Have this process, which is no node, be a member: for ever, and `lease_s` longer, since what it
-        keeps for callers may be there again."""
+        """Register this process, which is no node, as a member: for ever, and `lease_s` longer, because it
+        may start again with the results that it keeps for callers."""
         key = PREFIX + own.node
         await LeasedKey(self._store, key, json_codec.encode(own), lease_s=lease_s, leaves=False).run()
 
     def _refresh(self) -> None:
         members = {member.node: member for member in self._servers.values()}
         members |= {node.id: node.member for node in self._nodes.list() if node.member is not None}
-        everybody = tuple(members[node] for node in sorted(members))
-        if everybody != self.all:
-            self.all = everybody
+        members_now = tuple(members[node] for node in sorted(members))
+        if members_now != self.all:
+            self.all = members_now
             self._listeners.notify()

@@ -1,9 +1,9 @@
-"""Which servers of the cloud are there, and where nodes dial them.
+"""The live servers of the cloud, and their addresses for nodes.
 
-Every server keeps `server/<name>` in the store, with the address of its gRPC listener, under a lease of its
-own: one that stops takes its key away, and a dead one's goes by itself. All of them watch the keys, so that
-`skerry.control.sessions.node_session` can tell nodes where else to go. Whether an address can be reached is
-not tried here: that depends on who dials.
+Every server has the key `server/<name>` in the store, with the address of its gRPC listener, under a lease of
+its own: a server that stops deletes its key, and the key of a dead one expires. All servers watch the keys,
+so that `skerry.control.sessions.node_session` can send nodes the addresses of the others. Whether an address
+is reachable is not checked: that depends on the node.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ class _ServerRecord(msgspec.Struct, frozen=True):
 
 
 class ServerDirectory:
-    """All of them, and our own key; `name` is where people reach us, `address` (HOST:PORT) where nodes do."""
+    """All live servers, and our own key; `name` is our URL, `address` (HOST:PORT) is for nodes."""
 
     def __init__(self, store: Store, *, name: str, address: str, lease_s: int) -> None:
         self.address = address
@@ -40,16 +40,16 @@ class ServerDirectory:
 
     @property
     def addresses(self) -> tuple[str, ...]:
-        """Where nodes dial the servers that are there now."""
+        """The addresses for nodes of all live servers."""
         return tuple(dict.fromkeys(server.grpc for server in self._table.values()))
 
     @property
     def names(self) -> tuple[str, ...]:
-        """Where people reach the servers that are there now: URLs."""
+        """The URLs of all live servers."""
         return tuple(name for name, _ in self._table.items())
 
     def address_of(self, name: str) -> str | None:
-        """Where to dial the server of this name; None if it is not there."""
+        """The address for nodes of the server of this name; None if it is not live."""
         server = self._table.value(name)
         return None if server is None else server.grpc
 
@@ -58,7 +58,7 @@ class ServerDirectory:
         self._listeners.add(changed)
 
     async def run(self) -> None:
-        """Be among them, and follow who else is. For ever."""
+        """Keep our own key, and follow the others, for ever."""
         async with asyncio.TaskGroup() as group:
             group.create_task(self._table.run())
             group.create_task(self._presence.run())

@@ -1,24 +1,28 @@
-"""The durable event log: written with the change it tells of, read as a stream that can be resumed.
+"""The durable event log: an event is written with its change, and read as a stream that can be resumed.
 
-An event is an entry `event/<id>` of the store, put by whoever makes the change, in the same transaction. Its
-place in the stream is that transaction's revision: `812`, or `812.0`, `812.1` if there were several, in key
-order. Because events are entries, the stream can be resumed from long before the store's own history. The
-oldest are trimmed; a mark tells how far, so that a reader who is too late is told and never skips in silence.
+An event is an entry `event/<id>` of the store, put in the transaction of the change. Its position in the
+stream is that transaction's revision: `812`, or `812.0`, `812.1` if there were several, in key order. Because
+events are entries, the stream can be resumed from long before the store's own history. The oldest are
+trimmed; a mark in the store has the position, so that a reader that is too late gets an error and never skips
+events. A reader that is bound to namespaces gets the events of those, and nothing of the others: ids are
+encrypted (`positions`), and errors have no numbers.
 """
 
 from __future__ import annotations
 
-from collections.abc import AsyncGenerator, AsyncIterator, Callable, Iterable
-from contextlib import AbstractAsyncContextManager, aclosing, asynccontextmanager
+from collections.abc import AsyncGenerator, AsyncIterator, Callable, Iterable, Iterator
+from contextlib import AbstractAsyncContextManager, aclosing, asynccontextmanager, contextmanager
 from itertools import groupby, islice
 
 import msgspec
 import structlog
 
+from skerry.control.events.positions import PositionCipher
 from skerry.kit import json_codec, ulid
 from skerry.kit.clock import Clock
 from skerry.model import errors
 from skerry.model.events import Event
+from skerry.model.namespace_scope import WHOLE_CLOUD, NamespaceScope
 from skerry.model.settings import EventSettings
 from skerry.store.protocol import ABSENT, MAX_OPS, Batch, Delete, Entry, Expect, Put, Store
 
@@ -31,7 +35,7 @@ _SLACK = 64
 
 
 class StoredEvent(msgspec.Struct, frozen=True):
-    """An event with its place in the stream; `id` resumes after it."""
+    """An event with its position in the stream; `id` resumes after it."""
 
     id: str
     event: Event
@@ -47,8 +51,12 @@ class _StreamPosition(msgspec.Struct, frozen=True):
 class EventLog:
     """Writes, streams and trims events."""
 
-    def __init__(self, store: Store, clock: Clock, settings: EventSettings) -> None:
+    def __init__(
+        self, store: Store, clock: Clock, settings: EventSettings, *, secret: bytes = bytes(32)
+    ) -> None:
+        """`secret` encrypts positions for bound readers; it is the same at all servers of a cloud."""
         self._store = store
+        self._positions = PositionCipher(secret)
         self._clock = clock
         self._keep = settings.keep
         self._last_id = ""
@@ -56,10 +64,10 @@ class EventLog:
     def put(
         self, kind: str, subject: str, *, actor: str, reason: str = "", request_id: str = "", **data: str
     ) -> Put:
-        """The operation that writes the event, for the transaction of the change it tells of."""
+        """The operation that writes the event, for the transaction of its change."""
         now = self._clock.now()
         event = Event(kind, subject, now, actor, reason, data, request_id)
-        # Events of one transaction are told in the order of their keys, which is to be that of their making.
+        # Events of one transaction are ordered by their keys, which must be the order of their creation.
         self._last_id = ulid.new_id_after(self._last_id, now)
         return Put(PREFIX + self._last_id, json_codec.encode(event))
 
@@ -68,55 +76,79 @@ class EventLog:
         await self._store.commit([self.put(kind, subject, actor=actor, reason=reason, **data)])
 
     def stream(
-        self, after: str | None, kinds: frozenset[str] = frozenset()
+        self,
+        after: str | None,
+        kinds: frozenset[str] = frozenset(),
+        scope: NamespaceScope = WHOLE_CLOUD,
+        *,
+        reader: NamespaceScope = WHOLE_CLOUD,
     ) -> AbstractAsyncContextManager[AsyncIterator[StoredEvent]]:
         """Events after the one with id `after`, then as they happen.
 
-        None starts now, `0` with the oldest kept. `kinds` holds nouns (`token`) or whole kinds
-        (`token.created`); empty lets all through. Entering raises `Invalid` for what is no id and `Compacted`
-        if events after it are gone; iterating raises `Compacted` for a reader that is too slow.
+        None starts now, `0` with the oldest that is stored. `kinds` holds nouns (`token`) or whole kinds
+        (`token.created`); empty: all. Those of `scope`, as `reader` may know of them. Entering raises
+        `Invalid` for an invalid id and `Compacted` if events after it are trimmed; iterating raises
+        `Compacted` for a reader that is too slow.
         """
-        return self._stream(None if after is None else _parse_id(after), kinds)
+        position = None if after is None else _parse_id(self._positions.read(after, reader))
+        return self._stream(position, _EventFilter(kinds, scope), reader)
 
-    async def list_after(self, after: str, kinds: frozenset[str] = frozenset()) -> list[StoredEvent]:
-        """Events after the one with id `after` that are kept now; raises as `stream` does."""
-        kept, _ = await self._read(_parse_id(after))
-        return [stored for stored in kept if _matches(stored.event.kind, kinds)]
+    async def list_after(
+        self,
+        after: str,
+        kinds: frozenset[str] = frozenset(),
+        scope: NamespaceScope = WHOLE_CLOUD,
+        *,
+        reader: NamespaceScope = WHOLE_CLOUD,
+    ) -> list[StoredEvent]:
+        """Stored events after the one with id `after`; arguments and errors are those of `stream`."""
+        wanted = _EventFilter(kinds, scope)
+        with _without_numbers(reader):
+            kept, _ = await self._read(_parse_id(self._positions.read(after, reader)))
+        return [self._shown(stored, reader) for stored in kept if wanted.matches(stored.event)]
 
-    async def of(self, subject: str) -> list[StoredEvent]:
-        """Events of one subject that are kept now."""
+    async def of(self, subject: str, *, reader: NamespaceScope = WHOLE_CLOUD) -> list[StoredEvent]:
+        """Stored events of one subject, as `reader` may know of them."""
         page = await self._store.range(PREFIX)
         mark = json_codec.encode(subject)
-        # Where the bytes do not hold the subject, the event is not of it, and need not be read to know that.
+        # An event whose bytes do not contain the subject need not be decoded.
         events = _decode(page.entries, lambda entry: mark in entry.value)
-        return [one for one in events if one.event.subject == subject]
+        return [
+            self._shown(one, reader)
+            for one in events
+            if one.event.subject == subject and reader.admits(one.event.namespace)
+        ]
 
     @asynccontextmanager
     async def _stream(
-        self, after: _StreamPosition | None, kinds: frozenset[str]
+        self, after: _StreamPosition | None, wanted: _EventFilter, reader: NamespaceScope
     ) -> AsyncIterator[AsyncIterator[StoredEvent]]:
-        if after is None:
-            kept: list[StoredEvent] = []
-            revision = await self._store.revision()
-        else:
-            kept, revision = await self._read(after)
-        async with (
-            self._store.watch(PREFIX, since=revision) as batches,
-            aclosing(_follow(kept, batches, kinds)) as events,
-        ):
-            yield events
+        with _without_numbers(reader):
+            if after is None:
+                kept: list[StoredEvent] = []
+                revision = await self._store.revision()
+            else:
+                kept, revision = await self._read(after)
+            async with (
+                self._store.watch(PREFIX, since=revision) as batches,
+                aclosing(_follow(kept, batches, wanted)) as events,
+            ):
+                yield events if not reader.is_bound else (self._shown(one, reader) async for one in events)
+
+    def _shown(self, stored: StoredEvent, reader: NamespaceScope) -> StoredEvent:
+        return StoredEvent(self._positions.shown(stored.id, reader), stored.event)
 
     async def _read(self, after: _StreamPosition) -> tuple[list[StoredEvent], int]:
-        """What is kept after this place, and the revision of that moment."""
+        """Stored events after this position, and the revision of the read."""
         page = await self._store.range(PREFIX)
         # The mark is read after the events: a trim in between makes this refuse too much, not too little.
-        _check_kept(after, newest=page.revision, trimmed=await self._trimmed_to())
-        # Whole revisions are told or left out, because an event's id depends on those beside it.
+        _check_stored(after, newest=page.revision, trimmed=await self._trimmed_to())
+        # Revisions are read whole or not at all, because an event's id depends on the others of its revision.
         recent = [entry for entry in page.entries if entry.revision >= after.revision]
         return list(_after(after, _decode(recent))), page.revision
 
     async def run(self) -> None:
-        """Keep the log at its length, for ever; a little over it is let be."""
+        """Trim the log to its length, for ever; it may be a little longer."""
         while True:
             try:
                 await self._trim_while_following()
@@ -158,35 +190,55 @@ class EventLog:
         return _revision_in(await self._store.get(_TRIMMED))
 
 
+class _EventFilter(msgspec.Struct, frozen=True):
+    """Which events a reader asked for: by noun or whole kind, and by namespace."""
+
+    kinds: frozenset[str]
+    scope: NamespaceScope
+
+    def matches(self, event: Event) -> bool:
+        kinds = self.kinds
+        is_of_kind = not kinds or event.kind in kinds or event.kind.partition(".")[0] in kinds
+        return is_of_kind and self.scope.admits(event.namespace)
+
+
 async def _follow(
-    kept: list[StoredEvent], batches: AsyncIterator[Batch], kinds: frozenset[str]
+    kept: list[StoredEvent], batches: AsyncIterator[Batch], wanted: _EventFilter
 ) -> AsyncGenerator[StoredEvent]:
     for stored in kept:
-        if _matches(stored.event.kind, kinds):
+        if wanted.matches(stored.event):
             yield stored
     async for batch in batches:
         for stored in _decode(change.entry for change in batch.changes if change.entry is not None):
-            if _matches(stored.event.kind, kinds):
+            if wanted.matches(stored.event):
                 yield stored
 
 
-def _matches(kind: str, kinds: frozenset[str]) -> bool:
-    return not kinds or kind in kinds or kind.partition(".")[0] in kinds
+@contextmanager
+def _without_numbers(reader: NamespaceScope) -> Iterator[None]:
+    """The errors of a bound reader have no positions of the whole cloud."""
+    try:
+        yield
+    except errors.Compacted:
+        if not reader.is_bound:
+            raise
+        raise errors.Compacted(
+            "some events after this one may no longer be stored; read again from `0`, the oldest"
+        ) from None
 
 
 def _order(entry: Entry) -> tuple[int, str]:
     return entry.revision, entry.key
 
 
-def _decode(
-    entries: Iterable[Entry], is_wanted: Callable[[Entry], bool] = lambda _: True
-) -> list[StoredEvent]:
-    """Entries in the order of the stream, each with its id; those left out count for the ids of others."""
+def _decode(entries: Iterable[Entry], matches: Callable[[Entry], bool] = lambda _: True) -> list[StoredEvent]:
+    """Entries in the order of the stream, each with its id; events that are left out count for the ids of the
+    others."""
     events = []
     for revision, together in groupby(sorted(entries, key=_order), key=lambda entry: entry.revision):
         group = list(together)
         for index, entry in enumerate(group):
-            if not is_wanted(entry):
+            if not matches(entry):
                 continue
             name = f"{revision}" if len(group) == 1 else f"{revision}.{index}"
             events.append(StoredEvent(name, json_codec.decode(entry.value, Event)))
@@ -213,18 +265,18 @@ def _after(position: _StreamPosition, events: Iterable[StoredEvent]) -> Iterable
             yield one
 
 
-def _check_kept(after: _StreamPosition, *, newest: int, trimmed: int) -> None:
-    """Raise `Compacted` if an event after this place is gone, or may be."""
+def _check_stored(after: _StreamPosition, *, newest: int, trimmed: int) -> None:
+    """Raise `Compacted` if an event after this position is trimmed, or may be."""
     if after == _StreamPosition(0, None):
         return
     if after.revision > newest:
         raise errors.Compacted(
             f"event {after.revision} is not of this log, which ends at {newest}; read anew from `0`"
         )
-    # Of the newest trimmed revision itself, only a reader who has had all of it has missed nothing.
+    # Of the newest trimmed revision, only a reader that had all of it has missed nothing.
     if after.revision < trimmed or (after.revision == trimmed and after.index is not None):
         raise errors.Compacted(
-            f"events up to {trimmed} are no longer kept; read anew from `0`, which gives all that are"
+            f"events up to {trimmed} are no longer stored; read again from `0`, the oldest"
         )
 
 

@@ -1,9 +1,8 @@
-"""Who may speak to this cloud: tokens, certificates, and how a machine becomes a node.
+"""Authentication: tokens, certificates, and how a machine becomes a node.
 
-Answers the gate's question (who is this?) from memory, and does what changes the answer in transactions of
-the store, each with the event that tells of it. What a caller may then do is decided in
-`skerry.transport.access.rules`. Private keys of others are never seen here: a holder makes its own and sends
-a signing request.
+Finds the caller of a token or certificate from memory, and writes changes in transactions of the store, each
+with its event. `skerry.transport.access.rules` decides what a caller may do. Private keys of others never
+come here: a holder creates its own and sends a signing request.
 """
 
 from __future__ import annotations
@@ -32,7 +31,10 @@ from skerry.model.callers import (
     RevokedCertificate,
     Role,
     Token,
+    certificate_role,
+    check_may_bind,
 )
+from skerry.model.namespace_scope import check_bound_namespaces
 from skerry.model.settings import IdentitySettings
 from skerry.store.protocol import ABSENT, MAX_OPS, Delete, Expect, Op, Put, Store
 from skerry.store.tables.table import Record
@@ -41,11 +43,13 @@ log = structlog.get_logger(__name__)
 
 AUTHORITY_KEY = "identity/ca"
 _SWEEP_EVERY_S = 600.0
+_MIN_CLIENT_S = 60.0
+_MAX_CLIENT_S = 366 * 86400.0
 _NAME = re.compile(r"[A-Za-z0-9]([A-Za-z0-9._-]{0,61}[A-Za-z0-9])?")
 
 
 class EnrollmentResult(msgspec.Struct, frozen=True):
-    """What a machine gets for its token: its node id and a certificate that says so."""
+    """The result of a join: the node id, and a certificate for it."""
 
     node: str
     certificate_pem: bytes
@@ -53,7 +57,7 @@ class EnrollmentResult(msgspec.Struct, frozen=True):
 
 
 class _EnrolledNode(msgspec.Struct, frozen=True):
-    """Which node a machine that joins is to be: a new one, or the one that it was, with that record."""
+    """The node of a machine that joins: a new one, or the one that it was, with its record."""
 
     node: str
     certificate: Record[Certificate] | None = None  # that it had
@@ -79,16 +83,16 @@ class Authenticator:
         self._certificates = CertificateRegistry(store, events, clock, authority)
 
     async def run(self) -> None:
-        """Follow the store and forget what has expired, for ever."""
+        """Follow the store and remove what has expired, for ever."""
         async with asyncio.TaskGroup() as group:
             group.create_task(self._tokens.table.run())
             group.create_task(self._certificates.table.run())
-            group.create_task(self._certificates.record_shown())
+            group.create_task(self._certificates.record_used())
             group.create_task(self._sweep_for_ever())
 
     async def ready(self) -> None:
-        """Wait until callers can be told apart; `FailedPrecondition` if the store belongs to another CA than
-        ours.
+        """Wait until callers can be authenticated; `FailedPrecondition` if the store belongs to another CA
+        than ours.
 
         Needs `run` beside it.
         """
@@ -97,18 +101,18 @@ class Authenticator:
         await self._certificates.table.ready()
 
     def caller_from_token(self, text: str) -> Caller:
-        """Who sends this token; `Unauthenticated` says why it is nobody."""
+        """The caller of this token; `Unauthenticated` if it is not valid."""
         return self._tokens.caller(text)
 
     def caller_from_certificate(self, der: bytes) -> Caller:
-        """Who holds this certificate; `Unauthenticated` says why it is nobody."""
+        """The caller of this certificate; `Unauthenticated` if it is not valid."""
         return self._certificates.caller(der)
 
     async def create_token(
-        self, role: Role, *, ttl_s: float | None, note: str, actor: str
+        self, role: Role, *, ttl_s: float | None, note: str, actor: str, namespaces: Sequence[str] = ()
     ) -> tuple[Token, str]:
-        """A new token, and its text, which is shown once."""
-        return await self._tokens.create(role, ttl_s=ttl_s, note=note, actor=actor)
+        """A new token, and its text, which is shown once; bound to `namespaces` if there are any."""
+        return await self._tokens.create(role, ttl_s=ttl_s, note=note, actor=actor, namespaces=namespaces)
 
     def tokens(self) -> list[Token]:
         return self._tokens.all()
@@ -135,10 +139,10 @@ class Authenticator:
         """Certificates that were revoked and have not expired."""
         return self._certificates.revoked()
 
-    async def learn_revoked(self, revoked: Sequence[RevokedCertificate], *, actor: str) -> None:
-        """Refuse these too from now on, as far as a server of this cloud has revoked them: the store may be
-        older than that. `actor` is who remembered."""
-        await self._certificates.learn_revoked(revoked, actor=actor)
+    async def import_revoked(self, revoked: Sequence[RevokedCertificate], *, actor: str) -> None:
+        """Refuse these too from now on, if a server of this cloud has revoked them: the store may have been
+        restored from before that. `actor` is the node that knew them."""
+        await self._certificates.import_revoked(revoked, actor=actor)
 
     def listen(self, changed: Callable[[], None]) -> None:
         """Call `changed` when certificates no longer count."""
@@ -153,8 +157,8 @@ class Authenticator:
     ) -> EnrollmentResult:
         """Make the sender a node, once per token.
 
-        A sender that lost the answer asks again with the same key and gets a certificate for the same
-        node. One that was a node before shows `previous_pem`, its certificate for the same key, and is
+        A sender that lost the response repeats the request with the same key and gets a certificate for the
+        same node. One that was a node before sends `previous_pem`, its certificate for the same key, and is
         that node again; `Unprocessable`, and the token not used, if that was revoked.
         """
         shown = tokens.parse(token_text)
@@ -170,7 +174,7 @@ class Authenticator:
             assert record is not None, "a token without a record is refused"
             try:
                 if token.used_at is None:
-                    returning = await self._returning(previous_pem, request)
+                    returning = await self._previous_node(previous_pem, request)
                     return await self._join_first(record, request, name, returning)
                 return await self._join_again(token, request)
             except errors.Conflict:
@@ -215,8 +219,59 @@ class Authenticator:
         log.info("certificate.issued", serial=issued.serial, role=role, name=name)
         return issued
 
+    async def issue_client(
+        self,
+        csr_pem: bytes,
+        *,
+        name: str,
+        role: Role,
+        actor: str,
+        ttl_s: float | None = None,
+        namespaces: Sequence[str] = (),
+    ) -> tuple[Certificate, bytes]:
+        """A certificate for a client of gRPC or HTTPS, on record, and its PEM; bound to `namespaces` if there
+        are any. Raises `Invalid`."""
+        bound = check_bound_namespaces(namespaces)
+        if bound is not None:
+            check_may_bind(role)
+        if role is Role.NODE:
+            raise errors.Invalid(
+                "a node gets its certificate by joining: `skerry token create --role node`", field="role"
+            )
+        lifetime_s = self._settings.server_certificate_s if ttl_s is None else ttl_s
+        if not _MIN_CLIENT_S <= lifetime_s <= _MAX_CLIENT_S:
+            raise errors.Invalid(
+                f"the life of a client's certificate is {_MIN_CLIENT_S:.0f} s to "
+                f"{_MAX_CLIENT_S / 86400:.0f} days",
+                field="ttl_s",
+            )
+        issued = self._authority.issue(
+            _checked(csr_pem),
+            name=_checked_name(name, "client"),
+            role=certificate_role(role, bound),
+            lifetime_s=lifetime_s,
+            units=bound or (),
+        )
+        event = self._events.put(
+            "certificate.issued",
+            f"certificate/{issued.serial}",
+            actor=actor,
+            role=role,
+            name=name,
+            **({} if bound is None else {"bound_to": " ".join(bound)}),
+        )
+        record = msgspec.structs.replace(
+            certificates.record_of(issued, name=name, node="", namespaces=bound), role=role
+        )
+        table = self._certificates.table
+        await table.wait_for_change(
+            await table.commit([table.put(issued.serial, record), event], [table.expect(issued.serial, None)])
+        )
+        log.info("certificate.issued", serial=issued.serial, role=role, name=name, actor=actor)
+        return record, issued.pem
+
     async def sweep(self) -> None:
-        """Forget tokens and certificates that expired long enough ago."""
+        """Remove tokens and certificates that expired long enough ago."""
         overdue = [*self._tokens.overdue(), *self._certificates.overdue()]
         for start in range(0, len(overdue), MAX_OPS):
             await self._store.commit([Delete(key) for key in overdue[start : start + MAX_OPS]])
@@ -246,18 +301,18 @@ class Authenticator:
                     "already runs on this store, or use another store"
                 ) from None
 
-    async def _returning(self, previous_pem: bytes, request: pki.SigningRequest) -> _EnrolledNode:
-        """Which node the sender was before: by a certificate of ours for its key, which may have expired
-        or be on no record of this store; neither it nor another of that node was revoked. The request proves
-        the key, the token admits it."""
-        nobody = _EnrolledNode(ulid.new_id(self._clock.now()))
+    async def _previous_node(self, previous_pem: bytes, request: pki.SigningRequest) -> _EnrolledNode:
+        """The node that the sender was before: by a certificate of ours for its key, which may have expired
+        or have no record in this store, if no certificate of that node was revoked. The request proves the
+        key, the token admits it."""
+        unknown = _EnrolledNode(ulid.new_id(self._clock.now()))
         try:
             previous = pki.read_certificate(previous_pem)
         except pki.InvalidCertificate:
-            return nobody
+            return unknown
         is_ours = pki.is_issued_by(previous_pem, self._authority.certificate_pem)
         if not is_ours or previous.role != Role.NODE or previous.key != request.digest:
-            return nobody
+            return unknown
         record = await self._certificates.table.read(previous.serial)
         is_revoked = record is not None and record.value.revoked_at is not None
         if is_revoked or self._certificates.is_revoked_node(previous.name):
@@ -320,8 +375,8 @@ class Authenticator:
         ops: Sequence[Op] = (),
         expect: Sequence[Expect] = (),
     ) -> int:
-        """Put a new certificate on record, and that it follows another: writing to that makes revocations
-        notice. Returns when our own reads know it, since it may be shown at once."""
+        """Record a new certificate, and that it follows another: writing to that record makes a concurrent
+        revocation fail. Returns when our own reads have it, because it may be used at once."""
         table = self._certificates.table
         ops = [table.put(following.serial, following), *ops]
         expect = [table.expect(following.serial, None), *expect]
@@ -340,7 +395,7 @@ class Authenticator:
             )
 
     def _issue_to(self, node: str, request: pki.SigningRequest) -> pki.IssuedCertificate:
-        # A node also serves: the runtime on its own socket, under the one name that Aurae's clients ask for.
+        # A node also serves: the runtime on its own socket, under the one name that Aurae's clients verify.
         return self._authority.issue(
             request,
             name=node,
@@ -359,10 +414,10 @@ def _checked(csr_pem: bytes) -> pki.SigningRequest:
         raise errors.Invalid(str(error), field="csr") from error
 
 
-def _checked_name(name: str) -> str:
+def _checked_name(name: str, noun: str = "node") -> str:
     if not _NAME.fullmatch(name):
         raise errors.Invalid(
-            "a node's name is 1 to 63 letters, digits, dots, dashes or underscores, "
+            f"a {noun}'s name is 1 to 63 letters, digits, dots, dashes or underscores, "
             "with a letter or digit at both ends",
             field="name",
         )

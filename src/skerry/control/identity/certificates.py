@@ -1,9 +1,9 @@
-"""The records of all certificates that the CA gave out: who holds one, and whether it still counts.
+"""The records of all certificates that the CA issued: their holders, and whether they are valid.
 
-Part of `skerry.control.identity.authenticator`. A certificate counts while it is on record and not revoked.
-That of a node counts without a record, too: the store may have been restored from a backup of before it was
-issued. Such a one is put on record when it is shown. A node of which one was revoked is revoked for good,
-with all that it holds, on record or not; so those records stay. Keys and signatures are `skerry.kit.pki`'s.
+Part of `skerry.control.identity.authenticator`. A certificate is valid while it has a record and is not
+revoked. That of a node is valid without a record, too: the store may have been restored from a backup from
+before it was issued. It is recorded when it is used. If one certificate of a node is revoked, the node is,
+with all its certificates, recorded or not; so those records stay. `skerry.kit.pki` has keys and signatures.
 """
 
 from __future__ import annotations
@@ -21,14 +21,25 @@ from skerry.kit import pki
 from skerry.kit.callbacks import CallbackList
 from skerry.kit.clock import Clock, iso
 from skerry.model import errors
-from skerry.model.callers import SERVER, AuthMethod, Caller, Certificate, RevokedCertificate, Role, is_past
+from skerry.model.callers import (
+    LOCAL_ADMIN,
+    SERVER,
+    AuthMethod,
+    Caller,
+    Certificate,
+    RevokedCertificate,
+    Role,
+    is_past,
+    read_certificate_role,
+)
+from skerry.model.ids import Namespace
 from skerry.store.protocol import Store
 from skerry.store.tables.table import Record, RecordChange, Table, json_of
 
 log = structlog.get_logger(__name__)
 
 PREFIX = "identity/certificates/"
-# Holders renew long before the end; more live certificates than this on one node is a loop gone wrong. It
+# Holders renew long before the end; more live certificates than this on one node is a faulty loop. It
 # also keeps a revocation, which takes all of a node's certificates, within one transaction of the store.
 MAX_LIVE_PER_NODE = 32
 _RETRY_S = 1.0
@@ -45,12 +56,13 @@ class CertificateRegistry:
         self.table = Table(store, PREFIX, json_of(Certificate))
         self.table.subscribe(self._records_changed)
         self._listeners: CallbackList[[Sequence[RevokedCertificate]]] = CallbackList()
-        # Checking a signature costs ten times all the rest, and a client shows the same one on every request.
+        # Verifying a signature costs ten times all the rest, and a client sends the same certificate with
+        # every request.
         self._proof_key = authority.derive(b"skerry revocations")
         self._read = lru_cache(maxsize=1024)(authority.read)
-        self._unrecorded: dict[str, pki.IssuedCertificate] = {}  # of nodes, shown and not on record yet
+        self._unrecorded: dict[str, pki.IssuedCertificate] = {}  # of nodes, used and not recorded yet
         self._revoked_nodes: dict[str, float] = {}  # and when
-        self._is_shown = asyncio.Event()
+        self._is_used = asyncio.Event()
 
     def caller(self, der: bytes) -> Caller:
         try:
@@ -59,19 +71,21 @@ class CertificateRegistry:
             raise errors.Unauthenticated(f"{error}; use one of this cloud's CA") from None
         now = self._clock.now()
         if now >= shown.not_after:
-            raise _expired(shown.not_after)  # its record may be gone already; this is the better reason
+            raise _expired(
+                shown.not_after
+            )  # its record may have been removed already; this is the better reason
         record = self.table.value(shown.serial)
         if record is None and shown.role == Role.NODE:
             record = record_of(shown, name=shown.name, node=shown.name)
             self._unrecorded.setdefault(shown.serial, shown)
-            self._is_shown.set()
+            self._is_used.set()
         record = verify_certificate(record and self._with_node(record), now)
         if shown.role == SERVER:
             raise errors.Unauthenticated(
                 "this is a server's certificate; it does not make its holder a client"
             )
         try:
-            role = Role(shown.role)
+            role, namespaces = read_certificate_role(shown.role, shown.units)
         except ValueError:
             raise errors.Unauthenticated(
                 f"this certificate is for the role {shown.role[:40]!r}, which is unknown here"
@@ -85,7 +99,11 @@ class CertificateRegistry:
                 serial=record.serial,
             )
         return Caller(
-            origin=AuthMethod.CERTIFICATE, name=f"certificate:{shown.name}", role=role, serial=record.serial
+            origin=AuthMethod.CERTIFICATE,
+            name=f"certificate:{shown.name}",
+            role=role,
+            serial=record.serial,
+            namespaces=namespaces,
         )
 
     def all(self) -> list[Certificate]:
@@ -93,7 +111,7 @@ class CertificateRegistry:
         return [record for record in self.table.values() if not is_past(record.not_after, now)]
 
     def counts(self, serial: str) -> bool:
-        """Whether there is a record of it and it is not revoked."""
+        """Whether it has a record and is not revoked."""
         record = self.table.value(serial)
         return record is not None and record.revoked_at is None
 
@@ -105,7 +123,8 @@ class CertificateRegistry:
         return node in self._revoked_nodes
 
     async def record(self, serial: str) -> bool:
-        """Put a node's certificate on record that was shown without one; False if none of that serial was."""
+        """Record a node's certificate that was used without a record; False if there is none of that
+        serial."""
         shown = self._unrecorded.get(serial)
         if shown is None:
             return False
@@ -124,18 +143,18 @@ class CertificateRegistry:
         self._unrecorded.pop(serial, None)
         return True
 
-    async def record_shown(self) -> None:
-        """Put certificates on record that are shown without, for ever."""
+    async def record_used(self) -> None:
+        """Record certificates that are used without a record, for ever."""
         while True:
-            await self._is_shown.wait()
-            self._is_shown.clear()
+            await self._is_used.wait()
+            self._is_used.clear()
             try:
                 for serial in list(self._unrecorded):
                     await self.record(serial)
             except errors.Unavailable as error:
                 log.warning("certificate.not_recorded", error=error.message)
                 await asyncio.sleep(_RETRY_S)
-                self._is_shown.set()
+                self._is_used.set()
 
     def revoked(self) -> list[RevokedCertificate]:
         """Those that were revoked and have not expired."""
@@ -147,8 +166,8 @@ class CertificateRegistry:
         ]
 
     def listen(self, revoked: Callable[[Sequence[RevokedCertificate]], None]) -> None:
-        """Call `revoked` when certificates no longer count, in the step in which that is known here: with
-        those that were revoked, and not with those whose records are gone."""
+        """Call `revoked` with certificates that were revoked, at once when that is known here; not with those
+        whose records were removed."""
         self._listeners.add(revoked)
 
     def live_of(self, node: str) -> dict[str, Record[Certificate]]:
@@ -212,8 +231,8 @@ class CertificateRegistry:
         if revoked or len(records) < len(changes):
             self._listeners.notify([self._revocation(record) for record in revoked])
 
-    async def learn_revoked(self, revoked: Sequence[RevokedCertificate], *, actor: str) -> None:
-        """Refuse those of `revoked` that one of our servers has revoked, and that the store forgot."""
+    async def import_revoked(self, revoked: Sequence[RevokedCertificate], *, actor: str) -> None:
+        """Refuse those of `revoked` that one of our servers has revoked, and that the store does not know."""
         now = self._clock.now()
         for one in revoked:
             if self.is_revoked(one.serial) or is_past(one.not_after, now):
@@ -221,9 +240,9 @@ class CertificateRegistry:
             if not hmac.compare_digest(one.proof, self._proof(one.serial, one.not_after)):
                 log.warning("certificate.unproven", serial=one.serial, actor=actor)
                 continue
-            await self._learn(one, now, actor)
+            await self._import(one, now, actor)
 
-    async def _learn(self, one: RevokedCertificate, now: float, actor: str) -> None:
+    async def _import(self, one: RevokedCertificate, now: float, actor: str) -> None:
         while True:
             stored = await self.table.read(one.serial)
             unknown = Certificate(one.serial, "", "", "", not_before=0.0, not_after=one.not_after)
@@ -255,8 +274,7 @@ class CertificateRegistry:
         return hmac.digest(self._proof_key, f"{serial} {not_after!r}".encode(), "sha256")
 
     def overdue(self) -> list[str]:
-        """Keys of records that are of no more use: the certificate has expired, and is none by which a node
-        was revoked."""
+        """Keys of records to remove: the certificate has expired, and did not revoke a node."""
         now = self._clock.now()
         return [
             self.table.key(record.serial)
@@ -265,7 +283,9 @@ class CertificateRegistry:
         ]
 
 
-def record_of(issued: pki.IssuedCertificate, *, name: str, node: str) -> Certificate:
+def record_of(
+    issued: pki.IssuedCertificate, *, name: str, node: str, namespaces: tuple[Namespace, ...] | None = None
+) -> Certificate:
     return Certificate(
         serial=issued.serial,
         role=issued.role,
@@ -274,6 +294,7 @@ def record_of(issued: pki.IssuedCertificate, *, name: str, node: str) -> Certifi
         not_before=issued.not_before,
         not_after=issued.not_after,
         key=issued.key,
+        namespaces=namespaces,
     )
 
 
@@ -297,10 +318,13 @@ def verify_certificate(record: Certificate | None, now: float) -> Certificate:
 def _remedy(record: Certificate) -> str:
     if record.role == Role.NODE:
         return "join again with a new token"
-    return "start the server again, which makes a new one"
+    if record.name == LOCAL_ADMIN or record.role == SERVER:
+        return "start the server again, which makes a new one"
+    return "an admin creates another with `skerry certificate create`"
 
 
 def _expired(not_after: float) -> errors.Unauthenticated:
     return errors.Unauthenticated(
-        f"this certificate expired at {iso(not_after)}; a node joins again with a new token"
+        f"this certificate expired at {iso(not_after)}; a node joins again with a new token, a client gets "
+        "another with `skerry certificate create`"
     )

@@ -1,9 +1,9 @@
-"""This server's own certificates: on its listeners, and for the local admin; made, loaded and renewed here.
+"""This server's own certificates: of its listeners, and of the local admin; created, loaded and renewed here.
 
 In the data folder's `pki`: `ca`, `server` and `client`, each with a `.crt` and a `.key`. A key is made once
 and stays; renewing exchanges the certificate alone, in one rename, so a reader never finds a pair that does
-not belong together, not even after a crash. Nothing is lost by that: whoever can read one of these keys can
-read the CA's beside it. The contexts are made once, too, and get new certificates in place.
+not belong together, not even after a crash. That costs no security: a process that can read one of these keys
+can read the CA's beside it. The contexts are made once, too, and get new certificates in place.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from skerry.control.identity.authenticator import Authenticator
 from skerry.kit import files, pki, renewal, tls
 from skerry.kit.clock import Clock, iso
 from skerry.model import errors
-from skerry.model.callers import SERVER, Role
+from skerry.model.callers import LOCAL_ADMIN, SERVER, Role
 
 log = structlog.get_logger(__name__)
 
@@ -30,8 +30,8 @@ class ServerNames:
     """What a server is called."""
 
     name: str  # short host name
-    own: frozenset[str]  # what others call the machine; nothing while only itself can reach its listeners
-    hosts: frozenset[str]  # every name and address that the listeners' certificate stands for
+    own: frozenset[str]  # names for other machines; empty while the listeners are on loopback
+    hosts: frozenset[str]  # every name and address in the listeners' certificate
 
 
 @dataclass(frozen=True, slots=True)
@@ -79,17 +79,18 @@ class ServerCertificates:
         *,
         names: Callable[[], ServerNames],
         node: str = "",
-        look_again_s: float = renewal.LOOK_AGAIN_S,
+        check_every_s: float = renewal.LOOK_AGAIN_S,
         sleep: renewal.Sleep = asyncio.sleep,
     ) -> None:
-        """`names` is asked again every `look_again_s`: addresses of a machine come and go while it runs."""
+        """`names` is called again every `check_every_s`, because addresses of a machine change while it
+        runs."""
         pki_folder = folder / "pki"
         self._identity = identity
         self._clock = clock
         self._sleep = sleep
         self._names = names
         self.names: frozenset[str] = frozenset()  # of this machine, in the certificate that is shown now
-        self._look_again_s = look_again_s
+        self._check_every_s = check_every_s
         self.ca_file = pki_folder / "ca.crt"
         self.client_certificate_file = pki_folder / "client.crt"
         self.client_key_file = pki_folder / "client.key"
@@ -97,7 +98,7 @@ class ServerCertificates:
             pki_folder / "server.crt", pki_folder / "server.key", SERVER, names().name
         )
         self._client = _CertificateFiles(
-            self.client_certificate_file, self.client_key_file, Role.ADMIN, "local-admin"
+            self.client_certificate_file, self.client_key_file, Role.ADMIN, LOCAL_ADMIN
         )
         self._node: _CertificateFiles | None = None
         if node:
@@ -127,7 +128,7 @@ class ServerCertificates:
             clock=self._clock,
             sleep=self._sleep,
             what="server and local client",
-            look_again_s=self._look_again_s,
+            check_every_s=self._check_every_s,
         )
 
     def _due(self) -> float:
@@ -171,7 +172,7 @@ class ServerCertificates:
 def replacement_reason(
     certificate: pki.IssuedCertificate | None, role: str, hosts: frozenset[str], key: str, now: float
 ) -> str | None:
-    """Why a certificate must be made anew, or None if it serves."""
+    """Why a certificate must be replaced, or None if it is valid."""
     if certificate is None:
         return "there was none"
     if certificate.key != key:
@@ -186,7 +187,7 @@ def replacement_reason(
 
 
 def _read(pair: _CertificateFiles) -> tuple[bytes, pki.IssuedCertificate | None]:
-    """The key, made if there was none, and the certificate if there is a readable one."""
+    """The key, which is created if there is none, and the certificate if it can be read."""
     try:
         key_pem = pki.load_or_create_key(pair.key_file)
     except pki.UnusableKeyFiles as error:

@@ -1,13 +1,13 @@
-"""Access tokens: made, listed, checked, revoked and, when their time is long over, forgotten.
+"""Access tokens: create, list, verify, revoke, and remove long after they expired.
 
 Part of `skerry.control.identity.authenticator`, which uses up a node's token when it joins. Records hold only
-the digest of a secret; the secret itself leaves this module once, as the answer to `create`, and is never
-logged.
+the digest of a secret; the secret itself is returned once, by `create`, and is never logged.
 """
 
 from __future__ import annotations
 
 import hmac
+from collections.abc import Sequence
 
 import structlog
 
@@ -15,7 +15,8 @@ from skerry.control.events.log import EventLog
 from skerry.kit import ulid
 from skerry.kit.clock import Clock, iso
 from skerry.model import errors
-from skerry.model.callers import AuthMethod, Caller, Role, Token
+from skerry.model.callers import AuthMethod, Caller, Role, Token, check_may_bind
+from skerry.model.namespace_scope import check_bound_namespaces
 from skerry.model.settings import IdentitySettings
 from skerry.model.token_text import MalformedToken, TokenText, new_secret, pin_of
 from skerry.store.protocol import Store
@@ -29,7 +30,7 @@ MAX_NOTE = 200
 _MIN_TTL_S = 1.0
 _MAX_TTL_S = 10 * 365 * 86400.0
 _MAX_JOIN_TTL_S = 30 * 86400.0
-# An expired token stays for a while, so that its bearer is told that it expired and not that it is unknown.
+# An expired token stays for a while, so that the error for it is "expired" and not "unknown".
 _REMEMBERED_S = 86400.0
 
 
@@ -55,10 +56,21 @@ class TokenRegistry:
                 "this token is for joining only: give its invitation to `skerry node --join INVITATION`; "
                 "for other calls make one with another role"
             )
-        return Caller(origin=AuthMethod.TOKEN, name=f"token:{token.id}", role=token.role, token=token.id)
+        return Caller(
+            origin=AuthMethod.TOKEN,
+            name=f"token:{token.id}",
+            role=token.role,
+            token=token.id,
+            namespaces=token.namespaces,
+        )
 
-    async def create(self, role: Role, *, ttl_s: float | None, note: str, actor: str) -> tuple[Token, str]:
+    async def create(
+        self, role: Role, *, ttl_s: float | None, note: str, actor: str, namespaces: Sequence[str] = ()
+    ) -> tuple[Token, str]:
         """A new token and its text, which cannot be had again. Join tokens always expire."""
+        bound = check_bound_namespaces(namespaces)
+        if bound is not None:
+            check_may_bind(role)
         if role is Role.NODE and ttl_s is None:
             ttl_s = self._settings.join_token_s
         _check_terms(role, ttl_s, note)
@@ -73,8 +85,16 @@ class TokenRegistry:
             created_at=now,
             expires_at=None if ttl_s is None else now + ttl_s,
             note=note,
+            namespaces=bound,
         )
-        event = self._events.put("token.created", f"token/{token.id}", actor=actor, role=role, note=note)
+        event = self._events.put(
+            "token.created",
+            f"token/{token.id}",
+            actor=actor,
+            role=role,
+            note=note,
+            **({} if bound is None else {"bound_to": " ".join(bound)}),
+        )
         await self.table.commit([self.table.put(token.id, token), event], [self.table.expect(token.id, None)])
         log.info("token.created", token=token.id, role=role, actor=actor)
         return token, text.format()
@@ -109,8 +129,8 @@ def parse(text: str) -> TokenText:
 
 
 def verify_token(token: Token | None, shown: TokenText, now: float) -> Token:
-    """The token that `shown` is the text of, if it is still good; whether it is used up is not looked at."""
-    # A wrong secret gets the same answer as an unknown id, so that ids cannot be probed for.
+    """The token of the text `shown`, if it is valid; whether it is used up is not checked."""
+    # A wrong secret gets the same error as an unknown id, so that ids cannot be probed.
     if token is None or not hmac.compare_digest(token.digest, shown.digest):
         raise errors.Unauthenticated(
             "this token is not known here: it was revoked, or never made by this server; "

@@ -1,8 +1,8 @@
 """The registry of instances: it takes requests durably, and answers reads from memory.
 
-A request is acknowledged when the store has it. Nothing here waits for a node: placing is done by whichever
-server leads (`skerry.control.placement.reconciler`), the rest by nodes, whose reports come in here too. For
-sessions with nodes this is where orders are read and changes are heard.
+A request is acknowledged when the store has it. Nothing here waits for a node: the leader places instances
+(`skerry.control.placement.reconciler`), and nodes run them and report here. Node sessions read their orders
+and changes from here.
 """
 
 from __future__ import annotations
@@ -24,10 +24,12 @@ from skerry.control.instances import transitions, writer
 from skerry.control.instances.readiness_metrics import ReadyCount
 from skerry.control.instances.report_rules import ReportOutcome
 from skerry.control.instances.reports import ReportProcessor
+from skerry.control.instances.silence import with_liveness
 from skerry.control.instances.transitions import InstanceTransition
 from skerry.control.instances.writer import TransitionWriter
 from skerry.control.nodes.conditions import NodeConditions
 from skerry.control.paging import ListPage
+from skerry.control.workloads.mount_checks import MountChecks, UncheckedMounts
 from skerry.control.workloads.registry import (
     WorkloadRecord,
     WorkloadRegistry,
@@ -40,26 +42,32 @@ from skerry.control.workloads.registry import (
 )
 from skerry.kit import logs, ulid
 from skerry.kit.clock import Clock
-from skerry.model import errors, ids
+from skerry.model import errors, ids, secret_versions
 from skerry.model.callers import MARKET
 from skerry.model.ids import DEFAULT_NAMESPACE, InstanceId, Namespace, NodeId, WorkloadId
+from skerry.model.namespace_scope import WHOLE_CLOUD, ListedNamespaces, NamespaceScope
 from skerry.model.network import UNRESTRICTED, Egress, NamespaceEgress
-from skerry.model.nodes import Liveness
 from skerry.model.orders import InstanceOrder, InstanceReport
 from skerry.model.resources import Resources
 from skerry.model.statuses import TERMINAL, DesiredStatus, InstanceStatus
-from skerry.model.workloads import Instance, InstanceSpec, ObservedState, WorkloadKind, check_granted
+from skerry.model.workloads import (
+    Instance,
+    InstanceSpec,
+    ObservedState,
+    WorkloadKind,
+    check_granted,
+    check_no_templates,
+)
 from skerry.schedule.results import NodeFeasibility
 from skerry.store.protocol import Expect, Store
 
 T = TypeVar("T")
 
-UNREACHABLE = "node unreachable"
 _MAX_DUE = 256  # changes of status that a reader may be behind
 
 
 class InstanceFilter(msgspec.Struct, frozen=True):
-    """Which instances are wanted; what is left out is not looked at."""
+    """Which instances to list; fields that are left out match all."""
 
     kind: WorkloadKind | None = None
     states: frozenset[InstanceStatus] = frozenset()
@@ -95,6 +103,7 @@ class InstanceRegistry:
         explain: Callable[[Instance], Sequence[NodeFeasibility]],
         egress: NamespaceEgress = UNRESTRICTED,
     ) -> None:
+        self._secrets = workloads.secrets
         self._store = store
         self._events = events
         self._clock = clock
@@ -104,6 +113,7 @@ class InstanceRegistry:
         self._conditions = conditions
         self._explain = explain
         self._egress = egress
+        self._mounts: MountChecks = UncheckedMounts()
         self._idempotency = IdempotencyTable(store, clock)
         self._writer = TransitionWriter(events, instance_table)
         self._reporter = ReportProcessor(self._writer, instance_table, clock)
@@ -111,6 +121,10 @@ class InstanceRegistry:
         self._removals: dict[InstanceId, set[asyncio.Event]] = {}
         instance_table.listen(self._notify_watches)
         instance_table.listen(ReadyCount().update)
+
+    def follow_volumes(self, mounts: MountChecks) -> None:
+        """Refuse specs that name volumes which do not exist."""
+        self._mounts = mounts
 
     # What callers want
 
@@ -126,22 +140,25 @@ class InstanceRegistry:
     ) -> tuple[Instance, bool]:
         """An instance of a spec, or of the workload with that id or name; and whether it is new.
 
-        The same id with the same spec or workload, or the same key with the same request, gives the one that
-        is there; the same id with another raises `AlreadyExists`. Of a workload in another namespace none can
-        be made (`Unprocessable`).
+        The same id with the same spec or workload, or the same key with the same request, returns the
+        existing one; the same id with another raises `AlreadyExists`. The workload must be in the same
+        namespace (`Unprocessable`).
         """
         check_may_create(namespace, actor)
         if isinstance(what, InstanceSpec):
             check_size(what)
             check_granted(what)
-        request = (
-            IdempotentRequest.of(idempotency_key, actor, namespace, "instance", what, id)
-            if idempotency_key
-            else None
-        )
+            check_no_templates(what)
+        request = IdempotentRequest.of(idempotency_key, actor, namespace, "instance", what, id)
+        if isinstance(what, InstanceSpec):
+            await self._secrets.catch_up(namespace, what.secrets)
+            what = secret_versions.settle(what, namespace, self._secrets)
         workload = None if isinstance(what, InstanceSpec) else await self._workloads.template(what, namespace)
+        spec = workload.value.spec if workload is not None else what
+        assert isinstance(spec, InstanceSpec), "what is no spec names a workload"
+        await self._mounts.check_mounts(spec, namespace)
         while True:
-            if created := await self._idempotency.recall(request):
+            if created := await self._idempotency.recorded_id(request):
                 again = await self._table.read(created)
                 if again is None:
                     raise idempotency.created_then_deleted("instance", created)
@@ -164,22 +181,33 @@ class InstanceRegistry:
                 continue
             return instance, True
 
-    async def start(self, id: str, *, actor: str, fence: Expect | None = None) -> Instance:
-        """Desire it RUNNING; durable on return."""
+    async def start(
+        self, id: str, *, actor: str, namespace: Namespace | None = None, fence: Expect | None = None
+    ) -> Instance:
+        """Desire it RUNNING; durable on return. With a namespace, `NotFound` unless it is there, as always
+        here."""
         check_space()
-        return await self._set_desired(id, DesiredStatus.RUNNING, actor, fence=fence)
+        return await self._set_desired(id, DesiredStatus.RUNNING, actor, namespace=namespace, fence=fence)
 
-    async def stop(self, id: str, *, actor: str) -> Instance:
+    async def stop(self, id: str, *, actor: str, namespace: Namespace | None = None) -> Instance:
         """Desire it STOPPED. It keeps its node, its resources and its ports, so that it can be started
         again."""
-        return await self._set_desired(id, DesiredStatus.STOPPED, actor)
+        return await self._set_desired(id, DesiredStatus.STOPPED, actor, namespace=namespace)
 
     async def destroy(
-        self, id: str, *, actor: str, by_admin: bool = False, fence: Expect | None = None
+        self,
+        id: str,
+        *,
+        actor: str,
+        namespace: Namespace | None = None,
+        by_admin: bool = False,
+        fence: Expect | None = None,
     ) -> Instance:
         """Desire it DESTROYED: DESTROYING until its node has removed it, TERMINATED if nothing is to be
         removed."""
-        return await self._set_desired(id, DesiredStatus.DESTROYED, actor, by_admin=by_admin, fence=fence)
+        return await self._set_desired(
+            id, DesiredStatus.DESTROYED, actor, namespace=namespace, by_admin=by_admin, fence=fence
+        )
 
     async def change(
         self,
@@ -190,9 +218,10 @@ class InstanceRegistry:
         merge: Callable[[InstanceSpec], InstanceSpec] | None = None,
         workload: str | None = None,
         if_match: int | None = None,
+        namespace: Namespace | None = None,
     ) -> Instance:
-        """Another wish, another spec (made of the present one by `merge`) or another workload, at once. While
-        the disk is full, no more than a stop."""
+        """Change the desired status, the spec (by `merge` of the present one) or the workload. While the disk
+        is full, only a stop is accepted."""
         if merge is not None or workload is not None or desired is DesiredStatus.RUNNING:
             check_space()
         follow = None
@@ -211,6 +240,8 @@ class InstanceRegistry:
                 before, spec = spec, merge(spec)
                 check_size(spec)
                 check_granted(spec, before)
+                check_no_templates(spec)
+                spec = secret_versions.settle(spec, instance.namespace, self._secrets, before)
             step = transitions.change_spec(instance, spec, workload=of, version=version, actor=actor)
             if step is not None and (owner := instance.owner) is not None:
                 raise errors.FailedPrecondition(
@@ -226,7 +257,7 @@ class InstanceRegistry:
                 ),
             )
 
-        return await self._change(id, decide, actor)
+        return await self._change(id, decide, actor, namespace=namespace)
 
     # What is known
 
@@ -234,19 +265,18 @@ class InstanceRegistry:
         record = self._table.get(id)
         if record is None:
             raise writer.unknown_instance(id)
-        return self._shown(record)
+        return self._with_liveness(record)
 
     async def read(self, id: str) -> Instance:
         """`get`, also of one that another server has just made."""
-        return self._shown(await self._read(id))
+        return self._with_liveness(await self._read(id))
 
     async def check_in(self, namespace: Namespace, id: str) -> None:
-        """Raise `NotFound` unless it is in that namespace."""
-        try:
-            record = await self._read(id)
-        except errors.NotFound:
-            raise writer.unknown_instance(id, namespace) from None
-        if record.value.namespace != namespace:
+        """Raise `NotFound` unless it is in that namespace; one elsewhere takes as long as one nowhere."""
+        record = self._table.get(id)
+        if record is None or record.value.namespace != namespace:
+            record = await self._table.read(id)
+        if record is None or record.value.namespace != namespace:
             raise writer.unknown_instance(id, namespace)
 
     def revision(self, id: str) -> int:
@@ -268,7 +298,7 @@ class InstanceRegistry:
         self,
         wanted: InstanceFilter = ANY,
         *,
-        namespace: Namespace | None = None,
+        namespace: ListedNamespaces = None,
         limit: int = 100,
         offset: int = 0,
         cursor: str | None = None,
@@ -280,7 +310,7 @@ class InstanceRegistry:
             return found if wanted == ANY else (record for record in found if wanted.matches(record.value))
 
         return paging.paginate(
-            lambda position: map(self._shown, after(position)),
+            lambda position: map(self._with_liveness, after(position)),
             age_key,
             total=self._index.count(namespace) if wanted == ANY else sum(1 for _ in after(None)),
             limit=limit,
@@ -288,15 +318,15 @@ class InstanceRegistry:
             cursor=cursor,
         )
 
-    async def events(self, id: str) -> Sequence[StoredEvent]:
-        """What happened to it, as far back as events are kept; also of one that is gone."""
-        events = await self._events.of(self._table.key(ids.check_id(id)))
+    async def events(self, id: str, *, reader: NamespaceScope = WHOLE_CLOUD) -> Sequence[StoredEvent]:
+        """Its stored events, as `reader` may know of them; also those of a deleted instance."""
+        events = await self._events.of(self._table.key(ids.check_id(id)), reader=reader)
         if not events and self._table.get(id) is None:
             raise writer.unknown_instance(id)
         return events
 
     def explain(self, id: str) -> Sequence[NodeFeasibility]:
-        """What every node says to it."""
+        """The feasibility of every node for it."""
         return self._explain(self.get(id))
 
     async def watch(self, id: str, *, repeat_s: float | None = None) -> AsyncGenerator[Instance]:
@@ -315,7 +345,7 @@ class InstanceRegistry:
                     return
 
     async def removed(self, id: str) -> None:
-        """Wait until there is no such instance any more."""
+        """Wait until the instance is removed."""
         removal = asyncio.Event()
         with _filed(self._removals, InstanceId(id), removal):
             if self._table.get(id) is None and await self._table.read(id) is None:
@@ -347,18 +377,19 @@ class InstanceRegistry:
     async def reported(
         self, node: NodeId | None, reports: Sequence[InstanceReport], *, actor: str = ""
     ) -> Sequence[ReportOutcome]:
-        """Take what a node saw; one outcome per report, in their order.
+        """Process reports of a node; one outcome per report, in their order.
 
-        `node` is None if no node says so, but `actor`; generation 0 is that of the present copy.
+        `node` is None if the reports are of `actor` and not of a node; generation 0 is that of the present
+        copy.
         """
         return await self._reporter.take(node, reports, actor=actor)
 
     async def _first_generation(self, id: str | None) -> int:
-        """That of a new instance's first copy.
+        """The first generation of a new instance.
 
-        An id that a caller chose may have been used before, and a node that was given up then may come back
-        with a copy of that time, which must be the older one. Every copy costs a transaction, so the number
-        of those is more than any generation there ever was.
+        An id that a caller chose may have been used before, and a node that was lost then may come back with
+        a copy of that time, which must be the older one. Every copy costs a transaction, so the store's
+        revision is higher than any generation before.
         """
         return 1 if id is None else await self._store.revision() + 1
 
@@ -374,6 +405,7 @@ class InstanceRegistry:
         desired: DesiredStatus,
         actor: str,
         *,
+        namespace: Namespace | None = None,
         by_admin: bool = False,
         fence: Expect | None = None,
     ) -> Instance:
@@ -381,6 +413,7 @@ class InstanceRegistry:
             id,
             lambda record: transitions.set_desired(record.value, desired, at=self._clock.now(), actor=actor),
             actor,
+            namespace=namespace,
             by_admin=by_admin,
             fence=fence,
         )
@@ -391,12 +424,15 @@ class InstanceRegistry:
         decide: Callable[[InstanceRecord], InstanceTransition | None],
         actor: str,
         *,
+        namespace: Namespace | None = None,
         by_admin: bool = False,
         fence: Expect | None = None,
     ) -> Instance:
         request_id = logs.request_id()
 
         def check(record: InstanceRecord) -> InstanceTransition | None:
+            if namespace not in (None, record.value.namespace):
+                raise writer.unknown_instance(id, namespace)
             if not (by_admin and record.value.is_adopted):
                 _check_may_change(record.value, actor)
             step = decide(record)
@@ -404,15 +440,12 @@ class InstanceRegistry:
 
         return await self._writer.change(id, check, fence=fence)
 
-    def _shown(self, record: InstanceRecord) -> Instance:
-        """With what only this moment knows: that its node is not heard of."""
+    def _with_liveness(self, record: InstanceRecord) -> Instance:
+        """The instance, with a reason if its node is not live now."""
         instance = record.value
-        if instance.node is None or instance.observed.status in TERMINAL:
+        if instance.node is None:
             return instance
-        condition = self._conditions.condition(instance.node)
-        if condition is not None and condition.liveness is Liveness.LIVE:
-            return instance
-        return replace(instance, observed=replace(instance.observed, reason=UNREACHABLE))
+        return with_liveness(instance, self._conditions.condition(instance.node))
 
     def _notify_watches(self, before: InstanceRecord | None, after: InstanceRecord | None) -> None:
         one = after or before
@@ -428,7 +461,7 @@ class InstanceRegistry:
 
 
 class _InstanceWatch:
-    """What one reader is still to be told of one instance."""
+    """What one watcher of an instance has not received yet."""
 
     def __init__(self, instance: Instance) -> None:
         self._latest = instance
@@ -499,15 +532,22 @@ def _new(
 def _same(
     existing: Instance, what: InstanceSpec | str, workload: WorkloadRecord | None, namespace: Namespace
 ) -> Instance:
-    """The one that is there, if it is what was asked for."""
+    """The existing one, if it is what was requested."""
     if existing.namespace != namespace:
         raise exists_elsewhere("instance", existing)
-    is_same = existing.workload == workload.value.id if workload else existing.spec == what
+    is_same = existing.workload == workload.value.id if workload else _is_same_spec(existing.spec, what)
     if not is_same:
         raise errors.AlreadyExists(
             f"instance {existing.id} exists with another spec; change it, or choose an id"
         )
     return existing
+
+
+def _is_same_spec(existing: InstanceSpec, given: InstanceSpec | str) -> bool:
+    """True if a user gave the same; versions of secrets are the server's."""
+    return isinstance(given, InstanceSpec) and (
+        secret_versions.without_versions(existing) == secret_versions.without_versions(given)
+    )
 
 
 def _check_may_change(instance: Instance, actor: str) -> None:
@@ -521,7 +561,7 @@ def _check_may_change(instance: Instance, actor: str) -> None:
 
 
 def _removed_instance(instance: Instance, now: float) -> Instance:
-    """What was removed from the store, as the last thing to tell of it."""
+    """The last state of an instance that was removed from the store."""
     if instance.observed.status in TERMINAL:
         return instance
     return replace(instance, observed=ObservedState(InstanceStatus.TERMINATED, now, "destroyed"))

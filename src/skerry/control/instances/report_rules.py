@@ -1,11 +1,11 @@
-"""What a report of a node means for an instance: no I/O, and no clock but what comes in.
+"""The rules of reports: what a report of a node changes about an instance.
 
-A report counts if it is of the copy that the instance has now, if its node has not said something later, and
-if the state machine lets the status follow. What is on a node is reported by the session of that node alone;
-others (`setInstanceStatus`) may repeat the present status there, which changes nothing. A node of ours knows
-what is on it, so where the machine lets it follow only by a way around, that way was gone and not told: a
-node that was set up anew forgets what it had to tell. Whether an instance has passed its health checks is its
-node's to say while it runs, and the latest word counts. `skerry.control.instances.reports` writes.
+No I/O, and the time is an argument. A report counts if it is of the present copy, if no later report of its
+node was applied, and if the state machine allows the transition. Only the session of its node reports about
+an instance on a node; other callers (`setInstanceStatus`) may repeat the present status, which changes
+nothing. If the state machine allows a status of our own node only through others in between, these are taken
+as passed: a node that was set up anew does not report them. The results of health checks are the node's while
+the instance runs, and the latest counts. `skerry.control.instances.reports` writes the transitions.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ from skerry.model.orders import InstanceReport
 from skerry.model.statuses import DesiredStatus, InstanceStatus
 from skerry.model.workloads import Instance
 
-# What only the control plane says of an instance.
+# Statuses that only the control plane sets.
 _NOT_OF_NODES = frozenset({InstanceStatus.SCHEDULING, InstanceStatus.SCHEDULED})
 _NOT_REPORTED = "its node did not say when"
 
@@ -36,13 +36,13 @@ class ReportDisposition(enum.StrEnum):
 
     APPLIED = "applied"
     REPEATED = "repeated"  # known already
-    OUTDATED = "outdated"  # of an earlier copy, or overtaken by a wish: true once, and of no more use
+    OUTDATED = "outdated"  # of an earlier copy, or overtaken by a request: outdated
     STALE = "stale"  # not this node's: it is to stop what it has of it
     REFUSED = "refused"  # the state machine forbids it
 
 
 class ReportOutcome(msgspec.Struct, frozen=True):
-    """What became of one report."""
+    """The outcome of one report."""
 
     instance: InstanceId
     disposition: ReportDisposition
@@ -80,7 +80,7 @@ def evaluate_report(
             transitions.unbind(instance, at=now, reason=reason, actor=actor),
         )
     if instance.observed.actor == actor and report.at < instance.observed.since:
-        # By way of a connection that was over, or of another server: the node has said more since.
+        # From an old connection, or another server: the node has reported more since.
         return ReportDecision(
             ReportOutcome(id, ReportDisposition.OUTDATED, "it was overtaken by a later report")
         )
@@ -119,7 +119,7 @@ def fold(
     *,
     actor: str = "",
 ) -> tuple[list[ReportOutcome], dict[InstanceId, InstanceTransition]]:
-    """What all of `reports`, one after the other, come to: their outcomes, and one step per instance."""
+    """Apply `reports` one after the other: their outcomes, and one transition per instance."""
     outcomes: list[ReportOutcome] = []
     steps: dict[InstanceId, InstanceTransition] = {}
     for report in reports:
@@ -137,7 +137,7 @@ def fold(
 
 
 def _reported_by_others(instance: Instance, report: InstanceReport) -> ReportOutcome:
-    """What becomes of a report on an instance whose node has a session of its own, by anybody else."""
+    """The outcome of a report by another caller about an instance on a node of ours."""
     if report.status is instance.observed.status:
         return ReportOutcome(instance.id, ReportDisposition.REPEATED)
     return ReportOutcome(
@@ -165,7 +165,7 @@ def _observe(
 
 
 def _apply_checks(instance: Instance, report: InstanceReport) -> Instance:
-    """`instance` with what its node says of its checks, unless it has said something later."""
+    """`instance` with the reported results of its checks, unless a later report was applied."""
     observed = instance.observed
     if observed.status is not InstanceStatus.RUNNING or report.checked_at < observed.checked_at:
         return instance
@@ -179,8 +179,8 @@ def _apply_checks(instance: Instance, report: InstanceReport) -> Instance:
 
 
 def _readiness_events(before: Instance, after: Instance) -> Iterator[TransitionEvent]:
-    """`ready` and `unready` of an instance that runs. Without checks that decide it, `running` says it all;
-    so does the status that ends a run."""
+    """The events `ready` and `unready` of a running instance. Without readiness checks there are none,
+    because `running` implies ready."""
     running = InstanceStatus.RUNNING
     has_passed = after.observed.status is running and after.observed.has_passed
     had_passed = before.observed.status is running and before.observed.has_passed

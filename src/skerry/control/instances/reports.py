@@ -1,8 +1,7 @@
-"""What nodes report of instances, written: the observed half of an instance.
+"""Writes reports of nodes: the observed state of instances.
 
-What a report comes to is `skerry.control.instances.report_rules`; `ReportProcessor` writes many reports in
-few transactions. What an instance uses is not durable: it is kept in memory by the server that the node
-reports to.
+`skerry.control.instances.report_rules` decides; `ReportProcessor` writes many reports in few transactions.
+Usage is not durable: the server that the node reports to keeps it in memory.
 """
 
 from __future__ import annotations

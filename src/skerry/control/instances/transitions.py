@@ -1,12 +1,11 @@
 """Transitions of an instance: desired status, placement, loss of a node, change of its spec. Pure.
 
-Every function takes an instance and returns the step: the instance as it is to be written, and what is to be
-told of it. The state machine is `skerry.model.statuses`; nothing here goes around it. Who commits a step, and
-against which revision, is the caller's matter.
-
-A copy that is on a node is given up in one of two ways. In good order: `evict` makes the node remove it, and
-`unbind` follows when the node says that it has, so that there are never two copies at once. By force, as the
-node is lost or not registered any more: `unbind` at once. Either way the next copy has a higher generation.
+Every function takes an instance and returns the transition: the instance to write, and its events. The state
+machine is `skerry.model.statuses`; nothing here bypasses it. The caller commits a transition, on the revision
+that it read. A copy leaves its node in one of two ways. Regularly: `evict` makes the node remove it, and
+`unbind` follows when the node reports that it has, so that there are never two copies at once. By force, if
+the node is lost or not registered any more: `unbind` at once. Either way the next copy has a higher
+generation.
 """
 
 from __future__ import annotations
@@ -16,7 +15,7 @@ from typing import NamedTuple
 from msgspec.structs import replace
 
 from skerry.model import errors, statuses
-from skerry.model.ids import NodeId, WorkloadId
+from skerry.model.ids import NodeId, VolumeId, WorkloadId
 from skerry.model.statuses import TERMINAL, DesiredStatus, InstanceStatus
 from skerry.model.workloads import Instance, InstanceSpec
 
@@ -37,12 +36,12 @@ class TransitionEvent(NamedTuple):
 
 
 class InstanceTransition(NamedTuple):
-    """One instance as it is to be written, and the events that tell of it, because of `actor`."""
+    """An instance to write, and its events, caused by `actor`."""
 
     after: Instance
     actor: str
     events: tuple[TransitionEvent, ...] = ()
-    is_purged: bool = False  # it is over and wanted by nobody: its record goes
+    is_purged: bool = False  # it has ended and is to be destroyed: its record is deleted
 
     def because_of(self, request_id: str) -> InstanceTransition:
         """This, as the request of that id wants it; the events that follow carry the id, too."""
@@ -54,16 +53,25 @@ def create(instance: Instance, *, actor: str) -> InstanceTransition:
     return InstanceTransition(instance, actor, (_status(instance),))
 
 
-def bind(instance: Instance, node: NodeId, *, at: float) -> InstanceTransition:
-    """Put on `node`, which has not begun."""
-    after = replace(instance, node=node).become(
+def bind(
+    instance: Instance,
+    node: NodeId,
+    *,
+    at: float,
+    devices: tuple[str, ...] = (),
+    volumes: tuple[VolumeId, ...] = (),
+) -> InstanceTransition:
+    """Put on `node`, which has not begun, with these of its devices, and with `volumes` as those of its
+    mounts."""
+    after = replace(instance, node=node, devices=devices, volumes=volumes).become(
         InstanceStatus.SCHEDULED, at=at, reason=f"placed on node {node}", actor="skerry"
     )
-    return InstanceTransition(after, "skerry", (_status(after, node=node),))
+    data = {"node": node, "devices": " ".join(devices)} if devices else {"node": node}
+    return InstanceTransition(after, "skerry", (_status(after, **data),))
 
 
 def set_pending_reason(instance: Instance, reason: str) -> InstanceTransition | None:
-    """Told why there is no place for it; no event, as nothing has changed but what is known."""
+    """Set the reason why it is not placed; without an event, because its status is the same."""
     observed = instance.observed
     if observed.reason == reason:
         return None
@@ -83,7 +91,7 @@ def set_desired(
         return None
     requested = TransitionEvent("wished", "", {"desired": desired.value})
     if after.node is None:
-        return _settle(after, at=at, reason=f"{desired.lower()} on request", actor=actor, events=(requested,))
+        return _finish(after, at=at, reason=f"{desired.lower()} on request", actor=actor, events=(requested,))
     if desired is DesiredStatus.DESTROYED and status not in TERMINAL:
         after = after.become(InstanceStatus.DESTROYING, at=at, reason="destroyed on request", actor=actor)
         return InstanceTransition(after, actor, (requested, _status(after)))
@@ -100,7 +108,7 @@ def combine(first: InstanceTransition | None, second: InstanceTransition | None)
 def change_spec(
     instance: Instance, spec: InstanceSpec, *, workload: WorkloadId | None, version: int, actor: str
 ) -> InstanceTransition | None:
-    """Given another spec: the copy there is leaves, and the next has it. None if it has that spec."""
+    """Another spec: the present copy leaves, and the next has it. None if it is the same."""
     after = replace(instance, spec=spec, workload=workload, version=version)
     if after == instance:
         return None
@@ -135,7 +143,7 @@ def release(instance: Instance) -> InstanceTransition:
 
 
 def evict(instance: Instance, *, reason: str) -> InstanceTransition | None:
-    """Its node is to give this copy up, after which it is placed anew; None if it is leaving already."""
+    """Its node must remove this copy, and then it is placed again; None if it is leaving already."""
     if instance.leaving is not None:
         return None
     after = replace(instance, leaving=instance.spec, generation=instance.generation + 1)
@@ -150,11 +158,11 @@ def evict(instance: Instance, *, reason: str) -> InstanceTransition | None:
 
 def unbind(instance: Instance, *, at: float, reason: str, actor: str) -> InstanceTransition:
     """No longer on its node: what its node still has of it is stale."""
-    after = replace(instance, node=None, ip="", leaving=None, generation=instance.generation + 1)
-    return _settle(after, at=at, reason=reason, actor=actor)
+    after = replace(instance, node=None, ip="", leaving=None, devices=(), generation=instance.generation + 1)
+    return _finish(after, at=at, reason=reason, actor=actor)
 
 
-def _settle(
+def _finish(
     instance: Instance, *, at: float, reason: str, actor: str, events: tuple[TransitionEvent, ...] = ()
 ) -> InstanceTransition:
     """What an instance without a node becomes, given its desired status."""

@@ -1,23 +1,24 @@
-"""Steps of instances made durable: each record with the events that tell of it, if it is still as it was.
+"""Writes transitions of instances: each record with its events, if it has not changed.
 
-The one place that turns a `InstanceTransition` into operations of the store. Whoever decides a step says on
-which record; if that has changed in the meantime, nothing is written and `Conflict` is raised.
+The one place that turns an `InstanceTransition` into operations of the store. A transition is decided on a
+record; if that has changed in the meantime, nothing is written and `Conflict` is raised.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 
 from skerry.control.events.log import EventLog
 from skerry.control.instance_index import InstanceRecord, InstanceTable
 from skerry.control.instances.transitions import InstanceTransition
 from skerry.model import errors
+from skerry.model.events import NAMESPACE
 from skerry.model.ids import Namespace
 from skerry.model.workloads import Instance
 from skerry.store.protocol import MAX_OPS, Expect, Op
 from skerry.store.tables.table import Write
 
-# The record and its events: a wish that goes over two statuses has three.
+# The record and its events: a request that passes two statuses has three.
 _OPS_PER_STEP = 4
 STEPS_PER_COMMIT = MAX_OPS // _OPS_PER_STEP
 
@@ -35,10 +36,17 @@ class TransitionWriter:
         """The record and its events."""
         return self._table.ops(step.after.id, self._write(step))
 
-    async def commit(self, decided: Iterable[PlannedTransition], *, fence: Expect | None = None) -> int:
-        """All of it or nothing; returns when it is durable and our own reads see it."""
-        ops: list[Op] = []
-        expect: list[Expect] = []
+    async def commit(
+        self,
+        decided: Iterable[PlannedTransition],
+        *,
+        fence: Expect | None = None,
+        ops: Sequence[Op] = (),
+        expect: Sequence[Expect] = (),
+    ) -> int:
+        """All of it or nothing, with `ops` of other tables; returns when it is durable and our own reads see
+        it."""
+        ops, expect = [*ops], [*expect]
         for record, step in decided:
             ops += self.ops(step)
             expect.append(self._table.expect(record.value.id, record))
@@ -51,7 +59,8 @@ class TransitionWriter:
         *,
         fence: Expect | None = None,
     ) -> Instance:
-        """Do what `decide` says, on what is there; the instance as it is then. `NotFound` if it is gone."""
+        """Write the transition that `decide` makes of the present record; returns the instance after it.
+        `NotFound` if there is none."""
 
         def write(record: InstanceRecord) -> Write[Instance] | None:
             step = decide(record)
@@ -68,7 +77,7 @@ class TransitionWriter:
                 actor=step.actor,
                 reason=reason,
                 request_id=step.after.request_id,
-                **data,
+                **{NAMESPACE: step.after.namespace, **data},
             )
             for kind, reason, data in step.events
         ]

@@ -1,13 +1,14 @@
-"""The leader's loop of jobs: what `decisions` says is written, together with the tries it makes and ends.
+"""The job controller: on the leader, it writes what `decisions` plans for each job, with its tries.
 
-A job is looked at when it or one of its tries changes, or when a time comes that the decision named; nothing
-is polled. All of one decision is one transaction under the leader's fence, on the job's record as it was
-read: tries are made of a job that is still as it was, and never twice.
+A job is reconciled when it or one of its tries changes, and at the times that a plan names. A plan is written
+in one transaction, under the leader's fence, which expects the job's record as it was read: no try is made
+twice, and none of a job that has changed.
 """
 
 from __future__ import annotations
 
 from collections.abc import Awaitable, Callable, Sequence
+from functools import partial
 
 import structlog
 
@@ -18,19 +19,21 @@ from skerry.control.instances import transitions
 from skerry.control.instances.writer import TransitionWriter
 from skerry.control.jobs import decisions
 from skerry.control.jobs.decisions import JobPlan, NewTry, RetryPauses
-from skerry.control.jobs.table import JobRecord, JobTable, job_key
+from skerry.control.jobs.table import JobRecord, JobTable
 from skerry.control.leadership.election import LeaderElection
+from skerry.control.named_table import key_of
+from skerry.control.namespaces.quotas import NamespaceQuotas
+from skerry.control.namespaces.usage import spec_use
 from skerry.kit import metrics, ulid
 from skerry.kit.clock import Clock
 from skerry.model import errors
-from skerry.model.ids import InstanceId, JobId
+from skerry.model.ids import InstanceId, Namespace
 from skerry.model.jobs import Job
 from skerry.model.settings import FleetSettings
 from skerry.model.statuses import DesiredStatus, InstanceStatus
 from skerry.model.workloads import Instance, InstanceOwner, ObservedState, OwnerKind
 from skerry.store import fencing
 from skerry.store.protocol import Expect, Op, Store
-from skerry.store.tables.table import RecordChange
 
 log = structlog.get_logger(__name__)
 
@@ -52,7 +55,7 @@ class JobController:
         settled: Callable[[], Awaitable[None]] = settled_at_once,
         new_id: Callable[[float], str] = ulid.new_id,
     ) -> None:
-        """Nothing is decided before `settled` returns, which is asked before every decision."""
+        """Nothing is decided before `settled` returns, which is called before every decision."""
         self._store = store
         self._events = events
         self._clock = clock
@@ -62,37 +65,39 @@ class JobController:
         self._settled = settled
         self._new_id = new_id
         self._writer = TransitionWriter(events, instances)
-        self._loop = ControllerLoop("jobs", clock)
-        jobs.subscribe(self._hear)
-        instances.listen(self._hear_of_instance)
+        self._loop = ControllerLoop("jobs", clock, jobs, instances, settled=settled)
+        self._quotas: NamespaceQuotas | None = None
+        instances.listen(self._instance_changed)
+
+    def follow_quotas(self, quotas: NamespaceQuotas) -> None:
+        """Plan no tries that `quotas` refuse; without this, the store refuses them."""
+        self._quotas = quotas
+        quotas.listen(self._quota_changed)
 
     async def run(self, leader: LeaderElection) -> None:
         """For ever: decide while `leader` leads. The tables must be running."""
-        await self._jobs.ready()
-        await self._instances.ready()
+        await self._loop.ready()
         await leader.run_while_leading("jobs", self.lead)
 
     async def lead(self, fence: Expect) -> None:
-        """Decide for ever, as the one who leads."""
-        # What was decided by who led before is in the store now, or never will be.
-        await self._refresh()
+        """Decide for ever, as the leader."""
+        # Transactions of the leader before are in the store now, or never will be.
+        await self._loop.refresh()
         await self._settled()
         await self._destroy_orphans(fence)
-        keys = [key for key, _ in self._jobs.items()]
-        await self._loop.run(keys, lambda key: self._reconcile(key, fence), self._refresh, self._settled)
+        await self._loop.run_each(partial(self._reconcile, fence))
 
-    async def _refresh(self) -> None:
-        await self._jobs.sync()
-        await self._instances.sync()
-
-    async def _reconcile(self, key: str, fence: Expect) -> float | None:
-        """Do what is to be done with one job now; when to look again, if nothing changes before."""
+    async def _reconcile(self, fence: Expect, key: str) -> float | None:
+        """Do what is to be done about one job now; returns when to do so again if nothing changes before."""
         record = self._jobs.get(key)
         if record is None:
             return None
         plan = self._decide(record, decisions.MAX_CREATES)
         try:
             await self._write(record, plan, fence)
+        except errors.QuotaExceeded as error:
+            # What others use was not known here when it was decided, and is now.
+            raise errors.Conflict(error.message) from None
         except errors.TooLarge:
             # Large specs: one at a time fits, since a job of one was taken.
             plan = self._decide(record, 1)
@@ -101,11 +106,21 @@ class JobController:
 
     def _decide(self, record: JobRecord, max_creates: int) -> JobPlan:
         tries = [known.value for known in self._instances.index.of_owner(OwnerKind.JOB, record.value.id)]
-        return decisions.decide(record.value, tries, self._clock.now(), self._pauses, max_creates=max_creates)
+        job = record.value
+
+        def refusal(after: int) -> str:
+            if self._quotas is None:
+                return ""
+            one = spec_use(job.spec.template)
+            return self._quotas.refusal(job.namespace, one, one * -after)
+
+        return decisions.decide(
+            job, tries, self._clock.now(), self._pauses, max_creates=max_creates, refusal=refusal
+        )
 
     async def _write(self, record: JobRecord, plan: JobPlan, fence: Expect) -> None:
         before, now = record.value, self._clock.now()
-        key = job_key(before.namespace, before.name)
+        key = key_of(before)
         ops: list[Op] = []
         expect = [self._jobs.expect(key, record)]
         for new in plan.creates:
@@ -143,7 +158,7 @@ class JobController:
 
     def _event_ops(self, plan: JobPlan) -> list[Op]:
         job = plan.job
-        subject = self._jobs.key(job_key(job.namespace, job.name))
+        subject = self._jobs.subject(job)
         return [
             self._events.put(
                 f"job.{event.kind}",
@@ -157,10 +172,10 @@ class JobController:
         ]
 
     async def _destroy_orphans(self, fence: Expect) -> None:
-        """Tries of a job that is not there any more, as after a store was put back to a backup."""
+        """Destroy tries of a job that does not exist, as after a restore of the store."""
         index = self._instances.index
         for id in index.owner_ids(OwnerKind.JOB):
-            if self._jobs.key_of(JobId(id)) is not None:
+            if self._jobs.key_of_id(id) is not None:
                 continue
             for known in index.of_owner(OwnerKind.JOB, id):
                 await self._destroy_orphan(known, fence)
@@ -179,17 +194,18 @@ class JobController:
         except errors.Unavailable as error:
             log.warning("jobs.interrupted", instance=known.value.id, error=error.message)
 
-    def _hear(self, changes: Sequence[RecordChange[Job]]) -> None:
-        for key, _, after in changes:
-            if after is not None:
+    def _quota_changed(self, namespace: Namespace) -> None:
+        """There may be room in a namespace for tries that were left out."""
+        for key, record in self._jobs.items(f"{namespace}/"):
+            if record.value.quota_message:
                 self._loop.add(key)
 
-    def _hear_of_instance(self, before: InstanceRecord | None, after: InstanceRecord | None) -> None:
+    def _instance_changed(self, before: InstanceRecord | None, after: InstanceRecord | None) -> None:
         known = after or before
         owner = known.value.owner if known is not None else None
         if owner is None or owner.kind is not OwnerKind.JOB:
             return
-        if (key := self._jobs.key_of(JobId(owner.id))) is not None:
+        if (key := self._jobs.key_of_id(owner.id)) is not None:
             self._loop.add(key)
 
 

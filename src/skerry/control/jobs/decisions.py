@@ -1,15 +1,14 @@
-"""What a job does next: which tries it makes, stops and destroys, and what its record becomes. Pure.
+"""Decisions about a job: which tries to make, stop and destroy, and the new record.
 
-`decide` looks at one job and its tries, which are instances. What a try came to is written into the job's
-record, so that nothing is lost or counted twice when an instance is destroyed. A try that is on a lost
-node is not over: placement brings the same instance to another node. `skerry.control.jobs.controller` writes
-what is decided here.
+Pure. `decide` takes one job and its tries, which are instances. The result of a try is written into the job's
+record, so that nothing is lost or counted twice when an instance is destroyed. A try on a lost node has not
+ended: the same instance is placed on another node. `skerry.control.jobs.controller` writes the plans.
 """
 
 from __future__ import annotations
 
 import enum
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
@@ -45,6 +44,13 @@ class NewTry(msgspec.Struct, frozen=True):
     attempt: int
 
 
+class NewTryLimits(NamedTuple):
+    """How many tries one plan makes, and why the next, after so many others, is refused by a quota."""
+
+    most: int
+    refusal: Callable[[int], str]
+
+
 class JobEvent(NamedTuple):
     """An event to be written: `kind` without its noun."""
 
@@ -71,7 +77,7 @@ class JobPlan:
 
 
 class _Outcome(enum.Enum):
-    LIVE = enum.auto()  # it runs, waits to, or is about to be gone
+    LIVE = enum.auto()  # it runs, waits, or is being removed
     SUCCEEDED = enum.auto()
     FAILED = enum.auto()
 
@@ -83,8 +89,10 @@ def decide(
     pauses: RetryPauses = RetryPauses(),  # noqa: B008 - a tuple
     *,
     max_creates: int = MAX_CREATES,
+    refusal: Callable[[int], str] = lambda _: "",
 ) -> JobPlan:
-    """What the job does next."""
+    """What the job does next. `refusal` says why a try is not made, after so many others, because of a quota;
+    empty if it is."""
     plan = JobPlan(job)
     if job.status is JobStatus.DELETING:
         _remove(plan, tries, now)
@@ -94,7 +102,7 @@ def decide(
         _count(plan, tries)
         _end(plan, tries, now)
         if not plan.job.is_over:
-            _start(plan, tries, now, pauses, max_creates)
+            _start(plan, tries, now, pauses, NewTryLimits(max_creates, refusal))
             if plan.creates:
                 plan.job = replace(plan.job, tries=plan.job.tries + len(plan.creates))
     return plan
@@ -140,7 +148,7 @@ def _outcome(instance: Instance) -> _Outcome:
     seen = instance.observed
     if seen.status not in TERMINAL:
         return _Outcome.LIVE
-    # One that is destroyed before it has ended is gone together with its record, and never seen here.
+    # An instance that is destroyed before it has ended is removed with its record, and never comes here.
     is_done = seen.status is InstanceStatus.TERMINATED and seen.exit_code == 0
     return _Outcome.SUCCEEDED if is_done else _Outcome.FAILED
 
@@ -155,7 +163,7 @@ def _count(plan: JobPlan, tries: Sequence[Instance]) -> None:
             succeeded.add(owner.index)
         elif outcome is _Outcome.FAILED and failed.get(owner.index, 0) <= owner.attempt:
             failed[owner.index] = owner.attempt + 1
-            reason = _last_words(each)
+            reason = _last_error(each)
             data = {"instance": each.id, "index": str(owner.index), "attempt": str(owner.attempt)}
             if len(plan.events) < MAX_CREATES // 2:
                 plan.events.append(JobEvent("try-failed", reason, data))
@@ -190,12 +198,12 @@ def _finish(plan: JobPlan, status: JobStatus, reason: str, now: float) -> None:
 def _why_failed(job: Job, index: int, tries: Sequence[Instance]) -> str:
     count = job.failed[index]
     last = [each for each in tries if owner_of(each).index == index and not is_live(each)]
-    words = f": {_last_words(in_order(last)[-1])}" if last else ""
+    words = f": {_last_error(in_order(last)[-1])}" if last else ""
     often = "once" if count == 1 else f"{count} times"
     return f"completion {index} failed {often}, and is not tried again{words}"
 
 
-def _last_words(instance: Instance) -> str:
+def _last_error(instance: Instance) -> str:
     seen = instance.observed
     if seen.exit_code is not None:
         return f"exit code {seen.exit_code}"
@@ -203,14 +211,27 @@ def _last_words(instance: Instance) -> str:
 
 
 def _start(
-    plan: JobPlan, tries: Sequence[Instance], now: float, pauses: RetryPauses, max_creates: int
+    plan: JobPlan, tries: Sequence[Instance], now: float, pauses: RetryPauses, limits: NewTryLimits
 ) -> None:
-    """Make tries for completions that have none, as many as may run at once."""
+    """Make tries for completions that have none, as many as may run at once and the quota admits."""
+    before = plan.job.quota_message
+    message = _add_tries(plan, tries, now, pauses, limits)
+    if message == before:
+        return
+    if not before:
+        plan.events.append(JobEvent("quota-exceeded", message, {}))
+    plan.job = replace(plan.job, quota_message=message)
+
+
+def _add_tries(
+    plan: JobPlan, tries: Sequence[Instance], now: float, pauses: RetryPauses, limits: NewTryLimits
+) -> str:
+    """Why there are fewer than may run at once, if it is the quota."""
     job = plan.job
     live = [each for each in tries if is_live(each)]
     free = job.spec.parallelism - len(live)
     if free <= 0:
-        return
+        return ""
     busy = {owner_of(each).index for each in live}
     busy.update(job.succeeded)
     ended_at = _failed_at(job.failed, tries, now)
@@ -222,13 +243,16 @@ def _start(
         if due_at > now:
             plan.wake(due_at)
             continue
-        if len(plan.creates) >= max_creates:
+        if message := limits.refusal(len(plan.creates)):
+            return message
+        if len(plan.creates) >= limits.most:
             plan.wake(now)
-            return
+            return ""
         plan.creates.append(NewTry(index, attempt))
         free -= 1
         if free <= 0:
-            return
+            return ""
+    return ""
 
 
 def _failed_at(failed: Mapping[int, int], tries: Sequence[Instance], now: float) -> dict[int, float]:
@@ -250,7 +274,7 @@ def _keep(plan: JobPlan, tries: Sequence[Instance], until: float, now: float) ->
         plan.events.append(JobEvent("expired", "", {"name": plan.job.name}))
         return
     plan.wake(until)
-    running = [each for each in tries if is_live(each) and _may_go_on(each)]
+    running = [each for each in tries if is_live(each) and _can_run(each)]
     for each in running[:MAX_ENDINGS]:
         # What has no node has no logs, and would wait for one again.
         (plan.destroys if each.node is None else plan.stops).append(each)
@@ -265,8 +289,8 @@ def _is_to_be_released(instance: Instance) -> bool:
     return has_stopped and instance.retiring_at is not None and not instance.is_released
 
 
-def _may_go_on(instance: Instance) -> bool:
-    """True if it runs, or somebody who stopped it could start it again."""
+def _can_run(instance: Instance) -> bool:
+    """True if it runs, or was stopped and can be started again."""
     if instance.desired is DesiredStatus.DESTROYED:
         return False
     return instance.desired is DesiredStatus.RUNNING or instance.retiring_at is None

@@ -1,12 +1,11 @@
-"""Which of several servers leads: the one that holds the key `leader`, by a lease.
+"""Leader election: the server that holds the key `leader`, by a lease, leads.
 
-Leading is a licence to decide, not to write: every transaction of a leader also expects the key at the
-revision at which it got it, so one that does not know yet that it was replaced does no harm. One that cannot
-renew its lease stops at once, and another follows within the time of the lease; one that ends in good order
-drops it. What a leader does are loops, each of which is given the term's fence (`run_while_leading`).
-
-A server whose store nobody else can open does not wait for a lease to end: who held it was an earlier process
-of this same server, which is dead, or the store would not have opened.
+Every transaction of a leader also expects the key at the revision of its election (the fence), so a leader
+that does not know yet that it was replaced does no harm. A leader that cannot renew its lease stops at once,
+and another follows when the lease expires; one that stops regularly revokes it. The work of a leader is
+loops, each of which gets the fence of the term (`run_while_leading`). A server whose store no other process
+can open does not wait for a lease to expire: its holder was an earlier process of the same server, which is
+dead, or the store would not have opened.
 """
 
 from __future__ import annotations
@@ -42,13 +41,13 @@ class _Term:
         self.is_over = asyncio.Event()
         self.loops: set[asyncio.Task[None]] = set()
 
-    def lose(self, why: str) -> None:
+    def lose(self, reason: str) -> None:
         if not self.lost.done():
-            self.lost.set_result(why)
+            self.lost.set_result(reason)
 
 
 class LeaderElection:
-    """One candidate, under a name that tells it from others in events."""
+    """One candidate; `name` identifies it in events."""
 
     def __init__(
         self,
@@ -94,7 +93,7 @@ class LeaderElection:
                 await tasks.cancel_and_wait(term.loops)  # before another may begin
                 term.is_over.set()
                 with suppress(errors.NotFound, errors.Unavailable):
-                    await self._store.drop(lease)
+                    await self._store.revoke_lease(lease)
 
     async def run_while_leading(self, name: str, loop: Loop, *, is_vital: bool = False) -> None:
         """For ever: whenever this server leads, run `loop(fence)` until it does not, which cancels it.
@@ -128,7 +127,7 @@ class LeaderElection:
         if entry is not None:
             log.info("leader.left", name=entry.value.decode())
             with suppress(errors.NotFound):
-                await self._store.drop(entry.lease)
+                await self._store.revoke_lease(entry.lease)
 
     async def _win(self) -> tuple[LeaseId, Expect]:
         while True:
@@ -136,14 +135,14 @@ class LeaderElection:
             if any(entry.key == KEY for entry in page.entries):
                 await self._wait_for_change(page.revision)
                 continue
-            lease = await self._store.grant(self._lease_s)
+            lease = await self._store.grant_lease(self._lease_s)
             event = self._events.put("server.leads", f"server/{self._name}", actor="skerry")
             try:
                 revision = await self._store.commit(
                     [Put(KEY, self._name.encode(), lease), event], [Expect(KEY, ABSENT)]
                 )
             except errors.Conflict:
-                await self._store.drop(lease)
+                await self._store.revoke_lease(lease)
                 continue
             return lease, Expect(KEY, revision)
 
@@ -156,7 +155,7 @@ class LeaderElection:
             return
 
     async def _hold(self, lease: LeaseId, term: _Term) -> None:
-        """Renew the lease until somebody loses the lead; raises `LeadershipLost`."""
+        """Renew the lease until the lead is lost; raises `LeadershipLost`."""
         raise LeadershipLost(await tasks.race(self._renew(lease), asyncio.shield(term.lost)))
 
     async def _renew(self, lease: LeaseId) -> NoReturn:
@@ -165,14 +164,14 @@ class LeaderElection:
         sure_until = self._clock.monotonic() + self._lease_s
         while True:
             await asyncio.sleep(pause_s)
-            asked_at = self._clock.monotonic()
+            requested_at = self._clock.monotonic()
             try:
-                async with asyncio.timeout(max(0.0, sure_until - asked_at)):
-                    await self._store.keep(lease)
+                async with asyncio.timeout(max(0.0, sure_until - requested_at)):
+                    await self._store.renew_lease(lease)
             except errors.NotFound as error:
                 raise LeadershipLost("the lease is over") from error
             except (errors.Unavailable, TimeoutError) as error:
                 if self._clock.monotonic() + pause_s >= sure_until:
                     raise LeadershipLost("the lease could not be renewed") from error
             else:
-                sure_until = asked_at + self._lease_s
+                sure_until = requested_at + self._lease_s

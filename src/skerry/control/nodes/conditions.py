@@ -1,7 +1,7 @@
-"""How nodes stand, as those who place instances must know it: what a node offers, and whether it is heard.
+"""Conditions of nodes, for placement: the resources of a node, and whether it is live.
 
-`skerry.control.nodes.registry` knows nodes and tells of every change; `skerry.control.placement.planner`
-decides by what it is told here. This module is only the words between the two.
+`skerry.control.nodes.registry` provides them and notifies of changes; `skerry.control.placement.planner`
+decides by them. Here are only the types between the two.
 """
 
 from __future__ import annotations
@@ -25,18 +25,19 @@ class NodeCondition(msgspec.Struct, frozen=True):
     liveness: Liveness = Liveness.LIVE
     drain_by: float | None = None
     machine: Resources = NO_RESOURCES  # all that it has, with what is kept in reserve
-    is_foreign: bool = False  # it takes no orders, whether or not it is heard
+    is_foreign: bool = False  # it takes no orders, whether or not it is live
+    silent_s: float | None = None  # for how long there have been no heartbeats; None: it is live
 
 
 class NodeConditions(Protocol):
     """All registered nodes, from memory."""
 
     async def ready(self) -> None:
-        """Wait until all registered nodes are known, and when each was last heard of."""
+        """Wait until all registered nodes and their heartbeats are known."""
         ...
 
     def condition(self, node: NodeId) -> NodeCondition | None:
-        """How the node stands now; None if it is not registered."""
+        """The condition of the node now; None if it is not registered."""
         ...
 
     def conditions(self) -> Iterable[NodeCondition]:
@@ -44,5 +45,6 @@ class NodeConditions(Protocol):
         ...
 
     def listen(self, changed: Callable[[NodeId], None]) -> Callable[[], None]:
-        """Call `changed` whenever a node stands differently, also by silence; the result ends that."""
+        """Call `changed` whenever the condition of a node changes, also by a missing heartbeat; the result
+        ends that."""
         ...

@@ -1,14 +1,16 @@
-"""All nodes in memory: their records, where each is heard, and how long the silent have been so.
+"""All nodes in memory: their records, heartbeats, and since when heartbeats are missing.
 
-The reading half of `skerry.control.nodes.registry`, kept in line with the store by its watch. It tells
-everybody who listens when a node stands differently, be it by a change of the store or by the passing of
-time. Nothing here decides or writes.
+The reading half of `skerry.control.nodes.registry`, kept current by a watch of the store. It notifies
+listeners when the condition of a node changes, by a change of the store or by time. Nothing here decides or
+writes.
 """
 
 from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable, Sequence
+
+from msgspec.structs import replace
 
 from skerry.control.nodes import liveness, transitions
 from skerry.control.nodes.conditions import NodeCondition
@@ -50,14 +52,14 @@ class NodeIndex:
         self.absent: set[NodeId] = set()  # nodes of third parties that are lost or have left
 
     async def run(self) -> None:
-        """Follow the store, and tell of those who become lost, for ever."""
+        """Follow the store, and notify of nodes that become lost, for ever."""
         async with asyncio.TaskGroup() as group:
             group.create_task(self.table.run())
             group.create_task(self._heartbeats.run())
             group.create_task(self._notify_losses_forever())
 
     async def ready(self) -> None:
-        """Wait until all nodes are known, and which of them are heard."""
+        """Wait until all nodes and their heartbeats are known."""
         await self.table.ready()
         await self._heartbeats.ready()
 
@@ -85,7 +87,7 @@ class NodeIndex:
         return self._liveness.liveness(node, self._clock.monotonic())
 
     def heartbeat(self, node: NodeId) -> NodeHeartbeat | None:
-        """At which server the node is heard; None if at none."""
+        """The heartbeat of the node, with its server; None if there is none."""
         return self._heartbeats.value(node)
 
     def condition(self, node: NodeId) -> NodeCondition | None:
@@ -96,26 +98,32 @@ class NodeIndex:
         return [self._condition(node) for node in self.all()]
 
     def listen(self, changed: NodeChangeCallback) -> Callable[[], None]:
-        """Call `changed` whenever a node stands differently; the result ends that."""
+        """Call `changed` whenever the condition of a node changes; the result ends that."""
         return self._listeners.add(changed)
 
     def notify_losses(self) -> None:
-        """Tell of those who have been silent for too long by now."""
+        """Notify of nodes that have been without a heartbeat for too long."""
         for node in self._liveness.take_lost(self._clock.monotonic()):
             self._listeners.notify(node)
 
     def _condition(self, node: Node) -> NodeCondition:
-        return transitions.condition_of(node, self.liveness(node.id), reserve_percent=self._reserve_percent)
+        now = self._clock.monotonic()
+        condition = transitions.condition_of(
+            node, self._liveness.liveness(node.id, now), reserve_percent=self._reserve_percent
+        )
+        if condition.liveness is Liveness.LIVE:
+            return condition
+        return replace(condition, silent_s=self._liveness.silent_s(node.id, now))
 
     def _records_changed(self, changes: Sequence[RecordChange[Node]]) -> None:
         now = self._clock.monotonic()
         for id, before, after in changes:
             node = NodeId(id)
             if after is None:
-                self._liveness.heard(node)
+                self._liveness.mark_live(node)
             elif self.heartbeat(node) is None and (before is None or _is_back(before.value, after.value)):
-                self._liveness.heard(node)  # by the server that wrote this, whose key is on its way
-                self._liveness.unheard(node, now)
+                self._liveness.mark_live(node)  # by the server that wrote this, whose key follows
+                self._liveness.mark_unknown(node, now)
                 self._silence_changed.set()
             is_draining = after is not None and after.value.status is NodeStatus.DRAINING
             (self.draining.add if is_draining else self.draining.discard)(node)
@@ -130,9 +138,9 @@ class NodeIndex:
         for id, _, after in changes:
             node = NodeId(id)
             if after is not None:
-                self._liveness.heard(node)
+                self._liveness.mark_live(node)
             elif self.table.get(node) is not None:
-                self._liveness.fell_silent(node, now)
+                self._liveness.mark_suspect(node, now)
                 self._silence_changed.set()
             self._publisher.key_changed(node, after)
             self._listeners.notify(node)

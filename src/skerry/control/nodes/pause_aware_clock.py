@@ -1,9 +1,9 @@
-"""The time in which this server could hear its nodes: its own pauses do not count.
+"""A clock that does not count pauses of this process.
 
-A server that was stopped, swapped out or starved of cpu finds on its return that it has heard nobody for a
-while, and the words of its nodes unread. Silence is therefore measured by this clock, for the server's own
-nodes (`skerry.control.nodes.liveness`) and for everybody's (`skerry.control.nodes.index`). Lateness of this
-process makes it run slower, never faster: a loss is noticed later then, and nobody is lost by it.
+A server that was stopped, swapped out or starved of cpu finds afterwards that no heartbeat came for a while,
+because it did not read them. Liveness is therefore measured by this clock, for the server's own nodes
+(`skerry.control.nodes.liveness`) and for all (`skerry.control.nodes.index`). A late process makes it run
+slower, never faster: a loss is noticed later, and no node is lost by it.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ class PauseAwareClock:
         return self._clock.now()
 
     def monotonic(self) -> float:
-        # Bounded here and not only at a tick: whoever is first to run after a pause may ask.
+        # Bounded here and not only at a tick: another task may run first after a pause.
         return self._until_tick + min(self._clock.monotonic() - self._ticked_at, MAX_STEP_S)
 
     def tick(self) -> None:

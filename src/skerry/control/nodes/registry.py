@@ -1,17 +1,17 @@
-"""The nodes of this cloud: registered, heard, lost, cordoned, drained, and gone.
+"""The registry of nodes: register, report, cordon, drain, unregister, and liveness.
 
-A node is one record of the store, `node/<id>`, which changes only when something lasting does. That it is
-heard is kept apart (`skerry.control.nodes.liveness`), and so is its subnet (`skerry.control.nodes.subnets`).
-Nodes register by their session (`skerry.control.sessions.node_session`); those of third parties by the calls
-of Kudo's documents: they take no orders, and are forgotten when they have been lost for long. What runs on a
-node is for `skerry.control.placement.reconciler`, which reads conditions here.
+A node is one record of the store, `node/<id>`, which changes only with lasting facts. Its heartbeats are
+separate (`skerry.control.nodes.liveness`), and so is its subnet (`skerry.control.nodes.subnets`). Nodes
+register by their session (`skerry.control.sessions.node_session`); foreign nodes by the calls of Kudo's
+documents: they take no orders, and are removed when they have been lost for long.
+`skerry.control.placement.reconciler` places instances by the conditions of nodes.
 """
 
 from __future__ import annotations
 
 import asyncio
 import math
-from collections.abc import AsyncIterator, Callable, Collection, Iterator, Mapping, Sequence
+from collections.abc import AsyncGenerator, AsyncIterator, Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import asynccontextmanager, suppress
 from itertools import islice
 
@@ -40,7 +40,7 @@ from skerry.store.tables.table import Record, Write
 
 log = structlog.get_logger(__name__)
 
-# Long enough for caches of addresses to forget, and for a machine to be set up anew.
+# Long enough for address caches to expire, and for a machine to be set up anew.
 SUBNET_GRACE_S = 600
 # More are free at once: a node that asks for one subnet after another must not take up the pool.
 _MOST_FORMER = 8
@@ -65,6 +65,7 @@ class NodeRegistry:
         """`fingerprint` is that of the cloud's CA; `server` is where people reach this server."""
         self._store = store
         self._events = events
+        self._instance_table = instances
         self._instances = instances.index
         self._clock = clock
         self._settings = settings
@@ -80,16 +81,16 @@ class NodeRegistry:
         instances.listen(self._instance_changed)
 
     async def run(self) -> None:
-        """Follow the store and keep this server's word on its nodes, for ever."""
+        """Follow the store and publish the heartbeats of this server's nodes, for ever."""
         async with asyncio.TaskGroup() as group:
             group.create_task(self.heartbeat_clock.run())
             group.create_task(self._index.run())
             group.create_task(self._subnets.table.run())
             group.create_task(self.heartbeats.run())
-            group.create_task(self._settle_for_ever())
+            group.create_task(self._update_for_ever())
 
     async def ready(self) -> None:
-        """Wait until all nodes are known, and which of them are heard."""
+        """Wait until all nodes and their heartbeats are known."""
         await self._index.ready()
         await self._subnets.table.ready()
 
@@ -108,11 +109,11 @@ class NodeRegistry:
         return self._index.liveness(node)
 
     def heartbeat(self, node: NodeId) -> NodeHeartbeat | None:
-        """At which server the node is heard; None if at none."""
+        """The heartbeat of the node, with its server; None if there is none."""
         return self._index.heartbeat(node)
 
     def foreign_report(self, node: NodeId) -> ForeignReport | None:
-        """What a node of a third party said last, if it said it here."""
+        """The last report of a foreign node to this server."""
         return self._foreign_reports.get(node)
 
     def condition(self, node: NodeId) -> NodeCondition | None:
@@ -125,29 +126,57 @@ class NodeRegistry:
         """How many instances it has that are not over."""
         return sum(record.value.observed.status not in TERMINAL for record in self._instances.on_node(node))
 
+    async def drain_progress(self, node: NodeId) -> AsyncGenerator[int, None]:
+        """The number of its instances, now and whenever it changes, until there is none or the drain has
+        ended."""
+        changed = asyncio.Event()
+
+        def instance_changed(before: InstanceRecord | None, after: InstanceRecord | None) -> None:
+            if before is not None and before.value.node == node:
+                changed.set()
+
+        stop_nodes = self.listen(lambda other: changed.set() if other == node else None)
+        stop_instances = self._instance_table.listen(instance_changed)
+        try:
+            sent = None
+            while True:
+                changed.clear()
+                left = self.count(node)
+                if left != sent:
+                    yield left
+                    sent = left
+                if not left or self.get(node).status is NodeStatus.DRAINED:
+                    return
+                await changed.wait()
+        finally:
+            stop_nodes()
+            stop_instances()
+
     def listen(self, changed: NodeChangeCallback) -> Callable[[], None]:
-        """Call `changed` whenever a node stands differently, also by silence; the result ends that."""
+        """Call `changed` whenever the condition of a node changes, also by a missing heartbeat; the result
+        ends that."""
         return self._index.listen(changed)
 
     def notify_losses(self) -> None:
-        """Tell of those who have been silent for too long by now. Happens by itself, in time."""
+        """Notify of nodes that have been without a heartbeat for too long. Also happens by itself, in
+        time."""
         self._index.notify_losses()
 
     # Coming and going
 
     async def register(self, id: str, hello: NodeHello, *, foreign: bool = False) -> Node:
-        """The node as it says it is, with its subnet; a known one is written only if something changed.
+        """Register a node, with its subnet; a known one is written only if something changed.
 
         `hello.subnet` is the one it would like, which it gets if it is free; none that overlaps
         `hello.occupied`. Of those it had before, those in `hello.former` are kept back for it, and others for
-        a while. Labels count when a node is new; from then on they are the operators'. A node is a member by
-        its own id, whatever it says. Raises `AlreadyExists` for a node of the other kind,
-        `ResourcesExhausted` without a subnet left.
+        a while. Labels count when a node is new; from then on they are the operators'. A node is a member
+        under its own id. Raises `AlreadyExists` for a node of the other kind, `ResourcesExhausted` without a
+        subnet left.
         """
         node = NodeId(ids.check_id(id))
         if hello.member is not None:
             hello = replace(hello, member=replace(hello.member, node=node, is_server=False))
-        await self._keep_former(node, hello.former)
+        await self._reserve_former(node, hello.former)
         record = self._table.get(node)
         while True:
             try:
@@ -193,18 +222,18 @@ class NodeRegistry:
         usage: Resources | None = None,
         instances: Sequence[ReportedInstance] | None = None,
     ) -> Node:
-        """What a node of a third party says of itself: a sign of life, and written if it is news.
+        """A report of a foreign node about itself: a heartbeat, and written if it has changed.
 
-        What it leaves out (None) stays as it was. Usage and instances are kept in memory.
+        Fields that are None stay. Usage and instances are kept in memory.
         """
         node = self.get(id)
         if not node.is_foreign:
             raise errors.FailedPrecondition(f"node {node.id} reports by its own session, and by nothing else")
-        self.heartbeats.heard(node.id)
+        self.heartbeats.received(node.id)
         if self.heartbeat(node.id) is None:
             await (
-                self.heartbeats.beat()
-            )  # before anything else is written: who is not heard is lost again at once
+                self.heartbeats.publish()
+            )  # before anything else is written: without a heartbeat it would be lost again at once
 
         def change(node: Node) -> NodeTransition | None:
             after = replace(node, status=status, resources=node.resources if resources is None else resources)
@@ -247,7 +276,7 @@ class NodeRegistry:
             log.info("node.unregistered", node=node, actor=actor, instances=count)
             return
 
-    # What operators say
+    # Operators
 
     async def cordon(self, id: str, *, actor: str, reason: str = "") -> Node:
         """It takes nothing new, and keeps what it has."""
@@ -296,10 +325,10 @@ class NodeRegistry:
 
     # What time makes of them
 
-    async def settle(self) -> None:
-        """One look at every node that something happened to: lost, back, at the end of its drain, forgotten.
+    async def update_all(self) -> None:
+        """Write what has become of nodes: lost, back, drained, removed.
 
-        Every server does this. They see the same, and whose word comes second finds it written.
+        Every server does this, with the same result; the second finds it written.
         """
         now = self._clock.now()
         self._unsettled.update(dict.fromkeys(node for node, at in self._deadlines() if at <= now))
@@ -307,7 +336,7 @@ class NodeRegistry:
             some = list(islice(self._unsettled, _AT_ONCE))
             for node in some:
                 del self._unsettled[node]  # first: it may happen to them again meanwhile
-            outcomes = await asyncio.gather(*map(self._settle, some), return_exceptions=True)
+            outcomes = await asyncio.gather(*map(self._update_node, some), return_exceptions=True)
             for node, outcome in zip(some, outcomes, strict=True):
                 if isinstance(outcome, BaseException):
                     self._unsettled[node] = None
@@ -315,12 +344,12 @@ class NodeRegistry:
                 if isinstance(outcome, BaseException):
                     raise outcome
 
-    async def _settle_for_ever(self) -> None:
+    async def _update_for_ever(self) -> None:
         await self.ready()
         while True:
             self._wake.clear()
             try:
-                await self.settle()
+                await self.update_all()
                 wait_s = self._until_next_deadline()
             except errors.Unavailable as error:
                 log.warning("nodes.not_settled", error=error.message)
@@ -331,7 +360,7 @@ class NodeRegistry:
             except TimeoutError:
                 pass
 
-    async def _settle(self, node: NodeId) -> None:
+    async def _update_node(self, node: NodeId) -> None:
         record = self._table.get(node)
         if record is None:
             return
@@ -343,7 +372,7 @@ class NodeRegistry:
                 await self._change(node, self._next_transition, actor="skerry")
 
     def _forget_at(self, node: Node) -> float | None:
-        """When a node of a third party that is lost is unregistered; None: not while it stands as it does."""
+        """When a lost foreign node is unregistered; None: not in its present condition."""
         after_s = self._settings.forget_foreign_after_s
         is_absent = node.id in self._index.absent and self.liveness(node.id) is Liveness.LOST
         if not after_s or not is_absent or self.count(node.id):
@@ -355,7 +384,7 @@ class NodeRegistry:
         try:
             await self._remove(record, actor="skerry", reason=reason)
         except errors.Conflict:
-            return  # it is back, or another server was quicker: either is told of
+            return  # it is back, or another server was quicker
         log.info("node.forgotten", node=record.value.id, name=record.value.name, reason=reason)
 
     def _next_transition(self, node: Node) -> NodeTransition | None:
@@ -368,7 +397,7 @@ class NodeRegistry:
         )
 
     def _deadlines(self) -> Iterator[tuple[NodeId, float]]:
-        """When a drain ends, and when a node is forgotten."""
+        """When a drain ends, and when a node is removed."""
         for node in sorted(self._index.draining | self._index.absent):
             record = self.get(node)
             at = record.drain_by if node in self._index.draining else self._forget_at(record)
@@ -393,7 +422,7 @@ class NodeRegistry:
             ),
         ]
         if node.subnet:
-            lease = await self._store.grant(SUBNET_GRACE_S)
+            lease = await self._store.grant_lease(SUBNET_GRACE_S)
             ops.append(self._subnets.put(node.subnet, node.id, lease))
             ops += [
                 self._subnets.put(subnet, node.id, lease, is_former=True)
@@ -462,17 +491,17 @@ class NodeRegistry:
     async def _become_former(self, node: NodeId, subnet: str) -> Op:
         if len(self._subnets.former_of(node)) >= _MOST_FORMER:
             return self._subnets.delete(subnet)
-        return self._subnets.put(subnet, node, await self._store.grant(SUBNET_GRACE_S), is_former=True)
+        return self._subnets.put(subnet, node, await self._store.grant_lease(SUBNET_GRACE_S), is_former=True)
 
-    async def _keep_former(self, node: NodeId, used: Collection[str]) -> None:
-        """Keep back the subnets that the node had before: those in `used` until it says otherwise, and the
-        others for a while."""
+    async def _reserve_former(self, node: NodeId, used: Collection[str]) -> None:
+        """Reserve the subnets that the node had before: those in `used` until the node reports otherwise, and
+        the others for a while."""
         for subnet, record in self._subnets.former_of(node).items():
             is_used = subnet in used
             if is_used == (record.lease == NO_LEASE):
                 continue
             expect = self._subnets.expect(subnet)
-            lease = NO_LEASE if is_used else await self._store.grant(SUBNET_GRACE_S)
+            lease = NO_LEASE if is_used else await self._store.grant_lease(SUBNET_GRACE_S)
             with suppress(errors.Conflict):  # another server was quicker
                 await self._subnets.table.commit(
                     [self._subnets.put(subnet, node, lease, is_former=True)], [expect]
@@ -486,7 +515,7 @@ class NodeRegistry:
         actor: str,
         fence: Expect | None = None,
     ) -> Node:
-        """Do what `change` says to the node, and return it as it is then; None: nothing."""
+        """Write the transition that `change` makes of the node, if any, and return the node after it."""
         transition: NodeTransition | None = None
 
         def decide(record: Record[Node]) -> Write[Node] | None:
@@ -531,4 +560,4 @@ class NodeRegistry:
 
 
 def _kind(node: Node) -> str:
-    return "speaks only Kudo's calls" if node.is_foreign else "has a session of its own"
+    return "uses only Kudo's calls" if node.is_foreign else "has a session of its own"

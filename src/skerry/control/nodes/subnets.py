@@ -2,10 +2,10 @@
 
 `SubnetPool` chooses, in memory; `SubnetAllocator` keeps it in line with the store, where
 `subnet/10.64.3.0-24` names the node that has it. A node that leaves keeps its subnet for a while, under a
-lease: one that comes back finds its containers' addresses unchanged, and caches have forgotten them when
-somebody new gets them. A **former** subnet, which a node had before its present one, is kept back for as long
-as containers have addresses of it. `skerry.control.nodes.registry` writes the records, in the transaction
-that registers the node.
+lease: if it comes back, its containers' addresses are unchanged; otherwise caches have expired before another
+node gets them. A **former** subnet, which a node had before its present one, is kept back for as long as
+containers have addresses of it. `skerry.control.nodes.registry` writes the records, in the transaction that
+registers the node.
 """
 
 from __future__ import annotations
@@ -55,7 +55,7 @@ class SubnetPool:
         self._next = 0  # all places before this one are taken
 
     def is_free(self, subnet: str) -> bool:
-        """True if `subnet` is one of the pool's and nobody has it."""
+        """True if `subnet` is in the pool and not allocated."""
         position = self._position(subnet)
         return position is not None and position not in self._taken
 
@@ -84,7 +84,7 @@ class SubnetPool:
         return network.overlaps(self._network)
 
     def take(self, subnet: str) -> None:
-        """Somebody has it now; one of another pool, as after a change of the setting, is let be."""
+        """It is allocated now; a subnet outside of the pool, as after a change of the setting, is ignored."""
         if (position := self._position(subnet)) is not None:
             self._taken.add(position)
 
@@ -102,7 +102,7 @@ class SubnetPool:
 
 
 class SubnetAllocator:
-    """Who has which subnet, as the store says."""
+    """The allocation of subnets, as in the store."""
 
     def __init__(self, store: Store, pool: str, fingerprint: str) -> None:
         self._pool = SubnetPool(pool, int(fingerprint[:8], 16))
@@ -127,15 +127,16 @@ class SubnetAllocator:
         return self.table.delete(_id_of(subnet))
 
     def expect(self, subnet: str) -> Expect:
-        """That nobody has changed its record since what is known here."""
+        """The expectation that its record is as known here."""
         return self.table.expect(_id_of(subnet), self.table.get(_id_of(subnet)))
 
     def claim(self, node: NodeId, present: str, proposal: str, occupied: Sequence[str] = ()) -> str:
         """The subnet of a node that has `present`, none if that is empty, and would like `proposal`, which it
-        gets if that is free, or was its own before. One that overlaps `occupied`, what the node's machine
-        reaches otherwise, is of no use to it. Nobody else here is given the result until it is let go.
+        gets if that is free, or was its own before.
 
-        A node whose own settings say which subnet it has may have one that is nowhere near the pool.
+        One that overlaps `occupied`, which the machine uses otherwise, cannot be used. The result is not
+        given to another node here until it is released. A node with a subnet in its own settings may have one
+        outside of the pool.
         """
         networks = [network for network in map(_network, occupied) if network is not None]
         is_free = proposal in self._former.get(node, {}) or self._is_free(proposal)

@@ -1,7 +1,7 @@
-"""What becomes of a node, and what placement may know of it: pure, on the record and on how it is heard.
+"""Transitions and conditions of a node: pure, of its record and its liveness.
 
-A turn is a node as it is to be written, and the event that tells of it. `skerry.control.nodes.registry`
-writes transitions; `skerry.control.nodes.index` shows conditions.
+A transition is a node to write, and its event. `skerry.control.nodes.registry` writes transitions;
+`skerry.control.nodes.index` provides conditions.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ OVER = frozenset({NodeStatus.LOST, NodeStatus.LEFT})
 
 
 class NodeTransition(msgspec.Struct, frozen=True):
-    """A node as it is to be, and the event that tells of it."""
+    """A node to write, and its event."""
 
     node: Node
     kind: str
@@ -30,9 +30,9 @@ class NodeTransition(msgspec.Struct, frozen=True):
 def reregister(
     node: Node, *, name: str, facts: NodeFacts, resources: Resources, member: ContinuumMember | None = None
 ) -> NodeTransition | None:
-    """A known node that says again what it is; None if that is no news.
+    """A known node registers again; None if nothing changed.
 
-    The subnet and the labels stay: the one is the node's own, the others are the operators'.
+    The subnet and the labels stay.
     """
     after = replace(node, name=name, facts=facts, resources=resources, member=member)
     is_back = node.status in OVER
@@ -44,13 +44,13 @@ def reregister(
 
 
 def update_liveness(
-    node: Node, heard: Liveness, *, has_instances: bool, now: float, lost_after_s: float
+    node: Node, liveness: Liveness, *, has_instances: bool, now: float, lost_after_s: float
 ) -> NodeTransition | None:
-    """What silence, being heard again, or the end of a drain makes of it; None: nothing."""
-    if heard is Liveness.LOST and node.status not in OVER:
-        reason = f"nothing was heard of it for {lost_after_s:g} s"
+    """The transition by a missing heartbeat, a new one, or the end of a drain; None: nothing."""
+    if liveness is Liveness.LOST and node.status not in OVER:
+        reason = f"no heartbeat for {lost_after_s:g} s"
         return NodeTransition(replace(node, status=NodeStatus.LOST, reason=reason), "node.lost", reason)
-    if heard is Liveness.LIVE and node.status is NodeStatus.LOST and not node.is_foreign:
+    if liveness is Liveness.LIVE and node.status is NodeStatus.LOST and not node.is_foreign:
         return NodeTransition(_ready(node), "node.returned")
     if node.status is NodeStatus.DRAINING and node.drain_by is not None:
         reason = "its time is up" if now >= node.drain_by else "" if has_instances else "it is empty"
@@ -71,9 +71,9 @@ def uncordon(node: Node) -> NodeTransition | None:
     return NodeTransition(after, "node.uncordoned")
 
 
-def condition_of(node: Node, heard: Liveness, *, reserve_percent: int) -> NodeCondition:
-    """How the node stands with those who place instances."""
-    unschedulable_reason = _unschedulable_reason(node, heard)
+def condition_of(node: Node, liveness: Liveness, *, reserve_percent: int) -> NodeCondition:
+    """The condition of the node, for placement."""
+    unschedulable_reason = _unschedulable_reason(node, liveness)
     view = NodeView(
         id=node.id,
         # What is kept back is for the machine itself, which is not ours if it is borrowed.
@@ -86,8 +86,9 @@ def condition_of(node: Node, heard: Liveness, *, reserve_percent: int) -> NodeCo
         runs_checks=node.facts.runs_checks,
         name=node.name,
         features=node.facts.features,
+        devices=node.facts.devices,
     )
-    return NodeCondition(view, heard, node.drain_by, node.resources, node.is_foreign)
+    return NodeCondition(view, liveness, node.drain_by, node.resources, node.is_foreign)
 
 
 def _ready(node: Node) -> Node:
@@ -104,13 +105,13 @@ def _without_reserve(resources: Resources, reserve_percent: int) -> Resources:
     )
 
 
-def _unschedulable_reason(node: Node, heard: Liveness) -> str:
-    """Why it takes nothing new, as what follows its name; empty if it does."""
+def _unschedulable_reason(node: Node, liveness: Liveness) -> str:
+    """Why it gets no new instances, as a text after its name; empty if it does."""
     if node.is_foreign:
         return "takes no orders"
-    if heard is Liveness.LOST or node.status is NodeStatus.LOST:
+    if liveness is Liveness.LOST or node.status is NodeStatus.LOST:
         return "is lost"
-    if heard is Liveness.SUSPECT:
+    if liveness is Liveness.SUSPECT:
         return "is silent"
     if node.drain_by is not None:
         return "is drained" if node.status is NodeStatus.DRAINED else "is draining"

@@ -2,13 +2,11 @@
 
 `PlacementPlanner` is notified of every change and decides only on what changed: pending instances are placed
 in the order of age; instances on a node that is lost or drained are released, and then placed again. It
-counts its decisions as done until it learns their outcome, so that many can be under way at once and the
-resources of a node are never given away twice. `decide` is the same from scratch, in one go.
-
-Turns are bounded, and nothing is looked at again before something has changed that it depends on: a turn that
-says `wake_at` None has nothing to do until it is told of a change. Whether this server is the one to decide
-is not known here (`skerry.control.leadership.election`); `skerry.control.placement.reconciler` carries plans
-out.
+counts its decisions as done until it knows their outcome, so that many can be in flight and the resources of
+a node are never allocated twice. `decide` is the same from scratch. Plans have a maximum size, and nothing is
+examined again before something that it depends on has changed: a plan with `wake_at` None has nothing to do
+until the next change. `skerry.control.leadership.election` decides which server plans;
+`skerry.control.placement.reconciler` writes the plans.
 """
 
 from __future__ import annotations
@@ -28,6 +26,8 @@ from skerry.control.placement import preview as placement_preview
 from skerry.control.placement.preview import PreviewStep
 from skerry.control.placement.queue import PlacementQueue
 from skerry.control.placement.reservations import ReservedCapacity
+from skerry.control.placement.volume_bindings import NoVolumes, VolumeBindings, VolumeLookup, VolumeWrite
+from skerry.control.volumes.table import VolumeRecord
 from skerry.kit.rate_limit import TokenBucket
 from skerry.model.ids import InstanceId, NodeId
 from skerry.model.nodes import Liveness
@@ -39,7 +39,7 @@ from skerry.schedule.requests import PlacementPolicy, PlacementRequest
 from skerry.schedule.results import NodeFeasibility, Placement, PlacementFailure
 from skerry.schedule.scheduler import Scheduler
 
-# Instances that are over and were not destroyed are kept for who wants to know how they ended; not all.
+# Ended instances that were not destroyed are kept, so that their end can be read; but not all.
 MAX_TERMINAL_INSTANCES = 1000
 # From this many nodes with new capacity on, asking each what it could hold costs more than just trying.
 _MANY_NODES = 64
@@ -55,9 +55,11 @@ class PlacementPlan(msgspec.Struct):
 
     bindings: list[PlannedTransition] = []  # bound to a node
     evictions: list[PlannedTransition] = []  # their node, which drains, is to give them up
-    replacements: list[PlannedTransition] = []  # taken off a node that is lost or gone
+    replacements: list[PlannedTransition] = []  # unbound from a node that is lost or removed
     expirations: list[PlannedTransition] = []  # over, and more than are kept
-    pending: list[PlannedTransition] = []  # told why there is no place
+    pending: list[PlannedTransition] = []  # with a new reason why they are not placed
+    # Volumes of the bindings, by instance, to be written with each.
+    volumes: dict[InstanceId, tuple[VolumeWrite, ...]] = {}
     wake_at: float | None = None  # when there is more to do, if nothing changes before; `now`: at once
 
     @property
@@ -73,9 +75,12 @@ def decide(
     *,
     policy: PlacementPolicy = PlacementPolicy.BINPACK,
     replacements_per_s: float = 20.0,
+    volumes: VolumeLookup | None = None,
 ) -> PlacementPlan:
     """All that is to be done about `instances` on `nodes` at `now`."""
-    planner = PlacementPlanner(InstanceIndex(instances), policy=policy, replacements_per_s=replacements_per_s)
+    planner = PlacementPlanner(
+        InstanceIndex(instances), policy=policy, replacements_per_s=replacements_per_s, volumes=volumes
+    )
     for condition in nodes:
         planner.node_changed(condition.view.id, condition)
     planner.begin()
@@ -92,6 +97,7 @@ class PlacementPlanner:
         policy: PlacementPolicy,
         replacements_per_s: float,
         spread_copies: bool = True,
+        volumes: VolumeLookup | None = None,
     ) -> None:
         self._index = index
         self._policy = policy
@@ -99,24 +105,32 @@ class PlacementPlanner:
         self._scheduler = Scheduler()
         self._nodes: dict[NodeId, NodeCondition] = {}
         self._pending = PlacementQueue()
-        self._dirty: dict[InstanceId, None] = {}  # to be looked at
+        self._dirty: dict[InstanceId, None] = {}  # to be examined
         self._lost: dict[InstanceId, None] = {}  # on lost nodes, replaced as the rate allows
         self._draining: dict[InstanceId, None] = {}  # on draining nodes, with nowhere to go
-        self._retries: dict[InstanceId, None] = {}  # of those, who may find a place now
-        self._successors: set[InstanceId] = set()  # who leaves, and for whose next copy a place is kept
-        self._under_way: set[InstanceId] = set()  # decided; how it went is not known yet
+        self._retries: dict[InstanceId, None] = {}  # of those, the ones that may fit now
+        self._successors: set[InstanceId] = (
+            set()
+        )  # instances that leave, and reserve a node for their next copy
+        self._in_progress: set[InstanceId] = set()  # decided; how it went is not known yet
         self._previous_nodes: dict[InstanceId, NodeId] = {}  # where a copy was that left for its successor
         self._reservations = ReservedCapacity(self._scheduler)
+        self._volumes = VolumeBindings(NoVolumes() if volumes is None else volumes, self._scheduler)
         self._drains: dict[NodeId, float] = {}  # until when what is left there may stay
-        self._freed: set[NodeId] = set()  # may hold more than when somebody last tried
+        self._freed: set[NodeId] = set()  # may have more capacity than at the last attempt
         self._replacing = TokenBucket.full(replacements_per_s, at=float("-inf"))
+
+    def follow_volumes(self, volumes: VolumeLookup) -> None:
+        """Place instances where their volumes are. To be called before anything is known."""
+        self._volumes = VolumeBindings(volumes, self._scheduler)
 
     # Notifications
 
     def begin(self) -> None:
         """Begin a term: nothing is under way, and every instance is examined."""
-        self._under_way.clear()
+        self._in_progress.clear()
         for record in self._index:
+            self._volumes.instance_changed(record.value.id, record.value)
             self._sync_binding(record.value.id)
             self._dirty[record.value.id] = None
 
@@ -125,19 +139,27 @@ class PlacementPlanner:
         record = after or before
         assert record is not None, "something is before or after a change"
         id = record.value.id
+        self._volumes.instance_changed(id, None if after is None else after.value)
         if after is None or after.value.node is not None:
             self._previous_nodes.pop(id, None)
         elif before is not None and before.value.leaving is not None and before.value.node is not None:
             self._previous_nodes[id] = before.value.node
-        if id in self._under_way:
+        if id in self._in_progress:
             return
         self._sync_binding(id)
         if after is not None:
             self._dirty[id] = None
-        else:  # at once, since on a server that does not lead nobody looks
+        else:  # at once, because a server that does not lead makes no plans
             self._dirty.pop(id, None)
             self._forget_waiting(id)
             self._pending.discard(id)
+
+    def volume_changed(self, before: VolumeRecord | None, after: VolumeRecord | None) -> None:
+        """A volume changed, and the lookup has it."""
+        self._freed.update(self._volumes.volume_changed(before, after))
+        for record in (before, after):
+            if record is not None:
+                self._dirty.update((id, None) for id in self._volumes.users_of(record.value))
 
     def node_changed(self, node: NodeId, condition: NodeCondition | None) -> None:
         """The condition of a node changed; None: it is not registered."""
@@ -159,39 +181,45 @@ class PlacementPlanner:
                 self._dirty[record.value.id] = None
 
     def reserve(self, node: NodeId, reserved: Mapping[InstanceId, Resources]) -> None:
-        """So much of `node` is promised, instead of what was before, each part to the instance of that id.
+        """Replace the reservations on `node`, each for the instance of that id.
 
-        It is kept for as long as that instance is nowhere, and whether or not there is one yet: nobody else
-        is placed there, and who is to have it is tried there first. What is there already stays.
+        A reservation holds while that instance is not placed, whether or not it exists yet: no other is
+        placed in it, and the instance is tried there first. Instances that are there already stay.
         """
         for id in self._reservations.set(node, reserved):
             self._update_reservation(id)
             self._dirty[id] = None
 
     def done(self, ids: Iterable[InstanceId]) -> None:
-        """What was decided on these is durable and heard of, or did not happen."""
+        """The decisions about these are durable and known here, or failed."""
+        ids = tuple(ids)
+        self._dirty.update((id, None) for id in self._volumes.done(ids))
         for id in ids:
-            self._under_way.discard(id)
+            self._in_progress.discard(id)
             self._sync_binding(id)
             self._dirty[id] = None
 
     # Decisions
 
-    def is_under_way(self, id: InstanceId) -> bool:
-        return id in self._under_way
+    def is_in_progress(self, id: InstanceId) -> bool:
+        return id in self._in_progress
 
-    def mark_under_way(self, ids: Iterable[InstanceId]) -> None:
+    def mark_in_progress(self, ids: Iterable[InstanceId]) -> None:
         """Somebody else decided something on these: leave them alone until `done`."""
-        self._under_way.update(ids)
+        self._in_progress.update(ids)
 
     def explain(self, instance: Instance) -> Sequence[NodeFeasibility]:
-        """What every node says to it."""
+        """The feasibility of every node for it."""
         request = self._request(instance)
         return self._reservations.without(instance.id, lambda: self._scheduler.explain(request))
 
+    def free(self, node: NodeId) -> Resources:
+        """The free resources of a node. Raises NotFound."""
+        return self._scheduler.free(node)
+
     def preview(self, steps: Sequence[PreviewStep]) -> Sequence[Placement | PlacementFailure]:
         """Where these would be placed, one after the other."""
-        requests = [(self._request(step.instance), step) for step in steps]
+        requests = [(self._request(step.instance, is_preview=True), step) for step in steps]
         return placement_preview.preview(self._scheduler, self._policy, requests)
 
     def plan(self, now: float, limit: int) -> PlacementPlan:
@@ -204,7 +232,7 @@ class PlacementPlanner:
         self._place(plan, now, limit)
         self._report_pending(plan, limit)
         self._expire(plan, now, limit)
-        self._under_way.update(record.value.id for record, _ in plan.decided)
+        self._in_progress.update(record.value.id for record, _ in plan.decided)
         plan.wake_at = self._wake_at(now)
         return plan
 
@@ -219,11 +247,11 @@ class PlacementPlanner:
             self._forget_waiting(id)
             if record is None or record.value.node is not None:
                 self._pending.discard(id)
-            if record is not None and id not in self._under_way:
+            if record is not None and id not in self._in_progress:
                 self._examine(plan, record, now)
 
     def _forget_waiting(self, id: InstanceId) -> None:
-        """What it waited for, on a node, it waits for no more."""
+        """Remove its wait for a node."""
         self._lost.pop(id, None)
         self._draining.pop(id, None)
         self._retries.pop(id, None)
@@ -250,6 +278,8 @@ class PlacementPlanner:
         if condition is None:
             reason = f"node {node} is not registered any more"
         elif condition.liveness is Liveness.LOST:
+            if is_to_run and self._volumes.is_at(instance, node):
+                return  # its data are there, and nowhere else: it waits for the node
             if is_to_run:
                 self._lost[id] = None
                 return
@@ -262,7 +292,7 @@ class PlacementPlanner:
             plan.replacements.append(_unbind(record, now, reason))
         elif condition is not None and condition.drain_by is not None:
             if instance.leaving is not None or instance.desired is DesiredStatus.DESTROYED:
-                return  # it goes when the node says that it is gone
+                return  # it is unbound when the node reports its removal
             if instance.owner is not None and instance.owner.kind is OwnerKind.SERVICE:
                 return  # its service replaces it first, within its budget
             if condition.drain_by > now:
@@ -272,7 +302,7 @@ class PlacementPlanner:
 
     def _replace_lost(self, plan: PlacementPlan, now: float, limit: int) -> None:
         self._replacing = self._replacing.filled(now)
-        if not self._hears_any_node():
+        if not self._has_live_node():
             return
         while self._lost and len(plan.replacements) < limit:
             left = self._replacing.take()
@@ -284,18 +314,18 @@ class PlacementPlanner:
             record = self._index.get(id)
             node = None if record is None else record.value.node
             condition = None if node is None else self._nodes.get(node)
-            if record is None or condition is None or id in self._under_way:
+            if record is None or condition is None or id in self._in_progress:
                 continue
             if condition.liveness is Liveness.LOST and record.value.observed.status not in TERMINAL:
                 plan.replacements.append(_unbind(record, now, f"node {node} is lost"))
 
-    def _hears_any_node(self) -> bool:
-        """False if every node is silent: then it is likelier that the servers are cut off than that all nodes
-        are gone, and there is nowhere to go. What runs on, goes on when its node is heard again."""
+    def _has_live_node(self) -> bool:
+        """False if no node is live: then it is more likely that the servers are disconnected than that all
+        nodes are lost, and there is no node to move to. Instances continue when their node is live again."""
         return any(condition.liveness is Liveness.LIVE for condition in self._nodes.values())
 
     def _wake(self) -> None:
-        """Try those again who could fit where there is more capacity than there was."""
+        """Try those again that could fit on nodes with more capacity than before."""
         if not self._freed:
             return
         freed = [
@@ -315,12 +345,12 @@ class PlacementPlanner:
             )
 
     def _evict_draining(self, plan: PlacementPlan, limit: int) -> None:
-        """Of draining nodes, those may leave at once who have somewhere to go, or nothing to run."""
+        """Evict instances of draining nodes that fit on another node, or do not run."""
         while self._retries and len(plan.evictions) < limit:
             id = next(iter(self._retries))
             del self._retries[id]
             record = self._index.get(id)
-            if record is None or id not in self._draining or id in self._under_way:
+            if record is None or id not in self._draining or id in self._in_progress:
                 continue
             instance = record.value
             condition = None if instance.node is None else self._nodes.get(instance.node)
@@ -331,7 +361,7 @@ class PlacementPlanner:
                 found = self._scheduler.place(request, self._policy)
                 if not isinstance(found, Placement):
                     continue
-                self._reserve_successor(found.node, id, request)
+                self._reserve_successor(found.node, id, request.holding(found.devices))
             del self._draining[id]
             self._evict(plan, record)
 
@@ -341,27 +371,58 @@ class PlacementPlanner:
             plan.evictions.append((record, step))
 
     def _place(self, plan: PlacementPlan, now: float, limit: int) -> None:
-        while len(plan.bindings) < limit and (request := self._pending.eldest()) is not None:
+        while len(plan.bindings) < limit and (request := self._pending.oldest()) is not None:
             id = request.instance
             record = self._index.get(id)
             is_current = (
                 record is not None and _waits(record.value) and self._request(record.value) == request
             )
-            if record is None or id in self._under_way or not is_current:
-                self._pending.discard(id)  # it has changed, or is about to, and is looked at again then
+            if record is None or id in self._in_progress or not is_current:
+                self._pending.discard(id)  # it has changed, or is about to, and is examined again then
+                continue
+            if self._volumes.is_busy(record.value):
+                self._pending.discard(id)  # it is examined again when that is done
                 continue
             self._release_successor(id)
             node = self._reservations.without(id, partial(self._find_node, request))
             if isinstance(node, PlacementFailure):
-                self._pending.park(request, explanations.describe_failure(node), now)
+                self._pending.park(request, self._describe_failure(record.value, request, node), now)
                 continue
-            self._scheduler.bind(node, request)
-            self._update_reservation(id)
-            self._pending.discard(id)
-            plan.bindings.append((record, transitions.bind(record.value, node, at=now)))
+            self._bind(plan, record, node, now)
+
+    def _bind(self, plan: PlacementPlan, record: InstanceRecord, node: NodeId, now: float) -> None:
+        instance = record.value
+        request = self._request(instance, instance.spec)
+        self._pending.discard(instance.id)
+        devices = self._reservations.without(
+            instance.id, partial(self._scheduler.choose_devices, node, request)
+        )
+        self._scheduler.bind(node, request.holding(devices))
+        self._update_reservation(instance.id)
+        volumes = self._volumes.volume_ids(instance)
+        if writes := self._volumes.bind(instance, node, now):
+            plan.volumes[instance.id] = writes
+        step = transitions.bind(instance, node, at=now, devices=devices, volumes=volumes)
+        plan.bindings.append((record, step))
+
+    def _describe_failure(
+        self, instance: Instance, request: PlacementRequest, failure: PlacementFailure
+    ) -> str:
+        """Why it fits nowhere: of one with a volume, why it does not fit where that is."""
+
+        def describe(node: NodeId) -> str:
+            condition = self._nodes.get(node)
+            if condition is None:
+                return f"node {node}, which is not registered any more"
+            name = condition.view.name or node
+            found = next((one for one in self._scheduler.explain(request) if one.node == node), None)
+            return name if found is None else f"{name}, which {explanations.describe_feasibility(found)}"
+
+        waits = self._volumes.waits_for(instance, describe) if instance.spec.mounts else ""
+        return waits or explanations.describe_failure(failure)
 
     def _find_node(self, request: PlacementRequest) -> NodeId | PlacementFailure:
-        """Where its last copy was, where room is kept for it, or where there is some."""
+        """A node: that of its last copy, one with a reservation for it, or another."""
         for home in (
             self._previous_nodes.get(request.instance),
             self._reservations.node_of(request.instance),
@@ -374,7 +435,7 @@ class PlacementPlanner:
     def _report_pending(self, plan: PlacementPlan, limit: int) -> None:
         for id, reason in self._pending.take_reports(limit - len(plan.bindings)):
             record = self._index.get(id)
-            if record is None or id in self._under_way or not _waits(record.value):
+            if record is None or id in self._in_progress or not _waits(record.value):
                 continue
             if (step := transitions.set_pending_reason(record.value, reason)) is not None:
                 plan.pending.append((record, step))
@@ -382,7 +443,7 @@ class PlacementPlanner:
     def _expire(self, plan: PlacementPlan, now: float, limit: int) -> None:
         excess = max(0, self._index.count_terminal() - MAX_TERMINAL_INSTANCES)
         for record in self._index.first_terminal(min(limit, excess)):
-            if record.value.id in self._under_way:
+            if record.value.id in self._in_progress:
                 continue
             step = transitions.set_desired(record.value, DesiredStatus.DESTROYED, at=now, actor="skerry")
             if step is not None:
@@ -392,7 +453,7 @@ class PlacementPlanner:
         if self._dirty or self._retries or self._freed or not self._pending.is_idle:
             return now
         times = list(self._drains.values())
-        if self._lost and self._hears_any_node():
+        if self._lost and self._has_live_node():
             times.append(self._replacing.next_at())
         return min(times, default=None)
 
@@ -403,8 +464,9 @@ class PlacementPlanner:
         node = request = None
         if instance is not None and instance.node is not None and instance.observed.status not in TERMINAL:
             node, request = instance.node, self._request(instance, instance.reserved_spec)
+            request = request.holding(instance.reserved_devices)
         before = self._scheduler.node_of(id)
-        # It may be where it was and be another copy: what was between the two need not have been heard.
+        # It may be on the same node and be another copy: changes in between may have been skipped.
         if node != before or request != self._scheduler.request_of(id):
             if node is None or request is None:
                 self._scheduler.unbind(id)
@@ -416,12 +478,18 @@ class PlacementPlanner:
             self._release_successor(id)
         self._update_reservation(id)
 
-    def _request(self, instance: Instance, leaving: InstanceSpec | None = None) -> PlacementRequest:
-        """What it asks for; or what its copy does that is leaving."""
+    def _request(
+        self, instance: Instance, leaving: InstanceSpec | None = None, *, is_preview: bool = False
+    ) -> PlacementRequest:
+        """Its placement request, with what its volumes require; or what is bound for it, or for its copy that
+        is leaving."""
         group: str | None = instance.workload if self._spread_copies else None
         if instance.owner is not None:
             group = instance.owner.group
-        return PlacementRequest.of(instance.id, leaving or instance.spec, group)
+        request = PlacementRequest.of(instance.id, leaving or instance.spec, group)
+        if leaving is not None:
+            return request
+        return self._volumes.add_to(request, instance, is_preview=is_preview)
 
     def _update_reservation(self, id: InstanceId) -> None:
         has_place = self._scheduler.node_of(id) is not None or id in self._successors
@@ -467,5 +535,5 @@ def _waits(instance: Instance) -> bool:
 
 
 def _concerns(before: NodeCondition, after: NodeCondition) -> bool:
-    """True if what is on the node must be looked at."""
+    """True if the instances on the node must be examined."""
     return before.liveness is not after.liveness or before.drain_by != after.drain_by

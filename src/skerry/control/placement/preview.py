@@ -1,6 +1,7 @@
-"""Where instances would be placed that are not there yet: tried on the scheduler itself, and undone at once.
+"""Previews of placement: where new instances would be placed.
 
-Part of `skerry.control.placement.planner`. Nothing is awaited in between, so nobody sees what was tried.
+Tried on the scheduler itself, and undone at once. Part of `skerry.control.placement.planner`. Nothing is
+awaited in between, so no other task sees it.
 """
 
 from __future__ import annotations
@@ -16,7 +17,7 @@ from skerry.schedule.scheduler import Scheduler
 
 
 class PreviewStep(NamedTuple):
-    """An instance to be placed, and the one that goes for it: before it is placed, or after."""
+    """An instance to place, and the one that it replaces: before it is placed, or after."""
 
     instance: Instance
     replaces: InstanceId | None = None
@@ -38,7 +39,7 @@ def preview(
             found.append(result)
             if isinstance(result, PlacementFailure):
                 continue
-            scheduler.bind(result.node, request)
+            scheduler.bind(result.node, request.holding(result.devices))
             placed.append(request.instance)
             removed += _remove(scheduler, step.replaces)
     finally:

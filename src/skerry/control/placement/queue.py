@@ -1,8 +1,9 @@
-"""The placement queue: pending instances, the eldest first, each tried only when it may fit.
+"""The placement queue: pending instances, the oldest first, each tried only when it may fit.
 
-Where one of a shape finds no place, no other of that shape does. So a shape that was refused is parked with
-all who are of it, and tried again only when capacity came that could hold it. A try costs one search, however
-many wait; who is parked is told why. Pure bookkeeping: `skerry.control.placement.planner` searches.
+If one instance fits on no node, no other with the same request does. So a request that was refused is parked
+with all its instances, and tried again only when there is new capacity that could fit it. An attempt costs
+one search, however many wait; parked instances get the reason. Pure bookkeeping:
+`skerry.control.placement.planner` searches.
 """
 
 from __future__ import annotations
@@ -17,17 +18,17 @@ from skerry.model.ids import InstanceId, NodeId
 from skerry.model.resources import Resources
 from skerry.schedule.requests import PlacementRequest
 
-# The reason of who waits longest is told anew at most this often: each time is a write.
+# The reason of the oldest waiting instance is updated at most this often: each time is a write.
 REPORT_AGAIN_S = 10.0
 # Dead entries of a queue are cleared away when they are more than the living and this many.
-_LITTER = 64
+_SLACK = 64
 
 
 QueueKey = tuple[tuple[Any, ...], NodeId | None]
 
 
 class _Shape:
-    """All who ask for the same."""
+    """All instances with the same request."""
 
     __slots__ = ("count", "key", "number", "queue", "reason", "reported_at", "resources", "unreported")
 
@@ -36,7 +37,7 @@ class _Shape:
         self.number = number
         self.resources = resources
         self.count = 0
-        self.queue: list[tuple[str, InstanceId]] = []  # a heap; who is gone is dropped on the way
+        self.queue: list[tuple[str, InstanceId]] = []  # a heap; removed ones are skipped
         self.unreported: dict[InstanceId, None] = {}
         self.reason: str | None = None  # while it is parked
         self.reported_at = float("-inf")
@@ -65,9 +66,9 @@ class PlacementQueue:
     def add(
         self, request: PlacementRequest, position: str, reason: str, reserved_node: NodeId | None = None
     ) -> None:
-        """Somebody waits, who stands at `position` among all; `reason` is what is known of why.
+        """Add an instance at `position` in the order of age; `reason` is why it waits, if known.
 
-        For who has a `reserved_node` room is kept there: others of its shape have no share in that.
+        `reserved_node` is a node with a reservation for it, which is not for others of its shape.
         """
         key = (request.shape, reserved_node)
         before = self._waiting.get(request.instance)
@@ -103,12 +104,12 @@ class PlacementQueue:
         shape.unreported.pop(instance, None)
         if not shape.count:
             del self._shapes[shape.key]
-        elif len(shape.queue) > 2 * shape.count + _LITTER:
+        elif len(shape.queue) > 2 * shape.count + _SLACK:
             shape.queue = [entry for entry in shape.queue if self._is_of(shape, *entry)]
             heapq.heapify(shape.queue)
 
-    def eldest(self) -> PlacementRequest | None:
-        """Who is to be tried next, None if nobody is."""
+    def oldest(self) -> PlacementRequest | None:
+        """The instance to try next, None if there is none."""
         while self._ready:
             position, number, shape = self._ready[0]
             head = None if shape.reason is not None else self._head(shape)
@@ -139,7 +140,7 @@ class PlacementQueue:
                     heapq.heappush(self._ready, (head.position, shape.number, shape))
 
     def take_reports(self, limit: int) -> Iterator[tuple[InstanceId, str]]:
-        """At most `limit` of those who were not told yet why they wait, and the reason."""
+        """At most `limit` of the instances that need a new reason, with the reason."""
         while self._to_report and limit > 0:
             instance, reason = self._to_report.popleft()
             if instance in self._waiting:
@@ -149,8 +150,8 @@ class PlacementQueue:
 
     @property
     def is_idle(self) -> bool:
-        """True if nobody is to be tried or told."""
-        return not self._to_report and self.eldest() is None
+        """True if there is no instance to try, and none that needs a new reason."""
+        return not self._to_report and self.oldest() is None
 
     def _head(self, shape: _Shape) -> _QueuedInstance | None:
         """Its eldest."""

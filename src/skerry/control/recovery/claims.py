@@ -1,9 +1,9 @@
-"""What nodes run and the store has forgotten, taken back into it.
+"""Recovery of instances that nodes run and a restored store does not know.
 
-A node that runs something which is not among its orders claims it, with the receipt of its last order for it
-(`skerry.control.recovery.order_receipts`). If the store knew of that order, it was given up since, and the
-node is to remove it. If the store was restored from a backup of before that order, what runs is the truth: it
-is written down, with its workload, and goes on. `decide_claim` is pure; `ClaimProcessor` writes.
+A node that runs an instance without an order claims it, with the receipt of its last order for it
+(`skerry.control.recovery.order_receipts`). If the store knew that order, the instance was given up since, and
+the node must remove it. If the store was restored from a backup from before that order, the instance is
+written into the store, with its workload, and continues. `decide_claim` is pure; `ClaimProcessor` writes.
 """
 
 from __future__ import annotations
@@ -36,23 +36,23 @@ _REASON = "its node runs it; the store was restored from a backup that did not k
 
 
 class ClaimDecision(enum.StrEnum):
-    """What becomes of a claim."""
+    """The decision about a claim."""
 
     ORDERED = "ordered"  # it is among the node's orders
     ADOPTED = "adopted"
     REMOVED = "removed"  # the node is to remove it
 
 
-def decide_claim(record: Instance | None, receipt: OrderReceipt, *, is_forgotten: bool) -> ClaimDecision:
-    """What becomes of the claim of the node that `receipt` is for, if the store has `record` of it.
+def decide_claim(record: Instance | None, receipt: OrderReceipt, *, is_unknown: bool) -> ClaimDecision:
+    """The decision about a claim with this `receipt`, if the store has `record` of the instance.
 
-    Of two copies the later one counts. Of the same one twice, the one that the record names: a record without
-    a node is of before it was placed.
+    Of two copies the later one counts. Of the same one on two nodes, the one in the record: a record without
+    a node is from before its placement.
     """
     claimed = receipt.instance
     if record is not None and record.node == receipt.node and record.generation >= claimed.generation:
         return ClaimDecision.ORDERED
-    if not is_forgotten:
+    if not is_unknown:
         return ClaimDecision.REMOVED
     if record is None or claimed.generation > record.generation:
         return ClaimDecision.ADOPTED
@@ -102,7 +102,7 @@ class ClaimProcessor:
         workloads: WorkloadRegistry,
         key: bytes,
     ) -> None:
-        """`key`: of receipts, the same on all servers of this cloud, and nobody else's."""
+        """`key` is of receipts, and a secret of the servers of this cloud."""
         self._store = store
         self._events = events
         self._history = history
@@ -130,7 +130,7 @@ class ClaimProcessor:
         return replace(order, receipt=order_receipts.write(self._key, receipt))
 
     async def take(self, node: NodeId, claims: Sequence[InstanceClaim]) -> list[InstanceId]:
-        """Adopt what the store has forgotten; those that the node is to remove."""
+        """Adopt instances that the store does not know; returns those that the node must remove."""
         if not claims:
             return []
         forgotten = await self._history.forgotten()
@@ -144,10 +144,10 @@ class ClaimProcessor:
         if receipt is None or receipt.node != node or receipt.instance.id != claim.report.instance:
             log.warning("claim.unproven", node=node, instance=claim.report.instance)
             return ClaimDecision.REMOVED
-        is_forgotten = forgotten(receipt.stamp)
+        is_unknown = forgotten(receipt.stamp)
         while True:
             record = await self._table.read(receipt.instance.id)
-            decision = decide_claim(record and record.value, receipt, is_forgotten=is_forgotten)
+            decision = decide_claim(record and record.value, receipt, is_unknown=is_unknown)
             if decision is not ClaimDecision.ADOPTED:
                 return decision
             try:
@@ -174,7 +174,7 @@ class ClaimProcessor:
         )
 
     async def _with_workload(self, instance: Instance) -> tuple[Instance, list[Op], list[Expect]]:
-        """`instance`, and what makes its workload be there: as it was when the instance was ordered."""
+        """`instance`, and the operations that write its workload as it was at the order."""
         id, table = instance.workload, self._workloads.table
         if id is None:
             return instance, [], []

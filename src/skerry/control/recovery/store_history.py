@@ -1,12 +1,12 @@
-"""Whether the store has forgotten something: which runs of servers it knows, and that it was restored.
+"""Detects that the store was restored from a backup, by the history of server runs.
 
-Every run of a server is a record of the store, `history/<id>`. A server that starts, and finds that the store
-does not know its own run before or has not come as far as it had, knows that the store was restored from a
-backup. What was told to a node is stamped with the run and the revision (`StoreStamp`): by that any server
-can tell whether the store was ever at that point. Of several servers, the first that notices a restore says
-so in the store (`restored-by`), and its run ends all before it; the others find that, and end nobody's run.
-After a restore the store settles: for `fleet.lost_after_s` nothing is placed and nothing ordered, while nodes
-say what they run (`skerry.control.recovery.claims`).
+Every run of a server is a record of the store, `history/<id>`. If the store does not know a server's own last
+run, or has a lower revision than it had, it was restored from a backup. Orders to nodes are stamped with the
+run and the revision (`StoreStamp`), by which any server can decide whether the store was ever at that point.
+Of several servers, the first that notices a restore writes that into the store (`restored-by`), and its run
+ends all before it; the others find that, and end no run. After a restore the store settles: for
+`fleet.lost_after_s` nothing is placed and nothing ordered, while nodes claim what they run
+(`skerry.control.recovery.claims`).
 """
 
 from __future__ import annotations
@@ -31,11 +31,11 @@ _RESTORED_BY = "restored-by"  # the run that noticed the last restore
 # Of a run that is not known any more, the store is taken to be older than that run.
 _MAX_RUNS = 4096
 _REMEMBER_S = 10.0
-_MOST_AT_ONCE = 100  # that are forgotten with one start
+_MOST_AT_ONCE = 100  # that are removed with one start
 
 
 class StoreStamp(msgspec.Struct, frozen=True):
-    """When something was said: by which run of a server, and at which revision of the store."""
+    """The origin of an order: the run of a server, and the revision of the store."""
 
     run: str
     revision: int
@@ -51,12 +51,12 @@ class ServerRun(msgspec.Struct, frozen=True):
 class _HistoryFile(msgspec.Struct, frozen=True):
     run: str
     revision: int = 0  # that the store had reached when this was written
-    restored_by: str = ""  # what the store said of that then
+    restored_by: str = ""  # what the store had then
 
 
-def is_forgotten(stamp: StoreStamp, runs: Mapping[str, tuple[ServerRun, int]], revision: int) -> bool:
+def is_unknown(stamp: StoreStamp, runs: Mapping[str, tuple[ServerRun, int]], revision: int) -> bool:
     """True if the store, which knows `runs` with the revisions of their starts and is at `revision`, was
-    never where `stamp` says: it was restored from a backup of before that."""
+    never at `stamp`: it was restored from a backup from before that."""
     if stamp.run not in runs or stamp.revision > revision:
         return True
     run, began = runs[stamp.run]
@@ -119,7 +119,7 @@ class StoreHistory:
             except errors.Conflict:
                 continue  # another server has just noticed it
         self._restored_by = self.run_id if is_first else noticed_by
-        await self._remember()
+        await self._save_revision()
         if was_restored:
             await self.note_restored("the store is older than this server's last run")
 
@@ -132,17 +132,17 @@ class StoreHistory:
         """Remember how far the store has come, for ever."""
         while True:
             await asyncio.sleep(_REMEMBER_S)
-            await self.remember()
+            await self.save_revision()
 
-    async def remember(self) -> None:
-        """Write down how far the store has come, outside of it, unless the store or the disk is away: what
-        was written last serves, too."""
+    async def save_revision(self) -> None:
+        """Write the revision of the store to a file, unless the store or the disk fails: the last one serves,
+        too."""
         try:
-            await self._remember()
+            await self._save_revision()
         except (errors.SkerryError, OSError) as error:
             log.warning("history.not_written", error=str(error))
 
-    async def _remember(self) -> None:
+    async def _save_revision(self) -> None:
         now = _HistoryFile(self.run_id, await self._store.revision(), self._restored_by)
         if now != self._written:
             data = json_codec.encode(now)
@@ -162,9 +162,9 @@ class StoreHistory:
         return StoreStamp(self.run_id, revision)
 
     async def forgotten(self) -> Callable[[StoreStamp], bool]:
-        """Whether the store was never where a stamp says, by what it knows now."""
+        """Whether the store was never at a stamp, by what it knows now."""
         runs, revision = await self._runs(), await self._store.revision()
-        return lambda stamp: stamp.run != self.run_id and is_forgotten(stamp, runs, revision)
+        return lambda stamp: stamp.run != self.run_id and is_unknown(stamp, runs, revision)
 
     @property
     def is_settling(self) -> bool:

@@ -1,10 +1,10 @@
-"""Calls of functions that schedules make: each by the server that its run's record names, and once.
+"""Calls of functions by schedules: each is made once, by the server that its run names.
 
-The leader writes down that a run has begun, with the id of its call, which names the leader's own server
-(`skerry.control.schedules.controller`). Every server, whether it leads or not, makes the calls that are its
-own and have not been made: acceptance is idempotent by id, so one that was killed in between goes on where it
-was. What came of a call is written into the run when it has ended. Nobody else ever makes that call: if the
-server does not come back, it is not known whether it was made, and the leader gives the run up.
+The leader writes that a run has started, with the id of its call, which names the leader's own server
+(`skerry.control.schedules.controller`). Every server, whether it leads or not, makes the calls of its own
+that have not been made: acceptance is idempotent by id, so a server that was killed continues. The result of
+a call is written into the run when it has ended. No other server ever makes that call: if the server does not
+come back, it is not known whether it was made, and the run fails.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ from skerry.store.tables.table import RecordChange, Write
 
 log = structlog.get_logger(__name__)
 
-_UNKNOWN = "it is not known any more what came of its call"
+_UNKNOWN = "the result of its call is no longer known"
 
 
 class CallOutcome(NamedTuple):
@@ -48,8 +48,8 @@ class FunctionCaller(Protocol):
         ...
 
     @property
-    def remembered_s(self) -> float:
-        """For so long after its acceptance a call is known for certain, so that it is not made again."""
+    def known_for_s(self) -> float:
+        """How long after its acceptance a call is surely known, so that it is not made again."""
         ...
 
     async def accept(self, id: str, function: FunctionName, parameters: bytes) -> None:
@@ -77,21 +77,21 @@ class ScheduledCalls:
     async def run(self) -> None:
         """Make and follow calls until cancelled."""
         await self._schedules.ready()
-        end = self._schedules.subscribe(self._hear)
+        end = self._schedules.subscribe(self._records_changed)
         try:
             for key, record in self._schedules.items():
-                self._look(key, record.value)
+                self._follow_calls(key, record.value)
             await asyncio.get_running_loop().create_future()
         finally:
             end()
             await cancel_and_wait(list(self._followed.values()))
 
-    def _hear(self, changes: Sequence[RecordChange[Schedule]]) -> None:
+    def _records_changed(self, changes: Sequence[RecordChange[Schedule]]) -> None:
         for key, _, after in changes:
             if after is not None:
-                self._look(key, after.value)
+                self._follow_calls(key, after.value)
 
-    def _look(self, key: str, schedule: Schedule) -> None:
+    def _follow_calls(self, key: str, schedule: Schedule) -> None:
         target = schedule.target
         if not isinstance(target, FunctionTarget):
             return
@@ -125,8 +125,8 @@ class ScheduledCalls:
 
     async def _call(self, run: ScheduledRun, target: FunctionTarget) -> CallOutcome:
         began_at = run.started_at or run.due_at
-        # Later, a call that is not known may have been made and forgotten.
-        if self._clock.now() - began_at < self._caller.remembered_s:
+        # Later, a call that is not known may have been made and removed.
+        if self._clock.now() - began_at < self._caller.known_for_s:
             parameters = msgspec.json.encode(target.parameters)
             await self._caller.accept(run.target, target.function, parameters)
         return await self._caller.outcome(run.target) or CallOutcome(False, _UNKNOWN)

@@ -1,24 +1,26 @@
-"""The leader's loop of schedules: what is due is decided, and begun in the transaction that says so.
+"""The schedule controller: on the leader, it starts the runs that are due.
 
-A schedule is looked at when its time has come, and when it or a job of its runs has changed. That a due time
-is handled, the run, and the job it makes are one transaction under the leader's fence, on the record as it
-was read: no due time is run twice, whoever leads. A call of a function is only written down; the server
-that its id names makes it (`skerry.control.schedules.calls`).
+A schedule is reconciled when a run is due, and when it or a job of its runs changes. That a due time is
+handled, the run, and its job are written in one transaction, under the leader's fence, which expects the
+schedule's record as it was read: no due time is run twice, whoever leads. Of a call of a function only the
+intent is written; the server that the call's id names makes it (`skerry.control.schedules.calls`).
 """
 
 from __future__ import annotations
 
 from collections.abc import Awaitable, Callable, Sequence
+from functools import partial
 from typing import NamedTuple
 
 from skerry.control.controller_loop import ControllerLoop, settled_at_once
 from skerry.control.events.log import EventLog
 from skerry.control.jobs import registry as job_registry
-from skerry.control.jobs.table import JobTable, job_key
+from skerry.control.jobs.table import JobTable
 from skerry.control.leadership.election import LeaderElection
+from skerry.control.named_table import key_of, key_of_name
 from skerry.control.schedules import decisions
 from skerry.control.schedules.decisions import RunContext, ScheduleEvent, SchedulePlan
-from skerry.control.schedules.table import ScheduleRecord, ScheduleTable, schedule_key
+from skerry.control.schedules.table import ScheduleRecord, ScheduleTable
 from skerry.kit import metrics, ulid
 from skerry.kit.clock import Clock
 from skerry.model.ids import JobId
@@ -35,7 +37,7 @@ class CallNames(NamedTuple):
     """What is to be known of this server's async calls to write one down."""
 
     mark: str  # what their ids end in
-    give_up_s: float  # a call whose server has said nothing of it for so long has failed
+    timeout_s: float  # a call without a result for so long has failed
 
 
 class ScheduleController:
@@ -53,46 +55,38 @@ class ScheduleController:
         settled: Callable[[], Awaitable[None]] = settled_at_once,
         new_id: Callable[[float], str] = ulid.new_id,
     ) -> None:
-        """Nothing is decided before `settled` returns, which is asked before every decision."""
+        """Nothing is decided before `settled` returns, which is called before every decision."""
         self._store = store
         self._events = events
         self._clock = clock
         self._schedules = schedules
         self._jobs = jobs
         self._calls = calls
-        self._settled = settled
         self._new_id = new_id
-        self._loop = ControllerLoop("schedules", clock)
-        schedules.subscribe(self._hear)
-        jobs.subscribe(self._hear_of_jobs)
+        self._loop = ControllerLoop("schedules", clock, schedules, jobs, settled=settled)
+        jobs.subscribe(self._jobs_changed)
 
     async def run(self, leader: LeaderElection) -> None:
         """For ever: decide while `leader` leads. The tables must be running."""
-        await self._schedules.ready()
-        await self._jobs.ready()
+        await self._loop.ready()
         await leader.run_while_leading("schedules", self.lead)
 
     async def lead(self, fence: Expect) -> None:
-        """Decide for ever, as the one who leads."""
-        # What was decided by who led before is in the store now, or never will be.
-        await self._refresh()
-        keys = [key for key, _ in self._schedules.items()]
-        await self._loop.run(keys, lambda key: self._reconcile(key, fence), self._refresh, self._settled)
+        """Decide for ever, as the leader."""
+        # Transactions of the leader before are in the store now, or never will be.
+        await self._loop.refresh()
+        await self._loop.run_each(partial(self._reconcile, fence))
 
-    async def _refresh(self) -> None:
-        await self._schedules.sync()
-        await self._jobs.sync()
-
-    async def _reconcile(self, key: str, fence: Expect) -> float | None:
-        """Do what is to be done with one schedule now; when to look again."""
+    async def _reconcile(self, fence: Expect, key: str) -> float | None:
+        """Do what is to be done about one schedule now; returns when to do so again."""
         record = self._schedules.get(key)
         if record is None:
             return None
         schedule, now = record.value, self._clock.now()
         context = RunContext(
-            lambda name: self._jobs.value(job_key(schedule.namespace, name)),
+            lambda name: self._jobs.value(key_of_name(name, schedule.namespace)),
             self._call_id,
-            self._calls.give_up_s,
+            self._calls.timeout_s,
         )
         plan = decisions.decide(schedule, context, now)
         if plan.schedule != schedule:
@@ -105,7 +99,7 @@ class ScheduleController:
 
     async def _write(self, record: ScheduleRecord, plan: SchedulePlan, now: float, fence: Expect) -> None:
         schedule = plan.schedule
-        key = schedule_key(schedule.namespace, schedule.name)
+        key = key_of(schedule)
         ops: list[Op] = [self._schedules.put(key, schedule)]
         expect = [self._schedules.expect(key, record)]
         changed_jobs: list[tuple[Expect, Sequence[Op]]] = []
@@ -138,13 +132,14 @@ class ScheduleController:
             namespace=schedule.namespace,
             schedule=schedule.id,
         )
-        expect = self._jobs.expect(job_key(job.namespace, job.name), None)
-        return expect, job_registry.created_ops(self._jobs, self._events, job, actor="skerry")
+        key = key_of(job)
+        event = job_registry.created_event(self._jobs, self._events, job, actor="skerry")
+        return self._jobs.expect(key, None), [self._jobs.put(key, job), event]
 
     def _cancel(
         self, schedule: Schedule, name: str, reason: str, now: float
     ) -> tuple[Expect, Sequence[Op]] | None:
-        key = job_key(schedule.namespace, name)
+        key = key_of_name(name, schedule.namespace)
         record = self._jobs.get(key)
         if record is None or record.value.is_over:
             return None
@@ -154,24 +149,19 @@ class ScheduleController:
     def _event(self, schedule: Schedule, event: ScheduleEvent) -> Put:
         return self._events.put(
             f"schedule.{event.kind}",
-            self._schedules.key(schedule_key(schedule.namespace, schedule.name)),
+            self._schedules.subject(schedule),
             actor="skerry",
             reason=event.reason,
             **event.data,
         )
 
-    def _hear(self, changes: Sequence[RecordChange[Schedule]]) -> None:
-        for key, _, after in changes:
-            if after is not None:
-                self._loop.add(key)
-
-    def _hear_of_jobs(self, changes: Sequence[RecordChange[Job]]) -> None:
+    def _jobs_changed(self, changes: Sequence[RecordChange[Job]]) -> None:
         """The name of a run's job begins with that of its schedule."""
         for _, before, after in changes:
             record = after or before
             if record is None or record.value.schedule is None:
                 continue
             job = record.value
-            key = schedule_key(job.namespace, job.name.rpartition("-")[0])
+            key = key_of_name(job.name.rpartition("-")[0], job.namespace)
             if self._schedules.get(key) is not None:
                 self._loop.add(key)

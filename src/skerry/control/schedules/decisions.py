@@ -1,8 +1,8 @@
-"""What a schedule does next: which run begins, which are skipped, missed, queued or replaced. Pure.
+"""Decisions about a schedule: which run starts, which are skipped, missed, queued or replaced.
 
-`decide` looks at one schedule and the jobs of its runs. Every due time is decided on once: `handled_until`
-only grows, also if the clock is set back. At most one run begins in one decision, and it does in the
-transaction that writes the decision (`skerry.control.schedules.controller`).
+Pure. `decide` takes one schedule and the jobs of its runs. Every due time is decided once: `handled_until`
+only grows, also if the clock is set back. At most one run starts in one decision, in the transaction that
+writes the decision (`skerry.control.schedules.controller`).
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ from skerry.model.schedules import (
 GRACE_S = 30.0
 MAX_DUE = 50  # due times that are decided on at once
 _MAX_COUNTED = 1000  # of those that were missed
-_LATE_NEWS = "its server took the call, and has not said what came of it"
+_NO_RESULT = "its server took the call, and has not written its result"
 
 
 class ScheduleEvent(NamedTuple):
@@ -48,7 +48,7 @@ class RunContext(NamedTuple):
 
     job: Callable[[str], Job | None]  # of that name, in the schedule's namespace
     call_id: Callable[[Schedule, ScheduledRun], str]  # of a call that this server makes
-    give_up_s: float  # a call of which nothing is heard for so long has failed
+    timeout_s: float  # a call without a result for so long has failed
 
 
 @dataclass(slots=True)
@@ -86,7 +86,7 @@ def replace_run(schedule: Schedule, before: ScheduledRun, after: ScheduledRun) -
 
 
 def run_event(schedule: Schedule, run: ScheduledRun) -> ScheduleEvent:
-    """What is told of a run as it is now."""
+    """The event of a run in its present status."""
     kind = "run-started" if run.status is RunStatus.RUNNING else f"run-{run.status.lower()}"
     data = {"name": schedule.name, "due_at": due_times.display(run.due_at, schedule.timezone)}
     return ScheduleEvent(kind, run.reason, data | ({"target": run.target} if run.target else {}))
@@ -109,7 +109,7 @@ class _Decision:
             if run.status is RunStatus.RUNNING:
                 self._follow(place, run)
         if not self._schedule.is_paused:
-            self._look_at_times()
+            self._handle_due_times()
         self._begin_queued()
         plan = self._plan
         if self._started is not None:
@@ -127,11 +127,11 @@ class _Decision:
             self._plan.events.append(run_event(self._schedule, run))
 
     def _follow(self, place: int, run: ScheduledRun) -> None:
-        """A run is over when its job is. What came of a call is written by the server that took it."""
+        """A run ends with its job. The result of a call is written by the server that made it."""
         if isinstance(self._schedule.target, FunctionTarget):
-            give_up_at = (run.started_at or run.due_at) + self._context.give_up_s
+            give_up_at = (run.started_at or run.due_at) + self._context.timeout_s
             if self._now >= give_up_at:
-                self._set(place, end_run(run, RunStatus.FAILED, self._now, _LATE_NEWS))
+                self._set(place, end_run(run, RunStatus.FAILED, self._now, _NO_RESULT))
             else:
                 self._plan.wake(give_up_at)
             return
@@ -141,7 +141,7 @@ class _Decision:
         elif job.is_over or job.status is JobStatus.DELETING:
             self._set(place, end_run(run, outcome_of(job), job.ended_at or self._now, job.reason))
 
-    def _look_at_times(self) -> None:
+    def _handle_due_times(self) -> None:
         """Decide on what has become due."""
         cron, zone = self._schedule.cron, self._schedule.timezone
         since = self._handled_until
@@ -153,7 +153,7 @@ class _Decision:
         known = {run.due_at for run in self._runs if not run.is_manual}
         for due_at in due_times.after(cron, zone, since):
             if due_at in known:
-                continue  # the clock was set back, and the schedule begun anew since
+                continue  # the clock was set back, and the schedule was changed since
             if due_at > self._now or len(due) == MAX_DUE:
                 self._plan.wake(max(due_at, self._now))
                 break
@@ -179,7 +179,7 @@ class _Decision:
         self._add(ScheduledRun(missed[-1], RunStatus.MISSED, ended_at=self._now, reason=reason))
 
     def _arrive(self, run: ScheduledRun) -> None:
-        """A run is due: it begins, or the overlap rule says what becomes of it."""
+        """A run is due: start it, or apply the overlap rule."""
         going_on = [other for other in self._runs if not other.is_over]
         overlap = self._schedule.overlap
         if going_on and overlap is OverlapPolicy.SKIP:
@@ -193,7 +193,8 @@ class _Decision:
             self._begin_queued()
 
     def _begin_queued(self) -> None:
-        """Begin the first run that waits, if none goes on; with `replace` the last, instead of what does."""
+        """Start the first queued run, if none is running; with `replace` the last, in place of the running
+        one."""
         if self._started is not None:
             return
         queued = [place for place, run in enumerate(self._runs) if run.status is RunStatus.QUEUED]
@@ -231,7 +232,7 @@ class _Decision:
 
 
 def outcome_of(job: Job) -> RunStatus:
-    """What a run came to whose job is over, or is being deleted."""
+    """The status of a run whose job has ended, or is being deleted."""
     if len(job.succeeded) >= job.spec.completions:
         return RunStatus.SUCCEEDED
     if job.status is JobStatus.FAILED:
@@ -247,5 +248,5 @@ def trim(runs: Sequence[ScheduledRun]) -> tuple[ScheduledRun, ...]:
 
 
 def call_id(function: str, schedule: ScheduleId, due_at: float, mark: str) -> str:
-    """Of the call of a run, which is made once by whom `mark` names."""
+    """The id of the call of a run, which the server of `mark` makes once."""
     return f"{function}-{schedule}-{int(due_at):010}" + (f"-{mark}" if mark else "")

@@ -1,7 +1,7 @@
-"""Schedules as callers see them: requests made durable, and what is known told from memory.
+"""The registry of schedules: it takes requests durably, and answers reads from memory.
 
-Runs are begun by whichever server leads (`skerry.control.schedules.controller`), also those that somebody
-wants now: these are only written down here.
+The leader starts runs (`skerry.control.schedules.controller`), also those that a user requests now: these are
+only written here.
 """
 
 from __future__ import annotations
@@ -11,19 +11,20 @@ from collections.abc import Callable
 import msgspec
 from msgspec.structs import replace
 
-from skerry.control import idempotency, paging
 from skerry.control.events.log import EventLog
 from skerry.control.idempotency import IdempotencyTable, IdempotentRequest
-from skerry.control.instance_index import age_key_at
 from skerry.control.jobs.registry import check_spec
+from skerry.control.named_table import key_of_name
 from skerry.control.paging import ListPage
 from skerry.control.schedules import decisions, due_times
-from skerry.control.schedules.table import ScheduleRecord, ScheduleTable, schedule_key
+from skerry.control.schedules.table import ScheduleRecord, ScheduleTable
 from skerry.control.workloads.registry import check_match, check_may_create, check_space
 from skerry.kit import logs, ulid
 from skerry.kit.clock import Clock
-from skerry.model import errors
+from skerry.model import errors, secret_versions
+from skerry.model.function_names import namespace_of, plain_name
 from skerry.model.ids import DEFAULT_NAMESPACE, Namespace, ScheduleId
+from skerry.model.namespace_scope import ListedNamespaces
 from skerry.model.schedules import (
     MAX_QUEUED,
     FunctionTarget,
@@ -33,6 +34,7 @@ from skerry.model.schedules import (
     Schedule,
     ScheduledRun,
 )
+from skerry.model.secret_versions import NO_SECRETS, SecretVersions
 from skerry.store.protocol import Put, Store
 from skerry.store.tables.table import Write
 
@@ -73,7 +75,9 @@ class ScheduleRegistry:
         schedules: ScheduleTable,
         has_function: Callable[[str], bool],
         new_id: Callable[[float], str] = ulid.new_id,
+        secrets: SecretVersions = NO_SECRETS,
     ) -> None:
+        self._secrets = secrets
         self._events = events
         self._clock = clock
         self._table = schedules
@@ -92,12 +96,15 @@ class ScheduleRegistry:
     ) -> tuple[Schedule, bool]:
         """A schedule of this name, and whether it is new.
 
-        The same name with the same settings, or the same key with the same request, gives the one that is
-        there; the same name with others raises `AlreadyExists`.
+        The same name with the same settings, or the same key with the same request, returns the existing one;
+        the same name with others raises `AlreadyExists`.
         """
         check_may_create(namespace, actor)
         check_space()
         now = self._clock.now()
+        if isinstance(settings.target, JobTarget):
+            await self._secrets.catch_up(namespace, settings.target.spec.template.secrets)
+        given, settings = settings, self._settle(settings, namespace)
         schedule = _apply(
             Schedule(
                 ScheduleId(self._new_id(now)),
@@ -113,51 +120,35 @@ class ScheduleRegistry:
             now,
         )
         self._check(schedule, now)
-        request = (
-            IdempotentRequest.of(idempotency_key, actor, namespace, "schedule", name, settings)
-            if idempotency_key
-            else None
+
+        def check_existing(existing: Schedule) -> None:
+            if _as_given(ScheduleSettings.of(existing)) != _as_given(settings):
+                raise errors.AlreadyExists(
+                    f"schedule {name!r} exists with other settings; change it, or choose another name"
+                )
+
+        return await self._table.create(
+            schedule,
+            [self._event("created", schedule, actor)],
+            IdempotentRequest.of(idempotency_key, actor, namespace, "schedule", name, given),
+            self._idempotency,
+            check_existing=check_existing,
+            limit=MAX_SCHEDULES,
         )
-        key = schedule_key(namespace, name)
-        while True:
-            if made := await self._idempotency.recall(request):
-                again = await self._table.read(key)
-                if again is None or again.value.id != made:
-                    raise idempotency.created_then_deleted("schedule", made)
-                return again.value, False
-            if there := await self._table.read(key):
-                if ScheduleSettings.of(there.value) != settings:
-                    raise errors.AlreadyExists(
-                        f"schedule {name!r} exists with other settings; change it, or choose another name"
-                    )
-                return there.value, False
-            if len(self._table) >= MAX_SCHEDULES:
-                raise errors.TooLarge(
-                    f"there are {MAX_SCHEDULES} schedules, and no more are taken; delete some"
-                )
-            puts, expect = await self._idempotency.put(request, schedule.id)
-            event = self._event("created", schedule, actor)
-            try:
-                await self._table.commit(
-                    [self._table.put(key, schedule), event, *puts], [self._table.expect(key, None), *expect]
-                )
-            except errors.Conflict:
-                continue  # somebody was quicker with the name or the key; reading again shows which
-            return schedule, True
 
     def find(self, name: str, namespace: Namespace | None = None) -> ScheduleRecord:
         """The schedule of that name in a namespace; without one, in the default one."""
-        record = self._table.get(schedule_key(namespace or DEFAULT_NAMESPACE, name))
+        record = self._table.by_name(name, namespace)
         if record is None:
-            raise unknown_schedule(name, namespace)
+            raise self._table.unknown(name, namespace)
         return record
 
     async def read(self, name: str, namespace: Namespace | None = None) -> ScheduleRecord:
         """`find`, also of one that another server has just made."""
-        key = schedule_key(namespace or DEFAULT_NAMESPACE, name)
+        key = key_of_name(name, namespace)
         record = self._table.get(key) or await self._table.read(key)
         if record is None:
-            raise unknown_schedule(name, namespace)
+            raise self._table.unknown(name, namespace)
         return record
 
     def next_times(self, schedule: Schedule) -> list[float]:
@@ -170,19 +161,14 @@ class ScheduleRegistry:
     def list(
         self,
         *,
-        namespace: Namespace | None = None,
+        namespace: ListedNamespaces = None,
         limit: int = 100,
         offset: int = 0,
         cursor: str | None = None,
     ) -> ListPage[Schedule]:
         """Schedules by age and id, of all namespaces if none is given."""
-        return paging.paginate_sorted(
-            (schedule for schedule in self._table.values() if namespace in (None, schedule.namespace)),
-            lambda schedule: age_key_at(schedule.created_at, schedule.id),
-            limit=limit,
-            offset=offset,
-            cursor=cursor,
-        )
+        page = self._table.list_page(namespace, limit=limit, offset=offset, cursor=cursor)
+        return page.map(lambda record: record.value)
 
     async def change(
         self,
@@ -193,14 +179,15 @@ class ScheduleRegistry:
         namespace: Namespace | None = None,
         if_match: int | None = None,
     ) -> Schedule:
-        """Other settings. With another expression or zone, or if it was paused and is not any more, only
-        times after now count. What runs goes on."""
+        """Other settings. With another expression or time zone, or if it is resumed, only due times after now
+        count. A running run continues."""
         check_space()
 
         def decide(record: ScheduleRecord) -> Write[Schedule] | None:
             check_match(record.revision, if_match)
             before, now = record.value, self._clock.now()
-            after = _apply(before, merge(ScheduleSettings.of(before)), now)
+            settings = ScheduleSettings.of(before)
+            after = _apply(before, self._settle(merge(settings), before.namespace, settings), now)
             if after == before:
                 return None
             self._check(after, now)
@@ -212,6 +199,43 @@ class ScheduleRegistry:
             return self._write("changed", after, actor)
 
         return await self._update(name, namespace, decide)
+
+    async def follow_secrets(self) -> None:
+        """Have the next runs of all use the newest versions of their secrets and configs."""
+        for schedule in self._table.values():
+            if self._followed(schedule) is not None:
+                await self._update(schedule.name, schedule.namespace, self._follow)
+
+    def _follow(self, record: ScheduleRecord) -> Write[Schedule] | None:
+        after = self._followed(record.value)
+        return None if after is None else self._write("changed", after, "skerry")
+
+    def _followed(self, schedule: Schedule) -> Schedule | None:
+        target = schedule.target
+        if not isinstance(target, JobTarget):
+            return None
+        template = target.spec.template
+        uses = secret_versions.follow(template.secrets, schedule.namespace, self._secrets)
+        if uses is None:
+            return None
+        spec = replace(target.spec, template=replace(template, secrets=uses))
+        return replace(schedule, target=replace(target, spec=spec))
+
+    def _settle(
+        self, settings: ScheduleSettings, namespace: Namespace, before: ScheduleSettings | None = None
+    ) -> ScheduleSettings:
+        """With the versions of its secrets that the next run uses."""
+        target = settings.target
+        if not isinstance(target, JobTarget):
+            return settings
+        old = before.target if before is not None else None
+        template = secret_versions.settle(
+            target.spec.template,
+            namespace,
+            self._secrets,
+            old.spec.template if isinstance(old, JobTarget) else None,
+        )
+        return replace(settings, target=replace(target, spec=replace(target.spec, template=template)))
 
     async def set_paused(
         self, name: str, is_paused: bool, *, actor: str, namespace: Namespace | None = None
@@ -230,7 +254,8 @@ class ScheduleRegistry:
         return await self._update(name, namespace, decide)
 
     async def run_now(self, name: str, *, actor: str, namespace: Namespace | None = None) -> ScheduledRun:
-        """A run beside those that are due; `FailedPrecondition` if one goes on and the rule is `skip`."""
+        """A run in addition to the due ones; `FailedPrecondition` if one is running and the rule is
+        `skip`."""
         check_space()
         added: list[ScheduledRun] = []
 
@@ -272,8 +297,9 @@ class ScheduleRegistry:
         if isinstance(target, FunctionTarget):
             if not self._has_function(target.function):
                 raise errors.Unprocessable(
-                    f"there is no function {target.function[:64]!r}; create it first, `skerry fn list` lists "
-                    "those there are"
+                    f"there is no function {plain_name(target.function)[:64]!r} in the namespace "
+                    f"{namespace_of(target.function)!r}; create it first, `skerry fn list` lists those that "
+                    "exist"
                 )
         else:
             check_spec(schedule.name, target.spec)
@@ -284,8 +310,8 @@ class ScheduleRegistry:
         namespace: Namespace | None,
         decide: Callable[[ScheduleRecord], Write[Schedule] | None],
     ) -> Schedule:
-        key = schedule_key(namespace or DEFAULT_NAMESPACE, name)
-        return await self._table.update(key, decide, missing=unknown_schedule(name, namespace))
+        key = key_of_name(name, namespace)
+        return await self._table.update(key, decide, missing=self._table.unknown(name, namespace))
 
     def _write(self, kind: str, after: Schedule, actor: str) -> Write[Schedule]:
         after = replace(after, request_id=logs.request_id())
@@ -294,7 +320,7 @@ class ScheduleRegistry:
     def _event(self, kind: str, schedule: Schedule, actor: str) -> Put:
         return self._events.put(
             f"schedule.{kind}",
-            self._table.key(schedule_key(schedule.namespace, schedule.name)),
+            self._table.subject(schedule),
             actor=actor,
             request_id=logs.request_id(),
             name=schedule.name,
@@ -302,11 +328,13 @@ class ScheduleRegistry:
         )
 
 
-def unknown_schedule(name: str, namespace: Namespace | None = None) -> errors.NotFound:
-    within, option = (f" in the namespace {namespace!r}", f" -n {namespace}") if namespace else ("", "")
-    return errors.NotFound(
-        f"there is no schedule {name[:128]!r}{within}; `skerry schedule list{option}` lists those there are"
-    )
+def _as_given(settings: ScheduleSettings) -> ScheduleSettings:
+    """As a user gave it: versions of secrets are the server's."""
+    target = settings.target
+    if not isinstance(target, JobTarget):
+        return settings
+    template = secret_versions.without_versions(target.spec.template)
+    return replace(settings, target=replace(target, spec=replace(target.spec, template=template)))
 
 
 def _apply(schedule: Schedule, settings: ScheduleSettings, now: float) -> Schedule:

@@ -1,8 +1,8 @@
-"""Scales services by their load: every server publishes what it hears, and the leader decides.
+"""The autoscaler of services: every server publishes the loads that its nodes report, and the leader decides.
 
-A node reports to one server, so each server publishes the loads of autoscaled services that it knows of, as
-one record under a lease of its own; with a dead server its record goes. The leader adds them up at intervals
-and changes `replicas` under the fence. What is decided is `skerry.control.services.autoscaling`.
+A node reports to one server, so each server publishes the loads of autoscaled services that it knows, as one
+record under a lease of its own; the record of a dead server expires. The leader adds them up at intervals and
+changes `replicas` under the fence. `skerry.control.services.autoscaling` has the decisions.
 """
 
 from __future__ import annotations
@@ -17,8 +17,9 @@ from msgspec.structs import replace
 from skerry.control.events.log import EventLog
 from skerry.control.instance_index import InstanceTable
 from skerry.control.leadership.election import LeaderElection
+from skerry.control.named_table import key_of
 from skerry.control.services.autoscaling import NO_LOAD, ScalingHistory, ServiceLoad, measure, recommend
-from skerry.control.services.tables import ServiceTables, service_key
+from skerry.control.services.tables import ServiceTables
 from skerry.kit.clock import Clock
 from skerry.model import errors
 from skerry.model.ids import InstanceId, NodeId, ServiceId
@@ -32,14 +33,14 @@ from skerry.store.tables.table import Record, Table, Write, json_of
 log = structlog.get_logger(__name__)
 
 PREFIX = "service-load/"
-PERIOD_S = 5.0  # between two looks at the load
+PERIOD_S = 5.0  # between two measurements of the load
 _LEASE_S = 30  # of what a server publishes
 
 InstanceLoad = Callable[[InstanceId], tuple[Resources | None, float | None]]
 
 
 class _ServerLoads(msgspec.Struct, frozen=True):
-    """What one server hears of."""
+    """The loads that one server knows."""
 
     services: dict[str, ServiceLoad]
 
@@ -56,18 +57,19 @@ class ServiceAutoscaler:
         tables: ServiceTables,
         instance_table: InstanceTable,
         load: InstanceLoad,
-        hears: Callable[[NodeId], bool],
+        is_live_here: Callable[[NodeId], bool],
         server: str,
     ) -> None:
-        """`load` is what this server was last told of an instance, and counts while it `hears` its node."""
+        """`load` is the last reported load of an instance, and counts while `is_live_here` is true of its
+        node."""
         self._events = events
         self._clock = clock
         self._tables = tables
         self._index = instance_table.index
         self._load = load
-        self._hears = hears
+        self._is_live_here = is_live_here
         self._server = server
-        self._keeper = LeaseKeeper(store, _LEASE_S)
+        self._lease = LeaseKeeper(store, _LEASE_S)
         self._loads: Table[_ServerLoads] = Table(store, PREFIX, json_of(_ServerLoads))
         self._published: _ServerLoads | None = None
         self._history: dict[ServiceId, ScalingHistory] = {}
@@ -80,7 +82,7 @@ class ServiceAutoscaler:
             group.create_task(leader.run_while_leading("autoscaling", self._lead))
 
     def loads(self) -> Mapping[str, ServiceLoad]:
-        """What all servers hear of together."""
+        """The loads of all servers together."""
         total: dict[str, ServiceLoad] = {}
         for server in self._loads.values():
             for id, load in server.services.items():
@@ -97,20 +99,20 @@ class ServiceAutoscaler:
             await asyncio.sleep(PERIOD_S)
 
     async def _publish(self) -> None:
-        heard = _ServerLoads({service.id: self._heard(service) for service in self._scaled()})
-        if not heard.services and self._published is None:
+        loads = _ServerLoads({service.id: self._load_of(service) for service in self._scaled()})
+        if not loads.services and self._published is None:
             return
-        is_same_lease = await self._keeper.renew()
-        if heard != self._published or not is_same_lease:
-            await self._loads.commit([self._loads.put(self._server, heard, self._keeper.lease)])
-            self._published = heard
+        is_same_lease = await self._lease.renew()
+        if loads != self._published or not is_same_lease:
+            await self._loads.commit([self._loads.put(self._server, loads, self._lease.lease)])
+            self._published = loads
 
-    def _heard(self, service: Service) -> ServiceLoad:
+    def _load_of(self, service: Service) -> ServiceLoad:
         total = NO_LOAD
         for record in self._index.of_owner(OwnerKind.SERVICE, service.id):
             node = record.value.node
-            # Of a node that has gone to another server, the last that was told here is outdated.
-            if not record.value.is_ready or node is None or not self._hears(node):
+            # The last load from a node that has connected to another server is outdated.
+            if not record.value.is_ready or node is None or not self._is_live_here(node):
                 continue
             used, metric = self._load(record.value.id)
             if used is not None:
@@ -145,19 +147,19 @@ class ServiceAutoscaler:
             f"{policy.metric} is {total / max(1, service.replicas):.4g} per copy, the target is "
             f"{policy.target:g}: from {service.replicas} to {replicas}"
         )
-        key = service_key(service.namespace, service.name)
+        services = self._tables.services
 
         def write(record: Record[Service]) -> Write[Service] | None:
             if record.value.id != service.id or record.value.autoscale != policy or record.value.is_deleting:
                 return None
             event = self._events.put(
-                "service.scaled", self._tables.services.key(key), actor="skerry", reason=reason
+                "service.scaled", services.subject(service), actor="skerry", reason=reason
             )
             return Write(replace(record.value, replicas=replicas), [event])
 
-        missing = errors.NotFound(f"there is no service {service.name}")
+        missing = services.unknown(service.name, service.namespace)
         try:
-            await self._tables.services.update(key, write, missing=missing, fence=fence)
+            await services.update(key_of(service), write, missing=missing, fence=fence)
         except (errors.NotFound, errors.Unavailable) as error:
             log.info("autoscaling.not_done", service=service.name, error=error.message)
 

@@ -1,4 +1,4 @@
-"""How many copies a service should have by its load: recommendations, and what they come to over time. Pure.
+"""How many copies a service should have by its load: recommendations, stabilized over time. Pure.
 
 A recommendation is so many copies that each would have the target's share of the load there is now. One that
 is higher counts when all of the last `up_after_s` called for more, one that is lower when all of the last
@@ -17,7 +17,7 @@ from skerry.model.services import AutoscalePolicy, ScalingMetric, Service
 
 # A load this near to the target is on target, as a share of it.
 _TOLERANCE = 0.1
-# Without a recommendation for so long, what was recommended before says nothing about the time in between.
+# Without a recommendation for so long, earlier recommendations do not cover the time in between.
 _LONGEST_GAP_S = 30.0
 
 

@@ -1,8 +1,8 @@
-"""The copies of one service, sorted by what they are good for: read by `decisions`, changes nothing.
+"""The copies of one service, classified for `decisions`; changes nothing.
 
-A copy counts as *existing* until it is over, *serving* unless it is on its way out, *ready* if it also passes
-its checks on a node that is heard, and *settled* when it has been ready for long enough. Copies of one index
-stand for each other: during an update an index has two.
+A copy is *existing* until it has ended, *serving* unless it is being retired, *ready* if it also passes its
+checks on a live node, and *settled* when it has been ready for long enough. Copies of one index replace each
+other: during an update an index has two.
 """
 
 from __future__ import annotations
@@ -19,9 +19,9 @@ from skerry.model.workloads import Instance, InstanceOwner
 class NodeAvailability(NamedTuple):
     """What matters of nodes to services."""
 
-    unreachable: frozenset[NodeId] = frozenset()  # not heard of: what is there may or may not be ready
+    unreachable: frozenset[NodeId] = frozenset()  # without heartbeats: their copies may or may not be ready
     draining: frozenset[NodeId] = frozenset()
-    watched_since: float = 0.0  # by whoever leads now: what progress there was before, nobody may have seen
+    watched_since: float = 0.0  # by the present leader: earlier progress may not have been noticed
 
 
 class ServiceCopies:
@@ -36,14 +36,16 @@ class ServiceCopies:
         self.all = list(copies)
         self.over: dict[int, list[Instance]] = {}  # by index, the latest last
         self.existing = 0
+        self.existing_indexes: set[int] = set()
         self.serving: dict[int, list[Instance]] = {}  # by index
-        self.leaving: list[Instance] = []  # retired by us, or stopped by somebody
+        self.leaving: list[Instance] = []  # retired by the controller, or stopped by a user
         for copy in self.all:
             index = owner_of(copy).index
             if copy.observed.status in TERMINAL:
                 self.over.setdefault(index, []).append(copy)
                 continue
             self.existing += 1
+            self.existing_indexes.add(index)
             if copy.desired is DesiredStatus.DESTROYED:
                 continue
             if copy.retiring_at is not None or copy.desired is DesiredStatus.STOPPED:
@@ -100,7 +102,7 @@ class ServiceCopies:
         return copy.node in self._nodes.draining
 
     def is_ready(self, copy: Instance) -> bool:
-        """True if it is in service, passes its checks, and its node is heard."""
+        """True if it is in service, passes its checks, and its node is live."""
         return copy.id in self._ready
 
     def settles_at(self, copy: Instance) -> float | None:

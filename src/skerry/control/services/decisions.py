@@ -7,6 +7,7 @@ What always holds of what is decided here:
   on a node that is silent does not count as ready, and is not taken either unless enough others are.
 - A copy that failed is replaced for ever, after pauses that grow.
 - A copy leaves in two steps: it is retired, which takes it out of service, and destroyed when it has drained.
+- A copy that writes to volumes is created when no other of its index is left.
 
 An update replaces copies index by index: start-first makes the new copy beside the old one, which is retired
 when the new one has settled; stop-first retires the old one first. A revert is an update to the last good
@@ -67,7 +68,7 @@ class ServicePlan:
 
 
 def decide(service: Service, copies: Sequence[Instance], nodes: NodeAvailability, now: float) -> ServicePlan:
-    """What brings `copies` nearer to what `service` asks for."""
+    """The next steps from `copies` to the desired state of `service`."""
     if service.is_deleting:
         plan = ServicePlan(service, is_removed=not copies)
         plan.destroys += [copy for copy in copies if copy.desired is not DesiredStatus.DESTROYED]
@@ -96,6 +97,8 @@ class _Decision:
         self._free = min(MAX_CREATED, most - copies.existing)  # copies that may be created
         self._floor = self._service.replicas - self._bounds.unavailable
         budget = self._service.budget.resolve(self._service.replicas)
+        if self._service.has_own_data:
+            budget = max(1, budget)  # a copy cannot start elsewhere before it leaves
         self._drain_floor = self._service.replicas - budget
 
     def run(self) -> None:
@@ -140,17 +143,17 @@ class _Decision:
                 self._withdraw(copy, self._floor)
 
     def _is_useless(self, copy: Instance) -> bool:
-        """True if it has to be replaced, and serves nobody while it waits for that."""
+        """True if it has to be replaced, and serves no requests until then."""
         return not self._copies.fits(copy) and not copy.is_ready and self._copies.is_reachable(copy)
 
     def _worth(self, copy: Instance) -> tuple[bool, float, str]:
         return not self._copies.is_ready(copy), copy.created_at, copy.id
 
     def _scale_down(self) -> None:
-        """Give up the indexes whose copies are the least ready, and of those the newest."""
+        """Retire the indexes whose copies are the least ready, and of those the newest."""
         if len(self._copies.serving) <= self._service.replicas:
             return
-        groups = {index: left for index in self._copies.serving if (left := self._left(index))}
+        groups = {index: left for index in self._copies.serving if (left := self._remaining(index))}
         excess = len(groups) - self._service.replicas
         if excess <= 0:
             return
@@ -168,7 +171,7 @@ class _Decision:
     def _fill(self) -> None:
         """Create copies for indexes that have none."""
         used = (
-            {index for index in self._copies.serving if self._left(index)}
+            {index for index in self._copies.serving if self._remaining(index)}
             if self._leaving
             else self._copies.serving
         )
@@ -182,7 +185,7 @@ class _Decision:
 
     def _replace(self, index: int) -> None:
         """Bring an index to the revision it should have, and off a node that is to be empty."""
-        copies, group = self._copies, self._left(index)
+        copies, group = self._copies, self._remaining(index)
         if not group:
             return
         if len(group) == 1 and copies.fits(group[0]) and not copies.is_draining(group[0]):
@@ -194,7 +197,7 @@ class _Decision:
                 self._withdraw(copy, self._drain_floor)
             return
         if draining:
-            if self._free > 0:
+            if self._free > 0 and not self._service.has_own_data:
                 self._create(index)
             else:
                 self._withdraw(draining[0], self._drain_floor)
@@ -205,7 +208,9 @@ class _Decision:
                 self._withdraw(copy, self._floor)
 
     def _create(self, index: int) -> None:
-        """Create a copy, unless its predecessor failed a short while ago."""
+        """Create a copy, unless its predecessor failed a short while ago, or still has its volumes."""
+        if self._service.has_own_data and index in self._copies.existing_indexes:
+            return  # the end of that copy is a change, and decides anew
         revision = self._copies.wanted(index)
         attempt, due_at = _next_attempt(self._copies.over.get(index, ()), revision, self._now)
         if due_at > self._now:
@@ -215,7 +220,7 @@ class _Decision:
         self._plan.creates.append(NewCopy(index, revision, attempt))
 
     def _withdraw(self, copy: Instance, floor: int) -> None:
-        """Retire a copy if so many others stay ready; destroy it at once if it serves nobody anyway."""
+        """Retire a copy if so many others stay ready; destroy it at once if it serves no requests."""
         if copy.id in self._leaving:
             return
         if self._copies.is_ready(copy):
@@ -229,7 +234,7 @@ class _Decision:
             self._plan.destroys.append(copy)
         self._leaving.add(copy.id)
 
-    def _left(self, index: int) -> Sequence[Instance]:
+    def _remaining(self, index: int) -> Sequence[Instance]:
         group = self._copies.serving.get(index, [])
         if not self._leaving:
             return group
@@ -244,7 +249,7 @@ class _Decision:
 
 
 def _may_serve(copy: Instance) -> bool:
-    """True if somebody may still be using it."""
+    """True if it may still serve requests."""
     return copy.desired is DesiredStatus.RUNNING and copy.node is not None and copy.observed.has_passed
 
 

@@ -16,17 +16,22 @@ from skerry.control.instance_index import InstanceRecord, InstanceTable
 from skerry.control.instances import transitions
 from skerry.control.instances.transitions import InstanceTransition
 from skerry.control.instances.writer import TransitionWriter
+from skerry.control.named_table import key_of, key_of_name
+from skerry.control.namespaces.usage import spec_use
 from skerry.control.services.decisions import MAX_CREATED, NewCopy, ServicePlan
 from skerry.control.services.rollouts import ServiceEvent
-from skerry.control.services.tables import ServiceRecord, ServiceTables, revision_key, service_key
+from skerry.control.services.tables import ServiceRecord, ServiceTables, revision_key
+from skerry.control.volumes.table import VolumeTable
+from skerry.control.volumes.templates import copy_mounts, template_volume
 from skerry.kit import ulid
-from skerry.model.ids import InstanceId, ServiceId
+from skerry.model.ids import InstanceId, VolumeId
+from skerry.model.namespaces import QuotaAmounts
 from skerry.model.services import Service
 from skerry.model.statuses import DesiredStatus, InstanceStatus
 from skerry.model.workloads import Instance, InstanceOwner, ObservedState, OwnerKind
 from skerry.store.protocol import MAX_OPS, MAX_TRANSACTION, Delete, Expect, Op, Put
 
-# Of one transaction; the fence and the expectation of the service must fit beside.
+# Of one transaction; the fence, the expectation of the service and those of quotas must fit beside.
 _BYTES = MAX_TRANSACTION - 64 * 1024
 _OPS = MAX_OPS - 8
 
@@ -35,7 +40,7 @@ _OPS = MAX_OPS - 8
 class ServiceTransaction:
     """What is to be written for one plan, or the first part of it."""
 
-    service: ServiceId
+    key: str  # of the service
     events: Sequence[ServiceEvent]
     ops: list[Op] = field(default_factory=list)
     expect: list[Expect] = field(default_factory=list)
@@ -82,36 +87,80 @@ class ServicePlanWriter:
     ) -> None:
         """`new_id` names a copy that is made at this time."""
         self._new_id = new_id
+        self._volumes: VolumeTable | None = None
         self._events = events
         self._tables = tables
         self._instances = instance_table
         self._writer = TransitionWriter(events, instance_table)
+
+    def follow_volumes(self, volumes: VolumeTable) -> None:
+        """Create the volumes of templates there."""
+        self._volumes = volumes
 
     def transaction(
         self, record: ServiceRecord, copies: Sequence[InstanceRecord], plan: ServicePlan, now: float
     ) -> ServiceTransaction:
         """What `plan` says about the service of `record` and its `copies`; no operations if nothing."""
         service = record.value
-        made = ServiceTransaction(service.id, plan.events, wake_at=plan.wake_at)
+        made = ServiceTransaction(key_of(service), plan.events, wake_at=plan.wake_at)
         made.is_whole = len(plan.creates) < MAX_CREATED
         made.changes_service = plan.is_removed or _is_changed(plan, service)
         made.add(self._record_ops(service, plan))
         known = {copy.value.id: copy for copy in copies}
+        created: set[str] = set()
         for step in self._transitions(plan, now):
             id = step.after.id
-            if not made.add(self._writer.ops(step), [self._instances.expect(id, known.get(id))]):
+            ops, expect = self._volume_ops(service, step.after, created, now)
+            ops += self._writer.ops(step)
+            expect.append(self._instances.expect(id, known.get(id)))
+            if not made.add(ops, expect):
                 made.is_whole = False
                 break
             made.changes_copies = True
         if made.ops:
-            key = service_key(service.namespace, service.name)
-            made.expect.append(self._tables.services.expect(key, record))
+            made.expect.append(self._tables.services.expect(made.key, record))
         return made
+
+    def use_of(self, service: Service, new: NewCopy) -> QuotaAmounts:
+        """What a new copy adds to its namespace, with the volumes of its templates that do not exist."""
+        template = new.revision.template
+        use = spec_use(template)
+        if self._volumes is None or not template.mounts:
+            return use
+        for mount in copy_mounts(template.mounts, new.index):
+            is_own = mount.is_volume and mount.is_exclusive
+            if is_own and self._volumes.get(key_of_name(mount.source, service.namespace)) is None:
+                use += QuotaAmounts(disk=mount.size, volumes=1)
+        return use
+
+    def _volume_ops(
+        self, service: Service, copy: Instance, created: set[str], now: float
+    ) -> tuple[list[Op], list[Expect]]:
+        """The volumes of templates that a new copy needs and that do not exist."""
+        ops: list[Op] = []
+        expect: list[Expect] = []
+        table = self._volumes
+        if table is None or copy.node is not None or copy.desired is not DesiredStatus.RUNNING:
+            return ops, expect
+        for mount in copy.spec.mounts:
+            key = key_of_name(mount.source, copy.namespace)
+            if not (mount.is_volume and mount.is_exclusive) or key in created or table.get(key) is not None:
+                continue
+            created.add(key)
+            volume = template_volume(VolumeId(self._new_id(now)), copy, mount, now)
+            ops += [
+                table.put(key, volume),
+                table.event(
+                    self._events, "created", volume, actor="skerry", reason=f"for service {service.name}"
+                ),
+            ]
+            expect.append(table.expect(key, None))
+        return ops, expect
 
     def _record_ops(self, before: Service, plan: ServicePlan) -> list[Op]:
         """The service itself, its revisions and its events."""
         services, revisions = self._tables.services, self._tables.revisions
-        key = service_key(before.namespace, before.name)
+        key = key_of(before)
         if plan.is_removed:
             numbers = [one.number for one in self._tables.revisions_of(before.id)]
             gone = [revisions.delete(revision_key(before.id, number)) for number in numbers]
@@ -126,7 +175,7 @@ class ServicePlanWriter:
     def _event(self, service: Service, event: ServiceEvent) -> Put:
         return self._events.put(
             f"service.{event.kind}",
-            self._tables.services.key(service_key(service.namespace, service.name)),
+            self._tables.services.subject(service),
             actor="skerry",
             reason=event.reason,
             request_id=service.request_id,
@@ -152,7 +201,10 @@ def new_instance(
     service: Service, new: NewCopy, now: float, new_id: Callable[[float], str] = ulid.new_id
 ) -> Instance:
     """A new copy, which waits for a node."""
-    spec = replace(new.revision.template, name=f"{service.name}-{new.index}")
+    template = new.revision.template
+    spec = replace(
+        template, name=f"{service.name}-{new.index}", mounts=copy_mounts(template.mounts, new.index)
+    )
     number = new.revision.number
     return Instance(
         InstanceId(new_id(now)),

@@ -43,13 +43,13 @@ class CopyPreview:
 
 
 class ServicePreview(NamedTuple):
-    """What would become of a service."""
+    """The effects of a change of a service."""
 
     before: Service | None  # None: it would be new
     after: Service
     copies: Sequence[CopyPreview]  # the first of them
     created: int  # how many copies would be created in all
-    nodes: Sequence[NodeFeasibility]  # what every node says to the first of them
+    nodes: Sequence[NodeFeasibility]  # the feasibility of every node for the first of them
 
 
 def preview(

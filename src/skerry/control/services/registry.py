@@ -1,7 +1,8 @@
-"""Requests about services, made durable: each with its event, and a new revision, in one transaction.
+"""The registry of services: it takes requests durably, each with its event, and a new revision, in one
+transaction.
 
-What a request makes of a service is `skerry.control.services.requests`; what becomes of the copies is
-decided on whichever server leads. Nothing here makes or stops an instance.
+`skerry.control.services.requests` decides how a request changes a service; the leader creates and stops the
+copies. Nothing here makes or stops an instance.
 """
 
 from __future__ import annotations
@@ -11,26 +12,30 @@ from typing import NamedTuple
 
 from msgspec.structs import replace
 
-from skerry.control import idempotency, paging
 from skerry.control.events.log import EventLog, StoredEvent
 from skerry.control.idempotency import IdempotencyTable, IdempotentRequest
-from skerry.control.instance_index import InstanceTable, age_key_at
+from skerry.control.instance_index import InstanceTable
+from skerry.control.instances.silence import with_liveness
+from skerry.control.named_table import key_of, key_of_name
 from skerry.control.nodes.conditions import NodeConditions
 from skerry.control.paging import ListPage
 from skerry.control.services import previews, requests
 from skerry.control.services.copies import NodeAvailability, ServiceCopies, owner_of
 from skerry.control.services.previews import PlacementPreview, ServicePreview
 from skerry.control.services.requests import ServiceChange, ServiceSpec
-from skerry.control.services.tables import ServiceRecord, ServiceTables, revision_key, service_key
+from skerry.control.services.tables import ServiceRecord, ServiceTables, revision_key
+from skerry.control.workloads.mount_checks import MountChecks, UncheckedMounts
 from skerry.control.workloads.registry import check_match, check_may_create, check_size, check_space
 from skerry.kit import json_codec, logs, ulid
 from skerry.kit.clock import Clock
-from skerry.model import errors
+from skerry.model import errors, secret_versions
 from skerry.model.ids import DEFAULT_NAMESPACE, Namespace, NodeId, ServiceId
+from skerry.model.namespace_scope import WHOLE_CLOUD, ListedNamespaces, NamespaceScope
 from skerry.model.nodes import Liveness
+from skerry.model.secret_versions import NO_SECRETS, SecretVersions
 from skerry.model.services import Service, ServiceRevision
 from skerry.model.workloads import Instance, OwnerKind, check_granted
-from skerry.store.protocol import ABSENT, Expect, Op, Store
+from skerry.store.protocol import Op, Store
 from skerry.store.tables.table import Write
 
 
@@ -60,6 +65,8 @@ class ServiceRegistry:
         new_id: Callable[[float], str] = ulid.new_id,
     ) -> None:
         """`new_id` names a service that is made at this time."""
+        self._secrets: SecretVersions = NO_SECRETS
+        self._mounts: MountChecks = UncheckedMounts()
         self._new_id = new_id
         self.tables = tables
         self._store = store
@@ -69,6 +76,14 @@ class ServiceRegistry:
         self._conditions = conditions
         self._placement = placement
         self._idempotency = IdempotencyTable(store, clock)
+
+    def use_secrets(self, secrets: SecretVersions) -> None:
+        """Templates may use these from now on."""
+        self._secrets = secrets
+
+    def follow_volumes(self, mounts: MountChecks) -> None:
+        """Refuse specs that name volumes which do not exist."""
+        self._mounts = mounts
 
     async def create(
         self,
@@ -80,21 +95,15 @@ class ServiceRegistry:
     ) -> tuple[Service, bool]:
         """A service of this spec, named as its template is, and whether it is new.
 
-        The same spec again, or the same key with the same request, gives the one that is there; another spec
+        The same spec again, or the same key with the same request, returns the existing one; another spec
         raises `AlreadyExists`.
         """
         check_space()
         check_may_create(namespace, actor)
         check_size(spec.template)
         check_granted(spec.template)
-        request = (
-            IdempotentRequest.of(idempotency_key, actor, namespace, "service", spec)
-            if idempotency_key
-            else None
-        )
-        name = spec.template.name
-        key = service_key(namespace, name)
-        table = self.tables.services
+        await self._check_mounts(spec, namespace)
+        given, spec = spec, await self._settle(spec, namespace)
         now = self._clock.now()
         service = requests.create(
             ServiceId(self._new_id(now)),
@@ -104,30 +113,22 @@ class ServiceRegistry:
             actor=actor,
             request_id=logs.request_id(),
         )
-        while True:
-            made = await self._idempotency.recall(request)
-            there = await table.read(key)
-            if made is not None:
-                if there is None or there.value.id != made:
-                    raise idempotency.created_then_deleted("service", made)
-                return there.value, False
-            if there is not None:
-                _check_not_deleting(there.value)
-                if requests.is_same(there.value, spec):
-                    return there.value, False
+
+        def check_existing(existing: Service) -> None:
+            _check_not_deleting(existing)
+            if not requests.is_same(existing, spec):
                 raise errors.AlreadyExists(
-                    f"service {name} exists with another spec; change it instead (`skerry service update`)"
+                    f"service {existing.name} exists with another spec; change it instead (`skerry service "
+                    "update`)"
                 )
-            puts, expect = await self._idempotency.put(request, service.id)
-            ops: Sequence[Op] = [*self._ops(ServiceChange(service, "created"), actor), *puts]
-            try:
-                await table.commit(
-                    [table.put(key, service), *ops, self._put_revision(service)],
-                    [Expect(table.key(key), ABSENT), *expect],
-                )
-            except errors.Conflict:
-                continue  # somebody was quicker with the name or the key; reading again shows which
-            return service, True
+
+        return await self.tables.services.create(
+            service,
+            [*self._ops(ServiceChange(service, "created"), actor), self._put_revision(service)],
+            IdempotentRequest.of(idempotency_key, actor, namespace, "service", given),
+            self._idempotency,
+            check_existing=check_existing,
+        )
 
     async def change(
         self,
@@ -140,16 +141,28 @@ class ServiceRegistry:
     ) -> Service:
         """Have the spec that `merge` makes of the present one; nothing is written if that is equal."""
         check_space()
-
+        found = (await self.find(name, namespace)).value
+        await self._check_mounts(merge(ServiceSpec.of(found)), found.namespace)
         return await self._update(
             name, namespace, lambda one: self._change(one, merge, actor), actor=actor, if_match=if_match
         )
+
+    async def follow_secrets(self, service: Service, *, actor: str) -> Service:
+        """Begin an update to newer versions of its secrets and configs, if there are any."""
+
+        def decide(one: Service) -> ServiceChange | None:
+            revisions = self.tables.revisions_of(one.id)
+            return requests.follow_secrets(one, revisions, self._secrets, now=self._clock.now(), actor=actor)
+
+        return await self._update(service.id, service.namespace, decide, actor=actor)
 
     async def scale(
         self, name: str, replicas: int, *, actor: str, namespace: Namespace | None = None
     ) -> Service:
         """Have so many copies; refused while autoscaling decides that."""
         check_space()
+        found = (await self.find(name, namespace)).value
+        await self._mounts.check_templates(found.name, found.target.template, replicas, found.namespace)
         return await self._update(
             name, namespace, lambda service: requests.scale(service, replicas), actor=actor
         )
@@ -181,7 +194,7 @@ class ServiceRegistry:
         )
 
     async def delete(self, name: str, *, actor: str, namespace: Namespace | None = None) -> Service:
-        """Delete it with its copies: it is gone, and its name free, when they are."""
+        """Delete it with its copies: it is removed, and its name free, when they are."""
         record = await self.find(name, namespace)
         if record.value.is_deleting:
             return record.value
@@ -195,8 +208,8 @@ class ServiceRegistry:
         actor: str,
         namespace: Namespace | None = None,
     ) -> ServicePreview:
-        """What would become of a service by the spec that `make` makes of the present one; None: there is
-        none yet. Raises as `create` and `change` do, and writes nothing."""
+        """The effects of changing the spec of a service by `make`; its argument is None if there is no
+        service yet. Raises as `create` and `change` do, and writes nothing."""
         now = self._clock.now()
         namespace = namespace or DEFAULT_NAMESPACE
         record = await self._read(name, namespace)
@@ -205,6 +218,7 @@ class ServiceRegistry:
             spec = make(None)
             check_size(spec.template)
             check_granted(spec.template)
+            spec = await self._settle(spec, namespace)
             id = ServiceId(self._new_id(now))
             after = requests.create(id, spec, namespace=namespace, now=now, actor=actor)
             return previews.preview(None, after, (), self._placement, now)
@@ -218,11 +232,11 @@ class ServiceRegistry:
 
     async def find(self, name: str, namespace: Namespace | None = None) -> ServiceRecord:
         """The service of that name or id; without a namespace, a name is of the default one."""
-        record = self.tables.by_id(ServiceId(name))
-        if record is None:
-            record = await self._read(name, namespace or DEFAULT_NAMESPACE)
+        record = self.tables.services.by_id(name)
         if record is None or namespace not in (None, record.value.namespace):
-            raise unknown_service(name, namespace)
+            record = await self._read(name, namespace or DEFAULT_NAMESPACE)
+        if record is None:
+            raise self.tables.services.unknown(name, namespace)
         return record
 
     async def get(self, name: str, namespace: Namespace | None = None) -> ServiceState:
@@ -238,7 +252,11 @@ class ServiceRegistry:
         nodes = {copy.node for copy in copies if copy.node is not None}
         unreachable = frozenset(node for node in nodes if not self._is_reachable(node))
         sorted_out = ServiceCopies(service, copies, NodeAvailability(unreachable), self._clock.now())
-        return ServiceState(service, copies, sorted_out.ready, sorted_out.good_of_target(), record.revision)
+        shown = [
+            copy if copy.node is None else with_liveness(copy, self._conditions.condition(copy.node))
+            for copy in copies
+        ]
+        return ServiceState(service, shown, sorted_out.ready, sorted_out.good_of_target(), record.revision)
 
     def list(
         self,
@@ -246,16 +264,11 @@ class ServiceRegistry:
         limit: int = 100,
         offset: int = 0,
         cursor: str | None = None,
-        namespace: Namespace | None = None,
+        namespace: ListedNamespaces = None,
     ) -> ListPage[ServiceState]:
         """Services by age, of all namespaces if none is given."""
-        there = [
-            record
-            for _, record in self.tables.services.items()
-            if namespace in (None, record.value.namespace)
-        ]
-        page = paging.paginate_sorted(there, _place, limit=limit, offset=offset, cursor=cursor)
-        return ListPage(page.total, tuple(map(self.state, page.items)), page.cursor)
+        page = self.tables.services.list_page(namespace, limit=limit, offset=offset, cursor=cursor)
+        return page.map(self.state)
 
     async def revisions(self, name: str, namespace: Namespace | None = None) -> Sequence[ServiceRevision]:
         """The revisions that are kept, the oldest first."""
@@ -263,27 +276,41 @@ class ServiceRegistry:
         page = await self._store.range(f"{self.tables.revisions.prefix}{service.id}/")
         return [json_codec.decode(entry.value, ServiceRevision) for entry in page.entries]
 
-    async def events(self, name: str, namespace: Namespace | None = None) -> Sequence[StoredEvent]:
+    async def events(
+        self, name: str, namespace: Namespace | None = None, *, reader: NamespaceScope = WHOLE_CLOUD
+    ) -> Sequence[StoredEvent]:
         """Events of the service that are kept; of the copies each has its own."""
         service = (await self.find(name, namespace)).value
-        events = await self._events.of(self._subject(service))
+        events = await self._events.of(self._subject(service), reader=reader)
         # One of that name may have been deleted before.
         return [one for one in events if one.event.at >= service.created_at]
 
     async def _read(self, name: str, namespace: Namespace) -> ServiceRecord | None:
         if "/" in name:
             return None  # it would be a key of another namespace
-        key = service_key(namespace, name)
+        key = key_of_name(name, namespace)
         # If it is not known here, perhaps another server has just made it.
         return self.tables.services.get(key) or await self.tables.services.read(key)
+
+    async def _check_mounts(self, spec: ServiceSpec, namespace: Namespace) -> None:
+        """Raise if a volume of its copies does not exist, or is not its own."""
+        await self._mounts.check_mounts(spec.template, namespace)
+        await self._mounts.check_templates(spec.template.name, spec.template, spec.replicas, namespace)
 
     def _change(
         self, service: Service, merge: Callable[[ServiceSpec], ServiceSpec], actor: str
     ) -> ServiceChange | None:
         spec = merge(ServiceSpec.of(service))
         check_size(spec.template)
-        check_granted(spec.template, service.target.template)
+        before = service.target.template
+        check_granted(spec.template, before)
+        template = secret_versions.settle(spec.template, service.namespace, self._secrets, before)
+        spec = replace(spec, template=template)
         return requests.change(service, spec, now=self._clock.now(), actor=actor)
+
+    async def _settle(self, spec: ServiceSpec, namespace: Namespace) -> ServiceSpec:
+        await self._secrets.catch_up(namespace, spec.template.secrets)
+        return replace(spec, template=secret_versions.settle(spec.template, namespace, self._secrets))
 
     async def _update(
         self,
@@ -299,7 +326,7 @@ class ServiceRegistry:
 
         def write(record: ServiceRecord) -> Write[Service] | None:
             if record.value.id != found.id:
-                raise unknown_service(name, namespace)  # it went, and another has its name
+                raise self.tables.services.unknown(name, namespace)  # it went, and another has its name
             check_match(record.revision, if_match)
             _check_not_deleting(record.value)
             change = decide(record.value)
@@ -308,8 +335,8 @@ class ServiceRegistry:
             change = change._replace(service=replace(change.service, request_id=logs.request_id()))
             return Write(change.service, self._ops(change, actor))
 
-        key = service_key(found.namespace, found.name)
-        return await self.tables.services.update(key, write, missing=unknown_service(name, namespace))
+        services = self.tables.services
+        return await services.update(key_of(found), write, missing=services.unknown(name, namespace))
 
     def _ops(self, change: ServiceChange, actor: str) -> Sequence[Op]:
         """The event, a new revision, and without those that are too old."""
@@ -338,27 +365,16 @@ class ServiceRegistry:
         return self.tables.revisions.put(revision_key(service.id, service.target.number), service.target)
 
     def _subject(self, service: Service) -> str:
-        return self.tables.services.key(service_key(service.namespace, service.name))
+        return self.tables.services.subject(service)
 
     def _is_reachable(self, node: NodeId) -> bool:
         condition = self._conditions.condition(node)
         return condition is not None and condition.liveness is Liveness.LIVE
 
 
-def unknown_service(name: str, namespace: Namespace | None) -> errors.NotFound:
-    within, option = (f" in the namespace {namespace!r}", f" -n {namespace}") if namespace else ("", "")
-    return errors.NotFound(
-        f"there is no service {name[:128]!r}{within}; `skerry service list{option}` lists those there are"
-    )
-
-
 def _check_not_deleting(service: Service) -> None:
     if service.is_deleting:
         raise errors.Conflict(
-            f"service {service.name} is being deleted; its name is free when its copies are gone: try again "
-            "then"
+            f"service {service.name} is being deleted; its name is free when its copies are removed: try "
+            "again then"
         )
-
-
-def _place(record: ServiceRecord) -> str:
-    return age_key_at(record.value.created_at, record.value.id)

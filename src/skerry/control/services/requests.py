@@ -13,8 +13,9 @@ import msgspec
 from msgspec.structs import replace
 
 from skerry.control.services import rollouts
-from skerry.model import errors
+from skerry.model import errors, secret_versions
 from skerry.model.ids import Namespace, ServiceId
+from skerry.model.secret_versions import SecretVersions
 from skerry.model.services import (
     MAX_REVISIONS,
     AutoscalePolicy,
@@ -56,7 +57,7 @@ class ServiceChange(NamedTuple):
 def create(
     id: ServiceId, spec: ServiceSpec, *, namespace: Namespace, now: float, actor: str, request_id: str = ""
 ) -> Service:
-    """A service with its first revision, whose update is under way."""
+    """A service with its first revision, whose update is in progress."""
     _check(spec)
     if (scaling := spec.autoscale) is not None and not scaling.min <= spec.replicas <= scaling.max:
         raise errors.Invalid(
@@ -79,14 +80,48 @@ def create(
 
 
 def is_same(service: Service, spec: ServiceSpec) -> bool:
-    """True if `spec` asks for what `service` is; how many replicas autoscaling has made is not asked for."""
+    """True if `service` has this `spec`; replicas that autoscaling set do not count."""
     if service.autoscale is not None:
         spec = replace(spec, replicas=service.replicas)
-    return ServiceSpec.of(service) == spec
+    present = ServiceSpec.of(service)
+    # Versions of secrets are the server's: which there are now does not matter.
+    given, present = (
+        replace(one, template=secret_versions.without_versions(one.template)) for one in (spec, present)
+    )
+    return given == present
+
+
+def follow_secrets(
+    service: Service,
+    revisions: Sequence[ServiceRevision],
+    secrets: SecretVersions,
+    *,
+    now: float,
+    actor: str,
+) -> ServiceChange | None:
+    """The service with a revision that uses newer versions of its secrets; None if there are none.
+
+    A version that any of its revisions used is not tried again: its update failed, or it was rolled back.
+    """
+    template = service.target.template
+    tried = [use for revision in revisions for use in revision.template.secrets]
+    uses = secret_versions.follow(template.secrets, service.namespace, secrets, tried)
+    if uses is None or service.is_deleting:
+        return None
+    spec = replace(ServiceSpec.of(service), template=replace(template, secrets=uses))
+    changed = change(service, spec, now=now, actor=actor)
+    newer = ", ".join(
+        dict.fromkeys(
+            f"{use.kind} {use.name} has version {use.version}"
+            for use, old in zip(uses, template.secrets, strict=True)
+            if use.version != old.version
+        )
+    )
+    return None if changed is None else changed._replace(reason=newer)
 
 
 def change(service: Service, spec: ServiceSpec, *, now: float, actor: str) -> ServiceChange | None:
-    """The service as `spec` asks for; None if it is so already. Another template is a new revision."""
+    """The service with this `spec`; None if it has it already. Another template is a new revision."""
     _check(spec)
     if spec.template.name != service.name:
         raise errors.Invalid(
@@ -122,13 +157,13 @@ def roll_back(
 ) -> ServiceChange | None:
     """Back to revision `number`, or to the last that was good before the present one.
 
-    It also resumes a service that is paused: who goes back does not want to wait.
+    It also resumes a paused service: a rollback must not wait.
     """
     rollout = service.rollout
     is_going = rollout is not None and not rollout.is_halted
     if number is None and rollout is not None and rollout.is_revert and is_going:
         return None
-    to = _last_good(service, revisions) if number is None else _kept(service, revisions, number)
+    to = _last_good(service, revisions) if number is None else _stored(service, revisions, number)
     if to.number == service.target.number:
         if is_going:
             return None
@@ -243,7 +278,7 @@ def _last_good(service: Service, revisions: Sequence[ServiceRevision]) -> Servic
     return max(good, key=lambda one: one.number)
 
 
-def _kept(service: Service, revisions: Sequence[ServiceRevision], number: int) -> ServiceRevision:
+def _stored(service: Service, revisions: Sequence[ServiceRevision], number: int) -> ServiceRevision:
     for one in (service.target, service.stable, *revisions):
         if one is not None and one.number == number:
             return one

@@ -1,7 +1,7 @@
-"""How far the update of a service is: progress, promotion of canaries, completion, failure and revert. Pure.
+"""The progress of an update of a service: promotion of canaries, completion, failure and revert.
 
-`advance` looks at the copies and says what the service's record becomes. It replaces no copy: which one is
-next is `skerry.control.services.decisions`.
+Pure. `advance` takes the copies and returns the new record of the service. It replaces no copy:
+`skerry.control.services.decisions` chooses the next one.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ class ServiceEvent(NamedTuple):
 
 @dataclass(slots=True)
 class RolloutAdvance:
-    """What the record becomes, and what is to be told."""
+    """The new record, and its events."""
 
     service: Service
     outcomes: dict[int, RevisionOutcome] = field(default_factory=dict)
@@ -42,7 +42,7 @@ class RolloutAdvance:
 
 
 def advance(service: Service, copies: ServiceCopies, now: float) -> RolloutAdvance:
-    """The service with what has become of its update."""
+    """The service with the progress of its update."""
     result = RolloutAdvance(service)
     rollout = service.rollout
     if rollout is None or service.is_paused:
@@ -60,10 +60,10 @@ def advance(service: Service, copies: ServiceCopies, now: float) -> RolloutAdvan
     if rollout != service.rollout:
         result.service = replace(service, rollout=rollout)
     if rollout.is_revert:
-        return result  # there is nowhere to go back to: it goes on until it is done
-    waits_for_people = rollout.is_canary and rollout.canaries_good_at is not None
+        return result  # there is no revision to revert to: it continues until it is done
+    waits_for_operator = rollout.is_canary and rollout.canaries_good_at is not None
     reason = _crashes(service, copies, rollout)
-    if not reason and not waits_for_people:
+    if not reason and not waits_for_operator:
         fails_at = max(rollout.progress_at, copies.watched_since) + service.update.deadline_s
         if now >= fails_at:
             reason = _overdue(service, copies, good)
@@ -128,20 +128,22 @@ def _crashes(service: Service, copies: ServiceCopies, rollout: ServiceRollout) -
         has_ended = copy.observed.status in TERMINAL
         failures = copy.restarts + (owner_of(copy).attempt + 1 if has_ended else 0)
         if failures >= most:
-            return f"copy {copy.spec.name} failed {failures} times: {_last_words(copy)}"
+            return f"copy {copy.spec.name} failed {failures} times: {_last_error(copy)}"
     return ""
 
 
 def _overdue(service: Service, copies: ServiceCopies, good: int) -> str:
     within = f"{service.update.deadline_s:g} s"
     reason = f"{good} of {service.replicas} copies were good, and no other became so within {within}"
+    if service.quota_message:
+        return f"{reason}; {service.quota_message}"
     for copy in copies.each_serving():
         if copies.is_of_target(copy) and not copies.is_settled(copy):
-            return f"{reason}; {copy.spec.name}: {_last_words(copy)}"
+            return f"{reason}; {copy.spec.name}: {_last_error(copy)}"
     return reason
 
 
-def _last_words(copy: Instance) -> str:
+def _last_error(copy: Instance) -> str:
     seen = copy.observed
     return seen.check_message or seen.reason or f"it is {seen.status}"
 

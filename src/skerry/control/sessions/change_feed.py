@@ -1,7 +1,7 @@
-"""What somebody is told: all of it first, and then what changes.
+"""A change feed: a snapshot first, and then changes.
 
-What waits to be told is what is so now, never a list of all that happened: whoever does not listen costs no
-more than one set, and is told all of it anew when it does.
+Pending changes are merged to the present values, never a list of all that happened: a slow reader costs no
+more than one snapshot, and gets a new one when it reads.
 """
 
 from __future__ import annotations
@@ -12,12 +12,12 @@ from typing import Final, Generic, NamedTuple, TypeVar
 K = TypeVar("K", bound=Hashable)
 V = TypeVar("V")
 
-# With more changes than this waiting, all of it anew is no more to send, and simpler to get right.
+# With more pending changes than this, a new snapshot is no more to send, and simpler.
 MAX_CHANGES: Final = 256
 
 
 class FeedUpdate(NamedTuple, Generic[K, V]):
-    """To be told. If it is whole there is nothing besides; `removed` is of changes."""
+    """An update. A whole one is a snapshot; `removed` is of changes."""
 
     is_full: bool
     present: tuple[V, ...]
@@ -25,7 +25,7 @@ class FeedUpdate(NamedTuple, Generic[K, V]):
 
 
 class ChangeFeed(Generic[K, V]):
-    """One listener's. `everything` is asked when a whole set is told, and not before."""
+    """The feed of one reader. `everything` is called when a snapshot is sent, and not before."""
 
     def __init__(self, everything: Callable[[], Sequence[V]]) -> None:
         self._everything = everything
@@ -37,7 +37,7 @@ class ChangeFeed(Generic[K, V]):
         return len(self._changes)
 
     def put(self, key: K, value: V | None) -> bool:
-        """It is this now, or gone; False if that is told anyway, since all is."""
+        """The value of a key has changed, or it was removed; False if a snapshot is pending anyway."""
         if self._is_whole_due:
             return False
         self._changes[key] = value
@@ -47,7 +47,7 @@ class ChangeFeed(Generic[K, V]):
         return True
 
     def take(self) -> FeedUpdate[K, V] | None:
-        """What is to be told now, once."""
+        """The pending update, once."""
         if self._is_whole_due:
             self._is_whole_due = False
             return FeedUpdate(True, tuple(self._everything()))

@@ -1,9 +1,9 @@
-"""Sessions with nodes: who is connected here, what each is told, and what it says.
+"""Node sessions: the connected nodes, messages to them, and their reports.
 
-A node has one session, the newest. It is told all its orders first and then what changes
-(`skerry.control.sessions.change_feed`), and which certificates were revoked likewise; one that takes calls of
-functions is told the functions too, and who else takes calls. What a node reports is acknowledged once it is
-durable. How messages travel is `skerry.transport.links.nodes`; where a node's orders come from is
+A node has one session, the newest. It gets all its orders first and then changes
+(`skerry.control.sessions.change_feed`), and so the revoked certificates and its volumes; a member also gets
+the functions and the other members. A report is acknowledged once it is durable.
+`skerry.transport.links.nodes` transports the messages; orders come from
 `skerry.control.instances.registry`.
 """
 
@@ -13,22 +13,24 @@ import asyncio
 from collections import deque
 from collections.abc import AsyncIterator, Callable, Sequence
 from contextlib import AbstractAsyncContextManager, AbstractContextManager, asynccontextmanager
-from typing import NamedTuple, Protocol
 
 import structlog
 from msgspec.structs import replace
 
 from skerry.control.instance_index import InstanceRecord
-from skerry.control.instances.report_rules import ReportDisposition, ReportOutcome
+from skerry.control.instances.report_rules import ReportDisposition
 from skerry.control.nodes.registry import NodeRegistry
 from skerry.control.recovery.claims import ClaimProcessor
 from skerry.control.sessions.change_feed import ChangeFeed
+from skerry.control.sessions.feeds import NO_FEEDS, OrderSource, SessionFeeds
 from skerry.control.sessions.tunnels import TunnelBroker, TunnelEndpoint
 from skerry.kit import metrics
 from skerry.model import errors
 from skerry.model.callers import RevokedCertificate
+from skerry.model.container_options import NodeFeature
+from skerry.model.function_names import namespace_of
 from skerry.model.functions import Function
-from skerry.model.ids import FunctionName, InstanceId, NodeId
+from skerry.model.ids import DEFAULT_NAMESPACE, FunctionName, InstanceId, NodeId, VolumeId
 from skerry.model.members import ContinuumMember
 from skerry.model.node_messages import (
     ClaimBatch,
@@ -39,93 +41,27 @@ from skerry.model.node_messages import (
     ReportAck,
     ReportBatch,
     RevocationUpdate,
+    SecretDelivery,
+    SecretRequest,
+    SecretValue,
     ServerList,
     ServerMessage,
     SessionClose,
     SessionConfig,
     TunnelRequest,
+    VolumeReportBatch,
+    VolumeUpdate,
 )
-from skerry.model.orders import InstanceOrder, InstanceReport
+from skerry.model.orders import InstanceOrder
 from skerry.model.settings import FleetSettings
 from skerry.model.streams import StreamRequest
-from skerry.model.workloads import Instance
+from skerry.model.volumes import VolumeOrder
 
 log = structlog.get_logger(__name__)
 
 CONNECTED = metrics.gauge("skerry_node_sessions", "Nodes that are connected to this server")
 
 MAX_REPORTS = 1000  # in one batch
-
-
-class OrderSource(Protocol):
-    """The part of `skerry.control.instances.registry.InstanceRegistry` that is needed here."""
-
-    def orders(self, node: NodeId) -> Sequence[InstanceOrder]: ...
-
-    def order(self, instance: Instance) -> InstanceOrder: ...
-
-    async def sync(self) -> None: ...
-
-    def listen(
-        self, changed: Callable[[InstanceRecord | None, InstanceRecord | None], None]
-    ) -> Callable[[], None]: ...
-
-    async def reported(
-        self, node: NodeId | None, reports: Sequence[InstanceReport]
-    ) -> Sequence[ReportOutcome]: ...
-
-
-class ServerAddressSource(Protocol):
-    """The part of `skerry.control.cluster.servers.ServerDirectory` that is needed here."""
-
-    @property
-    def addresses(self) -> tuple[str, ...]: ...
-
-    def listen(self, changed: Callable[[], None]) -> None: ...
-
-
-class MemberListSource(Protocol):
-    """The part of `skerry.control.cluster.members.MemberDirectory` that is needed here."""
-
-    @property
-    def all(self) -> tuple[ContinuumMember, ...]: ...
-
-    def listen(self, changed: Callable[[], None]) -> None: ...
-
-
-class FunctionDirectory(Protocol):
-    """The functions that are registered, as `skerry.functions.registry.registry.FunctionRegistry` knows
-    them."""
-
-    def all(self) -> Sequence[Function]: ...
-
-    async def sync(self) -> None: ...
-
-    def listen(self, changed: Callable[[FunctionName, Function | None], None]) -> None:
-        """Call `changed` whenever the function of this name is another, or gone."""
-        ...
-
-
-class RevocationFeed(Protocol):
-    """The part of `skerry.control.identity.authenticator.Authenticator` that is needed here."""
-
-    def revoked(self) -> Sequence[RevokedCertificate]: ...
-
-    def listen_revoked(self, callback: Callable[[Sequence[RevokedCertificate]], None]) -> None: ...
-
-    async def learn_revoked(self, revoked: Sequence[RevokedCertificate], *, actor: str) -> None: ...
-
-
-class SessionFeeds(NamedTuple):
-    """What nodes are told beside their orders; of what is None, nothing."""
-
-    servers: ServerAddressSource | None = None  # where else to go
-    members: MemberListSource | None = None  # who takes calls of functions, to those who do
-    functions: FunctionDirectory | None = None  # likewise
-    certificates: RevocationFeed | None = None  # that were revoked
-
-
-NO_FEEDS = SessionFeeds()
 
 
 class NodeSession:
@@ -149,15 +85,19 @@ class NodeSession:
         self._orders_paused = config.wants_claims
         self._orders: ChangeFeed[InstanceId, InstanceOrder] = ChangeFeed(
             orders
-        )  # what is gone is not this node's any more
+        )  # a removed instance is not on this node any more
         self._functions: ChangeFeed[FunctionName, Function] | None = None  # of one that takes calls
-        self._members: MemberList | None = None  # to be told
+        self._with_namespaces = True
+        self._with_secrets = True
+        self._members: MemberList | None = None  # to be sent
         self._revoked: ChangeFeed[str, RevokedCertificate] | None = None  # of one that takes them
+        self._volumes: ChangeFeed[VolumeId, VolumeOrder] | None = None  # likewise
         self._sequence = 0
         self._received = 0  # of the node's batches
         self._acknowledged = 0
         self._tunnels: deque[TunnelRequest] = deque()
-        self._servers: ServerList | None = None  # to be told
+        self._secrets: deque[SecretDelivery] = deque()  # requested by the node
+        self._servers: ServerList | None = None  # to be sent
         self._close_message: SessionClose | None = None
         self._ended = asyncio.Event()
         self._wake = asyncio.Event()
@@ -168,7 +108,7 @@ class NodeSession:
         return self._close_message is not None
 
     async def messages(self) -> AsyncIterator[ServerMessage]:
-        """What the node is to be told, as it comes to be; a goodbye is the last."""
+        """Messages to the node, as they come; the last is a `SessionClose`."""
         acknowledged = 0
         while True:
             await self._wake.wait()
@@ -178,24 +118,29 @@ class NodeSession:
                 yield ReportAck(acknowledged)
             while self._tunnels:
                 yield self._tunnels.popleft()
+            while self._secrets:
+                yield self._secrets.popleft()
             if self._servers is not None:
                 servers, self._servers = self._servers, None
                 yield servers
-            if (revocations := self._take_revocations()) is not None:
+            if (revocations := self._revocations_message()) is not None:
                 yield revocations
-            if (orders := self._take_orders()) is not None:
+            # Before the orders of what uses them.
+            if (volumes := self._volumes_message()) is not None:
+                yield volumes
+            if (orders := self._orders_message()) is not None:
                 yield orders
             if self._members is not None:
                 members, self._members = self._members, None
                 yield members
-            if (functions := self._take_functions()) is not None:
+            if (functions := self._functions_message()) is not None:
                 yield functions
             if self._close_message is not None:
                 yield self._close_message
                 return
 
     async def ended(self) -> None:
-        """Wait until there is nothing more to say than goodbye."""
+        """Wait until only the `SessionClose` is left to send."""
         await self._ended.wait()
 
     def order_changed(self, instance: InstanceId, order: InstanceOrder | None) -> None:
@@ -208,10 +153,30 @@ class NodeSession:
         self._orders_paused = False
         self._wake.set()
 
-    def send_functions(self, functions: Callable[[], Sequence[Function]]) -> None:
-        """Tell the node of all functions, and from then on of changes."""
-        self._functions = ChangeFeed(functions)
+    def send_functions(
+        self,
+        functions: Callable[[], Sequence[Function]],
+        *,
+        with_namespaces: bool = True,
+        with_secrets: bool = True,
+    ) -> None:
+        """Tell the node of all functions, and from then on of changes. One of before functions had namespaces
+        is told of those in the default one only, as it refuses the others' names; one of before secrets of
+        those without secrets."""
+        self._with_namespaces = with_namespaces
+        self._with_secrets = with_secrets
+        self._functions = ChangeFeed(
+            lambda: [
+                one for one in functions() if self._takes_function(one.name) and self._takes_secrets(one)
+            ]
+        )
         self._wake.set()
+
+    def _takes_secrets(self, function: Function) -> bool:
+        return self._with_secrets or not function.secrets
+
+    def _takes_function(self, name: FunctionName) -> bool:
+        return self._with_namespaces or namespace_of(name) == DEFAULT_NAMESPACE
 
     def stop_functions(self) -> None:
         """Tell it of neither functions nor members: it takes no calls any more."""
@@ -219,7 +184,11 @@ class NodeSession:
 
     def function_changed(self, name: FunctionName, function: Function | None) -> None:
         """The function is this now."""
-        if self._functions is not None and self._functions.put(name, function):
+        if self._functions is None or not self._takes_function(name):
+            return
+        if function is not None and not self._takes_secrets(function):
+            function = None
+        if self._functions.put(name, function):
             self._wake.set()
 
     def send_revocations(self, everything: Callable[[], Sequence[RevokedCertificate]]) -> None:
@@ -231,6 +200,19 @@ class NodeSession:
         if self._revoked is not None and sum(self._revoked.put(one.serial, one) for one in revoked):
             self._wake.set()
 
+    def send_volumes(self, everything: Callable[[], Sequence[VolumeOrder]]) -> None:
+        """Tell the node of all its volumes, and from then on of changes."""
+        self._volumes = ChangeFeed(everything)
+        self._wake.set()
+
+    @property
+    def takes_volumes(self) -> bool:
+        return self._volumes is not None
+
+    def volume_changed(self, order: VolumeOrder) -> None:
+        if self._volumes is not None and self._volumes.put(order.id, order):
+            self._wake.set()
+
     def send_members(self, members: tuple[ContinuumMember, ...]) -> None:
         """These are all of them now."""
         self._members = MemberList(members)
@@ -238,6 +220,11 @@ class NodeSession:
 
     def request_tunnel(self, tunnel: TunnelRequest) -> None:
         self._tunnels.append(tunnel)
+        self._wake.set()
+
+    def deliver_secrets(self, values: Sequence[SecretValue]) -> None:
+        """Answer a request of the node."""
+        self._secrets.append(SecretDelivery(tuple(values)))
         self._wake.set()
 
     def send_servers(self, addresses: tuple[str, ...]) -> None:
@@ -253,7 +240,7 @@ class NodeSession:
             self._wake.set()
 
     def receive(self, batch: ReportBatch) -> None:
-        """Check a batch before it is looked into."""
+        """Check the sequence number of a batch."""
         if len(batch.reports) > MAX_REPORTS:
             raise errors.TooLarge(
                 f"{len(batch.reports)} reports in one batch; at most {MAX_REPORTS}, send more batches"
@@ -269,7 +256,7 @@ class NodeSession:
         self._acknowledged = sequence
         self._wake.set()
 
-    def _take_orders(self) -> OrderUpdate | None:
+    def _orders_message(self) -> OrderUpdate | None:
         update = None if self._orders_paused else self._orders.take()
         if update is None:
             return None
@@ -277,11 +264,15 @@ class NodeSession:
         orders = tuple(map(self._as_sent, update.present))
         return OrderUpdate(self._sequence, is_full=update.is_full, orders=orders, removed=update.removed)
 
-    def _take_revocations(self) -> RevocationUpdate | None:
+    def _revocations_message(self) -> RevocationUpdate | None:
         update = None if self._revoked is None else self._revoked.take()
         return None if update is None else RevocationUpdate(update.present)
 
-    def _take_functions(self) -> FunctionUpdate | None:
+    def _volumes_message(self) -> VolumeUpdate | None:
+        update = None if self._volumes is None else self._volumes.take()
+        return None if update is None else VolumeUpdate(update.present)
+
+    def _functions_message(self) -> FunctionUpdate | None:
         update = None if self._functions is None else self._functions.take()
         return None if update is None else FunctionUpdate(update.is_full, update.present, update.removed)
 
@@ -307,7 +298,8 @@ class NodeSessions:
         self._settings = settings
         self._sessions: dict[NodeId, NodeSession] = {}
         self._closed = ""
-        self._servers, self._members, self._functions, self._certificates = feeds
+        self._servers, self._members, self._functions, self._certificates = feeds[:4]
+        self._secrets, self._volumes = feeds.secrets, feeds.volumes
         self._claims = claims
         self._here = here
         self._sharing: set[NodeSession] = set()  # with nodes that take calls of functions
@@ -322,17 +314,21 @@ class NodeSessions:
             feeds.functions.listen(self._function_changed)
         if feeds.certificates is not None:
             feeds.certificates.listen_revoked(self._certificates_revoked)
+        if feeds.volumes is not None:
+            feeds.volumes.listen(self._volume_changed)
         nodes.heartbeats.listen(lambda node: self._end(node, "it is connected to another server"))
 
     @asynccontextmanager
     async def connect(self, id: str, hello: NodeHello) -> AsyncIterator[NodeSession]:
-        """The session of the node that says `hello`, which registers it; over with the context."""
+        """The session of the node that sent `hello`, which registers it; it ends with the context."""
         self._require_open()
         node = await self._nodes.register(id, hello)
         # A node removes what is not among its orders: they must not be those of a while ago.
         await self._instances.sync()
         if node.member is not None and self._functions is not None:
             await self._functions.sync()
+        if self._volumes is not None:
+            await self._volumes.sync()
         self._require_open()
         claims = self._claims
         makes_claims = hello.makes_claims and claims is not None
@@ -358,6 +354,7 @@ class NodeSessions:
         self._send_servers(session)
         if hello.takes_revocations and self._certificates is not None:
             session.send_revocations(self._certificates.revoked)
+        self._send_volumes(session, hello)
         if node.member is not None:
             self._send_member_feeds(session)
         self._nodes.heartbeats.begin(node.id)
@@ -373,19 +370,21 @@ class NodeSessions:
             CONNECTED.set(len(self._sessions))
             log.info("session.ended", node=node.id, name=node.name)
 
-    def heard(self, session: NodeSession) -> None:
-        """Something came from the node."""
+    def received(self, session: NodeSession) -> None:
+        """A message came from the node."""
         if not session.is_over:
-            self._nodes.heartbeats.heard(session.node)
+            self._nodes.heartbeats.received(session.node)
 
     def busy_with(self, session: NodeSession) -> AbstractContextManager[None]:
-        """For while something that the node said is worked on, and nothing more of it is read."""
+        """While a message of the node is processed, and no others are read."""
         return self._nodes.heartbeats.busy_with(session.node)
 
     async def changed(self, session: NodeSession, hello: NodeHello) -> None:
         """The node is different now."""
         # Its subnet is that of the session.
         await self._nodes.register(session.node, replace(hello, subnet="", occupied=()))
+        if not session.is_over and not session.takes_volumes:
+            self._send_volumes(session, hello)
         if hello.member is None:
             self._sharing.discard(session)
             session.stop_functions()
@@ -402,14 +401,27 @@ class NodeSessions:
                 session.order_changed(outcome.instance, None)
         session.acknowledge(batch.sequence)
 
+    async def volumes_reported(self, session: NodeSession, batch: VolumeReportBatch) -> None:
+        """Make what the node has of its volumes durable."""
+        if self._volumes is None:
+            raise errors.Invalid("this server takes no reports of volumes", field="volume_reports")
+        await self._volumes.reported(session.node, batch.reports)
+
     async def claimed(self, session: NodeSession, claims: ClaimBatch) -> None:
-        """Adopt what the store has forgotten; the rest of what the node claims is to go, or is ordered."""
+        """Adopt claimed instances that the store does not know; the node removes the others, or has orders
+        for them."""
         if self._claims is None:
             raise errors.Invalid("this server takes no claims", field="claims")
         if self._certificates is not None:
-            await self._certificates.learn_revoked(claims.revoked, actor=f"node/{session.node}")
+            await self._certificates.import_revoked(claims.revoked, actor=f"node/{session.node}")
         for instance in await self._claims.take(session.node, claims.claims):
             session.order_changed(instance, None)
+
+    async def secrets_requested(self, session: NodeSession, request: SecretRequest) -> None:
+        """Answer with the values that the node may have; for the others with the reason."""
+        if self._secrets is None:
+            raise errors.Invalid("this server has no secrets", field="secrets")
+        session.deliver_secrets(await self._secrets.values(session.node, request))
 
     async def run(self) -> None:
         """Give orders again when a store that was restored has settled."""
@@ -425,7 +437,7 @@ class NodeSessions:
         return None if alive is None or alive.server == self._nodes.heartbeats.server else alive.server
 
     def open_tunnel(
-        self, node: NodeId, instance: InstanceId, ask: StreamRequest
+        self, node: NodeId, instance: InstanceId, request: StreamRequest
     ) -> AbstractAsyncContextManager[TunnelEndpoint]:
         """Our end of a tunnel to an instance on the node; `Unavailable` if it is not connected here."""
         session = self._sessions.get(node)
@@ -433,7 +445,9 @@ class NodeSessions:
             if (server := self.elsewhere(node)) is not None:
                 raise errors.Unavailable(f"node {node} is connected to the server at {server}; ask there")
             raise errors.Unavailable(f"node {node} is not connected; try again when it is back")
-        return self.tunnels.open(node, lambda id: session.request_tunnel(TunnelRequest(id, instance, ask)))
+        return self.tunnels.open(
+            node, lambda id: session.request_tunnel(TunnelRequest(id, instance, request))
+        )
 
     def close(self, reason: str = "this server stops") -> None:
         """Send every node away, to another server if it knows one, and take no more."""
@@ -466,7 +480,22 @@ class NodeSessions:
         if self._members is not None:
             session.send_members(self._members.all)
         if self._functions is not None:
-            session.send_functions(self._functions.all)
+            features = self._nodes.get(session.node).facts.features
+            session.send_functions(
+                self._functions.all,
+                with_namespaces=NodeFeature.FUNCTION_NAMESPACES in features,
+                with_secrets=NodeFeature.SECRETS in features,
+            )
+
+    def _send_volumes(self, session: NodeSession, hello: NodeHello) -> None:
+        if (feed := self._volumes) is None or NodeFeature.VOLUMES not in hello.facts.features:
+            return
+        node = session.node
+        session.send_volumes(lambda: [feed.as_sent(node, order) for order in feed.orders(node)])
+
+    def _volume_changed(self, node: NodeId, order: VolumeOrder) -> None:
+        if (session := self._sessions.get(node)) is not None and self._volumes is not None:
+            session.volume_changed(self._volumes.as_sent(node, order))
 
     def _certificates_revoked(self, revoked: Sequence[RevokedCertificate]) -> None:
         for session in self._sessions.values():

@@ -1,9 +1,10 @@
-"""Tunnels through the control plane: somebody here and a node, joined by an id that cannot be guessed.
+"""Tunnels through the control plane: a caller here and a node, joined by an id that cannot be guessed.
 
-Somebody asks for what an instance has written, or for a program in it. The node's session asks the node to
-dial; when it does, with the id and as the same node, the two ends are one tunnel. Frames of bytes pass in
-both directions, a few at a time: whoever does not read holds up whoever writes. It is over when either end
-goes. `skerry.control.sessions.node_session` asks, `skerry.transport.links.nodes` brings the node's end.
+A caller requests the logs of an instance, or exec in it. The node's session sends a request to dial; when the
+node does, with the id and as the same node, the two ends are one tunnel. Frames of bytes pass in both
+directions, a few at a time, with back-pressure. The tunnel ends when either end does.
+`skerry.control.sessions.node_session` sends the request, `skerry.transport.links.nodes` brings the node's
+end.
 """
 
 from __future__ import annotations
@@ -57,7 +58,7 @@ class _Pipe:
             return None
 
     async def end(self, failure: errors.SkerryError | None = None) -> None:
-        """Nothing more is put; what is there can still be read. The first end counts."""
+        """No more frames are put; those in the queue can still be read. The first call counts."""
         async with self._moved:
             if not self.is_ended:
                 self.is_ended, self._failure = True, failure
@@ -83,7 +84,7 @@ class TunnelEndpoint:
         return await self._incoming.get()
 
     async def send(self, frame: bytes) -> None:
-        """Send one frame; raises `Unavailable` if nobody is there to read it."""
+        """Send one frame; raises `Unavailable` if the other end is closed."""
         if not 0 < len(frame) <= MAX_FRAME:
             raise errors.Invalid(f"a frame of a tunnel has 1 to {MAX_FRAME} bytes, not {len(frame)}")
         await self._outgoing.put(frame)
@@ -97,7 +98,7 @@ class TunnelEndpoint:
         await self._outgoing.end(error)
 
     async def close(self) -> None:
-        """Be gone: the other end hears that, unless all was said before."""
+        """Close this end: the other one gets that, unless the tunnel has ended."""
         is_early = not self._incoming.is_ended
         await self._incoming.abandon()
         await self._outgoing.end(
@@ -125,8 +126,9 @@ class TunnelBroker:
         self._open: dict[NodeId, int] = {}
 
     @asynccontextmanager
-    async def open(self, node: NodeId, ask: Callable[[str], None]) -> AsyncIterator[TunnelEndpoint]:
-        """Our end of a new tunnel to `node`, once it has dialled; `ask` is given the id to ask it with."""
+    async def open(self, node: NodeId, request: Callable[[str], None]) -> AsyncIterator[TunnelEndpoint]:
+        """Our end of a new tunnel to `node`, once it has dialled; `request` is called with the id for the
+        node."""
         if self._open.get(node, 0) >= _PER_NODE:
             raise errors.Overloaded(
                 f"{_PER_NODE} tunnels to node {node} are open; end one of them, or try later"
@@ -135,7 +137,7 @@ class TunnelBroker:
         id, tunnel = self._new_id(), _PendingTunnel(node)
         self._waiting[id] = tunnel
         try:
-            ask(id)
+            request(id)
             try:
                 async with asyncio.timeout(self._patience_s):
                     await tunnel.dialled.wait()
@@ -155,10 +157,10 @@ class TunnelBroker:
 
     @asynccontextmanager
     async def dialled(self, node: NodeId, id: str) -> AsyncIterator[TunnelEndpoint]:
-        """The node's end of the tunnel that it was asked for; `NotFound` if it was not, or too long ago."""
+        """The node's end of a requested tunnel; `NotFound` if it was not requested, or too long ago."""
         tunnel = self._waiting.get(id)
         if tunnel is None or tunnel.node != node or tunnel.dialled.is_set():
-            raise errors.NotFound("nobody waits for this tunnel; it was given up, or is not yours")
+            raise errors.NotFound("this tunnel is not expected; it has timed out, or is not yours")
         tunnel.dialled.set()
         try:
             yield tunnel.theirs

@@ -19,11 +19,20 @@ from skerry.control.instance_index import InstanceTable, age_key_at
 from skerry.control.paging import ListPage
 from skerry.kit import disk_reserve, json_codec, logs, ulid
 from skerry.kit.clock import Clock
-from skerry.model import errors, ids
+from skerry.model import errors, ids, secret_versions
 from skerry.model.callers import MARKET
 from skerry.model.ids import DEFAULT_NAMESPACE, MARKET_NAMESPACE, Namespace, WorkloadId
+from skerry.model.namespace_scope import ListedNamespaces, scope_of
+from skerry.model.secret_versions import NO_SECRETS, SecretVersions
 from skerry.model.statuses import DesiredStatus
-from skerry.model.workloads import Instance, InstanceSpec, RolloutStrategy, Workload, check_granted
+from skerry.model.workloads import (
+    Instance,
+    InstanceSpec,
+    RolloutStrategy,
+    Workload,
+    check_granted,
+    check_no_templates,
+)
 from skerry.store.protocol import ABSENT, Delete, Expect, Op, Put, Store
 from skerry.store.tables.table import Record, RecordChange, Table, Write, json_of
 
@@ -49,7 +58,15 @@ def name_key(namespace: Namespace, name: str) -> str:
 class WorkloadRegistry:
     """The workloads of one cloud."""
 
-    def __init__(self, store: Store, events: EventLog, clock: Clock, instances: InstanceTable) -> None:
+    def __init__(
+        self,
+        store: Store,
+        events: EventLog,
+        clock: Clock,
+        instances: InstanceTable,
+        secrets: SecretVersions = NO_SECRETS,
+    ) -> None:
+        self.secrets = secrets
         self._store = store
         self._events = events
         self._clock = clock
@@ -77,20 +94,19 @@ class WorkloadRegistry:
     ) -> tuple[Workload, bool]:
         """A workload of this spec, and whether it is new.
 
-        The same id with the same spec, or the same key with the same request, gives the one that is there;
-        anything else that is taken, such as the name, raises `AlreadyExists`.
+        The same id with the same spec, or the same key with the same request, returns the existing one; an id
+        or name that is taken raises `AlreadyExists`.
         """
         check_may_create(namespace, actor)
         check_size(spec)
         check_granted(spec)
-        request = (
-            IdempotentRequest.of(idempotency_key, actor, namespace, "workload", spec, id)
-            if idempotency_key
-            else None
-        )
+        check_no_templates(spec)
+        request = IdempotentRequest.of(idempotency_key, actor, namespace, "workload", spec, id)
+        await self.secrets.catch_up(namespace, spec.secrets)
+        spec = secret_versions.settle(spec, namespace, self.secrets)
         name = name_key(namespace, spec.name)
         while True:
-            if created := await self._idempotency.recall(request):
+            if created := await self._idempotency.recorded_id(request):
                 again = await self.table.read(created)
                 if again is None:
                     raise idempotency.created_then_deleted("workload", created)
@@ -98,7 +114,7 @@ class WorkloadRegistry:
             if id is not None and (existing := await self.table.read(ids.check_id(id))):
                 if existing.value.namespace != namespace:
                     raise exists_elsewhere("workload", existing.value)
-                if existing.value.spec != spec or existing.value.is_deleting:
+                if not _is_same(existing.value.spec, spec) or existing.value.is_deleting:
                     raise errors.AlreadyExists(f"workload {id} exists with another spec; change it instead")
                 return existing.value, False
             if taken := await self._store.get(name):
@@ -150,7 +166,7 @@ class WorkloadRegistry:
         return _require(record, id_or_name, namespace)
 
     async def read(self, id_or_name: str, namespace: Namespace | None = None) -> WorkloadRecord:
-        """`find` in the store itself, for who was told by it that the cache is behind."""
+        """`find` in the store itself, for when the cache is known to be behind."""
         record = await self.table.read(ids.check_id(id_or_name, "workload"))
         if record is None or not _is_in(record, namespace):
             name = await self._store.get(name_key(namespace or DEFAULT_NAMESPACE, id_or_name))
@@ -177,14 +193,15 @@ class WorkloadRegistry:
         limit: int = 100,
         offset: int = 0,
         cursor: str | None = None,
-        namespace: Namespace | None = None,
+        namespace: ListedNamespaces = None,
     ) -> ListPage[Workload]:
         """Workloads by age and id, of all namespaces if none is given."""
+        scope = scope_of(namespace)
         existing = sorted(
             (
                 record.value
                 for record in self.records()
-                if not record.value.is_deleting and _is_in(record, namespace)
+                if not record.value.is_deleting and scope.admits(record.value.namespace)
             ),
             key=_position,
         )
@@ -206,8 +223,10 @@ class WorkloadRegistry:
         namespace: Namespace | None = None,
         if_match: int | None = None,
         rollout: RolloutStrategy = RolloutStrategy.NONE,
+        settles: bool = True,
     ) -> Workload:
-        """The next version, with the spec that `merge` makes of this one; none if that is equal."""
+        """The next version, with the spec that `merge` makes of this one; none if that is equal. Without
+        `settles` the versions of its secrets are as `merge` says."""
         check_space()
         record = self.find(id_or_name, namespace)
         while True:
@@ -215,6 +234,9 @@ class WorkloadRegistry:
             before, spec = record.value, merge(record.value.spec)
             check_size(spec)
             check_granted(spec, before.spec)
+            check_no_templates(spec)
+            if settles:
+                spec = secret_versions.settle(spec, before.namespace, self.secrets, before.spec)
             if spec.kind is not before.spec.kind:
                 raise errors.Invalid("the type of a workload cannot change", field="type")
             if spec == before.spec and rollout is before.rollout:
@@ -229,6 +251,7 @@ class WorkloadRegistry:
                 request_id=request_id,
                 version=str(version),
                 rollout=rollout,
+                namespace=before.namespace,
             )
             ops: list[Op] = [self.table.put(before.id, after), event]
             expect = [self.table.expect(before.id, record)]
@@ -282,7 +305,7 @@ class WorkloadRegistry:
         return replace(deleted, is_deleting=False)
 
     async def forget(self, record: WorkloadRecord, fence: Expect) -> None:
-        """Its deletion is done: all its instances have been told to go."""
+        """Remove its record: all its instances are to be destroyed."""
         id = record.value.id
         await self.table.commit([self.table.delete(id)], [self.table.expect(id, record)], fence)
 
@@ -307,6 +330,11 @@ def check_space() -> None:
 def check_size(spec: InstanceSpec) -> None:
     if len(json_codec.encode(spec)) > MAX_SPEC:
         raise errors.TooLarge(f"a spec takes at most {MAX_SPEC // 1024} KiB; shorten its environment")
+
+
+def _is_same(existing: InstanceSpec, given: InstanceSpec) -> bool:
+    """True if a user gave the same; versions of secrets are the server's."""
+    return secret_versions.without_versions(existing) == secret_versions.without_versions(given)
 
 
 def check_may_create(namespace: Namespace, actor: str) -> None:
@@ -334,8 +362,7 @@ def check_shared(workload: Workload, namespace: Namespace) -> None:
 
 def exists_elsewhere(noun: str, existing: Workload | Instance) -> errors.AlreadyExists:
     return errors.AlreadyExists(
-        f"{noun} {existing.id} exists in the namespace {existing.namespace!r}; ids are unique in all "
-        "namespaces, choose another"
+        f"{noun} {existing.id} exists in another namespace; ids are unique in all namespaces, choose another"
     )
 
 

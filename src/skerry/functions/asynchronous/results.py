@@ -1,7 +1,7 @@
-"""What is written down of an async call: the ask, and the report or the words for why there is none.
+"""Records of async calls: the request, and the report or the reason why there is none.
 
 Pure. Times in a report of an async call count from its acceptance, whichever process it ran in. The bytes are
-kept by `skerry.store.sqlite.calls`; `skerry.functions.asynchronous.runner` decides what happens when.
+kept by `skerry.store.sqlite.calls`; `skerry.functions.asynchronous.runner` runs the calls.
 """
 
 from __future__ import annotations
@@ -19,11 +19,11 @@ _decode_request = msgspec.msgpack.Decoder(CallRequest).decode
 _decode_report = msgspec.msgpack.Decoder(CallReport).decode
 
 INTERRUPTED: Final = (
-    "the node was stopped while this call ran, and nobody knows how far it came; "
-    "call again if that does no harm"
+    "the node was stopped while this call ran, and it is not known how far it came; call again if that does "
+    "no harm"
 )
 GONE: Final = "the function was deleted before this call could be run"
-TOO_LATE: Final = "it waited longer than the response time that was asked for, and was not run"
+TOO_LATE: Final = "it waited longer than the requested response time, and was not run"
 BROKEN: Final = "the call could not be run, by a fault of this node; its log has the reason"
 
 
@@ -62,8 +62,8 @@ def failed(failure: CallFailure, error: str) -> CallReport:
     return CallReport(CallResult(0.0, failure=failure, error=error), response_s=0.0)
 
 
-def hasten(request: CallRequest, waited_s: float) -> CallRequest | None:
-    """The ask with the time that it has left; None if that is none."""
+def with_remaining_time(request: CallRequest, waited_s: float) -> CallRequest | None:
+    """The request with its remaining time; None if there is none left."""
     if request.max_response_s is None:
         return request
     left_s = request.max_response_s - waited_s
@@ -75,7 +75,7 @@ def count_from_acceptance(report: CallReport, *, waited_s: float, total_s: float
     return replace(report, response_s=total_s, queueing_s=report.queueing_s + waited_s)
 
 
-def line_of(request: CallRequest) -> str:
+def queue_name(request: CallRequest) -> str:
     """Calls of one line wait behind each other; lines take turns."""
     return f"{request.qos_class}/{request.function}"
 

@@ -1,4 +1,4 @@
-"""Lines that take turns: who has many waiting does not keep out who has one. Pure."""
+"""A round-robin queue: a function with many waiting calls does not block others. Pure."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ class RoundRobinQueue(Generic[T]):
     """What waits, by line; true while anything does."""
 
     def __init__(self) -> None:
-        self._lines: dict[str, deque[T]] = {}  # in the order of their turns; none is empty
+        self._lines: dict[str, deque[T]] = {}  # in the order in which they are served; none is empty
 
     def __bool__(self) -> bool:
         return bool(self._lines)
@@ -26,7 +26,7 @@ class RoundRobinQueue(Generic[T]):
             waiting.append(item)
 
     def take(self) -> T:
-        """The first of the line whose turn it is; that line is then the last."""
+        """The first call of the next queue, which is then the last."""
         line = next(iter(self._lines))
         waiting = self._lines.pop(line)
         item = waiting.popleft()

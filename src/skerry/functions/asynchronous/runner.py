@@ -1,17 +1,16 @@
-"""Async calls: accepted durably, run once, and their results kept for whoever polls.
+"""Async calls: accepted durably, run once, and their results stored for polling.
 
-A call is on disk before its id is given out, and marked as running before it is run: after a crash those that
-waited are run, and those that ran are reported as interrupted, because nobody knows how far they came. Here
-is what happens when; `skerry.store.sqlite.calls` has the disk, `skerry.functions.asynchronous.results` the
-words. Memory holds no more of a call than its name: what it asks is read when its turn comes, what came of it
-when it is polled.
+A call is on disk before its id is returned, and marked as running before it is run: after a crash waiting
+calls are run, and running ones are reported as interrupted, because it is not known how far they came.
+`skerry.store.sqlite.calls` stores calls, `skerry.functions.asynchronous.results` encodes them. Memory holds
+only the id of a call: its request is read when it is run, its result when it is polled.
 """
 
 from __future__ import annotations
 
 import asyncio
 import contextlib
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Final, Protocol
@@ -27,6 +26,8 @@ from skerry.kit.backoff import Backoff
 from skerry.kit.clock import Clock
 from skerry.model import errors
 from skerry.model.calls import CallFailure, CallReport, CallRequest, CallState
+from skerry.model.function_names import namespace_of
+from skerry.model.ids import DEFAULT_NAMESPACE, Namespace
 from skerry.model.settings import FunctionSettings
 from skerry.store.sqlite.call_rows import ROW_BYTES
 from skerry.store.sqlite.calls import CallStore
@@ -36,8 +37,9 @@ log = structlog.get_logger(__name__)
 FILE_NAME: Final = "calls.db"
 _SWEEP_EVERY_S: Final = 5.0
 _RETRY_AFTER_S: Final = 1.0
-# Of the places in the queue for workers, async calls take one in so many: callers who wait come first.
+# The share of the queue for workers that async calls may use: synchronous callers come first.
 _SHARE: Final = 4
+_TENANT_SHARE: Final = 4  # a namespace beside the default one has at most one in so many of all calls
 
 PENDING = metrics.gauge("skerry_async_calls_pending", "Async calls that wait or run")
 
@@ -49,6 +51,14 @@ class CallRunner(Protocol):
 
 
 @dataclass(slots=True)
+class _Share:
+    """What the calls of one namespace hold."""
+
+    calls: int = 0
+    bytes: int = 0
+
+
+@dataclass(slots=True)
 class _Call:
     """A call that has not ended."""
 
@@ -57,35 +67,39 @@ class _Call:
     accepted_at: float
     size: int
     state: CallState = CallState.QUEUED
-    ended: asyncio.Event | None = None  # for whoever waits for its end, if anybody does
+    ended: asyncio.Event | None = None  # for pollers that wait for its end
 
 
-class _NotBegun(errors.Unavailable):
-    """It could not be read what a call asks, or written down that it runs: so it does not."""
+class _NotStarted(errors.Unavailable):
+    """The request of a call could not be read, or its start not be written: it is not run."""
 
 
 class AsyncCallRunner:
-    """`await AsyncCallRunner.open(...)`, then `run` for ever; `close` last."""
+    """`open` it, then `run` it for ever; `close` last."""
+
+    store: CallStore  # open, and also for the copies of results on other members
 
     def __init__(
         self,
-        store: CallStore,
+        folder: Path,
         invoker: CallRunner,
         clock: Clock,
         settings: FunctionSettings,
         new_id: Callable[[CallRequest, float], str] = results.new_id,
     ) -> None:
-        self.store = store  # also for who copies results to other members
+        """Calls are stored in `folder`; `new_id` gives the id of a call that is accepted at a time."""
+        self._path = folder / FILE_NAME
         self._invoker = invoker
         self._clock = clock
         self._settings = settings
         self._new_id = new_id
         self._most_running = max(1, settings.queue_length // _SHARE)
-        # What waits cannot be dropped for what has ended, so each may have half of the room.
+        # Waiting calls cannot be dropped for results, so each may use half of the space.
         self._most_bytes = settings.result_bytes // 2
         self._pending: dict[str, _Call] = {}  # all that has not ended, also what is just being accepted
         self._bytes = 0  # of those
-        self._turns = RoundRobinQueue[_Call]()
+        self._shares: dict[Namespace, _Share] = {}  # of those, by namespace
+        self._queue = RoundRobinQueue[_Call]()
         self._running: set[asyncio.Task[None]] = set()
         self._invoking: dict[asyncio.Task[None], _Call] = {}  # those that only the invoker can end
         self._changed = asyncio.Event()
@@ -94,47 +108,34 @@ class AsyncCallRunner:
         self._is_closing = False
         self._listeners: list[Callable[[], None]] = []
 
-    @classmethod
-    async def open(
-        cls,
-        folder: Path,
-        invoker: CallRunner,
-        clock: Clock,
-        settings: FunctionSettings,
-        new_id: Callable[[CallRequest, float], str] = results.new_id,
-    ) -> AsyncCallRunner:
-        """With what an earlier process left in `folder`: waiting calls wait, running ones have failed.
-
-        `new_id` makes the id of a call that is accepted at a time.
-        """
-        store, left = await CallStore.open(folder / FILE_NAME, settings.result_bytes)
+    async def open(self) -> AsyncCallRunner:
+        """Read the calls that an earlier process left: waiting ones wait, running ones have failed."""
+        self.store, unfinished = await CallStore.open(self._path, self._settings.result_bytes)
         try:
-            interrupted = results.failed(CallFailure.INTERRUPTED, results.INTERRUPTED)
-            running = [call for call in left if call.state is CallState.RUNNING]
-            await asyncio.gather(
-                *(
-                    store.finish(call.id, CallState.FAILED, clock.now(), results.pack_report(interrupted))
-                    for call in running
-                )
-            )
-            if left:
-                log.info("calls.found", waiting=len(left) - len(running), interrupted=len(running))
+            await self._interrupt([call.id for call in unfinished if call.state is CallState.RUNNING])
         except BaseException:
-            await store.close()
+            await self.store.close()
             raise
-        calls = cls(store, invoker, clock, settings, new_id)
-        for call in left:
-            if call.state is CallState.QUEUED:
-                calls._admit(waiting := _Call(call.id, call.line, call.accepted_at, call.size))
-                calls._turns.add(waiting.line, waiting)
-        return calls
+        waiting = [call for call in unfinished if call.state is CallState.QUEUED]
+        for row in waiting:
+            call = _Call(row.id, row.line, row.accepted_at, row.size)
+            self._admit(call)
+            self._queue.add(call.line, call)
+        if unfinished:
+            log.info("calls.found", waiting=len(waiting), interrupted=len(unfinished) - len(waiting))
+        return self
+
+    async def _interrupt(self, ids: Sequence[str]) -> None:
+        report = results.pack_report(results.failed(CallFailure.INTERRUPTED, results.INTERRUPTED))
+        now = self._clock.now()
+        await asyncio.gather(*(self.store.finish(id, CallState.FAILED, now, report) for id in ids))
 
     async def accept(self, request: CallRequest, *, id: str | None = None) -> str:
         """The id of the call, which is durable and can be polled. Raises `Overloaded`.
 
-        With an `id` of the caller's own nothing happens if there is a call of that id, for as long as that is
-        remembered; two may not ask for the same one at once. Whether there is such a function is for the
-        caller to look: here it fails when it is run.
+        With an `id` of the caller nothing happens if there is a call of that id that is still stored; the
+        same id must not be used twice at the same time. Whether the function exists is not checked here: the
+        call fails when it is run.
         """
         if self._is_closing:
             raise errors.Unavailable("this node is stopping; call again in a moment")
@@ -144,8 +145,8 @@ class AsyncCallRunner:
             id = self._new_id(request, now)
         elif id in self._pending or await self.store.read(id) is not None:
             return id
-        call = _Call(id, results.line_of(request), now, ROW_BYTES + len(body))
-        self._check_room(call)
+        call = _Call(id, results.queue_name(request), now, ROW_BYTES + len(body))
+        self._check_space(call)
         self._admit(call)
         # To the end, also if the caller leaves: what is on disk has to be run.
         await tasks.run_to_completion(self._write_down(call, body))
@@ -162,20 +163,26 @@ class AsyncCallRunner:
         row = await self.store.read(id)
         return None if row is None else results.unpack(row.state, row.body)
 
+    async def result(self, id: str) -> AsyncCallResult | None:
+        """Its result, when it has ended; None if it is not known, or no longer."""
+        call = self._pending.get(id)
+        if call is not None:
+            await _wait_for_end(call, None)
+        return await self.poll(id)
+
     def listen(self, ended: Callable[[], None]) -> None:
-        """Call `ended` whenever a call has ended, once it is durable what came of it."""
+        """Call `ended` whenever a call has ended and its result is durable."""
         self._listeners.append(ended)
 
     async def keep_copy(
         self, id: str, state: CallState, ended_at: float, body: bytes, *, holder: str
     ) -> None:
-        """Of what came of a call that was accepted elsewhere, for whoever polls here; durable on return.
-        `holder` has it too.
+        """Store a copy of the result of a call that another member accepted, for pollers; durable on return.
 
-        Raises `Invalid` for what is none, and `TooLarge`.
+        `holder` has it too. Raises `Invalid` and `TooLarge`.
         """
         if state not in (CallState.DONE, CallState.FAILED):
-            raise errors.Invalid(f"a call that is {state.value} has come to nothing yet", field="state")
+            raise errors.Invalid(f"a call that is {state.value} has no result yet", field="state")
         if ROW_BYTES + len(body) > self._most_bytes:
             raise errors.TooLarge(f"a result takes at most {self._most_bytes} bytes here")
         try:
@@ -190,7 +197,7 @@ class AsyncCallRunner:
         async with asyncio.TaskGroup() as group:
             group.create_task(self._sweep_for_ever())
             while True:
-                self._start_what_may()
+                self._start_waiting()
                 await self._changed.wait()
                 self._changed.clear()
 
@@ -210,13 +217,13 @@ class AsyncCallRunner:
             await asyncio.wait(self._running, timeout=within_s)
         for task in self._invoking:
             task.cancel()
-        while self._running:  # they write down how they ended, which nobody is to break off
+        while self._running:  # they write their results, which must not be interrupted
             await asyncio.wait(self._running)
         await self.store.close()
         for call in list(self._pending.values()):
             self._dismiss(call)
 
-    def _check_room(self, call: _Call) -> None:
+    def _check_space(self, call: _Call) -> None:
         if shortage := disk_reserve.shortage():
             raise errors.Unavailable(f"no async calls are taken: {shortage}")
         if len(self._pending) >= self._settings.max_pending:
@@ -236,6 +243,26 @@ class AsyncCallRunner:
                 "(functions.result_bytes); call again later",
                 retry_after_s=_RETRY_AFTER_S,
             )
+        self._check_share(call)
+
+    def _check_share(self, call: _Call) -> None:
+        """One namespace does not keep the others out; the default one may have all."""
+        namespace = namespace_of(call.id)
+        share = self._shares.get(namespace)
+        if namespace == DEFAULT_NAMESPACE or share is None:
+            return
+        if share.calls >= max(1, self._settings.max_pending // _TENANT_SHARE):
+            raise errors.Overloaded(
+                f"{share.calls} async calls of the namespace {namespace} wait or run, its share of "
+                "functions.max_pending; call again later",
+                retry_after_s=_RETRY_AFTER_S,
+            )
+        if share.bytes + call.size > self._most_bytes // _TENANT_SHARE:
+            raise errors.Overloaded(
+                f"the async calls of the namespace {namespace} that wait hold {share.bytes} bytes, its share "
+                "of functions.result_bytes; call again later",
+                retry_after_s=_RETRY_AFTER_S,
+            )
 
     async def _write_down(self, call: _Call, body: bytes) -> None:
         try:
@@ -243,26 +270,34 @@ class AsyncCallRunner:
         except BaseException:
             self._dismiss(call)
             raise
-        self._turns.add(call.line, call)
+        self._queue.add(call.line, call)
         self._changed.set()
 
     def _admit(self, call: _Call) -> None:
         self._pending[call.id] = call
         self._bytes += call.size
+        share = self._shares.setdefault(namespace_of(call.id), _Share())
+        share.calls += 1
+        share.bytes += call.size
         PENDING.inc()
 
     def _dismiss(self, call: _Call) -> None:
         del self._pending[call.id]
         self._bytes -= call.size
+        share = self._shares[namespace_of(call.id)]
+        share.calls -= 1
+        share.bytes -= call.size
+        if not share.calls:
+            del self._shares[namespace_of(call.id)]
         PENDING.dec()
         if call.ended is not None:
             call.ended.set()
 
-    def _start_what_may(self) -> None:
-        while self._turns and len(self._running) < self._most_running:
+    def _start_waiting(self) -> None:
+        while self._queue and len(self._running) < self._most_running:
             if self._is_closing or self._pause is not None:
                 return
-            task = asyncio.create_task(self._perform(self._turns.take()))
+            task = asyncio.create_task(self._perform(self._queue.take()))
             self._running.add(task)
             task.add_done_callback(self._ended)
 
@@ -273,14 +308,14 @@ class AsyncCallRunner:
             log.error("call.lost", error=repr(error), exc_info=error)
 
     async def _perform(self, call: _Call) -> None:
-        """Run it and write down what came of it, or put it back if it could not be run."""
+        """Run it and write its result, or queue it again if it could not be run."""
         waited_s = self._since(call)
         try:
             body = await self._read(call)
             report = None if self._is_closing else await self._invoke(call, body, waited_s)
-        except _NotBegun as error:
+        except _NotStarted as error:
             log.warning("call.not_started", id=call.id, error=error.message)
-            self._turns.add(call.line, call, is_first=True)
+            self._queue.add(call.line, call, is_first=True)
             self._wait(_RETRY_AFTER_S)
             return
         if report is None:
@@ -290,21 +325,21 @@ class AsyncCallRunner:
         await self._finish(call, *results.fit(report, self._most_bytes - ROW_BYTES))
 
     async def _invoke(self, call: _Call, body: bytes, waited_s: float) -> CallReport | None:
-        """How it went; None if there was no room for it, and it can wait."""
+        """Its report; None if there was no worker for it, and it can wait."""
         task = asyncio.current_task()
         assert task is not None, "calls are run by tasks"
         self._invoking[task] = call
         try:
             request = results.unpack_request(body)
-            hastened = results.hasten(request, waited_s)
-            if hastened is None:
+            shortened = results.with_remaining_time(request, waited_s)
+            if shortened is None:
                 return results.failed(CallFailure.TIMEOUT, results.TOO_LATE)
-            report = await self._invoker.invoke(hastened, begins=lambda: self._begin(call))
+            report = await self._invoker.invoke(shortened, begins=lambda: self._begin(call))
         except asyncio.CancelledError:
             if call.state is CallState.QUEUED:
                 return None  # it only waited for a worker
             return results.failed(CallFailure.INTERRUPTED, results.INTERRUPTED)
-        except _NotBegun:
+        except _NotStarted:
             raise
         except errors.Overloaded as error:
             self._wait(error.retry_after_s)
@@ -333,19 +368,19 @@ class AsyncCallRunner:
         return report
 
     async def _begin(self, call: _Call) -> None:
-        """It has a worker. Durable before the worker hears of it, so that nothing is run twice."""
+        """It has a worker. Durable before the worker gets it, so that nothing is run twice."""
         try:
             await tasks.run_to_completion(self.store.start(call.id))
         except errors.SkerryError as error:
-            raise _NotBegun(error.message) from error
+            raise _NotStarted(error.message) from error
         call.state = CallState.RUNNING
 
     async def _read(self, call: _Call) -> bytes:
-        """What it asks."""
+        """Its request."""
         try:
             row = await self.store.read(call.id)
         except errors.SkerryError as error:
-            raise _NotBegun(error.message) from error
+            raise _NotStarted(error.message) from error
         assert row is not None, f"call {call.id} waits, and is not on disk"
         return row.body
 
@@ -353,10 +388,10 @@ class AsyncCallRunner:
         try:
             await self.store.put_back(call.id)
         except errors.SkerryError as error:
-            # It waits all the same; only if we die before its turn, it counts as interrupted.
+            # It waits all the same; only if this process dies before it is run, it counts as interrupted.
             log.warning("call.not_put_back", id=call.id, error=error.message)
         call.state = CallState.QUEUED
-        self._turns.add(call.line, call)
+        self._queue.add(call.line, call)
 
     async def _finish(self, call: _Call, state: CallState, body: bytes) -> None:
         failures = 0
@@ -377,9 +412,9 @@ class AsyncCallRunner:
     def _wait(self, seconds: float) -> None:
         """Start nothing for a while; a pause that is on its way is long enough."""
         if self._pause is None and not self._is_closing:
-            self._pause = asyncio.get_running_loop().call_later(seconds, self._go_on)
+            self._pause = asyncio.get_running_loop().call_later(seconds, self._resume)
 
-    def _go_on(self) -> None:
+    def _resume(self) -> None:
         self._pause = None
         self._changed.set()
 
@@ -396,7 +431,7 @@ class AsyncCallRunner:
         return max(0.0, self._clock.now() - call.accepted_at)
 
 
-async def _wait_for_end(call: _Call, within_s: float) -> None:
+async def _wait_for_end(call: _Call, within_s: float | None) -> None:
     call.ended = call.ended or asyncio.Event()
     with contextlib.suppress(TimeoutError):
         async with asyncio.timeout(within_s):

@@ -1,9 +1,9 @@
-"""Async calls are kept where they were accepted; their ids tell where that is, so any member can be asked.
+"""Locates async calls: a call is stored where it was accepted, and its id tells where, so any member can be
+polled.
 
-An id ends in a few characters made of its origin's node id. They name nobody, so they are compared with the
-members that there are; ids without them, of a node that was alone, are known here or nowhere. What came of a
-call is also with a second member (`result_replication`), which is asked if its origin does not know or
-answer.
+An id ends in a few characters derived from its origin's node id, which are compared with the present members;
+ids without them, of a single node, are known here or nowhere. The result of a call is also on a second member
+(`result_replication`), which is polled if the origin does not know it or answer.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from skerry.model.calls import CallRequest, CallState
 from skerry.model.ids import NodeId
 from skerry.model.members import ContinuumMember
 
-_LOOK_AGAIN_S: Final = 0.25  # at a call of another member, for whoever waits for its end
+_POLL_AGAIN_S: Final = 0.25  # of a call of another member, while a poller waits for its end
 
 
 def id_maker(node: NodeId) -> Callable[[CallRequest, float], str]:
@@ -43,7 +43,7 @@ class LocalAsyncCalls(Protocol):
     async def keep_copy(
         self, id: str, state: CallState, ended_at: float, body: bytes, *, holder: str
     ) -> None:
-        """Of what came of a call that was accepted elsewhere; `holder` has it too."""
+        """Store a copy of the result of a call that another member accepted; `holder` has it too."""
         ...
 
 
@@ -58,8 +58,8 @@ class AsyncCallLocator:
         self.accept = local.accept
 
     async def poll(self, id: str, *, wait_s: float = 0.0) -> AsyncCallResult | None:
-        """How far it is, when it has ended or after `wait_s`; None if nobody knows it. Raises `Unavailable`
-        while its origin cannot be asked, and nobody has a copy of what came of it."""
+        """Its state when it has ended, or after `wait_s`; None if it is not known. Raises `Unavailable` while
+        its origin cannot be reached, and no member has a copy of its result."""
         now = asyncio.get_running_loop().time
         until = now() + wait_s
         while True:
@@ -67,7 +67,7 @@ class AsyncCallLocator:
             left_s = until - now()
             if polled is None or not polled.state.is_pending or left_s <= 0:
                 return polled
-            await asyncio.sleep(min(left_s, _LOOK_AGAIN_S))  # its origin is another member
+            await asyncio.sleep(min(left_s, _POLL_AGAIN_S))  # its origin is another member
 
     async def _find(self, id: str, wait_s: float) -> AsyncCallResult | None:
         mark = replica_placement.mark_in(id)
@@ -77,17 +77,18 @@ class AsyncCallLocator:
         # Two nodes may have the same mark, if hardly ever.
         origins = [member for member in members if origin_suffix(member.node) == mark]
         polled = await self._local.poll(id, wait_s=wait_s) if mark == self._mark else None
-        away: list[str] = []
+        unreachable: list[str] = []
         if polled is None:
-            polled, away = await self._poll_members(origins, id)
+            polled, unreachable = await self._poll_members(origins, id)
         if polled is None and mark != self._mark:
             polled = await self._local.poll(id)  # a copy may be here
         if polled is None:
             others = [member for member in members if member not in origins]
-            polled, _ = await self._poll_members(replica_placement.sought_holders(id, others), id)
-        if polled is None and away:
+            polled, _ = await self._poll_members(replica_placement.queried_holders(id, others), id)
+        if polled is None and unreachable:
             raise errors.Unavailable(
-                f"the node that accepted the call cannot be asked ({'; '.join(away)}); poll again later, or "
+                f"the node that accepted the call cannot be reached ({'; '.join(unreachable)}); poll again "
+                "later, or "
                 "poll there"
             )
         return polled
@@ -95,14 +96,14 @@ class AsyncCallLocator:
     async def _poll_members(
         self, members: Iterable[ContinuumMember], id: str
     ) -> tuple[AsyncCallResult | None, list[str]]:
-        """What the first of them says that knows it, and who could not be asked before that."""
-        away: list[str] = []
+        """The answer of the first of them that knows it, and those that could not be reached before."""
+        unreachable: list[str] = []
         for member in members:
             try:
                 polled = await self._links.poll(member, id)
             except errors.SkerryError as error:
-                away.append(f"{member.name}: {error.message}")
+                unreachable.append(f"{member.name}: {error.message}")
                 continue
             if polled is not None:
-                return polled, away
-        return None, away
+                return polled, unreachable
+        return None, unreachable

@@ -1,10 +1,10 @@
-"""What calls took, by function and by place, and what the next one will take.
+"""Times of calls by function and member, and predictions for the next one.
 
-Whoever ran a call tells how it went (`saw`, `refused`); policies ask (`predict`). Where little is known of a
-function at a place, what is known of the function anywhere fills in, and where that is nothing, a guess that
-is kind enough for the place to be tried. What was seen counts for less with every call that went elsewhere
-since, so that a place that was bad once is not avoided for good. Time of day plays no part, and memory is
-bounded: who was seen least recently is forgotten.
+The result of every call is recorded (`saw`, `refused`); policies use `predict`. Where little is known of a
+function at a member, its times at all members are used, and without any, an optimistic guess, so that the
+member is tried. A measurement loses weight with every call that went to another member since, so that a
+member that was slow once is not avoided for good. The time of day plays no part, and memory is bounded: the
+least recently used is dropped.
 """
 
 from __future__ import annotations
@@ -20,14 +20,14 @@ from skerry.model.ids import FunctionName, NodeId
 _RUN_S = 0.1  # of a function of which nothing is known
 _START_S = 0.25  # of its workers
 _PER_BYTE_S = 1e-8  # of a link of which nothing is known: about a gigabit
-_WARM_IF_REPORTED = 0.9  # how likely a worker that was idle when we heard still is
+_WARM_IF_REPORTED = 0.9  # how likely a worker that was reported as idle still is
 _WARM_IF_NOT = 0.1
 _MEMORY = 40.0  # so many measurements back counts about a third
 _GUESS = 0.25  # of a measurement: how much a first guess counts
 _TRUST = 1.0  # how many measurements at a place it takes to outweigh those made elsewhere
 _HALF_LIFE = 300.0  # calls that went elsewhere, until what was seen counts half
-_LARGE = 16 * 1024  # bytes: below, what the network took says nothing of its width
-_CLASSES = 16  # told apart in queues; those above count as the last
+_LARGE = 16 * 1024  # bytes: below, the transfer time says nothing about the bandwidth
+_CLASSES = 16  # that have queues of their own; those above count as the last
 
 
 class CallObservation(Struct, frozen=True, gc=False):
@@ -35,12 +35,12 @@ class CallObservation(Struct, frozen=True, gc=False):
 
     queue_s: float = 0.0
     start_s: float | None = None  # of a worker made for it; None: it had a warm one
-    run_s: float | None = None  # None: it never began, and `queue_s` is what it waited in vain
+    run_s: float | None = None  # None: it never began, and `queue_s` is how long it waited
     network_s: float = 0.0  # all the rest of the time that it was away
 
 
 def observation_of(report: CallReport, took_s: float) -> CallObservation:
-    """How a call went that has this report, and whose answer came `took_s` after it was sent off."""
+    """The measurement of a call with this report, whose response came `took_s` after it was sent."""
     rest_s = took_s - report.queueing_s - report.init_s - report.answer.duration_s
     has_begun = report.is_warm or report.init_s > 0.0
     return CallObservation(
@@ -125,7 +125,7 @@ class _Node:
         self.per_byte = RunningStatistics(_PER_BYTE_S, 0.0, _GUESS)
         self.waits = [
             RunningStatistics(0.0, 0.0) for _ in range(_CLASSES)
-        ]  # in the queue, if there seemed to be room
+        ]  # in the queue, if there seemed to be capacity
         self.paces = [
             RunningStatistics(0.0, 0.0) for _ in range(_CLASSES)
         ]  # else, for each that waited there before
@@ -139,7 +139,7 @@ _NO_NODE = _Node()
 
 
 class CallTimeModel:
-    """All that a node has learnt."""
+    """The measurements of a node."""
 
     def __init__(self, *, max_functions: int = 512, max_places: int = 64) -> None:
         self._max_functions = max_functions
@@ -150,15 +150,15 @@ class CallTimeModel:
         self._nodes: dict[NodeId, _Node] = {}  # likewise
 
     def __len__(self) -> int:
-        """Of how many functions at how many places something is remembered, all together."""
+        """The number of pairs of function and member with measurements."""
         return sum(len(function.pairs) for function in self._functions.values())
 
     # What happened
 
-    def saw(self, demand: CallDemand, place: Candidate, seen: CallObservation) -> None:
-        """A call went so at `place`, which is what was known of it when that was decided.
+    def record(self, demand: CallDemand, place: Candidate, seen: CallObservation) -> None:
+        """Record a call at `place`, which is the view of the member at the decision.
 
-        Other nodes tell this of themselves: what cannot be is passed over, since it would never fade.
+        Values come from other nodes: impossible ones are ignored, because they would never fade.
         """
         if not all(0.0 <= part < math.inf for part in _parts(seen)):
             return
@@ -171,7 +171,7 @@ class CallTimeModel:
             node.paces[qos_class].add(seen.queue_s / (place.waiting + 1))
         if seen.run_s is None:
             return
-        self._saw_run(demand, place, seen, seen.run_s)
+        self._record_run(demand, place, seen, seen.run_s)
         if not place.is_here:
             beyond = max(0.0, seen.network_s - place.rtt_s)
             if demand.params_bytes < _LARGE:
@@ -179,11 +179,11 @@ class CallTimeModel:
             else:
                 node.per_byte.add(max(0.0, beyond - node.overhead.mean) / demand.params_bytes)
 
-    def refused(self, place: Candidate) -> None:
-        """It took a call not at all, or could not be reached."""
+    def record_refusal(self, place: Candidate) -> None:
+        """Record that it refused a call, or could not be reached."""
         self._node(place.node).refusal.add(1.0)
 
-    def _saw_run(self, demand: CallDemand, place: Candidate, seen: CallObservation, run_s: float) -> None:
+    def _record_run(self, demand: CallDemand, place: Candidate, seen: CallObservation, run_s: float) -> None:
         function = self._function(demand.function)
         function.calls += 1
         pair = self._pair(function, place.node)

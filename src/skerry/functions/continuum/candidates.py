@@ -1,8 +1,8 @@
-"""A call that has to run somewhere, and the nodes where it may.
+"""Inputs of routing policies: a call, and the members where it may run.
 
-A `CallDemand` is the call, a `CandidateView` is everything around it at one moment. Whoever asks a policy,
-the node or the simulator, builds these; whoever decides (`skerry.functions.continuum.policy`) reads them and
-nothing else. Views are old when they are read: a place may refuse what it seemed to have room for.
+A `CallDemand` is the call, a `CandidateView` the members at one moment. The node or the simulator builds
+them; policies (`skerry.functions.continuum.policy`) read only these. Views are outdated when they are read: a
+member may refuse a call that it seemed to have capacity for.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ class CallDemand(Struct, frozen=True, gc=False):
     cpu: float  # cores of a worker; 0: it has no cap
     params_bytes: int = 0
     qos_class: int = 0
-    deadline_s: float | None = None  # what is left of it; None: whoever asks waits for as long as it takes
+    deadline_s: float | None = None  # the remaining time; None: no limit
     may_offload: bool = True
     hops_left: int = 1  # how many nodes more it may be handed on to
     is_idempotent: bool = False  # it may be run twice
@@ -52,10 +52,8 @@ class Candidate(Struct, frozen=True, gc=False):
         return demand.memory <= self.memory_total and demand.cpu <= self.cpus_total
 
     def has_room(self, demand: CallDemand) -> bool:
-        """True if it is up and the call needs to wait for nobody else's end, but perhaps for a start.
-
-        That calls wait there says nothing: they may do so for workers of theirs that start at this moment,
-        and those have taken their room already.
+        """True if it is up and the call need not wait for another call's end, but perhaps for the start of a
+        worker. Waiting calls do not matter: their workers may be starting, and have their capacity already.
         """
         return self.is_up and (
             (demand.memory <= self.memory_free and demand.cpu <= self.cpus_free) or self.seats > 0

@@ -1,8 +1,8 @@
-"""Code that is elsewhere, fetched by its digest: when the first worker of a function starts, or to be kept.
+"""Fetches code of functions by its digest: when the first worker of a function starts, or to store a copy.
 
-`CodeFetcher` has code here, whoever needs it; `CodeFetchingHost` is a host in front of another, for workers.
-Where code comes from is handed in; what comes is looked at before it is kept. Whoever needs the same code at
-the same time waits for one fetch.
+`CodeFetcher` makes code available on this node; `CodeFetchingHost` is a worker host in front of another. The
+source of code is a parameter; code is verified before it is stored. Concurrent requests for the same code
+share one fetch.
 """
 
 from __future__ import annotations
@@ -27,9 +27,9 @@ _AHEAD_S: Final = 120.0
 
 
 class FetchArchive(Protocol):
-    """The archive of this digest, of `source` if it is named and has it.
+    """The archive of this digest, from `source` if it is named and has it.
 
-    Raises `NotFound` if nobody has it, `Unavailable` if nobody answers.
+    Raises `NotFound` if no member has it, `Unavailable` if none answers.
     """
 
     async def __call__(self, digest: Digest, source: NodeId | None = None) -> bytes: ...
@@ -53,7 +53,7 @@ class CodeFetcher:
                 return await self._bring(digest, None)
             except errors.NotFound:
                 raise errors.Unavailable(
-                    f"nobody has the code of {function.name} any more; deploy it again"
+                    f"no member has the code of {function.name} any more; deploy it again"
                 ) from None
             except errors.Unavailable as error:
                 raise errors.Unavailable(
@@ -82,7 +82,7 @@ class CodeFetcher:
             if await asyncio.to_thread(digest_of, archive) != digest:
                 raise errors.Unavailable(f"what came as {digest} is something else") from None
             log.info("code.fetched", digest=digest, bytes=len(archive))
-        async with self._code.keeping(archive, digest) as folder:
+        async with self._code.holding(archive, digest) as folder:
             return folder
 
 

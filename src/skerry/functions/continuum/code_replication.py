@@ -1,10 +1,10 @@
-"""The code of every function is on two members, where there are two: before it is registered, and later on.
+"""Replication of code: the code of every function is on two members, if there are two, from its registration
+on.
 
-Runs at every server. Each asks the members what code they have, so that what is known is what is on their
-disks, also after a store was restored or a disk was lost. The one that leads has code copied that too few
-have, a few at a time. Members fetch from each other (`code_fetcher`); which member gets a copy is
-`replica_placement`'s. Code that no function is registered with goes by itself
-(`skerry.functions.registry.code_store`).
+Runs on every server. Each lists the code of all members, so that it knows what is on their disks, also after
+a restore of the store or the loss of a disk. The leader has code copied that has too few copies, a few at a
+time. Members fetch from each other (`code_fetcher`); `replica_placement` chooses the members. Code of no
+registered function is removed (`skerry.functions.registry.code_store`).
 """
 
 from __future__ import annotations
@@ -33,18 +33,18 @@ log = structlog.get_logger(__name__)
 
 _MAX_CONCURRENT_QUERIES: Final = 16
 _COPIED_AT_ONCE: Final = 2
-_COPIES_IN_A_ROUND: Final = 32  # then it is looked again who has what
+_COPIES_IN_A_ROUND: Final = 32  # then the code of members is listed again
 _COPY_S: Final = 300.0  # one that takes longer is given up
-_AWAY_ROUNDS: Final = 6  # a member that did not answer for so many has no copies, as far as is known
+_UNREACHABLE_CHECKS: Final = 6  # a member that did not answer for so many has no copies, as far as is known
 _TRIED: Final = 8  # members, at most, before a function is registered
 _WAIT_S: Final = 20.0  # for a second copy, before a function is registered
-_PATIENCE_S: Final = 3.0  # of those, while nobody can be reached who was there a moment ago
+_PATIENCE_S: Final = 3.0  # of those, while no member can be reached that could before
 _AGAIN_S: Final = 0.1
 
 UNDER_REPLICATED = metrics.gauge(
     "skerry_functions_under_replicated", "Functions whose code has fewer copies than it should"
 )
-MISSING = metrics.gauge("skerry_functions_code_missing", "Functions whose code no member has that answers")
+MISSING = metrics.gauge("skerry_functions_code_missing", "Functions whose code no reachable member has")
 COPIES = metrics.counter("skerry_function_code_copies_total", "Copies of code made to repair", ["outcome"])
 
 
@@ -55,7 +55,7 @@ class RegisteredFunctions(Protocol):
 
 
 class ReplicationStatus(msgspec.Struct, frozen=True):
-    """Functions whose code is not where it should be, by name."""
+    """Functions with too few copies of their code, by name."""
 
     under_replicated: tuple[str, ...] = ()
     missing: tuple[str, ...] = ()
@@ -65,11 +65,11 @@ class CodeCopies(msgspec.Struct, frozen=True):
     """How many members have the code of a function, as far as is known, and how many should."""
 
     count: int
-    wanted: int
+    required: int
 
 
 class _Inventory:
-    """What code a member has, as it said last."""
+    """The code of a member, by its last answer."""
 
     __slots__ = ("digests", "is_known", "is_up", "reported_at", "stamp")
 
@@ -96,8 +96,8 @@ class CodeReplicator:
         every_s: float,
         leads: Callable[[], bool],
     ) -> None:
-        """`leads` says whether this server is the one that repairs. It looks `every_s`. The `prober` is told
-        who answers that did not before."""
+        """`leads` is whether this server repairs. Members are listed `every_s`. The `prober` is notified of
+        members that answer again."""
         self._prober = prober
         self._me = prober.places.me
         self._functions = functions
@@ -111,8 +111,8 @@ class CodeReplicator:
         self._wake = asyncio.Event()
         self.status = ReplicationStatus()
 
-    def look_soon(self) -> None:
-        """Members have come or gone."""
+    def check_soon(self) -> None:
+        """The members have changed."""
         self._wake.set()
 
     def copies(self, digest: Digest) -> CodeCopies:
@@ -122,12 +122,13 @@ class CodeReplicator:
         return CodeCopies(others + self._code.has_archive(digest), min(replica_placement.COPIES, members))
 
     async def replicate(self, digest: Digest) -> None:
-        """Have another member keep code that is here. Returns without a copy only if no other is there.
+        """Have another member store a copy of code.
 
-        Raises `Unavailable` if one is, and none of those that are has taken it in time.
+        Returns without one only if there is no other member. Raises `Unavailable` if none of the others has
+        stored it in time.
         """
         until = self._monotonic() + _WAIT_S
-        patient_until = self._monotonic() + min(_PATIENCE_S, _WAIT_S)
+        deadline = self._monotonic() + min(_PATIENCE_S, _WAIT_S)
         while True:
             candidates = self._candidates(digest)
             refusals: list[str] = []
@@ -139,11 +140,13 @@ class CodeReplicator:
             if refusals:
                 raise errors.Unavailable(
                     "the function is not registered: its code could not be put on a second member "
-                    f"({'; '.join(refusals)}); look there, then deploy it again"
+                    f"({'; '.join(refusals)}); check those nodes, then deploy it again"
                 )
             # One that came or went a moment ago may be there, and not know us yet.
-            is_hopeless = all(self._is_long_away(self._inventories[member.node]) for member in candidates)
-            if is_hopeless or self._monotonic() >= patient_until:
+            is_unrecoverable = all(
+                self._is_long_unreachable(self._inventories[member.node]) for member in candidates
+            )
+            if is_unrecoverable or self._monotonic() >= deadline:
                 log.warning("code.single_copy", digest=digest)
                 return
             await asyncio.sleep(_AGAIN_S)
@@ -169,23 +172,24 @@ class CodeReplicator:
         return None
 
     def _candidates(self, digest: Digest) -> list[ContinuumMember]:
-        """Whom to ask for a copy: those that answered last come first, and of these who has it already."""
+        """Members for a copy: those that answered last come first, and of these the ones that have it
+        already."""
 
-        def likelihood(member: ContinuumMember) -> tuple[bool, bool]:
+        def preference(member: ContinuumMember) -> tuple[bool, bool]:
             inventory = self._inventories.get(member.node)
             is_up = inventory is not None and inventory.is_up
             return not is_up, inventory is None or digest not in inventory.digests
 
-        return sorted(replica_placement.rank_members(digest, self._others()), key=likelihood)[:_TRIED]
+        return sorted(replica_placement.rank_members(digest, self._others()), key=preference)[:_TRIED]
 
     def _others(self) -> list[ContinuumMember]:
         return [peer.member for peer in self._prober.places.peers.values()]
 
     async def run(self) -> None:
-        """Keep an eye on who has what, and have copied what too few have, for ever."""
+        """List the code of members, and copy what has too few copies, for ever."""
         while True:
             self._wake.clear()
-            await self.look()
+            await self.list_code()
             if self._leads() and not self._is_waiting():
                 await self.repair()
             try:
@@ -194,27 +198,27 @@ class CodeReplicator:
             except TimeoutError:
                 pass
 
-    async def look(self) -> None:
-        """Ask every member what it has."""
+    async def list_code(self) -> None:
+        """List the code of every member."""
         now = self._monotonic()
         others = {member.node: member for member in self._others()}
         for node in self._inventories.keys() - others.keys():
             del self._inventories[node]
         for node in others.keys() - self._inventories.keys():
             self._inventories[node] = _Inventory(now)
-        turns = asyncio.Semaphore(_MAX_CONCURRENT_QUERIES)
+        slots = asyncio.Semaphore(_MAX_CONCURRENT_QUERIES)
         async with asyncio.TaskGroup() as group:
             for node, member in others.items():
-                group.create_task(self._query(member, self._inventories[node], turns))
+                group.create_task(self._query(member, self._inventories[node], slots))
         self._assess(self._plan())
 
-    async def _query(self, member: ContinuumMember, inventory: _Inventory, turns: asyncio.Semaphore) -> None:
-        async with turns:
+    async def _query(self, member: ContinuumMember, inventory: _Inventory, slots: asyncio.Semaphore) -> None:
+        async with slots:
             try:
                 listed = await self._links.list_code(member, inventory.stamp)
             except errors.SkerryError as error:
                 inventory.is_up = False
-                if inventory.is_known and self._is_long_away(inventory):
+                if inventory.is_known and self._is_long_unreachable(inventory):
                     log.warning("code.holder_lost", node=member.node, name=member.name, reason=error.message)
                     inventory.stamp, inventory.digests, inventory.is_known = "", set(), False
                 return
@@ -227,15 +231,15 @@ class CodeReplicator:
         inventory.reported_at = self._monotonic()
         if not inventory.is_up:
             inventory.is_up = True
-            self._prober.seen(member.node)
+            self._prober.member_answered(member.node)
 
-    def _is_long_away(self, inventory: _Inventory) -> bool:
-        return self._monotonic() - inventory.reported_at > _AWAY_ROUNDS * self._every_s
+    def _is_long_unreachable(self, inventory: _Inventory) -> bool:
+        return self._monotonic() - inventory.reported_at > _UNREACHABLE_CHECKS * self._every_s
 
     def _is_waiting(self) -> bool:
-        """True if some member may still say that it has what nobody else seems to have."""
+        """True if a member that has not answered yet may have code that no other has."""
         return any(
-            not inventory.is_known and not self._is_long_away(inventory)
+            not inventory.is_known and not self._is_long_unreachable(inventory)
             for inventory in self._inventories.values()
         )
 
@@ -264,15 +268,15 @@ class CodeReplicator:
 
     async def repair(self) -> None:
         """Have copied what too few have, a few at a time."""
-        turns = asyncio.Semaphore(_COPIED_AT_ONCE)
+        slots = asyncio.Semaphore(_COPIED_AT_ONCE)
         async with asyncio.TaskGroup() as group:
             for copy in self._plan().copies[:_COPIES_IN_A_ROUND]:
-                group.create_task(self._copy(copy, turns))
+                group.create_task(self._copy(copy, slots))
         self._assess(self._plan())
 
-    async def _copy(self, copy: CodeCopy, turns: asyncio.Semaphore) -> None:
+    async def _copy(self, copy: CodeCopy, slots: asyncio.Semaphore) -> None:
         digest, source, target = copy
-        async with turns:
+        async with slots:
             try:
                 async with asyncio.timeout(_COPY_S):
                     if target.node == self._me.node:

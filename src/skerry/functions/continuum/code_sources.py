@@ -1,7 +1,7 @@
-"""Where code comes from that a member lacks: those that are near and have it, or else a server.
+"""Sources of code that a member lacks: near members that have it, or else a server.
 
-Who registers a function keeps its code; others hear of the function alone. This only asks around, by digest;
-who wants the code, and where it is put, is `code_fetcher`'s business.
+The member where a function is registered has its code; others get only the function. This queries members by
+digest; `code_fetcher` verifies and stores.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from skerry.functions.continuum.member_table import MemberState, MemberTable
 from skerry.model import errors
 from skerry.model.ids import Digest, NodeId
 
-_AHEAD: Final = 4  # of the nearest are asked before the servers, which have the code of everything
+_AHEAD: Final = 4  # of the nearest are queried before the servers, which have all code
 
 
 class CodeSources:
@@ -28,15 +28,15 @@ class CodeSources:
         servers: Callable[[], Sequence[str]],
         fetch_from: Callable[[str, Digest], Awaitable[bytes]],
     ) -> None:
-        """`fetch_from` asks one of the `servers`, HOST:PORT."""
+        """`fetch_from` queries one of the `servers`, HOST:PORT."""
         self._links = links
         self._places = places
         self._servers = servers
         self._fetch_from = fetch_from
 
     async def fetch(self, digest: Digest, source: NodeId | None = None) -> bytes:
-        """The archive, of `source` if it has it. Raises `NotFound` if nobody has it, `Unavailable` if not all
-        could be asked."""
+        """The archive, from `source` if it has it. Raises `NotFound` if no member has it, `Unavailable` if
+        some could not be reached."""
         sources: list[tuple[str, Callable[[Digest], Awaitable[bytes]]]] = [
             (f"{peer.member.name}: ", partial(self._links.fetch, peer.member))
             for peer in self._in_order(source)
@@ -52,7 +52,7 @@ class CodeSources:
                 reasons.append(name + error.message)
         if reasons:
             raise errors.Unavailable("; ".join(reasons))
-        raise errors.NotFound(f"nobody has the code {digest}")
+        raise errors.NotFound(f"no member has the code {digest}")
 
     def _in_order(self, source: NodeId | None) -> list[MemberState]:
         """The source, a few that are near and up, then the servers, then all others."""

@@ -1,14 +1,13 @@
-"""One call on its way: tried at one place after the other, and never run twice unless it may be.
+"""Forwarding of one call: tried at one member after the other, and never run twice unless it is idempotent.
 
-    what a far place makes of it            what comes next
+    result at another member            what comes next
     a report                                that is the answer
     not started: refused, or not reached    the next place
     may have run, and is idempotent         the next place
     may have run, and is not                nothing: the answer says that nobody knows
     its deadline is over                    nothing: the answer says so
 
-Which places these are was decided before (`router`); what happens at them is others' business. What came of
-each is told to those who learn from it.
+`router` chose the members before. The result at each is recorded in the call time model.
 """
 
 from __future__ import annotations
@@ -45,7 +44,7 @@ _WORKER_STAYS: Final = (None, CallFailure.HANDLER, CallFailure.RESULT)
 
 
 class RoutedCall:
-    """A call that has arrived here, and what has become of it so far."""
+    """A call, and its attempts so far."""
 
     __slots__ = ("arrived", "begins", "demand", "function", "reasons", "request", "tried_full", "until")
 
@@ -74,19 +73,19 @@ class RoutedCall:
             function.is_idempotent,
         )
         self.reasons: list[str] = []  # why each place did not take it
-        self.tried_full = False  # one of them for want of room
+        self.tried_full = False  # one of them for lack of capacity
 
     @property
-    def must_not_begin(self) -> bool:
-        """True if whoever called would not have it begun: then it is tried nowhere else."""
+    def is_start_forbidden(self) -> bool:
+        """True if the caller forbids its start: then no other member is tried."""
         return self.begins is not None and self.begins.has_failed
 
     def left_s(self, now: float) -> float | None:
         """Until its deadline; it may be over."""
         return None if self.until is None else self.until - now
 
-    def hastened(self, now: float) -> CallRequest:
-        """What it asks, with the time that is left; there must be some."""
+    def with_remaining_time(self, now: float) -> CallRequest:
+        """Its request with the remaining time; there must be some."""
         return self.request if self.until is None else replace(self.request, max_response_s=self.until - now)
 
     def note(self, reason: str, *, is_full: bool) -> None:
@@ -97,7 +96,7 @@ class RoutedCall:
         self.note(f"here: {error.message}", is_full=isinstance(error, errors.Overloaded))
 
     def refusal(self) -> errors.SkerryError:
-        """What to tell whoever called, if no place took it."""
+        """The error for the caller if no member took it."""
         tried = "; ".join(dict.fromkeys(self.reasons)) or "there is no node that could be tried"
         if self.tried_full:
             return errors.Overloaded(
@@ -107,7 +106,7 @@ class RoutedCall:
         return errors.Unavailable(f"no node took the call: {tried}; call again in a moment")
 
     def late(self, now: float) -> CallReport:
-        """What to tell if its time is over before any place has answered."""
+        """The report if its time is over before any member has answered."""
         spent_s = now - self.arrived
         tried = f": {'; '.join(dict.fromkeys(self.reasons))}" if self.reasons else ""
         error = f"the call was ended after {spent_s:.3f} s; its caller waits no longer{tried}"
@@ -116,14 +115,14 @@ class RoutedCall:
         )
 
     def lost(self, peer: MemberState, reason: str, now: float) -> CallReport:
-        """What to tell if it may have run, and must not run again."""
+        """The report if it may have run, and must not run again."""
         member = peer.member
         is_late = self.until is not None and now >= self.until
         answer = CallResult(
             0.0,
             failure=CallFailure.TIMEOUT if is_late else CallFailure.INTERRUPTED,
-            error=f"node {member.name} was lost after it had been handed the call, and nobody knows how far "
-            f"it came: {reason}; call again if that does no harm, or deploy the function as idempotent",
+            error=f"node {member.name} was lost after it had got the call, and it is not known how far that "
+            f"came: {reason}; call again if that does no harm, or deploy the function as idempotent",
         )
         return CallReport(answer, now - self.arrived, action=OFFLOADED, area=member.area, node=member.name)
 
@@ -157,69 +156,70 @@ class CallForwarder:
         links: MemberClient,
         places: MemberTable,
         measuring: MemberProber,
-        learnt: CallTimeModel,
+        call_times: CallTimeModel,
         clock: Clock,
     ) -> None:
         self._invoker = invoker
         self._links = links
         self._places = places
         self._measuring = measuring
-        self._learnt = learnt
+        self._call_times = call_times
         self._monotonic = clock.monotonic
 
-    async def go(self, journey: RoutedCall, places: list[Candidate]) -> CallReport:
-        """Try these in order. If none takes it, raises what `RoutedCall.refusal` says."""
+    async def try_members(self, call: RoutedCall, places: list[Candidate]) -> CallReport:
+        """Try these in order. If none takes it, raises `RoutedCall.refusal`."""
         for place in places:
             now = self._monotonic()
-            if journey.until is not None and now >= journey.until:
-                return journey.late(now)
+            if call.until is not None and now >= call.until:
+                return call.late(now)
             if place.is_here:
                 try:
-                    return await self.stay(journey, place)
+                    return await self.run_here(call, place)
                 except Refusals as error:
-                    if journey.must_not_begin:
+                    if call.is_start_forbidden:
                         raise
-                    journey.note_refusal_here(error)
+                    call.note_refusal_here(error)
                     continue
-            report = await self._visit(journey, place, now)
+            report = await self._forward(call, place, now)
             if report is not None:
                 return report
         now = self._monotonic()
-        if journey.until is not None and now >= journey.until:
-            return journey.late(now)
-        raise journey.refusal()
+        if call.until is not None and now >= call.until:
+            return call.late(now)
+        raise call.refusal()
 
-    async def stay(self, journey: RoutedCall, here: Candidate) -> CallReport:
-        """Run it here, at once or in its turn. Raises one of `Refusals` if that cannot be."""
+    async def run_here(self, call: RoutedCall, here: Candidate) -> CallReport:
+        """Run it here, at once or from the queue. Raises one of `Refusals` if that is not possible."""
         began = self._monotonic()
-        if journey.until is not None and began >= journey.until:
-            return journey.late(began)
+        if call.until is not None and began >= call.until:
+            return call.late(began)
         try:
-            report = await self._invoker.invoke(journey.hastened(began), begins=journey.begins)
+            report = await self._invoker.invoke(call.with_remaining_time(began), begins=call.begins)
         except Refusals:
-            self._learnt.refused(here)
+            self._call_times.record_refusal(here)
             raise
         now = self._monotonic()
-        self._learnt.saw(journey.demand, here, observation_of(report, now - began))
-        return replace(report, response_s=now - journey.arrived)
+        self._call_times.record(call.demand, here, observation_of(report, now - began))
+        return replace(report, response_s=now - call.arrived)
 
-    async def _visit(self, journey: RoutedCall, place: Candidate, sent: float) -> CallReport | None:
+    async def _forward(self, call: RoutedCall, place: Candidate, sent: float) -> CallReport | None:
         """Have it run there; None if it may be tried elsewhere."""
         peer = self._places.peers.get(place.node)
         if peer is None or not peer.is_up:
             return None  # since the decision
-        demand = journey.demand
-        call = ForwardedCall(
-            journey.request, journey.function.version, max(0, demand.hops_left - 1), journey.left_s(sent)
+        demand = call.demand
+        forwarded = ForwardedCall(
+            call.request, call.function.version, max(0, demand.hops_left - 1), call.left_s(sent)
         )
-        # Where no warm worker is to be expected, asking back costs little, and whoever is lost has not begun.
-        at_once = journey.begins is None and (demand.is_idempotent or place.warm > 0)
+        # Where no warm worker is expected, `CallReady` costs little, and a member that is lost before has not
+        # begun.
+        at_once = call.begins is None and (demand.is_idempotent or place.warm > 0)
         self._places.take(peer, demand)
         try:
-            report = await self._links.invoke(peer.member, call, at_once=at_once, begins=journey.begins)
+            report = await self._links.invoke(peer.member, forwarded, at_once=at_once, begins=call.begins)
         except CallNotStarted as error:
-            self._learnt.refused(place)
-            journey.note(f"{peer.member.name}: {error.reason}", is_full=error.kind in _FULL)
+            self._call_times.record_refusal(place)
+            call.note(f"{peer.member.name}: {error.reason}", is_full=error.kind in _FULL)
             if error.kind:
                 peer.refused += 1
             else:
@@ -228,22 +228,22 @@ class CallForwarder:
             return None
         except CallOutcomeUnknown as error:
             peer.lost += 1
-            self._learnt.refused(place)
+            self._call_times.record_refusal(place)
             self._measuring.lost(peer, error.reason)
             if demand.is_idempotent:
-                journey.note(f"{peer.member.name}: {error.reason}", is_full=False)
+                call.note(f"{peer.member.name}: {error.reason}", is_full=False)
                 return None
-            return journey.lost(peer, error.reason, self._monotonic())
-        except BaseException:  # the caller has left, or would not begin it: the room is free again
+            return call.lost(peer, error.reason, self._monotonic())
+        except BaseException:  # the caller has left, or forbade the start: the capacity is free again
             self._places.give_back(peer, demand, leaves_worker=False)
             raise
         peer.done += 1
         self._places.give_back(peer, demand, leaves_worker=report.answer.failure in _WORKER_STAYS)
         now = self._monotonic()
-        self._learnt.saw(demand, place, observation_of(report, now - sent))
+        self._call_times.record(demand, place, observation_of(report, now - sent))
         return replace(
             report,
-            response_s=now - journey.arrived,
+            response_s=now - call.arrived,
             offload_s=max(0.0, now - sent - report.answer.duration_s - report.init_s),
             action=OFFLOADED,
         )

@@ -1,8 +1,8 @@
 """The functions of a node: a copy of what is registered, as the control plane sends it.
 
-Nodes call and run from memory; the copy is on disk too, so that a node that starts while its control plane is
-away knows what it knew. Definitions come with the stream and code does not: others fetch it when it is
-needed, and it is kept like everybody's (`skerry.functions.registry.code_store`). Nothing is registered here.
+Nodes call and run from memory; the copy is on disk too, so that a node that starts without its control plane
+has the last state. Definitions come with the session and code does not: it is fetched when it is needed, and
+stored as on servers (`skerry.functions.registry.code_store`). Nothing is registered here.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ _SOON_S: Final = 0.05
 _WRITING: Final = 0.1
 _COLLECT_EVERY_S: Final = 10.0
 
-# The function as it was and as it is; None: it was, or is, not there.
+# The function before and after; None: it did or does not exist.
 ReplicaCallback = Callable[[Function | None, Function | None], Awaitable[None]]
 
 
@@ -48,12 +48,12 @@ class FunctionReplica:
         self._clock = clock
         self._by_key: dict[str, Function] = {}  # by name
         self._listeners: list[ReplicaCallback] = []
-        self._is_news = asyncio.Event()  # of what is not on disk
+        self._is_unsaved = asyncio.Event()  # of what is not on disk
         self._updated = asyncio.Event()  # set, and another one from then on, when an update came
         self.code = code
         for function in known:
             self._put(function)
-        self._is_news.clear()
+        self._is_unsaved.clear()
 
     @classmethod
     async def open(cls, folder: Path, settings: FunctionSettings, clock: Clock) -> FunctionReplica:
@@ -79,7 +79,7 @@ class FunctionReplica:
 
     async def close(self) -> None:
         """Write down what is new."""
-        if self._is_news.is_set():
+        if self._is_unsaved.is_set():
             await self._write()
 
     def listen(self, changed: ReplicaCallback) -> None:
@@ -105,6 +105,10 @@ class FunctionReplica:
             await self._notify(function, None)
         self._updated.set()
         self._updated = asyncio.Event()
+
+    def all_known(self) -> list[Function]:
+        """All, from memory."""
+        return list(self._by_key.values())
 
     def get(self, name: str) -> Function | None:
         """From memory."""
@@ -136,14 +140,14 @@ class FunctionReplica:
         if function.code is not None:
             self.code.name(function.code)
         if before is not None and before.code is not None:
-            self.code.unname(before.code)
-        self._is_news.set()
+            self.code.forget(before.code)
+        self._is_unsaved.set()
 
     def _remove(self, function: Function) -> None:
         del self._by_key[function.name]
         if function.code is not None:
-            self.code.unname(function.code)
-        self._is_news.set()
+            self.code.forget(function.code)
+        self._is_unsaved.set()
 
     async def _notify(self, before: Function | None, after: Function | None) -> None:
         for changed in self._listeners:
@@ -151,18 +155,18 @@ class FunctionReplica:
 
     async def _write_for_ever(self) -> None:
         while True:
-            await self._is_news.wait()
+            await self._is_unsaved.wait()
             began = self._clock.monotonic()
             await self._write()
             await asyncio.sleep(max(_SOON_S, (self._clock.monotonic() - began) / _WRITING))
 
     async def _write(self) -> None:
-        self._is_news.clear()
+        self._is_unsaved.clear()
         stored = _StoredFunctions(tuple(self._by_key.values()))
         try:
             await tasks.in_thread(_keep, self._file, stored)
         except OSError as error:
-            # What is in memory serves until we end, and the next session tells all anew.
+            # Memory has it until this process ends, and the next session sends all again.
             log.warning("functions.not_written", file=str(self._file), error=repr(error))
 
 
@@ -173,7 +177,7 @@ def _read(file: Path) -> tuple[Function, ...]:
         return ()
     except json_codec.InvalidJson as error:
         log.warning("functions.unreadable", file=str(file), error=str(error))
-        return ()  # the control plane will tell again
+        return ()  # the control plane will send it again
 
 
 def _keep(file: Path, stored: _StoredFunctions) -> None:

@@ -1,11 +1,9 @@
-"""What members of the continuum say to each other, and what each may expect of the other. No wires here.
+"""The API between members of the continuum, independent of transport.
 
-`MemberClient` is what a member does with its neighbours, `MemberService` what it does for them.
-`skerry.transport.links.members` carries the one to the other; `skerry.functions.continuum.router` uses the
-first and is the second.
-
-No call is run twice unless it may be. So every failure of a far call says which of the two it is: it was not
-run and never will be (`CallNotStarted`), or nobody here can tell (`CallOutcomeUnknown`).
+`MemberClient` is what a member requests from its neighbours, `MemberService` what it does for them.
+`skerry.transport.links.members` transports requests; `skerry.functions.continuum.router` uses the client. No
+call is run twice unless it is idempotent. So every failure of a forwarded call is one of two: it was not run
+and never will be (`CallNotStarted`), or that is not known (`CallOutcomeUnknown`).
 """
 
 from __future__ import annotations
@@ -48,7 +46,7 @@ _Count = Annotated[int, Meta(ge=0)]
 
 
 class MemberLoad(Struct, frozen=True):
-    """How a member is at this moment, in its own words; neighbours hear it with every ping."""
+    """The load that a member reports; neighbours get it with every ping."""
 
     coordinate: Coordinate
     memory_free: _Count  # MB that no worker has, or an idle one would give up
@@ -59,7 +57,7 @@ class MemberLoad(Struct, frozen=True):
 
 
 class ForwardedCall(Struct, frozen=True):
-    """A call that a neighbour is to run."""
+    """A call for a neighbour to run."""
 
     request: CallRequest = field(name="ask")
     version: Annotated[int, Meta(ge=1)]  # of the function, as the caller knows it
@@ -75,8 +73,8 @@ class CodeList(Struct, frozen=True):
 
 
 class ResultCopy(Struct, frozen=True):
-    """What came of an async call, as `skerry.functions.asynchronous.results` packs it, for a member to keep
-    beside its own: `state` is DONE or FAILED."""
+    """The result of an async call, as encoded by `skerry.functions.asynchronous.results`, for a member to
+    store: `state` is DONE or FAILED."""
 
     id: Annotated[str, Meta(max_length=512)]
     state: CallState
@@ -85,19 +83,19 @@ class ResultCopy(Struct, frozen=True):
 
 
 class CopyRefused(errors.Unavailable):
-    """A member that is there did not keep a copy."""
+    """A reachable member did not store a copy."""
 
     slug = "copy-refused"
 
 
 class StaleFunction(errors.Conflict):
-    """Whoever is asked knows an older version of the function, or has not heard of it yet."""
+    """The member knows an older version of the function, or none yet."""
 
     slug = "stale"
 
 
 class CallNotStarted(Exception):
-    """A far call was not run and will not be: it may be tried elsewhere.
+    """A forwarded call was not run and will not be: another member may be tried.
 
     `kind` is the slug of the error with which the neighbour refused it, and empty if it could not be reached.
     """
@@ -109,7 +107,7 @@ class CallNotStarted(Exception):
 
 
 class CallOutcomeUnknown(Exception):
-    """A far call was handed over, and nobody will say what came of it."""
+    """A forwarded call was sent, and its result is not known."""
 
     def __init__(self, reason: str) -> None:
         super().__init__(reason)
@@ -117,12 +115,11 @@ class CallOutcomeUnknown(Exception):
 
 
 class MemberClient(Protocol):
-    """The way to the neighbours. Everything may be done many times at once; a cancelled call is cancelled
-    there too.
+    """The client of the neighbours.
 
-    A neighbour that says nothing costs at most one timeout, and a call that has a deadline ends one timeout
-    after it at the latest. What is no call raises `Unavailable` if the neighbour cannot be reached or does
-    not answer.
+    Requests may be concurrent; a cancelled call is cancelled there too. A neighbour that does not answer
+    costs at most one timeout, and a call with a deadline ends one timeout after it at the latest. Other
+    requests raise `Unavailable` if the neighbour cannot be reached or does not answer.
     """
 
     async def invoke(
@@ -135,11 +132,12 @@ class MemberClient(Protocol):
     ) -> CallReport:
         """Have `member` run it, and its report, with the times as they were there.
 
-        With `at_once` a member that has a warm worker for it starts without asking back, which saves a round
-        trip; if it is lost then, it may have run. Raises `CallNotStarted` or `CallOutcomeUnknown`.
+        With `at_once` a member that has a warm worker for it starts without a `CallReady`, which saves a
+        round trip; if it is lost then, the call may have run. Raises `CallNotStarted` or
+        `CallOutcomeUnknown`.
 
-        `begins`, never given with `at_once`, is awaited when the member says `CallReady`, before it is told
-        to go on; what it raises is raised here, and keeps the call from being run.
+        `begins`, never given with `at_once`, is awaited when the member sends `CallReady`, before the call is
+        started; what it raises is raised here, and prevents the start.
         """
         ...
 
@@ -152,7 +150,7 @@ class MemberClient(Protocol):
         ...
 
     async def poll(self, member: ContinuumMember, id: str) -> AsyncCallResult | None:
-        """How far an async call is that `member` accepted; None if it does not know of it."""
+        """The state of an async call that `member` accepted; None if it does not know it."""
         ...
 
 
@@ -164,9 +162,9 @@ class ReplicationClient(Protocol):
     async def poll(self, member: ContinuumMember, id: str) -> AsyncCallResult | None: ...
 
     async def store_code(self, member: ContinuumMember, digest: Digest, source: NodeId) -> None:
-        """Have `member` fetch the code, of `source` if it can, and keep it: durable on return.
+        """Have `member` fetch the code, from `source` if it can, and store it: durable on return.
 
-        Raises `CopyRefused` if it is there and did not.
+        Raises `CopyRefused` if it is reachable and did not.
         """
         ...
 
@@ -175,18 +173,18 @@ class ReplicationClient(Protocol):
         ...
 
     async def store_result(self, member: ContinuumMember, copy: ResultCopy) -> None:
-        """Have `member` keep it: durable on return. Raises `CopyRefused` if it is there and did not."""
+        """Have `member` store it: durable on return. Raises `CopyRefused` if it is reachable and did not."""
         ...
 
 
 class MemberService(Protocol):
-    """What a member does for its neighbours; each is known by its certificate when it gets here."""
+    """What a member does for its neighbours, which are authenticated by their certificates."""
 
     async def invoke(self, call: ForwardedCall, *, begins: BeforeStart | None) -> CallReport:
         """Run a call that came from a neighbour.
 
-        `begins` is awaited once there is a worker, before it hears of the call; what it raises keeps the call
-        from being run. None: `has_warm` was true just now, and the call is to start at once.
+        `begins` is awaited once there is a worker, before it gets the call; what it raises prevents the
+        start. None: `has_warm` was true just now, and the call is to start at once.
 
         Raises errors of `skerry.model.errors` only for a call that was not and will not be run: among them
         `StaleFunction`. If it is cancelled, so is the call.
@@ -197,10 +195,10 @@ class MemberService(Protocol):
         """True if a call that is made now, without waiting for anything, is run at once."""
         ...
 
-    def standing(self) -> MemberLoad: ...
+    def load(self) -> MemberLoad: ...
 
-    def load_reported(self, node: NodeId, standing: MemberLoad) -> None:
-        """The neighbour `node` says how it is; nobody has looked yet whether that can be."""
+    def load_reported(self, node: NodeId, load: MemberLoad) -> None:
+        """The neighbour `node` reports its load, which is not validated yet."""
         ...
 
     async def code(self, digest: Digest) -> bytes:
@@ -210,7 +208,7 @@ class MemberService(Protocol):
     async def poll(self, id: str) -> AsyncCallResult | None: ...
 
     async def store_code(self, digest: Digest, source: NodeId) -> None:
-        """Have the code here, fetched of `source` or of anybody: durable on return."""
+        """Store the code here, fetched from `source` or another member: durable on return."""
         ...
 
     def list_code(self, known: str) -> CodeList: ...

@@ -1,7 +1,7 @@
 """The members that this process knows of, as the control plane last sent them.
 
-Kept on disk, so that a node that starts while its control plane is away finds its neighbours. Says only who
-they are; whether they are there is found out by those who call them.
+Kept on disk, so that a node that starts without its control plane finds its neighbours. Callers find out
+whether they can be reached.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ class _StoredMembers(msgspec.Struct, frozen=True):
 
 
 class MemberCache:
-    """Everybody who takes calls of functions, this process among them."""
+    """All members, this process among them."""
 
     def __init__(self, path: Path) -> None:
         self._path = path
@@ -54,4 +54,4 @@ class MemberCache:
             return ()
         except json_codec.InvalidJson as error:
             log.warning("members.unreadable", file=str(self._path), error=str(error))
-            return ()  # the control plane will tell again
+            return ()  # the control plane will send it again

@@ -1,6 +1,6 @@
-"""What is counted of neighbours, for Prometheus: plain numbers, put into its words when somebody asks.
+"""Metrics of neighbours for Prometheus: plain numbers, formatted when they are read.
 
-A neighbour that leaves the cloud takes its numbers with it, so there are never more than neighbours.
+The metrics of a neighbour that leaves the cloud are removed.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ class MemberMetrics(Collector):
     def collect(self) -> Iterator[Metric]:
         calls = CounterMetricFamily(
             "skerry_offloaded_calls",
-            "Calls handed to a neighbour, by how that went",
+            "Calls forwarded to a neighbour, by result",
             labels=["node", "outcome"],
         )
         up = GaugeMetricFamily("skerry_neighbour_up", "1 if the neighbour can be reached", labels=["node"])

@@ -1,8 +1,9 @@
-"""What this member does for its neighbours: it runs their calls, tells how it is, gives out and keeps code.
+"""The service of this member for its neighbours: it runs their calls, reports its load, sends and stores
+code.
 
-Keeps `skerry.functions.continuum.member_api.MemberService`, over what `router` knows;
-`skerry.transport.links.members` brings what they ask. A call that was not run here, and will not be, is
-refused by an error, so that whoever sent it may try elsewhere; every other one gets a report.
+Implements `skerry.functions.continuum.member_api.MemberService`, with the state of `router`;
+`skerry.transport.links.members` brings the requests. A call that was not run here, and will not be, is
+refused by an error, so that its sender may try another member; every other one gets a report.
 """
 
 from __future__ import annotations
@@ -33,7 +34,7 @@ from skerry.model.calls import CallFailure, CallReport
 from skerry.model.functions import Function
 from skerry.model.ids import Digest, FunctionName, NodeId
 
-_NEWS_S: Final = 1.0  # what is news elsewhere is known here within this, or the call goes elsewhere
+_CATCH_UP_S: Final = 1.0  # a newer function is known here within this time, or the call is refused
 # Failures of a call that never came to a worker which are this node's and not the function's.
 _OURS: Final = frozenset({CallFailure.INTERNAL, CallFailure.INTERRUPTED})
 
@@ -48,7 +49,7 @@ class FunctionView(Protocol):
         ...
 
     async def catch_up(self, name: str, version: int) -> None:
-        """Somebody knows of a newer function: wait until it is known here too, or will not be for now."""
+        """A neighbour knows a newer function: wait until it is known here too, for a short time."""
         ...
 
 
@@ -88,7 +89,7 @@ class LocalMemberService:
         self._stores = stores
 
     async def invoke(self, call: ForwardedCall, *, begins: BeforeStart | None) -> CallReport:
-        if not self._knows(call):
+        if not self._is_known(call):
             await self._catch_up(call)
         request = (
             call.request if call.deadline_s is None else replace(call.request, max_response_s=call.deadline_s)
@@ -97,12 +98,12 @@ class LocalMemberService:
             return _checked(await self._invoker.invoke(request), is_begun=True)
         once = StartOnce(begins)
         if call.hops_left:
-            report = await self._continuum.settle(request, once, call.hops_left)
+            report = await self._continuum.route(request, once, call.hops_left)
         else:
             report = await self._continuum.run_here(request, once)
         return _checked(report, is_begun=once.is_done)
 
-    def _knows(self, call: ForwardedCall) -> bool:
+    def _is_known(self, call: ForwardedCall) -> bool:
         function = self._registry.get(call.request.function)
         return function is not None and function.version >= call.version
 
@@ -111,9 +112,9 @@ class LocalMemberService:
         not come soon."""
         name = call.request.function
         with contextlib.suppress(TimeoutError, errors.Unavailable):
-            async with asyncio.timeout(min(_NEWS_S, call.deadline_s or _NEWS_S)):
+            async with asyncio.timeout(min(_CATCH_UP_S, call.deadline_s or _CATCH_UP_S)):
                 await self._registry.catch_up(name, call.version)
-        if not self._knows(call):
+        if not self._is_known(call):
             function = self._registry.get(name)
             known = "no such function" if function is None else f"version {function.version}"
             raise StaleFunction(
@@ -124,11 +125,11 @@ class LocalMemberService:
         known = self._registry.get(function)
         return known is not None and self._invoker.has_warm(known)
 
-    def standing(self) -> MemberLoad:
-        return self._continuum.standing()
+    def load(self) -> MemberLoad:
+        return self._continuum.load()
 
-    def load_reported(self, node: NodeId, standing: MemberLoad) -> None:
-        self._continuum.measuring.load_reported(node, standing)
+    def load_reported(self, node: NodeId, load: MemberLoad) -> None:
+        self._continuum.measuring.load_reported(node, load)
 
     async def code(self, digest: Digest) -> bytes:
         return await self._registry.archive(digest)
@@ -152,7 +153,7 @@ class LocalMemberService:
 def _checked(report: CallReport, *, is_begun: bool) -> CallReport:
     """The report of a call that was run; raises for one that was not, and may be elsewhere."""
     answer = report.answer
-    if answer.failure is CallFailure.NO_ROOM:  # there is none in the report of a call that came to a worker
+    if answer.failure is CallFailure.NO_ROOM:  # the report of a call that a worker got has none
         raise errors.ResourcesExhausted(answer.error)
     if answer.failure in _OURS and not is_begun:
         raise errors.Unavailable(answer.error)

@@ -1,8 +1,8 @@
-"""What is known of the other members, and the views that policies decide by.
+"""The state of the other members, and the views for policies.
 
-`prober` asks the members and tells this what they said; `router` and `forwarding` ask for views and say
-where calls were sent. Pure: the time comes in, and nothing waits. A view is kept for as long as nothing of it
-changes, since one is looked at for every call that may leave.
+`prober` updates it with the members' answers; `router` and `forwarding` read views and record where calls
+were sent. Pure: the time is an argument, and nothing waits. A view is cached until it changes, because one is
+needed for every call that may be forwarded.
 """
 
 from __future__ import annotations
@@ -17,13 +17,13 @@ from skerry.functions.coordinates import START, Coordinate, distance_s, is_sound
 from skerry.model.ids import FunctionName, NodeId
 from skerry.model.members import ContinuumMember, MemberStatus
 
-_SHOWN: Final = 32  # of each kind, the nearest: a policy looks at all of them
-_FRESH_S: Final = 0.5  # a view tells how old its knowledge is, and may itself be no older than this
-_SIGHTS: Final = 512  # functions whose views are kept
+_MAX_VISIBLE: Final = 32  # of each kind, the nearest: a policy examines all of them
+_FRESH_S: Final = 0.5  # a view has the age of its data, and is itself no older than this
+_MAX_VIEWS: Final = 512  # functions whose views are kept
 
 
 class MemberState:
-    """Another member, as it said last that it is, less what was sent there since."""
+    """Another member: its last reported load, less what was sent there since."""
 
     __slots__ = (
         "coordinate",
@@ -48,12 +48,12 @@ class MemberState:
     def __init__(self, member: ContinuumMember) -> None:
         self.member = member
         self.coordinate: Coordinate | None = None
-        self.rtt_s = math.inf  # as measured, or else as the coordinates say
+        self.rtt_s = math.inf  # measured, or else predicted by coordinates
         self.is_measured = False
         self.is_up = False  # until it has answered
         self.reported_at = -math.inf
         self.is_probing = False  # it has yet to answer a ping
-        self.due_at = -math.inf  # when it is to be asked next
+        self.due_at = -math.inf  # when it is probed next
         self.misses = 0  # pings in a row that were not answered
         self.memory_free = 0
         self.cpus_free = 0.0
@@ -65,7 +65,7 @@ class MemberState:
         self.lost = 0  # calls that went there when it could not be reached, or came to no end
 
 
-class _Sight:
+class _CachedView:
     """The places that a view of one function consists of."""
 
     __slots__ = ("neighbours", "order", "remote", "stamp", "until")
@@ -79,19 +79,23 @@ class _Sight:
 
 
 class MemberTable:
-    """All other members. One without workers of its own looks at every area, others at theirs and at one."""
+    """All other members. A member without workers of its own uses every area, others their own and one
+    remote."""
 
     def __init__(self, me: ContinuumMember) -> None:
         self.me = me
         self.peers: dict[NodeId, MemberState] = {}
         self.neighbours: list[MemberState] = []  # of our area, those that run calls; nearest first
         self.remote: list[MemberState] = []  # of the remote area, likewise
-        self._shown: tuple[list[MemberState], list[MemberState]] = ([], [])  # of both, those that a view has
+        self._visible: tuple[list[MemberState], list[MemberState]] = (
+            [],
+            [],
+        )  # of both, those that a view has
         self._order = 0  # goes up when those change
         self._stamp = 0  # goes up when anything does
-        self._sights: dict[FunctionName, _Sight] = {}
+        self._views: dict[FunctionName, _CachedView] = {}
 
-    # Who there is
+    # Members
 
     def follow(self, members: Iterable[ContinuumMember]) -> None:
         """These are all members from now on."""
@@ -125,20 +129,20 @@ class MemberTable:
 
     def _show(self) -> None:
         shown = (_nearest_up(self.neighbours), _nearest_up(self.remote))
-        if shown != self._shown:
-            self._shown = shown
+        if shown != self._visible:
+            self._visible = shown
             self._order += 1
 
     # What they are like
 
-    def update_load(self, peer: MemberState, standing: MemberLoad, mine: Coordinate, now: float) -> None:
-        """`peer` says that it is so. What cannot be is cut down to what can."""
+    def update_load(self, peer: MemberState, load: MemberLoad, mine: Coordinate, now: float) -> None:
+        """The load that `peer` reports. Impossible values are clamped."""
         member = peer.member
-        peer.memory_free = min(standing.memory_free, member.memory)
-        peer.cpus_free = standing.cpus_free if 0.0 <= standing.cpus_free <= member.cpus else member.cpus
-        peer.waiting = standing.waiting
-        peer.warm = dict(standing.warm)
-        peer.coordinate = standing.coordinate if is_sound(standing.coordinate) else START
+        peer.memory_free = min(load.memory_free, member.memory)
+        peer.cpus_free = load.cpus_free if 0.0 <= load.cpus_free <= member.cpus else member.cpus
+        peer.waiting = load.waiting
+        peer.warm = dict(load.warm)
+        peer.coordinate = load.coordinate if is_sound(load.coordinate) else START
         peer.reported_at = now
         if not peer.is_measured:
             peer.rtt_s = distance_s(mine, peer.coordinate)
@@ -160,7 +164,7 @@ class MemberTable:
             self._show()
 
     def take(self, peer: MemberState, demand: CallDemand) -> None:
-        """A call goes there: it takes its room long before the peer reports it."""
+        """A call is sent there: count its resources before the peer reports it."""
         peer.memory_free = max(0, peer.memory_free - demand.memory)
         peer.cpus_free = max(0.0, peer.cpus_free - demand.cpu)
         if warm := peer.warm.get(demand.function):
@@ -181,8 +185,8 @@ class MemberTable:
 
     # What a call may choose from
 
-    def seen(self, now: float) -> list[MemberStatus]:
-        """Everybody, for people to look at: those whom a policy may choose first, nearest first."""
+    def all_statuses(self, now: float) -> list[MemberStatus]:
+        """All members, for people: those that a policy may choose come first, nearest first."""
         near = {id(peer): None for peer in (*self.neighbours, *self.remote)}
         rest = [peer for peer in self.peers.values() if id(peer) not in near]
         return [
@@ -203,22 +207,22 @@ class MemberTable:
 
     def view(self, function: FunctionName, here: Candidate, now: float) -> CandidateView:
         """Those that are up, as a call of `function` sees them."""
-        sight = self._sights.get(function)
-        if sight is None or now >= sight.until:
-            if len(self._sights) >= _SIGHTS:
-                self._sights.clear()
-            sight = self._sights[function] = _Sight(now + _FRESH_S)
-        if sight.order != self._order:
-            neighbours, remote = self._shown
-            sight.neighbours = tuple([_place(peer, function, now) for peer in neighbours])
-            sight.remote = tuple([_place(peer, function, now) for peer in remote])
-            sight.order, sight.stamp = self._order, self._stamp
-        elif sight.stamp != self._stamp:
-            neighbours, remote = self._shown
-            sight.neighbours = _renewed(sight.neighbours, neighbours, sight.stamp, function, now)
-            sight.remote = _renewed(sight.remote, remote, sight.stamp, function, now)
-            sight.stamp = self._stamp
-        return CandidateView(here, sight.neighbours, sight.remote)
+        cached = self._views.get(function)
+        if cached is None or now >= cached.until:
+            if len(self._views) >= _MAX_VIEWS:
+                self._views.clear()
+            cached = self._views[function] = _CachedView(now + _FRESH_S)
+        if cached.order != self._order:
+            neighbours, remote = self._visible
+            cached.neighbours = tuple([_place(peer, function, now) for peer in neighbours])
+            cached.remote = tuple([_place(peer, function, now) for peer in remote])
+            cached.order, cached.stamp = self._order, self._stamp
+        elif cached.stamp != self._stamp:
+            neighbours, remote = self._visible
+            cached.neighbours = _renewed(cached.neighbours, neighbours, cached.stamp, function, now)
+            cached.remote = _renewed(cached.remote, remote, cached.stamp, function, now)
+            cached.stamp = self._stamp
+        return CandidateView(here, cached.neighbours, cached.remote)
 
 
 def _by_distance(peer: MemberState) -> float:
@@ -226,13 +230,13 @@ def _by_distance(peer: MemberState) -> float:
 
 
 def _nearest_up(peers: list[MemberState]) -> list[MemberState]:
-    return [peer for peer in peers if peer.is_up][:_SHOWN]
+    return [peer for peer in peers if peer.is_up][:_MAX_VISIBLE]
 
 
 def _renewed(
     before: tuple[Candidate, ...], peers: list[MemberState], stamp: int, function: FunctionName, now: float
 ) -> tuple[Candidate, ...]:
-    """The places with those made anew that have changed since `stamp`."""
+    """The views, with new ones for members that have changed since `stamp`."""
     return tuple(
         [
             place if peer.stamp <= stamp else _place(peer, function, now)

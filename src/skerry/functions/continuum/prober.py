@@ -1,10 +1,10 @@
-"""Neighbours are asked how they are, and how far they are is measured by the way.
+"""Pings other members for their load and the round-trip time.
 
-Those that matter are asked every `functions.ping_s`: all that a view may show, which are all of a small area
-and the nearest of a large one. The others take turns, so that what it costs does not grow with the cloud.
-A neighbour that does not answer, or loses a call, is down until it answers. It is asked again soon at first
-(a member that joins may not know yet whom to let in), then as rarely as all; one that is down and speaks up
-itself is asked at once. What is heard goes to `member_table` and to the node's coordinate. Sends no calls.
+Those that a view may contain are pinged every `functions.ping_s`: all of a small area and the nearest of a
+large one. The others are pinged round-robin, so that the cost does not grow with the cloud. A member that
+does not answer, or loses a call, is down until it answers. It is pinged again soon at first (a new member may
+not know all others yet), then as rarely as all; one that is down and sends a ping itself is pinged at once.
+Results go to `member_table` and to the node's coordinate. Sends no calls.
 """
 
 from __future__ import annotations
@@ -30,13 +30,13 @@ from skerry.model.settings import FunctionSettings
 
 log = structlog.get_logger(__name__)
 
-_NEAR: Final = 32  # of each kind, asked every time
-_TURNS: Final = 8  # of the others, so many are asked in the same time
+_NEAR: Final = 32  # of each kind, pinged every time
+_OTHERS: Final = 8  # of the others, so many are pinged in the same time
 _AT_ONCE: Final = 32  # under way: each may need a connection first
 _JITTER: Final = 0.1  # of the time between two, so that they do not all come together
-_RANK_S: Final = 1.0  # between two looks at who is nearest
+_RANK_S: Final = 1.0  # between two updates of the nearest
 _AGAIN_S: Final = 0.25  # after the first ping that was not answered, and twice as long after each more
-_STEP_S: Final = 0.05  # those whose time comes within this are asked together
+_STEP_S: Final = 0.05  # those that are due within this are pinged together
 
 
 class MemberProber:
@@ -47,7 +47,7 @@ class MemberProber:
         links: MemberClient,
         places: MemberTable,
         vivaldi: Vivaldi,
-        standing: Callable[[], MemberLoad],
+        load: Callable[[], MemberLoad],
         settings: FunctionSettings,
         clock: Clock,
         chance: random.Random,
@@ -55,7 +55,7 @@ class MemberProber:
         self._links = links
         self.places = places
         self._vivaldi = vivaldi
-        self._standing = standing
+        self._load = load
         self._every_s = settings.ping_s
         self._timeout_s = settings.neighbour_timeout_s
         self._monotonic = clock.monotonic
@@ -65,12 +65,12 @@ class MemberProber:
         self._answered = asyncio.Event()  # set, and another one from then on, when a ping has ended
         self._ranked_at = -math.inf
 
-    def load_reported(self, node: NodeId, standing: MemberLoad) -> None:
+    def load_reported(self, node: NodeId, load: MemberLoad) -> None:
         """A neighbour reported its load with a ping of its own."""
         peer = self.places.peers.get(node)
         if peer is None:
             return
-        self.places.update_load(peer, standing, self._vivaldi.coordinate, self._monotonic())
+        self.places.update_load(peer, load, self._vivaldi.coordinate, self._monotonic())
         if not peer.is_up:
             self.probe_soon(peer)
 
@@ -83,17 +83,17 @@ class MemberProber:
         peer.due_at = -math.inf
         self._wake.set()
 
-    def seen(self, node: NodeId) -> None:
-        """A member answered somebody else of this process: if it was down, it is asked at once."""
+    def member_answered(self, node: NodeId) -> None:
+        """A member answered another part of this process: if it was down, it is pinged at once."""
         peer = self.places.peers.get(node)
         if peer is not None and not peer.is_up:
             peer.misses = 0
             self.probe_soon(peer)
 
     async def first_answer(self) -> None:
-        """Wait until one is up of those that are asked for the first time; no longer than one may be silent.
+        """Wait until one of the members that are pinged for the first time is up; no longer than one timeout.
 
-        Who has missed a ping is not waited for.
+        Members that have missed a ping are not waited for.
         """
         with contextlib.suppress(TimeoutError):
             async with asyncio.timeout(self._timeout_s):
@@ -107,7 +107,7 @@ class MemberProber:
             for peer in peers
         )
 
-    def look_around(self) -> None:
+    def update_nearest(self) -> None:
         """There may be new ones."""
         self._wake.set()
 
@@ -125,18 +125,18 @@ class MemberProber:
             await tasks.cancel_and_wait(self._pings)
 
     def _probe_due(self, now: float) -> float:
-        """Ask whoever's time it is; seconds until the next one's."""
+        """Ping members that are due; returns the seconds until the next."""
         if now >= self._ranked_at + _RANK_S:
             self._ranked_at = now
             self.places.rank()
         next_at = now + self._every_s
         soon = now + _STEP_S
         for peers in (self.places.neighbours, self.places.remote):
-            others_s = self._every_s * max(1.0, (len(peers) - _NEAR) / _TURNS)
+            others_s = self._every_s * max(1.0, (len(peers) - _NEAR) / _OTHERS)
             for rank, peer in enumerate(peers):
                 every_s = self._every_s if rank < _NEAR else others_s
                 if rank >= _NEAR and peer.due_at == -math.inf and not peer.is_measured:
-                    # A large area that is new to us, or we to it, is not asked all at once.
+                    # The members of a large new area are not pinged all at once.
                     peer.due_at = now + self._chance.random() * others_s
                 if peer.due_at <= now and not peer.is_probing:
                     if len(self._pings) >= _AT_ONCE:
@@ -165,7 +165,7 @@ class MemberProber:
     async def _ping(self, peer: MemberState) -> None:
         address = peer.member.address
         try:
-            standing, rtt_s = await self._links.ping(peer.member, self._standing())
+            load, rtt_s = await self._links.ping(peer.member, self._load())
         except errors.SkerryError as error:
             self._down(peer, error.message)
             self._probe_again(peer)
@@ -175,8 +175,8 @@ class MemberProber:
         peer.misses = 0
         if not peer.is_up:
             log.info("neighbour.up", node=peer.member.node, name=peer.member.name, rtt_s=round(rtt_s, 6))
-        self._vivaldi.observe(peer.member.node, standing.coordinate, rtt_s)
-        self.places.update_load(peer, standing, self._vivaldi.coordinate, self._monotonic())
+        self._vivaldi.observe(peer.member.node, load.coordinate, rtt_s)
+        self.places.update_load(peer, load, self._vivaldi.coordinate, self._monotonic())
         self.places.measured(peer, rtt_s)
 
     def _probe_again(self, peer: MemberState) -> None:

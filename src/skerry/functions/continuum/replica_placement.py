@@ -1,8 +1,8 @@
-"""Which members keep copies of what: an order of members for each key, the same wherever it is made.
+"""Placement of copies: an order of members for each key, the same on every member.
 
-Pure. By rendezvous hashing: when a member comes or goes, the order of the others stays. `code_replication`
-places code by it and `result_replication` results; `async_locator` looks for results where they were placed.
-Ids of async calls end in a mark of the member that accepted them, its origin. Says nothing of who is up.
+Pure. By rendezvous hashing: when a member joins or leaves, the order of the others stays. `code_replication`
+places code by it and `result_replication` results; `async_locator` finds results by it. Ids of async calls
+end in a mark of the member that accepted them, the origin. It does not depend on which members are up.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from skerry.model.members import ContinuumMember
 
 COPIES: Final = 2  # of everything, where there are two members
 _RESULT_HOLDERS: Final = 4  # members, at most, that are tried with the copy of a result
-_SOUGHT: Final = 8  # and that are asked for it: members may have joined since who come before its holder
+_QUERIED: Final = 8  # and that are queried for it: members that come before its holder may have joined since
 _MARK_LENGTH: Final = 6
 _ORIGIN: Final = "*"  # before a mark, where a node id could be
 
@@ -45,13 +45,13 @@ def mark_in(id: str) -> str:
 
 
 def result_holders(id: str, members: Iterable[ContinuumMember]) -> list[ContinuumMember]:
-    """Who may be given the copy of what came of call `id`: servers first."""
+    """Members for the copy of the result of call `id`: servers first."""
     return _rank_for_result(id, members)[:_RESULT_HOLDERS]
 
 
-def sought_holders(id: str, members: Iterable[ContinuumMember]) -> list[ContinuumMember]:
+def queried_holders(id: str, members: Iterable[ContinuumMember]) -> list[ContinuumMember]:
     """Who may have that copy, likeliest first."""
-    return _rank_for_result(id, members)[:_SOUGHT]
+    return _rank_for_result(id, members)[:_QUERIED]
 
 
 def _rank_for_result(id: str, members: Iterable[ContinuumMember]) -> list[ContinuumMember]:
@@ -59,7 +59,7 @@ def _rank_for_result(id: str, members: Iterable[ContinuumMember]) -> list[Contin
 
 
 def origin_holder(id: str) -> str:
-    """The origin of call `id`, as the holder of a result whose copy is elsewhere."""
+    """The origin of call `id`, as the holder of a result whose copy is on another member."""
     return _ORIGIN + mark_in(id)
 
 
@@ -90,8 +90,9 @@ class ReplicationPlan(NamedTuple):
 def plan_copies(
     needed: Collection[Digest], code: Mapping[NodeId, Set[Digest]], up: Sequence[ContinuumMember]
 ) -> ReplicationPlan:
-    """So that everything `needed` has its copies. `code` says who has what, also of members that are away for
-    a moment, whose copies count; only those that are `up` give and take."""
+    """The transfers after which everything `needed` has its copies. `code` is what each member has, also of
+    members that are unreachable for a moment, whose copies count; only those that are `up` send and
+    receive."""
     holders: dict[Digest, list[NodeId]] = {digest: [] for digest in needed}
     for node, digests in code.items():
         for digest in holders.keys() & digests:

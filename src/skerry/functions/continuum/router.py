@@ -1,9 +1,8 @@
-"""The router of calls where there are other members: a call runs here, or where a policy says.
+"""The router of calls: a call runs here, or where a policy decides.
 
-Has the shape of `skerry.functions.invocation.invoker.Invoker`, in front of which it stands, so that whoever
-takes calls needs not know how many nodes there are. A call that is to run here in any case, or finds a warm
-worker here under a policy that looks no further then, goes straight to the invoker. For others a policy is
-asked, once, and `forwarding` carries out what it decides. Knows no wires: other members are reached by
+It has the interface of `skerry.functions.invocation.invoker.Invoker`, which it wraps. A call that must run
+here, or finds a warm worker here under a policy that then prefers it, goes straight to the invoker. For
+others the policy is called, once, and `forwarding` carries out its decision. Other members are reached by
 `MemberClient`.
 """
 
@@ -44,8 +43,8 @@ log = structlog.get_logger(__name__)
 
 _TRIED: Final = 5  # places, at most, by a member that runs nothing itself
 _DROPPED_FOR_S: Final = 1.0
-_FRESH_S: Final = 0.05  # the load that neighbours get may be this old
-# Policies that never look further if a warm worker is free here.
+_FRESH_S: Final = 0.05  # the maximum age of the load that neighbours get
+# Policies that always use a warm worker that is free here.
 _CONTENT: Final = (DefaultPolicy, LocalOnly, EdgeOnly, EdgeCloud)
 
 
@@ -76,7 +75,7 @@ class CallRouter:
         choose: Callable[[str], RoutingPolicy],
         chance: random.Random,
     ) -> None:
-        """`choose` makes the policy of a name, and raises `Invalid` if there is none."""
+        """`choose` creates the policy of a name, and raises `Invalid` if there is none."""
         self._invoker = invoker
         self._get = registry.get
         self._settings = settings
@@ -86,22 +85,22 @@ class CallRouter:
         self._policies: dict[str, RoutingPolicy] = {}
         self._policy = self._policies[settings.policy] = choose(settings.policy)
         self._entries: dict[FunctionName, _Entry] = {}
-        self._learnt = CallTimeModel()
+        self._call_times = CallTimeModel()
         self._vivaldi = Vivaldi(chance)
-        self._standing: MemberLoad | None = None
-        self._stood_at = 0.0
+        self._load: MemberLoad | None = None
+        self._load_at = 0.0
         self.places = places
-        self.measuring = MemberProber(links, places, self._vivaldi, self.standing, settings, clock, chance)
-        self._travel = CallForwarder(invoker, links, places, self.measuring, self._learnt, clock)
+        self.measuring = MemberProber(links, places, self._vivaldi, self.load, settings, clock, chance)
+        self._forwarder = CallForwarder(invoker, links, places, self.measuring, self._call_times, clock)
         self._counts = MemberMetrics(places)
 
     def follow(self, members: Iterable[ContinuumMember]) -> None:
         """These are all members now; this one among them or not."""
         self.places.follow(members)
-        self.measuring.look_around()
+        self.measuring.update_nearest()
 
     async def run(self) -> None:
-        """Keep in touch with the neighbours, for ever."""
+        """Probe the neighbours, for ever."""
         await self.measuring.run()
 
     def close(self) -> None:
@@ -115,86 +114,86 @@ class CallRouter:
         """Run one call to its end, here or elsewhere. To be awaited at once.
 
         `begins` is awaited once it has a worker, before that is handed the call. Raises `NotFound` if there
-        is no such function, `Overloaded` if no place takes it now, `Unavailable` if none can be reached, and
-        what `begins` raises. Whatever else goes wrong is in the report. If the caller is cancelled, so
-        is the call.
+        is no such function, `Overloaded` if no member takes it now, `Unavailable` if none can be reached, and
+        what `begins` raises. Whatever else goes wrong is in the report. If the caller is cancelled, so is the
+        call.
         """
         function = self._get(request.function)
         if function is not None:
             entry = self._entry(function)
             if entry.stays or (entry.is_content and self._invoker.has_warm(function)):
                 return self._invoker.invoke(request, begins=begins)
-        return self.settle(request, begins, self._settings.max_hops)
+        return self.route(request, begins, self._settings.max_hops)
 
-    async def settle(self, request: CallRequest, begins: BeforeStart | None, hops_left: int) -> CallReport:
+    async def route(self, request: CallRequest, begins: BeforeStart | None, hops_left: int) -> CallReport:
         """Decide where it runs, and have it run there."""
         arrived = self._monotonic()
         function = self._get(request.function)
         if function is None:
             raise errors.NotFound(f"there is no function {request.function!r}")
-        journey = RoutedCall(request, function, begins, arrived, hops_left)
+        call = RoutedCall(request, function, begins, arrived, hops_left)
         view = self.places.view(function.name, self._here(function), arrived)
         policy = self._entry(function).policy
-        decision = policy.decide(journey.demand, view, self._learnt)
+        decision = policy.decide(call.demand, view, self._call_times)
         if isinstance(decision, RejectCall):
             raise errors.Overloaded(decision.reason, retry_after_s=_DROPPED_FOR_S)
         if isinstance(decision, Offload):
-            return await self._travel.go(journey, _itinerary(decision, view))
+            return await self._forwarder.try_members(call, _candidates_of(decision, view))
         if not view.here.is_up:
-            return await self._forward(journey, view)
+            return await self._forward(call, view)
         try:
-            return await self._travel.stay(journey, view.here)
+            return await self._forwarder.run_here(call, view.here)
         except Refusals as error:
-            if journey.must_not_begin:
+            if call.is_start_forbidden:
                 raise
-            journey.note_refusal_here(error)
-            # Had it been known that there is no place here, what then?
+            call.note_refusal_here(error)
+            # Decide again without this node, which has no capacity.
             without = CandidateView(replace(view.here, is_up=False), view.neighbours, view.remote)
-            decision = policy.decide(journey.demand, without, self._learnt)
-            elsewhere = [place for place in _itinerary(decision, view) if not place.is_here]
+            decision = policy.decide(call.demand, without, self._call_times)
+            elsewhere = [place for place in _candidates_of(decision, view) if not place.is_here]
             if not elsewhere:
                 raise
-            return await self._travel.go(journey, elsewhere)
+            return await self._forwarder.try_members(call, elsewhere)
 
     async def run_here(self, request: CallRequest, begins: BeforeStart) -> CallReport:
-        """Here or not at all: for a neighbour that has decided."""
+        """Run it here or not at all, for a neighbour that has decided."""
         function = self._get(request.function)
         if function is None:
             raise errors.NotFound(f"there is no function {request.function!r}")
         if not self._me.memory:
             raise errors.ResourcesExhausted("this node runs no functions; send the call to another one")
-        journey = RoutedCall(request, function, begins, self._monotonic(), 0)
-        return await self._travel.stay(journey, self._here(function))
+        call = RoutedCall(request, function, begins, self._monotonic(), 0)
+        return await self._forwarder.run_here(call, self._here(function))
 
-    async def _forward(self, journey: RoutedCall, view: CandidateView) -> CallReport:
-        """From a member that runs nothing, whatever the policy and the caller say: to the best place."""
+    async def _forward(self, call: RoutedCall, view: CandidateView) -> CallReport:
+        """From a member without workers, whatever the policy and the caller say: to the best candidate."""
         if not view.neighbours and not view.remote:
             await self.measuring.first_answer()  # this one has just started, or the others have
-            view = self.places.view(journey.function.name, view.here, self._monotonic())
-        everybody = (*view.neighbours, *view.remote)
-        places = ranking.roomy(everybody, journey.demand)
-        others = ranking.least_crowded(ranking.able(everybody, journey.demand))
+            view = self.places.view(call.function.name, view.here, self._monotonic())
+        members = (*view.neighbours, *view.remote)
+        places = ranking.with_capacity(members, call.demand)
+        others = ranking.least_crowded(ranking.able(members, call.demand))
         places += [place for place in others if place not in places]
         if not places:
-            raise errors.Unavailable(_why_nobody(everybody, journey.demand))
-        return await self._travel.go(journey, places[:_TRIED])
+            raise errors.Unavailable(_no_member_reason(members, call.demand))
+        return await self._forwarder.try_members(call, places[:_TRIED])
 
     # What is around
 
     def _here(self, function: Function) -> Candidate:
-        me, openings = self._me, self._invoker.openings(function)
+        me, capacity = self._me, self._invoker.capacity(function)
         return Candidate(
             me.node,
             me.area,
             True,
             me.memory,
-            openings.memory_free,
+            capacity.memory_free,
             me.cpus,
-            openings.cpus_free,
-            openings.warm,
-            openings.waiting,
+            capacity.cpus_free,
+            capacity.warm,
+            capacity.waiting,
             is_up=me.memory > 0,
-            seats=openings.seats,
+            seats=capacity.seats,
         )
 
     def _entry(self, function: Function) -> _Entry:
@@ -232,29 +231,29 @@ class CallRouter:
         return replace(self._invoker.status(), coordinate=self._vivaldi.coordinate)
 
     def neighbours(self) -> list[MemberStatus]:
-        """All other members, as they are seen from here; those that are used first, nearest first."""
-        return self.places.seen(self._monotonic())
+        """All other members, as known here; those that are used come first, nearest first."""
+        return self.places.all_statuses(self._monotonic())
 
-    def standing(self) -> MemberLoad:
+    def load(self) -> MemberLoad:
         """The load of this member, for its neighbours."""
         now = self._monotonic()
-        if self._standing is None or now - self._stood_at >= _FRESH_S:
+        if self._load is None or now - self._load_at >= _FRESH_S:
             status = self._invoker.status()
             warm = status.warm
             if len(warm) > MAX_WARM:
                 warm = dict(list(warm.items())[:MAX_WARM])
-            self._standing = MemberLoad(
+            self._load = MemberLoad(
                 self._vivaldi.coordinate,
                 status.available_memory_mb,
                 max(0.0, status.total_cpus - status.used_cpus),
                 status.queue_length,
                 warm,
             )
-            self._stood_at = now
-        return self._standing
+            self._load_at = now
+        return self._load
 
 
-def _itinerary(decision: RoutingDecision, view: CandidateView) -> list[Candidate]:
+def _candidates_of(decision: RoutingDecision, view: CandidateView) -> list[Candidate]:
     """The places that a decision names, in order."""
     if not isinstance(decision, Offload):
         return []
@@ -264,10 +263,10 @@ def _itinerary(decision: RoutingDecision, view: CandidateView) -> list[Candidate
     return [places[node] for node in (decision.node, *decision.or_else) if node in places]
 
 
-def _why_nobody(places: Iterable[Candidate], demand: CallDemand) -> str:
+def _no_member_reason(places: Iterable[Candidate], demand: CallDemand) -> str:
     if any(place.is_up for place in places):
         return (
             f"no node that can be reached is large enough for a worker of {demand.memory} MB and "
-            f"{demand.cpu:g} cores; lower what the function asks for, or add a node"
+            f"{demand.cpu:g} cores; lower the resources of the function, or add a node"
         )
-    return "no node that runs functions can be reached; start one, or look at `skerry node list`"
+    return "no node that runs functions can be reached; start one, or check `skerry node list`"

@@ -1,7 +1,8 @@
-"""What is expected of a function by what was measured, and what follows from it. Pure.
+"""Estimates of a function's times by measurements, and how many workers it needs.
 
-A call that finds no worker free may wait for one or have one started. Which is quicker depends on how long
-starts and runs took so far; `workers_wanted` decides. Nothing here knows room, queues or the time of day.
+Pure. A call that finds no free worker may wait for one or have one started. Which is faster depends on how
+long starts and runs took so far; `workers_needed` decides. Nothing here knows capacity, queues or the time of
+day.
 """
 
 from __future__ import annotations
@@ -18,7 +19,7 @@ _PATIENCE = 10  # starts that a queue is watched for before it counts as lasting
 class MovingAverage:
     """A moving average; None before the first measurement.
 
-    One measurement that stands out far counts as less than it is: the machine was busy with something else.
+    An outlier counts as less than it is: the machine was busy with something else.
     """
 
     __slots__ = ("value",)
@@ -43,7 +44,7 @@ def expected_init_s(own: MovingAverage, of_runtime: MovingAverage | None) -> flo
     return _UNKNOWN_INIT_S
 
 
-def workers_wanted(
+def workers_needed(
     *,
     waiting: int,
     seats: int,
@@ -74,10 +75,10 @@ def workers_wanted(
 
 
 def is_overdue(*, waited_s: float, may_wait_s: float, init_s: float) -> bool:
-    """True if a call of a function without a busy worker has let others go before it for long enough.
+    """True if a call of a function without a busy worker has waited for others for long enough.
 
-    Until then warm workers of other functions serve their own calls first: to end one for a function that is
-    called once, and to start it again, would cost both of them. So at most a tenth of the time goes into
+    Until then warm workers of other functions serve their own calls first: to evict one for a function that
+    is called once, and to start it again, would cost both of them. So at most a tenth of the time goes into
     such changes.
     """
     return waited_s >= min(_PATIENCE * init_s, may_wait_s / 2)

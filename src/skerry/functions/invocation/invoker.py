@@ -51,7 +51,7 @@ class PoolStatus(msgspec.Struct, frozen=True):
 class LocalCapacity(msgspec.Struct, frozen=True, gc=False):
     """What a call of one function would find at this moment."""
 
-    memory_free: int  # MB that no worker has, or an idle one would give up, less what those who wait may take
+    memory_free: int  # MB that no worker has, or that idle ones would free, less what waiting calls may take
     cpus_free: float
     waiting: int  # calls of any function
     warm: int  # idle workers of this one
@@ -80,11 +80,11 @@ class Invoker:
         self._get = registry.get
         self._code_folder = registry.code_folder
         self._monotonic = clock.monotonic
-        self._lines: dict[FunctionName, FunctionWorkers] = {}
+        self._groups: dict[FunctionName, FunctionWorkers] = {}
         self._dispatcher = Dispatcher(host, settings, clock, memory_mb=memory_mb, cpus=cpus)
         self._pool = self._dispatcher.pool
         self._queue = self._dispatcher.queue
-        self._counts = InvocationMetrics(self._lines.values, self._gauges)
+        self._counts = InvocationMetrics(self._groups.values, self._gauges)
 
     # Calls
 
@@ -99,36 +99,36 @@ class Invoker:
         function = self._get(request.function)
         if function is None:
             raise errors.NotFound(f"there is no function {request.function!r}")
-        line = self._lines.get(function.name)
-        if line is None or line.function is not function:
-            line = self._line(function)
+        group = self._groups.get(function.name)
+        if group is None or group.function is not function:
+            group = self._group(function)
         began, queueing_s, init_s, is_warm = arrived, 0.0, 0.0, True
-        if begins is not None or self._queue.count or (slot := self._pool.take(line)) is None:
+        if begins is not None or self._queue.count or (slot := self._pool.take(group)) is None:
             try:
-                slot = await self._wait(request, line, arrived, begins)
+                slot = await self._wait(request, group, arrived, begins)
             except CallAborted as ended:
-                return self._unserved(request, line, ended, arrived)
+                return self._unserved(request, group, ended, arrived)
             began = self._monotonic()
             is_warm = not slot.is_fresh
             init_s = 0.0 if is_warm else min(slot.worker.init_s, began - arrived)
             queueing_s = began - arrived - init_s
-            self._note_wait(line, slot, queueing_s, init_s)
-        within_s = line.timeout_s
+            self._note_wait(group, slot, queueing_s, init_s)
+        within_s = group.timeout_s
         if request.max_response_s is not None:
             within_s = min(within_s, arrived + request.max_response_s - began)
         try:
             answer = await slot.worker.call(
                 request.params, wants_output=request.wants_output, within_s=within_s
             )
-        except BaseException as error:  # noqa: BLE001 - told apart there, and a cancellation goes on
-            answer = self._broken(line, slot, error, began)
+        except BaseException as error:  # noqa: BLE001 - distinguished there, and a cancellation goes on
+            answer = self._broken(group, slot, error, began)
         now = self._monotonic()
         if answer.failure is None:
-            line.succeeded += 1
+            group.succeeded += 1
         else:
-            answer = self._note_failure(request, line, slot, answer, queueing_s, init_s, now - began)
-        line.run.add(now - began)
-        line.run_total_s += now - began
+            answer = self._note_failure(request, group, slot, answer, queueing_s, init_s, now - began)
+        group.run.add(now - began)
+        group.run_total_s += now - began
         self._counts.duration.add(answer.duration_s)
         self._dispatcher.left(slot, now)
         return CallReport(
@@ -136,16 +136,16 @@ class Invoker:
         )
 
     async def _wait(
-        self, request: CallRequest, line: FunctionWorkers, arrived: float, begins: BeforeStart | None
+        self, request: CallRequest, group: FunctionWorkers, arrived: float, begins: BeforeStart | None
     ) -> WorkerSlot:
         may_wait_s = self._settings.queue_wait_s
         if request.max_response_s is not None:
             may_wait_s = min(may_wait_s, request.max_response_s)
         while True:
             try:
-                slot = await self._dispatcher.wait(line, request.qos_class, arrived, arrived + may_wait_s)
+                slot = await self._dispatcher.wait(group, request.qos_class, arrived, arrived + may_wait_s)
             except errors.Overloaded:
-                _count(line, "Overloaded")
+                _count(group, "Overloaded")
                 raise
             if begins is not None and slot.is_open:
                 try:
@@ -162,22 +162,22 @@ class Invoker:
                 return slot
             self._dispatcher.left(slot, now)
             if is_late:
-                raise CallAborted(CallFailure.NO_ROOM, "its turn came too late", is_late=True)
-            # Between its turn and this moment the worker died, or became one of an older version: again.
-            if self._lines.get(line.name) is not line:
+                raise CallAborted(CallFailure.NO_ROOM, "its worker came too late", is_late=True)
+            # Since its assignment the worker died, or became one of an older version: again.
+            if self._groups.get(group.name) is not group:
                 raise CallAborted(
                     CallFailure.GONE, "the function was deleted while the call waited for a worker"
                 )
 
-    def _note_wait(self, line: FunctionWorkers, slot: WorkerSlot, queueing_s: float, init_s: float) -> None:
+    def _note_wait(self, group: FunctionWorkers, slot: WorkerSlot, queueing_s: float, init_s: float) -> None:
         self._counts.queueing.add(queueing_s)
         if slot.is_fresh:
             slot.is_fresh = False
-            line.cold += 1
+            group.cold += 1
             self._counts.init.add(init_s)
 
     def _broken(
-        self, line: FunctionWorkers, slot: WorkerSlot, error: BaseException, began: float
+        self, group: FunctionWorkers, slot: WorkerSlot, error: BaseException, began: float
     ) -> CallResult:
         """What to answer if the worker does not; it is not called again."""
         self._pool.retire(slot)
@@ -189,20 +189,20 @@ class Invoker:
                 )
             return CallResult(now - began, b"", error.output, error.failure, error.error)
         if isinstance(error, Exception):
-            log.error("worker.call_failed", function=line.name, error=repr(error), exc_info=error)
+            log.error("worker.call_failed", function=group.name, error=repr(error), exc_info=error)
             return CallResult(
                 now - began,
                 failure=CallFailure.INTERNAL,
                 error="the call failed inside the node; its log says why",
             )
-        _count(line, "Cancelled")
+        _count(group, "Cancelled")
         self._dispatcher.left(slot, now)
         raise error
 
     def _note_failure(
         self,
         request: CallRequest,
-        line: FunctionWorkers,
+        group: FunctionWorkers,
         slot: WorkerSlot,
         answer: CallResult,
         queueing_s: float,
@@ -210,7 +210,7 @@ class Invoker:
         run_s: float,
     ) -> CallResult:
         assert answer.failure is not None
-        _count(line, answer.failure)
+        _count(group, answer.failure)
         if answer.failure is not CallFailure.TIMEOUT:
             return answer
         self._pool.retire(slot)  # the handler may go on in there
@@ -218,7 +218,7 @@ class Invoker:
             answer,
             error=f"the call was ended after {queueing_s + init_s + run_s:.3f} s: "
             f"{queueing_s:.3f} s in the queue, {init_s:.3f} s for the start of a worker, {run_s:.3f} s "
-            f"running; its function may run {line.timeout_s:g} s"
+            f"running; its function may run {group.timeout_s:g} s"
             + (
                 f", its caller waits {request.max_response_s:g} s"
                 if request.max_response_s is not None
@@ -227,7 +227,7 @@ class Invoker:
         )
 
     def _unserved(
-        self, request: CallRequest, line: FunctionWorkers, ended: CallAborted, arrived: float
+        self, request: CallRequest, group: FunctionWorkers, ended: CallAborted, arrived: float
     ) -> CallReport:
         """The report of a call that never came to a worker."""
         waited_s = self._monotonic() - arrived
@@ -236,7 +236,7 @@ class Invoker:
             if request.max_response_s is not None and request.max_response_s <= self._settings.queue_wait_s:
                 failure = CallFailure.TIMEOUT
             error = f"the call was ended after {waited_s:.3f} s, all of it in the queue: {error}"
-        _count(line, failure)
+        _count(group, failure)
         self._counts.queueing.add(waited_s)
         answer = CallResult(0.0, b"", ended.output, failure, error)
         return CallReport(answer, waited_s, queueing_s=waited_s, area=self._area, node=self._node)
@@ -244,11 +244,11 @@ class Invoker:
     # Workers ahead of calls
 
     async def prewarm(self, name: str, instances: int, *, force: bool = False) -> int:
-        """Start up to `instances` workers more, as far as there is room; how many it became.
+        """Start up to `instances` more workers, as far as there is capacity; returns how many were started.
 
-        They are kept as long as any idle worker. 0 only fetches what a start would need. Raises `NotFound`;
-        `Unavailable` where workers have no memory at all; if not even one could be started for another reason
-        than room, that reason.
+        They are kept as long as any idle worker. 0 only fetches the code or the image. Raises `NotFound`;
+        `Unavailable` where workers have no memory at all; if none could be started for another reason than
+        capacity, that reason.
         """
         function = self._get(name)
         if function is None:
@@ -260,8 +260,8 @@ class Invoker:
             )
         if force or instances <= 0:
             await self._host.prepare(function, force=force)
-        line = self._line(function)
-        slots = await self._start_ahead(line, instances)
+        group = self._group(function)
+        slots = await self._start_ahead(group, instances)
         made = sum(1 for slot in slots if slot.is_started and slot.error is None)
         failed = next((slot.error for slot in slots if slot.error is not None), None)
         if made or failed is None or isinstance(failed, errors.ResourcesExhausted):
@@ -270,7 +270,7 @@ class Invoker:
             raise failed
         raise errors.Unavailable("no worker could be started; the node's log says why", detail=repr(failed))
 
-    async def _start_ahead(self, line: FunctionWorkers, instances: int) -> list[WorkerSlot]:
+    async def _start_ahead(self, group: FunctionWorkers, instances: int) -> list[WorkerSlot]:
         """Those that were begun, and are no longer starting. Never ends a worker of the same function."""
         pool, slots = self._pool, list[WorkerSlot]()
         until = self._monotonic() + self._settings.queue_wait_s
@@ -278,36 +278,36 @@ class Invoker:
             starting = [slot for slot in slots if slot in pool.slots and not slot.is_started]
             is_wanted = (
                 len(slots) < instances
-                and self._lines.get(line.name) is line
+                and self._groups.get(group.name) is group
                 and not self._dispatcher.is_closed
                 and not any(slot.error for slot in slots)
                 and self._monotonic() < until
             )
             if is_wanted and len(starting) < _PREWARMS_AT_ONCE:
-                function = line.function
+                function = group.function
                 if pool.fits(function):
-                    slots.append(pool.start(line, is_fresh=False))
+                    slots.append(pool.start(group, is_fresh=False))
                     continue
                 # Calls that wait have the first claim on what idle workers hold.
                 is_wanted = (
                     not self._queue.count
                     and pool.has_cpu(function)
-                    and pool.make_room(function.memory, spare=line)
+                    and pool.free_capacity(function.memory, spare=group)
                 )
             if not starting and not is_wanted:
                 return slots
             await pool.change()
 
     async def validate(self, function: Function, code: Path | None) -> str:
-        """Load `function` once in a worker that is thrown away; what really runs it.
+        """Load `function` once in a worker that is then ended; returns its actual runtime.
 
-        Raises `CodeLoadError` if its code cannot be loaded, `ResourcesExhausted` if no room came free for the
-        attempt.
+        Raises `CodeLoadError` if its code cannot be loaded, `ResourcesExhausted` if there was no capacity for
+        the attempt.
         """
-        line = FunctionWorkers(function, lambda _: code, self._timeout_s(function))
+        group = FunctionWorkers(function, lambda _: code, self._timeout_s(function))
         now = self._monotonic()
         try:
-            slot = await self._dispatcher.wait(line, 0, now, now + self._settings.queue_wait_s)
+            slot = await self._dispatcher.wait(group, 0, now, now + self._settings.queue_wait_s)
         except CallAborted as ended:
             if ended.failure is CallFailure.LOAD:
                 raise CodeLoadError(ended.error, output=ended.output) from None
@@ -319,7 +319,7 @@ class Invoker:
             self._dispatcher.left(slot, self._monotonic())
             return runtime
         finally:
-            self._dispatcher.drop(line)
+            self._dispatcher.drop(group)
 
     # Functions that change
 
@@ -334,23 +334,23 @@ class Invoker:
     def _follow(self, name: FunctionName) -> None:
         """Take the function as it is registered now, which may be another one since."""
         function = self._get(name)
-        if name not in self._lines:
+        if name not in self._groups:
             return
         if function is None:
-            self._dispatcher.drop(self._lines.pop(name))
+            self._dispatcher.drop(self._groups.pop(name))
         else:
-            self._line(function)
+            self._group(function)
 
-    def _line(self, function: Function) -> FunctionWorkers:
-        line = self._lines.get(function.name)
-        if line is None:
-            line = self._lines[function.name] = FunctionWorkers(
+    def _group(self, function: Function) -> FunctionWorkers:
+        group = self._groups.get(function.name)
+        if group is None:
+            group = self._groups[function.name] = FunctionWorkers(
                 function, self._code_folder, self._timeout_s(function)
             )
-        elif function != line.function:
-            self._dispatcher.renew(line, function, self._timeout_s(function))
-        line.function = function  # the next call compares no more than identity
-        return line
+        elif function != group.function:
+            self._dispatcher.renew(group, function, self._timeout_s(function))
+        group.function = function  # the next call compares no more than identity
+        return group
 
     def _timeout_s(self, function: Function) -> float:
         return function.timeout_s if function.timeout_s is not None else self._settings.call_timeout_s
@@ -361,7 +361,7 @@ class Invoker:
         pool = self._pool
         warm: dict[FunctionName, int] = {}
         for slot in pool.idle:
-            warm[slot.line.name] = warm.get(slot.line.name, 0) + 1
+            warm[slot.group.name] = warm.get(slot.group.name, 0) + 1
         free = pool.memory_total - pool.memory_used
         return PoolStatus(
             warm=warm,
@@ -376,29 +376,29 @@ class Invoker:
 
     def has_warm(self, function: Function) -> bool:
         """True if a call that is made now, before anything else happens, is handed to a worker at once."""
-        line = self._lines.get(function.name)
+        group = self._groups.get(function.name)
         return (
-            line is not None
-            and line.function is function
+            group is not None
+            and group.function is function
             and not self._queue.count
-            and self._pool.can_take(line)
+            and self._pool.can_take(group)
         )
 
-    def openings(self, function: Function) -> LocalCapacity:
+    def capacity(self, function: Function) -> LocalCapacity:
         pool, waiting = self._pool, self._queue.count
         memory = pool.memory_total - pool.memory_used + pool.memory_idle
         cpu = pool.cpu_total - pool.cpu_used
-        line = self._lines.get(function.name)
-        warm = len(line.idle) if line is not None else 0
+        group = self._groups.get(function.name)
+        warm = len(group.idle) if group is not None else 0
         if waiting > pool.starting and not warm:
-            # Whoever waits without a worker on its way may yet take room; like this one, for want of better.
+            # Waiting calls without a starting worker may yet take capacity, estimated like this one.
             memory -= (waiting - pool.starting) * function.memory
             cpu -= (waiting - pool.starting) * (function.cpu or 0)
-        seats = len(line.open) if line is not None else 0
+        seats = len(group.open) if group is not None else 0
         return LocalCapacity(max(0, memory), max(0, cpu) / 1000, waiting, warm, seats)
 
     def code_in_use(self) -> set[Digest]:
-        """The code of every worker, from before it starts until it is gone."""
+        """The code of every worker, from before it starts until it has ended."""
         return {slot.function.code for slot in self._pool.slots if slot.function.code is not None}
 
     def _gauges(self) -> dict[str, float]:
@@ -428,5 +428,5 @@ class Invoker:
         await self._dispatcher.close()
 
 
-def _count(line: FunctionWorkers, outcome: str) -> None:
-    line.failed[outcome] = line.failed.get(outcome, 0) + 1
+def _count(group: FunctionWorkers, outcome: str) -> None:
+    group.failed[outcome] = group.failed.get(outcome, 0) + 1

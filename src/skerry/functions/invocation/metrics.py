@@ -1,8 +1,8 @@
-"""What is counted of calls, for Prometheus.
+"""Metrics of calls for Prometheus.
 
-Plain numbers on the way of a call, put into Prometheus's words only when somebody asks: its own counters
-take a lock and a microsecond each. Counters are per function that was called; distributions are of the node,
-since one per function would be a page of buckets for each of ten thousand.
+Plain numbers in the path of a call, formatted for Prometheus only when they are read: its own counters take a
+lock and a microsecond each. Counters are per function that was called; histograms are of the node, because
+one per function would be too many series.
 """
 
 from __future__ import annotations
@@ -49,12 +49,12 @@ class InvocationMetrics(Collector):
     """All of it, as one collector of the process's registry."""
 
     def __init__(
-        self, lines: Callable[[], Iterable[FunctionWorkers]], gauges: Callable[[], dict[str, float]]
+        self, groups: Callable[[], Iterable[FunctionWorkers]], gauges: Callable[[], dict[str, float]]
     ) -> None:
         self.duration = DurationHistogram()
         self.queueing = DurationHistogram()
         self.init = DurationHistogram()
-        self._lines = lines
+        self._groups = groups
         self._gauges = gauges
         metrics.REGISTRY.register(self)
 
@@ -71,12 +71,12 @@ class InvocationMetrics(Collector):
         busy = CounterMetricFamily(
             "skerry_function_run_seconds", "Time that calls spent in workers", labels=["function"]
         )
-        for line in self._lines():
-            calls.add_metric([line.name, "Success"], line.succeeded)
-            for failure, count in line.failed.items():
-                calls.add_metric([line.name, failure], count)
-            cold.add_metric([line.name], line.cold)
-            busy.add_metric([line.name], line.run_total_s)
+        for group in self._groups():
+            calls.add_metric([group.name, "Success"], group.succeeded)
+            for failure, count in group.failed.items():
+                calls.add_metric([group.name, failure], count)
+            cold.add_metric([group.name], group.cold)
+            busy.add_metric([group.name], group.run_total_s)
         yield from (calls, cold, busy)
         yield self.duration.family("skerry_function_duration_seconds", "Time of calls in handlers")
         yield self.queueing.family(
@@ -92,7 +92,7 @@ class InvocationMetrics(Collector):
 
 _GAUGES = {
     "queue_length": "Calls that wait for a worker",
-    "workers": "Workers that are there, starting and ending ones included",
+    "workers": "Workers, also starting and ending ones",
     "idle_workers": "Workers that wait for a call",
     "memory_used_megabytes": "Memory set aside for workers",
     "cpus_used": "Cores set aside for busy workers",

@@ -37,17 +37,17 @@ class FunctionWorkers:
         "function",
         "idle",
         "init",
+        "last_error",
         "moved_at",
         "name",
         "open",
-        "rests_until",
+        "paused_until",
         "run",
         "run_total_s",
         "slots",
         "starting",
         "succeeded",
         "timeout_s",
-        "trouble",
         "waiting",
         "workers",
     )
@@ -57,7 +57,7 @@ class FunctionWorkers:
         self.function = function
         self.code = code
         self.timeout_s = timeout_s
-        self.slots: set[WorkerSlot] = set()  # all that are not gone, of any version
+        self.slots: set[WorkerSlot] = set()  # all that have not ended, of any version
         self.idle: dict[WorkerSlot, None] = {}  # the last one is the latest used
         self.open: dict[WorkerSlot, None] = {}  # with calls in them, and a place for one more
         self.workers = 0  # that take calls, or will as soon as they have started
@@ -67,8 +67,8 @@ class FunctionWorkers:
         self.run = MovingAverage()
         self.moved_at = 0.0  # when a call last began, or a worker came
         self.crowded_since = 0.0  # when calls began to wait, or a worker came
-        self.rests_until = 0.0  # after a start that failed
-        self.trouble = ""  # why the last start failed
+        self.paused_until = 0.0  # after a start that failed
+        self.last_error = ""  # why the last start failed
         self.succeeded = 0
         self.failed: dict[str, int] = {}
         self.cold = 0
@@ -76,19 +76,19 @@ class FunctionWorkers:
 
 
 class WorkerSlot:
-    """One worker with its room, from before it starts until it is gone."""
+    """One worker with its resources, from before it starts until it has ended."""
 
     __slots__ = (
         "busy",
         "cpu",
         "error",
         "function",
+        "group",
         "idle_since",
         "is_ending",
         "is_fresh",
         "is_open",
         "is_started",
-        "line",
         "memory",
         "seats",
         "task",
@@ -98,9 +98,9 @@ class WorkerSlot:
     worker: FunctionWorker  # once it has started
     task: asyncio.Task[FunctionWorker] | asyncio.Task[None]  # that starts it, then that ends it
 
-    def __init__(self, line: FunctionWorkers, *, is_fresh: bool) -> None:
-        function = line.function
-        self.line = line
+    def __init__(self, group: FunctionWorkers, *, is_fresh: bool) -> None:
+        function = group.function
+        self.group = group
         self.function = function
         self.memory = int(function.memory)
         self.cpu = int(function.cpu or 0)
@@ -109,7 +109,7 @@ class WorkerSlot:
         self.is_open = True  # False: no further call is handed to it
         self.is_started = False
         self.is_ending = False
-        self.is_fresh = is_fresh  # started for a call, which has not come to it yet
+        self.is_fresh = is_fresh  # started for a call, which has not got it yet
         self.idle_since = 0.0
         self.error: Exception | None = None  # why it could not be started
 
@@ -127,13 +127,13 @@ class WorkerPool:
         cpus: float,
         on_ready: Callable[[WorkerSlot], None],
         on_failed: Callable[[WorkerSlot, Exception], None],
-        on_room: Callable[[], None],
+        on_capacity: Callable[[], None],
     ) -> None:
         self._host = host
         self._clock = clock
         self._on_ready = on_ready
         self._on_failed = on_failed
-        self._on_room = on_room
+        self._on_capacity = on_capacity
         self.memory_total = memory_mb
         self.cpu_total = round(cpus * 1000)
         self.memory_used = 0
@@ -147,58 +147,58 @@ class WorkerPool:
 
     # A call and its worker
 
-    def take(self, line: FunctionWorkers) -> WorkerSlot | None:
+    def take(self, group: FunctionWorkers) -> WorkerSlot | None:
         """A worker for one more call, which is counted in it; None if no worker can take one now."""
-        while line.open:
-            slot = next(reversed(line.open))
+        while group.open:
+            slot = next(reversed(group.open))
             if not slot.worker.is_alive:  # it ended this very moment
                 self.retire(slot)
                 continue
             slot.busy += 1
             if slot.busy == slot.seats:
-                del line.open[slot]
+                del group.open[slot]
             return slot
-        while line.idle:
-            slot = next(reversed(line.idle))
+        while group.idle:
+            slot = next(reversed(group.idle))
             if not slot.worker.is_alive:
                 self.retire(slot)
                 continue
             if self.cpu_used + slot.cpu > self.cpu_total:
                 return None
-            del line.idle[slot]
+            del group.idle[slot]
             del self.idle[slot]
             self.memory_idle -= slot.memory
             self.cpu_used += slot.cpu
             slot.busy = 1
             if slot.seats > 1:
-                line.open[slot] = None
+                group.open[slot] = None
             return slot
         return None
 
-    def can_take(self, line: FunctionWorkers) -> bool:
+    def can_take(self, group: FunctionWorkers) -> bool:
         """True if `take` would have a worker; nothing is changed."""
-        if line.open:
-            return next(reversed(line.open)).worker.is_alive
-        if line.idle:
-            slot = next(reversed(line.idle))
+        if group.open:
+            return next(reversed(group.open)).worker.is_alive
+        if group.idle:
+            slot = next(reversed(group.idle))
             return slot.worker.is_alive and self.cpu_used + slot.cpu <= self.cpu_total
         return False
 
     def leave(self, slot: WorkerSlot, now: float) -> None:
         """A call in this worker is over."""
         slot.busy -= 1
-        line = slot.line
+        group = slot.group
         if slot.is_open:
             if not slot.busy:
                 if slot.seats > 1:
-                    line.open.pop(slot, None)
+                    group.open.pop(slot, None)
                 self.cpu_used -= slot.cpu
                 self.memory_idle += slot.memory
                 slot.idle_since = now
-                line.idle[slot] = None
+                group.idle[slot] = None
                 self.idle[slot] = None
             elif slot.busy == slot.seats - 1:
-                line.open[slot] = None
+                group.open[slot] = None
         elif not slot.busy:
             self._end(slot)
 
@@ -214,31 +214,31 @@ class WorkerPool:
         """True if a worker of it may be started at once, with `beside` MB left for others."""
         return self.memory_used + beside + function.memory <= self.memory_total and self.has_cpu(function)
 
-    def start(self, line: FunctionWorkers, *, is_fresh: bool) -> WorkerSlot:
-        """Begin to start a worker; there must be room for it."""
-        assert self.fits(line.function), "whoever starts a worker has looked whether it fits"
-        begin = self._host.spawn(line.function, line.code(line.function))
-        slot = WorkerSlot(line, is_fresh=is_fresh)
+    def start(self, group: FunctionWorkers, *, is_fresh: bool) -> WorkerSlot:
+        """Start a worker; there must be capacity for it."""
+        assert self.fits(group.function), "the caller has checked that the worker fits"
+        begin = self._host.spawn(group.function, group.code(group.function))
+        slot = WorkerSlot(group, is_fresh=is_fresh)
         self.memory_used += slot.memory
         self.cpu_used += slot.cpu
         self.starting += 1
-        line.starting += 1
-        line.workers += 1
-        line.slots.add(slot)
+        group.starting += 1
+        group.workers += 1
+        group.slots.add(slot)
         self.slots.add(slot)
         slot.task = asyncio.get_running_loop().create_task(begin)
         slot.task.add_done_callback(partial(self._started, slot))
         return slot
 
     def _started(self, slot: WorkerSlot, start: asyncio.Task[FunctionWorker]) -> None:
-        line = slot.line
+        group = slot.group
         self.starting -= 1
-        line.starting -= 1
+        group.starting -= 1
         error = asyncio.CancelledError() if start.cancelled() else start.exception()
         if error is None:
             self._welcome(slot, start.result())
         else:
-            if slot.is_open:  # else it was given up, and nobody asks why
+            if slot.is_open:  # else it was cancelled, and the reason does not matter
                 slot.error = (
                     error if isinstance(error, Exception) else errors.Unavailable("it was interrupted")
                 )
@@ -248,16 +248,16 @@ class WorkerPool:
         elif slot.is_open:
             self._on_ready(slot)
         else:
-            self._on_room()
+            self._on_capacity()
         self._notify()
 
     def _welcome(self, slot: WorkerSlot, worker: FunctionWorker) -> None:
         slot.worker = worker
         slot.is_started = True
         now = self._clock.monotonic()
-        slot.line.moved_at = slot.line.crowded_since = now
+        slot.group.moved_at = slot.group.crowded_since = now
         if slot.is_open:
-            slot.line.init.add(worker.init_s)
+            slot.group.init.add(worker.init_s)
             worker.on_end(partial(self.retire, slot))
             if not worker.is_alive:
                 slot.error = CodeLoadError("the worker ended as soon as it had loaded the function")
@@ -266,7 +266,7 @@ class WorkerPool:
 
     # Ending
 
-    def make_room(self, memory: int, *, spare: FunctionWorkers | None = None) -> bool:
+    def free_capacity(self, memory: int, *, spare: FunctionWorkers | None = None) -> bool:
         """End idle workers, the least recently used first, until `memory` is free or on its way to be.
 
         False, and nothing is ended, if all of them together would not do. Those of `spare` are kept.
@@ -279,7 +279,7 @@ class WorkerPool:
             return True
         victims = []
         for slot in self.idle:
-            if slot.line is not spare:
+            if slot.group is not spare:
                 victims.append(slot)
                 short -= slot.memory
                 if short <= 0:
@@ -301,12 +301,12 @@ class WorkerPool:
         if not slot.is_open:
             return
         slot.is_open = False
-        line = slot.line
-        line.workers -= 1
-        line.open.pop(slot, None)
+        group = slot.group
+        group.workers -= 1
+        group.open.pop(slot, None)
         if slot in self.idle:
             del self.idle[slot]
-            del line.idle[slot]
+            del group.idle[slot]
             self.memory_idle -= slot.memory
             slot.cpu = 0  # an idle worker has given it back already
             self._end(slot)
@@ -327,17 +327,17 @@ class WorkerPool:
             log.error("worker.close_failed", worker=slot.worker.id, error=repr(error), exc_info=error)
         self.memory_ending -= slot.memory
         self._forget(slot)
-        self._on_room()
+        self._on_capacity()
         self._notify()
 
     def _forget(self, slot: WorkerSlot) -> None:
-        """Nothing of it is left: its room is free."""
+        """It has ended: its resources are free."""
         if slot.is_open:
             slot.is_open = False
-            slot.line.workers -= 1
+            slot.group.workers -= 1
         self.memory_used -= slot.memory
         self.cpu_used -= slot.cpu
-        slot.line.slots.discard(slot)
+        slot.group.slots.discard(slot)
         self.slots.discard(slot)
 
     def _notify(self) -> None:
@@ -347,7 +347,7 @@ class WorkerPool:
                 change.set_result(None)
 
     async def change(self) -> None:
-        """Wait until a worker has started, failed to, or is gone."""
+        """Wait until a worker has started, failed to, or ended."""
         future = asyncio.get_running_loop().create_future()
         self._changes.append(future)
         await future

@@ -1,10 +1,10 @@
-"""Members of an archive become files, all of them below one folder and readable by every worker. Blocking.
+"""Unpacks an archive into one folder, readable by every worker.
 
-Nothing is ever written through a link: each folder on the way is opened from the one above it and must be a
-folder. Owner and modes are ours, not the archive's; times are kept, because compiled Python goes by them.
-Links may point at what is in the same tree and nowhere else. Plain tar is taken, as serverledge-cli, Go, GNU
-and Python write it: `skerry.kit.tar.reader` reads it, and `skerry.functions.registry.code_store` decides
-where the folder is and what becomes of it.
+Blocking. Nothing is ever written through a link: each folder on the path is opened from the one above it and
+must be a folder. Owner and modes are ours, not the archive's; times are kept, because compiled Python goes by
+them. Links may point at what is in the same tree and nowhere else. Plain tar is taken, as serverledge-cli,
+Go, GNU and Python write it: `skerry.kit.tar.reader` reads it, and `skerry.functions.registry.code_store`
+decides where the folder is.
 """
 
 from __future__ import annotations
@@ -56,10 +56,10 @@ class CodeMember(NamedTuple):
 
 
 def unpack(data: bytes, folder: Path, *, max_bytes: int) -> None:
-    """Make the tree of the archive in `folder`, which is empty.
+    """Unpack the archive into `folder`, which is empty.
 
-    Raises `Invalid` for what is no archive or holds what may not be, `TooLarge` if unpacked it is more than
-    `max_bytes`, and `Unavailable` if the disk has no room for it; what was made so far is left to the caller.
+    Raises `Invalid` for an invalid archive or a forbidden member, `TooLarge` if unpacked it is more than
+    `max_bytes`, and `Unavailable` if the disk is full; the caller removes what was unpacked so far.
     """
     tree = _Tree(folder, max_bytes)
     try:
@@ -128,7 +128,7 @@ class _Tree:
             raise _of_system(member, error) from error
 
     def check(self) -> None:
-        """Raise unless every link, followed through all others, stays in the tree and there is something."""
+        """Raise unless every link, followed through all others, stays in the tree and leads to something."""
         if not self._files:
             raise _invalid("holds no file")
         root = os.path.realpath(self._folder)
@@ -181,7 +181,7 @@ class _Tree:
 
     @contextlib.contextmanager
     def _opened(self, parts: tuple[str, ...], above: int | None = None) -> Iterator[int]:
-        """The folder of that name, made with those above it if it is not there."""
+        """The folder of that name, created with those above it if it does not exist."""
         current = os.dup(self._root if above is None else above)
         try:
             for part in parts:
@@ -226,7 +226,7 @@ def _parts(name: str) -> tuple[str, ...]:
 
 
 def _leaves(parts: tuple[str, ...], target: str) -> bool:
-    """True if the link at `parts` points out of the tree, by its words alone."""
+    """True if the link at `parts` points out of the tree, by its text alone."""
     if target.startswith("/"):
         return True
     return _is_outside(posixpath.normpath(posixpath.join(*parts[:-1], target)))
@@ -257,8 +257,8 @@ def _of_system(member: CodeMember, error: OSError) -> errors.SkerryError:
         return _refused(member, "has a name too long for a file")
     if error.errno in _FULL:
         return errors.Unavailable(
-            "the disk has no room for the code; free some and try again", detail=repr(error)
+            "the disk has no space for the code; free some and try again", detail=repr(error)
         )
     return errors.Unavailable(
-        f"the code could not be unpacked: {error.strerror}; look at the node's disk", detail=repr(error)
+        f"the code could not be unpacked: {error.strerror}; check the node's disk", detail=repr(error)
     )

@@ -1,18 +1,16 @@
-"""The code of functions on this node's disk: each archive and the folder of what is in it, by its digest.
+"""The code of functions on this node's disk: each archive and its unpacked folder, by digest.
 
-Both are made as drafts, brought to the disk, and renamed into their places, the archive first, so that what
-has its place is whole. They stay while a function is registered with them, while somebody holds them, and
-while a worker uses them; what is none of these is garbage. The folder is for workers, the archive for other
-nodes, and a folder that is missing, as after a restore, is made anew from it. What is read is compared with
-its digest, and an archive that is another than it was is gone. Who says which functions are registered names
-the digests that count; what is not named when we start is removed.
+Both are written as drafts, synced, and renamed, the archive first, so that what has its final name is
+complete. They stay while a function is registered with them, while they are held, and while a worker uses
+them; others are garbage. The folder is for workers, the archive for other nodes; a missing folder, as after a
+restore, is created again from the archive. An archive is verified when it is read, and a damaged one counts
+as missing. The registry names the digests that count; others are removed at start.
 """
 
 from __future__ import annotations
 
 import asyncio
 import contextlib
-import ctypes
 import hashlib
 import itertools
 import os
@@ -36,7 +34,6 @@ log = structlog.get_logger(__name__)
 _TREE_MODE: Final = 0o755
 _MOST_AHEAD: Final = 32  # code that is kept for functions which are not known yet
 _URLS: Final = (b"http://", b"https://")
-_libc = ctypes.CDLL(None, use_errno=True)
 
 
 def digest_of(archive: bytes) -> Digest:
@@ -47,14 +44,14 @@ class CodeStore:
     """The folders below `folder`. `load` comes first."""
 
     def __init__(
-        self, folder: Path, settings: FunctionSettings, reached: Callable[[str], None] = lambda step: None
+        self, folder: Path, settings: FunctionSettings, failpoint: Callable[[str], None] = lambda step: None
     ) -> None:
         self._kept = files.private_folder(folder / "kept")
         self._archives = files.private_folder(folder / "archives")
         self._drafts = files.private_folder(folder / "drafts")
         self._trash = files.private_folder(folder / "trash")
         self._settings = settings
-        self._reached = reached
+        self._failpoint = failpoint
         self._numbers = itertools.count()
         self._there: set[Digest] = set()
         self._archived: set[Digest] = set()
@@ -62,12 +59,12 @@ class CodeStore:
         self._life = secrets.token_hex(8)
         self._stamp = f"{self._life}-{next(self._changes)}"
         self._named: Counter[Digest] = Counter()  # by registered functions
-        self._pins: Counter[Digest] = Counter()  # by who is about to register one
+        self._pins: Counter[Digest] = Counter()  # for a function that is about to be registered
         self._ahead: dict[Digest, asyncio.TimerHandle] = {}  # held until they are named, or not needed
         self._spare: set[Digest] = set()  # there, and neither named nor held
 
     def load(self, named: Iterable[Digest]) -> None:
-        """Find out what is there; what a crash left and what is not `named` goes. Waits for the disk."""
+        """Find the stored code; leftovers of a crash and what is not `named` is removed. Blocking."""
         wanted = set(named)
         for left_over in (self._drafts, self._trash):
             _remove(left_over.iterdir())
@@ -80,7 +77,7 @@ class CodeStore:
                 else:
                     garbage.append(path)
         _remove(garbage)
-        self._spare = self._there | self._archived  # until `name` says whose it is
+        self._spare = self._there | self._archived  # until `name` is called
         for digest in sorted(wanted - self._spare):
             log.warning("code.missing", digest=digest)
 
@@ -92,14 +89,14 @@ class CodeStore:
         """As it came. Raises `NotFound` if it is not here, or not any more what it was."""
         if digest in self._archived:
             with contextlib.suppress(FileNotFoundError):
-                archive, found = await asyncio.to_thread(_read, self._archive_place(digest))
+                archive, found = await asyncio.to_thread(_read, self._archive_path(digest))
                 if found == digest:
                     return archive
                 log.error("code.damaged", digest=digest, found=found)
-                self._archive_place(digest).unlink(missing_ok=True)
+                self._archive_path(digest).unlink(missing_ok=True)
             self._archived.discard(digest)
             self._changed()
-        raise errors.NotFound(f"the code {digest} is not on this node; ask another")
+        raise errors.NotFound(f"the code {digest} is not on this node; try another")
 
     def has_archive(self, digest: Digest) -> bool:
         """True if others can have it from here."""
@@ -121,13 +118,13 @@ class CodeStore:
         self._spare.discard(digest)
         self.end_hold_ahead(digest)
 
-    def unname(self, digest: Digest) -> None:
+    def forget(self, digest: Digest) -> None:
         """One function less is."""
         _count_down(self._named, digest)
-        self._look(digest)
+        self._scan(digest)
 
     @contextlib.asynccontextmanager
-    async def keeping(self, archive: bytes, digest: Digest) -> AsyncIterator[Path]:
+    async def holding(self, archive: bytes, digest: Digest) -> AsyncIterator[Path]:
         """The folder of the archive's code, durable, and held for as long as the context is open.
 
         Raises `Invalid`, `TooLarge` or `Unavailable`, and leaves nothing behind then.
@@ -136,9 +133,9 @@ class CodeStore:
         try:
             if digest not in self._there or digest not in self._archived:
                 await self._unpack(archive, digest)
-            # Also if it was there: who put it there may be at this very point.
-            await tasks.in_thread(self._sync_places)
-            self._reached("code.kept")
+            # Also if it exists: the task that writes it may be at this very point.
+            await tasks.in_thread(self._sync_folders)
+            self._failpoint("code.kept")
             yield self._place(digest)
         finally:
             self.release(digest)
@@ -166,19 +163,19 @@ class CodeStore:
             self.release(digest)
 
     def release(self, digest: Digest) -> None:
-        """One who held it does not any more."""
+        """Release one hold."""
         _count_down(self._pins, digest)
-        self._look(digest)
+        self._scan(digest)
 
     async def collect(self, in_use: Collection[Digest]) -> int:
-        """Remove what nobody needs, and no worker uses; how many."""
+        """Remove code that is not needed, and no worker uses; returns how many."""
         garbage = self._spare.difference(in_use)
         if not garbage:
             return 0
-        # Out of the way at once: whoever needs the same code from now on makes it anew.
-        places = [place for digest in garbage for place in self._throw_away(digest)]
+        # Renamed at once: a task that needs the same code from now on writes it again.
+        places = [place for digest in garbage for place in self._discard(digest)]
         await tasks.in_thread(_remove, places)
-        self._reached("code.removed")
+        self._failpoint("code.removed")
         return len(garbage)
 
     def check(self, archive: bytes) -> None:
@@ -198,47 +195,47 @@ class CodeStore:
         archive_draft = self._draft()
         try:
             await tasks.in_thread(self._make, archive, archive_draft, draft)
-            self._reached("code.synced")
-            os.replace(archive_draft, self._archive_place(digest))
+            self._failpoint("code.synced")
+            os.replace(archive_draft, self._archive_path(digest))
             self._archived.add(digest)
             self._changed()
-            self._reached("code.archived")
-            if digest not in self._there:  # somebody with the same code may have been quicker
+            self._failpoint("code.archived")
+            if digest not in self._there:  # another task with the same code may have been quicker
                 os.rename(draft, self._place(digest))
                 self._there.add(digest)
-            self._reached("code.renamed")
+            self._failpoint("code.renamed")
         finally:
             await tasks.in_thread(_remove, [draft, archive_draft])
 
     def _make(self, archive: bytes, archive_draft: Path, draft: Path) -> None:
         if files.spare_bytes(self._drafts) < len(archive):
             raise errors.Unavailable(
-                "the node's disk is nearly full, and it takes no code now; delete functions, or make room "
+                "the node's disk is nearly full, and it takes no code now; delete functions, or free space "
                 "there"
             )
         draft.mkdir()
         draft.chmod(_TREE_MODE)
         code_archives.unpack(archive, draft, max_bytes=self._settings.max_unpacked_bytes)
-        self._reached("code.unpacked")
+        self._failpoint("code.unpacked")
         _write(archive_draft, archive)
         _sync(draft)
 
-    def _sync_places(self) -> None:
+    def _sync_folders(self) -> None:
         for folder in (self._archives, self._kept):
             files.sync_folder(folder)
 
-    def _throw_away(self, digest: Digest) -> Iterator[Path]:
+    def _discard(self, digest: Digest) -> Iterator[Path]:
         """Where it is out of the way."""
         self._there.discard(digest)
         self._spare.remove(digest)
         self._archived.discard(digest)
         self._changed()
-        for place in (self._place(digest), self._archive_place(digest)):
+        for place in (self._place(digest), self._archive_path(digest)):
             thrown = self._trash / str(next(self._numbers))
             with contextlib.suppress(FileNotFoundError):
                 os.rename(place, thrown)
                 yield thrown
-            self._reached("code.thrown")
+            self._failpoint("code.thrown")
 
     def _draft(self) -> Path:
         return self._drafts / str(next(self._numbers))
@@ -246,13 +243,13 @@ class CodeStore:
     def _place(self, digest: Digest) -> Path:
         return self._kept / digest.removeprefix("sha256:")
 
-    def _archive_place(self, digest: Digest) -> Path:
+    def _archive_path(self, digest: Digest) -> Path:
         return self._archives / digest.removeprefix("sha256:")
 
     def _changed(self) -> None:
         self._stamp = f"{self._life}-{next(self._changes)}"
 
-    def _look(self, digest: Digest) -> None:
+    def _scan(self, digest: Digest) -> None:
         is_here = digest in self._there or digest in self._archived
         if is_here and digest not in self._named and digest not in self._pins:
             self._spare.add(digest)
@@ -265,17 +262,12 @@ def _count_down(counts: Counter[Digest], digest: Digest) -> None:
 
 
 def _sync(folder: Path) -> None:
-    """Bring everything in `folder` to the disk: one call for thousands of files."""
-    descriptor = os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
     try:
-        if _libc.syncfs(descriptor) != 0:
-            number = ctypes.get_errno()
-            raise errors.Unavailable(
-                "the code could not be brought to the disk; look at the node's disk",
-                detail=os.strerror(number),
-            )
-    finally:
-        os.close(descriptor)
+        files.sync_file_system(folder)
+    except OSError as error:
+        raise errors.Unavailable(
+            "the code could not be written; check the node's disk", detail=str(error)
+        ) from error
 
 
 def _read(path: Path) -> tuple[bytes, Digest]:

@@ -1,8 +1,8 @@
-"""Runtimes: which names a function may ask for, and which kind of worker runs them.
+"""Runtimes: their names, and the kind of worker that runs them.
 
 One table. The names are those of Serverledge's document and of its program, old and new; what really runs
-behind a name is the node's own interpreter, and `skerry.functions.ports.WorkerHost.describe` tells its
-version. A new runtime is a row here and a kind of worker on the node; nobody else compares names.
+behind a name is the node's own interpreter, whose version `skerry.functions.ports.WorkerHost.describe`
+returns. A new runtime is a row here and a kind of worker on the node; names are compared only here.
 """
 
 from __future__ import annotations
@@ -21,12 +21,12 @@ GO: Final = "go"
 
 
 class FunctionRuntime(msgspec.Struct, frozen=True):
-    """A kind of worker, under all the names that it is asked for by."""
+    """A kind of worker, and all names of its runtime."""
 
     kind: str
     names: re.Pattern[str]
     handlers: re.Pattern[str]
-    handler_example: str  # for people who got it wrong
+    handler_example: str  # for error messages
     needs_code: bool = True
 
     def check_handler(self, handler: str) -> None:

@@ -1,7 +1,7 @@
-"""An uncompressed archive as the tar reader wants it: so many bytes, a run of pieces, or nothing more.
+"""The input of the tar reader: exact numbers of bytes, or chunks.
 
-Counts what goes through, so that an archive is stopped at its limit while it streams, however well it was
-compressed. Where the bytes come from is the caller's business.
+It counts bytes, so that an archive is stopped at its limit while it streams, however well it was compressed.
+The caller provides the bytes.
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ class ByteFeed:
         return taken
 
     def pieces(self, length: int, *, may_be_short: bool = False) -> Iterator[memoryview]:
-        """`length` bytes in pieces as they are at hand; each is good for as long as somebody holds it."""
+        """`length` bytes in chunks as they come; each is valid while it is referenced."""
         while length:
             left = len(self._chunk) - self._at
             if not left:

@@ -1,4 +1,4 @@
-"""Why an archive is given up.
+"""Errors of archives.
 
     TarError
     ├── MalformedTar    no tar, damaged, or not whole

@@ -1,10 +1,10 @@
 """A reader of tar: v7, ustar, GNU and pax, as one stream of entries.
 
 Reads what Docker, containerd and umoci read (all three use Go's reader), and where the formats leave a choice
-it chooses as they do: names of users are not looked at, global pax headers are passed over. The standard
-library's reader is not used: in the Pythons we run on, an archive with a negative size makes it loop for
-ever, and one that is damaged in the middle reads as a short one. Here every byte is looked at once, and what
-is not understood is a `TarError`. Knows nothing of files: whether an entry may become one is decided by
+it chooses as they do: names of users and global pax headers are ignored. The standard library's reader is not
+used: in the Pythons we run on, an archive with a negative size makes it loop for ever, and one that is
+damaged in the middle reads as a short one. Here every byte is read once, and what is not supported is a
+`TarError`. Knows nothing of files: whether an entry may become one is decided by
 `skerry.node.layers.unpacker.layer_writer` for layers and `skerry.functions.registry.code_archives` for code.
 """
 
@@ -30,7 +30,7 @@ CHARACTER_DEVICE: Final = b"3"
 BLOCK_DEVICE: Final = b"4"
 FOLDER: Final = b"5"
 FIFO: Final = b"6"
-_FILES: Final = frozenset({b"0", b"\0", b"7"})  # 7 was for files that lie in one piece
+_FILES: Final = frozenset({b"0", b"\0", b"7"})  # 7 was for contiguous files
 _WITHOUT_CONTENT: Final = frozenset({HARD_LINK, SYMLINK, CHARACTER_DEVICE, BLOCK_DEVICE, FOLDER, FIFO})
 _PAX: Final = b"x"
 _GLOBAL_PAX: Final = b"g"
@@ -45,7 +45,7 @@ _NANOSECONDS: Final = 10**9
 
 
 class TarEntry:
-    """One thing in an archive, with what its headers say taken together."""
+    """One entry of an archive, with the values of all its headers."""
 
     __slots__ = ("gid", "kind", "link", "major", "minor", "mode", "mtime_ns", "name", "size", "uid", "xattrs")
 
@@ -63,8 +63,8 @@ class TarEntry:
 
 
 class TarReader:
-    """The entries of a tar, one after the other; the content of each is read before the next is asked for,
-    or not at all."""
+    """The entries of a tar, one after the other; the content of each is read before the next, or not at
+    all."""
 
     def __init__(self, feed: ByteFeed) -> None:
         self._feed = feed
@@ -143,7 +143,7 @@ class TarReader:
         if kind in _WITHOUT_CONTENT:
             entry.size = 0
         elif kind in _FILES:
-            # How folders were told from files before there was a type for them.
+            # How folders were marked before there was a type for them.
             entry.kind = FOLDER if entry.name.endswith(b"/") else FILE
         elif kind == _SPARSE:
             raise _sparse(entry.name)
@@ -159,7 +159,7 @@ class TarReader:
         self.has_end = bool(block)
         for piece in self._feed.rest():
             if bytes(piece).strip(b"\0"):
-                raise MalformedTar("goes on after its end: several archives in a row are not taken")
+                raise MalformedTar("continues after its end: concatenated archives are not accepted")
 
 
 def _parse(block: bytes) -> TarEntry:
@@ -214,7 +214,7 @@ def _check(block: bytes, checksum: bytes) -> None:
 
 
 def _overrule(entry: TarEntry, pax: dict[bytes, bytes]) -> None:
-    """What a pax header says counts, unless it says nothing."""
+    """Apply the values of a pax header that are not empty."""
     for key, value in pax.items():
         if key.startswith(b"GNU.sparse."):
             raise _sparse(pax.get(b"GNU.sparse.name", entry.name))

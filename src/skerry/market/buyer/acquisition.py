@@ -1,10 +1,10 @@
-"""Buying: the best offer is held, bought, checked, signed and kept, or else nothing of it is left.
+"""Purchases: the best offer is reserved, purchased, verified, signed and stored, or all of it is undone.
 
-A record of the deal is durable before the provider is asked to hold anything, and becomes the contract in one
-transaction (`skerry.market.buyer.contract_table`). Until then a failure, a crash or a buyer that hangs up
-means that it is undone: by `ContractBuyer` itself, or by that of the server that leads once the deal is
-overdue. From then on it is kept, and whoever keeps contracts alive opens it or gives it back
-(`skerry.market.buyer.node_decisions`). A peer that fails, has no room or lies falls to the next best offer.
+A record of the deal is durable before the reservation, and becomes the contract in one transaction
+(`skerry.market.buyer.contract_table`). Until then a failure, a crash or a client that disconnects undoes it:
+by `ContractBuyer` itself, or by the leader once the deal is overdue. From then on it is kept, and opened or
+released (`skerry.market.buyer.node_decisions`). After a peer that fails, has no capacity or breaks the terms,
+the next best offer is tried.
 """
 
 from __future__ import annotations
@@ -47,14 +47,14 @@ log = structlog.get_logger(__name__)
 
 T = TypeVar("T")
 
-# A deal is bounded by its own timer; only after that and a while is it anybody else's to undo.
+# A deal has a time limit of its own; only some time after that may another server undo it.
 _GRACE_S: Final = 5.0
 _PAUSE_S: Final = 0.05
 _AT_MOST_S: Final = 60.0  # times are those of the wall clock, which may be set while we wait
-# How long a peer that is gone is left alone: of each try the log tells.
+# How long an unreachable peer is not tried again: each attempt is logged.
 _BACKOFF: Final = Backoff(first_s=2.0, cap_s=300.0)
 # A contract that could not be given back for this long beyond its end needs no giving back.
-_FORGET_S: Final = 3600.0
+_RETRY_PEER_S: Final = 3600.0
 # Answers that mean that nothing is held for us.
 _NOTHING: Final = (
     errors.ResourcesExhausted,
@@ -103,7 +103,7 @@ class ContractBuyer:
 
     async def buy(self, request: CapacityRequest, *, actor: str) -> AsyncIterator[BuyProgress]:
         """Buy the requested capacity at the best price, and wait for its node."""
-        yield BuyProgress("listing", "asking " + (f"peer {request.peer}" if request.peer else "all peers"))
+        yield BuyProgress("listing", "querying " + (f"peer {request.peer}" if request.peer else "all peers"))
         listing = await self._lister.offers(request)
         candidates = _candidates(listing, request)
         failures = {failure.peer: failure.message for failure in listing.failures}
@@ -138,7 +138,7 @@ class ContractBuyer:
             except errors.SkerryError as error:
                 log.info("deal.failed", peer=found.peer, flavor=found.flavor.id, error=error.message)
                 failures[found.peer] = peer_error(found.peer, error.message)
-                if _is_away(error):
+                if _is_unreachable(error):
                     deadlines[found.peer] = 0.0
                 await self._compensate(deal, error)
                 continue
@@ -170,7 +170,7 @@ class ContractBuyer:
         await self._contracts.begin(deal)
         hold = await self._place_hold(deal)
         provider_client.check_hold(hold, resources=found.resources, count=found.count, most=found.price)
-        # Before it is bought: who finds this record knows the hold that may be a contract.
+        # Before it is purchased: the record has the hold, which may have become a contract.
         await self._contracts.note(replace(deal, hold=hold.id))
         return hold
 
@@ -243,7 +243,7 @@ class ContractBuyer:
         """The contract once its node takes work; raises why it never will. Who leads sees to either."""
         try:
             async with asyncio.timeout(self._settings.deal_timeout_s + _GRACE_S):
-                return await self._settled(borrowed)
+                return await self._is_settled(borrowed)
         except TimeoutError:
             now = self._clock.now()
             await self._contracts.change(
@@ -253,12 +253,12 @@ class ContractBuyer:
                 f"contract {borrowed.id} of {borrowed.peer} was not opened in time, and is given back"
             ) from None
 
-    async def _settled(self, borrowed: BorrowedContract) -> BorrowedContract:
+    async def _is_settled(self, borrowed: BorrowedContract) -> BorrowedContract:
         while True:
             moved = self._contracts.moved
             record = self._contracts.find(borrowed.id)
             if record is None or record.is_over:
-                reason = record.borrowed.reason if record is not None else "it is forgotten"
+                reason = record.borrowed.reason if record is not None else "it is no longer stored"
                 raise errors.Unavailable(f"contract {borrowed.id} of {borrowed.peer} ended: {reason}")
             if record.borrowed.state is not BorrowedContractState.OPENING:
                 return record.borrowed
@@ -279,7 +279,7 @@ class ContractBuyer:
             moved = self._contracts.moved
             await self.undo_overdue(fence)
             with suppress(TimeoutError):
-                async with asyncio.timeout(self._until_due()):
+                async with asyncio.timeout(self._until_overdue()):
                     await moved.wait()
 
     async def undo_left(self) -> None:
@@ -296,8 +296,8 @@ class ContractBuyer:
         due = [deal for deal in deals.values() if self._wait_s(deal) <= 0]
         await asyncio.gather(*(self._try_to_undo(deal, fence) for deal in due))
 
-    def _until_due(self) -> float | None:
-        """Seconds until a deal that is on record is to be undone; None if there is none."""
+    def _until_overdue(self) -> float | None:
+        """Seconds until a recorded deal must be undone; None if there is none."""
         waits = (self._wait_s(deal) for deal in self._contracts.deals())
         return min((min(max(wait_s, _PAUSE_S), _AT_MOST_S) for wait_s in waits), default=None)
 
@@ -308,7 +308,7 @@ class ContractBuyer:
 
     async def _compensate(self, deal: PendingContract, error: errors.SkerryError) -> None:
         """Undo it before anything else is tried, unless that would mean to wait for a peer that is away."""
-        if _is_away(error):
+        if _is_unreachable(error):
             self._leave(deal)
         else:
             await self._try_to_undo(deal)
@@ -327,7 +327,7 @@ class ContractBuyer:
             again_at = self._clock.monotonic() + _BACKOFF.delay(before)
             self._failed[deal.id] = _RollbackAttempt(before + 1, again_at)
             log.warning("deal.not_undone", deal=deal.id, peer=deal.peer, error=str(error))
-            if self._clock.now() >= deal.made_at + (deal.duration_s or _FORGET_S) + _FORGET_S:
+            if self._clock.now() >= deal.made_at + (deal.duration_s or _RETRY_PEER_S) + _RETRY_PEER_S:
                 await self._contracts.drop(deal, fence=fence)
             return
         log.info("deal.undone", deal=deal.id, peer=deal.peer)
@@ -362,7 +362,7 @@ async def _by(deadline: float, work: Awaitable[T]) -> T:
         raise errors.TimedOut("it did not answer in the time for a deal (market.deal_timeout_s)") from None
 
 
-def _is_away(error: errors.SkerryError) -> bool:
+def _is_unreachable(error: errors.SkerryError) -> bool:
     return isinstance(error, errors.TimedOut | errors.Unavailable)
 
 
@@ -384,5 +384,5 @@ def _listed(listing: OfferSearchResult, candidates: list[OfferQuote]) -> str:
 
 
 def _because(failures: Mapping[str, str]) -> str:
-    """What each peer said last."""
+    """The last error of each peer."""
     return "".join(f"; {message}" for message in failures.values())

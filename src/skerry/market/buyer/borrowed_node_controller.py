@@ -1,10 +1,9 @@
-"""Borrowed contracts kept alive: the server that leads keeps the tunnel of each open and does what is
-decided.
+"""The controller of borrowed nodes: the leader keeps the tunnel of each contract open and carries out
+decisions.
 
-What is to be done is `skerry.market.buyer.node_decisions`, on the record and on what was seen; here it is
-seen and done. Everything is looked at again when a record, a node or a session has changed, and when the next
-time comes that a decision depends on; a server that takes over begins where the last one was. One that no
-longer leads closes every tunnel.
+`skerry.market.buyer.node_decisions` decides, by the record and what was observed. Everything is reconciled
+when a record, a node or a session changes, and at the next time that a decision depends on; a server that
+takes over continues where the last one was. One that no longer leads closes every tunnel.
 """
 
 from __future__ import annotations
@@ -45,8 +44,8 @@ log = structlog.get_logger(__name__)
 ACTOR: Final = "market"
 _RETRY_S: Final = 1.0
 _AT_MOST_S: Final = 60.0  # times are those of the wall clock, which may be set while we wait
-_PAUSE_S: Final = 0.05  # between two looks: providers are strangers, and may have news without end
-# Answers to a release that mean that there is nothing to give back any more.
+_PAUSE_S: Final = 0.05  # between two passes: a provider may send changes without end
+# Errors of a release that mean that the contract has ended already.
 _OVER: Final = (errors.NotFound, errors.Expired, errors.Conflict)
 
 
@@ -80,28 +79,28 @@ class BorrowedNodeController:
         self._wake = asyncio.Event()
 
     async def run(self, fence: Expect) -> None:
-        """Look, and look again when something has changed or a time has come."""
+        """Reconcile now, and again when something has changed or a time has come."""
         stop = self._nodes.listen(self._node_changed)
         try:
             while True:
                 self._wake.clear()
                 moved, since = self._contracts.moved, self._clock.now()
-                is_done = await self.tend(fence)
+                is_done = await self.reconcile(fence)
                 await asyncio.sleep(_PAUSE_S)
                 wait_s = self._wait_s(since) if is_done else _RETRY_S
                 await race(self._wake.wait(), moved.wait(), asyncio.sleep(wait_s))
         finally:
             stop()
-            await self.let_go()
+            await self.close_session()
 
-    async def tend(self, fence: Expect | None = None) -> bool:
-        """One look at every contract; False if not all could be done. Happens by itself; a test with its own
-        clock calls it."""
+    async def reconcile(self, fence: Expect | None = None) -> bool:
+        """Reconcile every contract; False if not all could be done. Also happens by itself; tests with their
+        own clock call it."""
         is_done, contracts = True, self._contracts.all()
         self._watched = {record.borrowed.node for record in contracts}
         for record in contracts:
             try:
-                await self._tend(record, fence)
+                await self._reconcile_one(record, fence)
             except errors.SkerryError as error:
                 log.warning("contract.not_tended", contract=record.borrowed.id, error=error.message)
                 is_done = False
@@ -113,25 +112,25 @@ class BorrowedNodeController:
             self._wake.set()
 
     def _wait_s(self, since: float) -> float:
-        """How long nothing has to be looked at that was looked at at `since`, unless something changes."""
+        """How long to wait after a pass at `since`, unless something changes."""
         now = self._clock.now()
-        dues = (
+        due_times = (
             node_decisions.next_due(record, self._settings, since) - now for record in self._contracts.all()
         )
-        # A provider that is heard may fall silent at any moment: that is early enough to look again.
+        # A provider may become unreachable at any moment: check again by then.
         silences = (
             self._settings.peer_silence_s - session.silent_s for session, _ in self._open_sessions.values()
         )
-        return min((_AT_MOST_S, *dues, *silences))
+        return min((_AT_MOST_S, *due_times, *silences))
 
-    async def _tend(self, record: BorrowedContractRecord, fence: Expect | None) -> None:
+    async def _reconcile_one(self, record: BorrowedContractRecord, fence: Expect | None) -> None:
         id, node = record.borrowed.id, self._node(record)
-        seen, now = self._seen(record, node), self._clock.now()
+        seen, now = self._observed(record, node), self._clock.now()
         if record.is_done and node is None:
             return
         plan = self._decided(record, seen, now)
         if plan.is_reopened and node is not None:
-            # Before it is written, or nobody would do it.
+            # Before it is written, or it would never be done.
             await self._nodes.uncordon(node.id, actor=ACTOR, fence=fence)
         if plan.record != record:
             written = await self._contracts.change(
@@ -161,7 +160,7 @@ class BorrowedNodeController:
     ) -> BorrowedNodePlan:
         return node_decisions.decide(record, seen, self._settings, now)
 
-    def _seen(self, record: BorrowedContractRecord, node: Node | None) -> ObservedBorrowedNode:
+    def _observed(self, record: BorrowedContractRecord, node: Node | None) -> ObservedBorrowedNode:
         opened = self._open_sessions.get(record.borrowed.id)
         session = None if opened is None else opened[0]
         return ObservedBorrowedNode(
@@ -170,7 +169,7 @@ class BorrowedNodeController:
             is_drained=node is not None and node.status is NodeStatus.DRAINED,
             silent_s=0.0 if session is None else session.silent_s,
             contract_state=None if session is None else session.contract_state,
-            trouble="" if session is None else session.trouble,
+            last_error="" if session is None else session.last_error,
         )
 
     def _node(self, record: BorrowedContractRecord) -> Node | None:
@@ -196,7 +195,7 @@ class BorrowedNodeController:
             self._open_sessions[id] = (session, running)
         elif (task := self._open_sessions[id][1]).done():
             del self._open_sessions[id]
-            task.result()  # a fault of ours, for whoever keeps us going to tell
+            task.result()  # a fault of ours, which the supervisor logs
 
     async def _close(self, id: ContractId) -> None:
         if (opened := self._open_sessions.pop(id, None)) is not None:
@@ -205,7 +204,7 @@ class BorrowedNodeController:
     def _provider(self, record: BorrowedContractRecord) -> BorrowedContractClient:
         return self._providers(self._peers.get(record.borrowed.peer))
 
-    async def let_go(self) -> None:
+    async def close_session(self) -> None:
         """Close every tunnel; the next leader opens them."""
         tasks = [task for _, task in self._open_sessions.values()] + list(self._releases.values())
         self._open_sessions.clear()
@@ -220,7 +219,7 @@ class BorrowedNodeController:
             self._releases[record.borrowed.id] = asyncio.ensure_future(self._release(record, fence))
 
     async def _release(self, record: BorrowedContractRecord, fence: Expect | None) -> None:
-        """Tell the provider, until it knows; whoever calls gives it up at the contract's end."""
+        """Release at the provider, with retries; the caller stops at the contract's end."""
         failures = 0
         while not await self._try_to_release(record, fence):
             await asyncio.sleep(self.backoff.delay(failures))
@@ -236,7 +235,7 @@ class BorrowedNodeController:
                 id, lambda current: replace(current, is_provider_notified=True), actor=ACTOR, fence=fence
             )
         except (errors.NotFound, LeadershipLost):
-            return True  # it is no longer ours to tell
+            return True  # it has ended meanwhile
         except errors.SkerryError as error:
             log.info("contract.not_released", contract=id, error=error.message)
             return False

@@ -1,11 +1,11 @@
-"""The session of one borrowed node, over the tunnel of its contract, which is kept open.
+"""The session of one borrowed node, over its contract tunnel, which is kept open.
 
-`BorrowedNodeSession` dials, again and again, and has the conversation that any node has
-(`skerry.transport.links.nodes.borrowed_session`). The name, the resources
-and the labels of the node are those of the contract, whatever it reports, and it takes no calls of functions.
-It does not get the addresses of our servers. Tunnels that its session is asked for are not the node's to
-dial: they are opened at the provider, and joined with whoever waits here. What to do about the contract is
-decided by others, on what is seen here. The provider has `skerry.wire.rear.contract_tunnels`.
+`BorrowedNodeSession` dials, again and again, and has the session of any node
+(`skerry.transport.links.nodes.borrowed_session`). The name, the resources and the labels of the node are
+those of the contract, whatever it reports, and it is no member. It does not get the addresses of our servers.
+Tunnels to its instances are not dialled by the node: they are opened at the provider, and joined with the
+caller here. `skerry.market.buyer.node_decisions` decides about the contract. The provider has
+`skerry.wire.rear.contract_tunnels`.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ log = structlog.get_logger(__name__)
 
 BORROWED_LABEL: Final = "skerry.borrowed"
 CONTRACT_LABEL: Final = "skerry.contract"
-# The other side is asked for a sign of life after this long without one, and has half of it to answer.
+# A ping is sent after this long without input, and must be answered within half of it.
 PING_S: Final = 10.0
 PEER_LOSS_S: Final = PING_S * 1.5
 _TAIL: Final = 6  # of the contract's id, in the node's name
@@ -59,7 +59,7 @@ class BorrowedContractClient(Protocol):
 
 
 class BorrowedNodeIdentity(msgspec.Struct, frozen=True):
-    """What the node is here, whatever it says that it is: but for its facts, that is what was bought."""
+    """The identity of the node here, whatever it reports: all but its facts is from the contract."""
 
     node: NodeId
     name: str
@@ -68,7 +68,7 @@ class BorrowedNodeIdentity(msgspec.Struct, frozen=True):
 
 
 class BorrowedNodeHooks(NamedTuple):
-    """What a conversation with a borrowed node tells and asks of its session."""
+    """Callbacks of the session of a borrowed node."""
 
     frame_received: Callable[[], None]  # a frame came through the tunnel
     set_connected: Callable[[bool], None]  # whether the node is in session
@@ -109,14 +109,16 @@ class BorrowedNodeSession:
         self._changed = changed
         self._backoff = backoff
         self._is_open = False
-        self._last_contact_at = clock.monotonic()  # a server that begins gives everybody the full time
+        self._last_contact_at = (
+            clock.monotonic()
+        )  # a server that has just started gives every provider the full time
         self.contract_state: RemoteContractStatus | None = None
-        self.trouble = ""  # why the tunnel did not open last time
+        self.last_error = ""  # why the tunnel did not open last time
         self.is_connected = False  # the node is in session
 
     @property
     def silent_s(self) -> float:
-        """How long nothing was heard of the provider."""
+        """How long the provider has been unreachable."""
         return 0.0 if self._is_open else self._clock.monotonic() - self._last_contact_at
 
     async def run(self) -> None:
@@ -135,40 +137,42 @@ class BorrowedNodeSession:
         try:
             provider = self._provider()
             try:
-                await self._visit(provider)
+                await self._connect(provider)
             except (errors.Unavailable, errors.TimedOut):
                 raise
             except errors.SkerryError:
                 await self._fetch_contract_state(provider)
                 raise
         except errors.SkerryError as error:
-            self.trouble = error.message
+            self.last_error = error.message
             log.info("door.failed", contract=contract, peer=peer, error=error.message)
         else:
             log.info("door.closed", contract=contract, peer=peer)
 
     async def _fetch_contract_state(self, provider: BorrowedContractClient) -> None:
-        """We were turned away: perhaps the contract is over."""
+        """The connection was refused: perhaps the contract has ended."""
         try:
             self._note(await provider.contract_state(self._borrowed.id))
         except errors.NotFound:
             self._note(RemoteContractStatus(self._borrowed.ends_at, ended="forgotten"))
 
-    async def _visit(self, provider: BorrowedContractClient) -> None:
+    async def _connect(self, provider: BorrowedContractClient) -> None:
         # The same answer every time, so the credential need not be stored.
         credential = (await provider.purchase(self._hold)).credential
         self._provider_answered()
         async with provider.contract_tunnel(self._borrowed.id, credential, self._note) as frames:
             self._is_open = True
             try:
-                await self._attend(provider, credential, frames)
+                await self._run_session(provider, credential, frames)
             finally:
                 self._is_open = False
-                # That nobody was there any more came out late, unless somebody said so.
+                # A lost peer is noticed late, unless it closed the connection.
                 self._last_contact_at = max(self._last_contact_at, self._clock.monotonic() - PEER_LOSS_S)
                 self._changed()
 
-    async def _attend(self, provider: BorrowedContractClient, credential: str, frames: TunnelStream) -> None:
+    async def _run_session(
+        self, provider: BorrowedContractClient, credential: str, frames: TunnelStream
+    ) -> None:
         borrowed = self._borrowed
         identity = BorrowedNodeIdentity(
             borrowed.node,
@@ -200,18 +204,18 @@ class BorrowedNodeSession:
         self._changed()
 
     async def _join(self, provider: BorrowedContractClient, credential: str, request: TunnelRequest) -> None:
-        """Open a tunnel at the provider for whoever waits for it here."""
-        with suppress(errors.NotFound):  # who waited has gone
+        """Open a tunnel at the provider for the caller that waits here."""
+        with suppress(errors.NotFound):  # the caller has left
             async with self._sessions.tunnels.dialled(self._borrowed.node, request.id) as near:
                 try:
                     async with provider.tunnel(self._borrowed.id, credential, request) as far:
-                        await run_together(_carry(near, far), _carry(far, near))
+                        await run_together(_relay(near, far), _relay(far, near))
                 except errors.SkerryError as error:
                     await near.fail(error)
 
 
-async def _carry(source: TunnelStream, target: TunnelStream) -> None:
-    """What comes from one side goes to the other, until it has no more or one is gone."""
+async def _relay(source: TunnelStream, target: TunnelStream) -> None:
+    """Relay frames from one side to the other, until it has finished or one is closed."""
     try:
         while (frame := await source.receive()) is not None:
             await target.send(frame)

@@ -1,10 +1,10 @@
-"""What this cloud borrows, in the store and in memory: contracts, and purchases that are under way.
+"""Borrowed contracts and purchases in progress, in the store and in memory.
 
-`market-deal/ID` is written before a provider is asked to hold something, and goes in the transaction that
-makes the contract ours (`market-borrowed/ID`) or when the deal is undone: whatever happens in between, there
-is a record of what a provider may hold for us. Contracts stay when they are over, up to a number. No secret
-is kept: the credential of a contract's tunnel is fetched again, by the hold that the contract came of. What
-becomes of records is decided by `skerry.market.buyer.acquisition` and `skerry.market.buyer.node_decisions`.
+`market-deal/ID` is written before a reservation, and deleted in the transaction that writes the contract
+(`market-borrowed/ID`) or when the deal is undone: whatever happens in between, there is a record of what a
+provider may hold for us. Ended contracts stay, up to a number. No secret is stored: the credential of a
+contract tunnel is fetched again, by its hold. `skerry.market.buyer.acquisition` and
+`skerry.market.buyer.node_decisions` decide about records.
 """
 
 from __future__ import annotations
@@ -37,17 +37,17 @@ class PendingContract(msgspec.Struct, frozen=True, omit_defaults=True):
     resources: Resources = msgspec.field(name="room")
     count: int
     made_at: float
-    due_at: float  # by then it is a contract or undone; else whoever leads undoes it
+    due_at: float  # by then it is a contract or undone; else the leader undoes it
     duration_s: float | None = None
     hold: HoldId | None = None  # None: it may not have been held
 
 
 class BorrowedContractRecord(msgspec.Struct, frozen=True, omit_defaults=True):
-    """A contract of ours, and what only we must know of it."""
+    """A contract of ours, and its private state."""
 
     borrowed: BorrowedContract
     hold: HoldId
-    signed_until: float  # as the document says
+    signed_until: float  # from the signed document
     open_by: float  # if it is not open by then it is given back
     leave_by: float | None = None  # a release was requested; its node is empty by then
     is_provider_notified: bool = msgspec.field(name="is_told", default=False)  # that it is over
@@ -85,7 +85,7 @@ class BorrowedContractTable:
 
     @property
     def moved(self) -> asyncio.Event:
-        """Set when something is not as it is now. Take it first, then look, then wait."""
+        """An event that is set at the next change. Get it first, then read, then wait."""
         return self._moved
 
     def _notify(self) -> None:
@@ -115,11 +115,11 @@ class BorrowedContractTable:
     # Deals
 
     async def begin(self, deal: PendingContract) -> None:
-        """Make it known before anything is asked for."""
+        """Write it before the reservation."""
         await self._deals.commit([self._deals.put(deal.id, deal)], [self._deals.expect(deal.id, None)])
 
     async def note(self, deal: PendingContract) -> None:
-        """Write what came of it so far; `Conflict` if it was undone meanwhile."""
+        """Write its progress; `Conflict` if it was undone meanwhile."""
         await self._deals.commit([self._deals.put(deal.id, deal)], [self._expected(deal.id)])
 
     async def keep(self, deal: PendingContract, record: BorrowedContractRecord) -> None:

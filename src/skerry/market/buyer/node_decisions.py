@@ -1,9 +1,8 @@
-"""What is to be done about a borrowed contract: pure, on its record, what was seen of it, and the time.
+"""Decisions about a borrowed contract: pure, by its record, what was observed, and the time.
 
-`decide` gives the next record and the actions that go with it: keep the tunnel open, drain the node,
-unregister it, notify the provider. Deciding again after doing all of that changes nothing, so a server that
-takes over goes on wherever the last one was. Who acts on it is
-`skerry.market.buyer.borrowed_node_controller`.
+`decide` returns the next record and its actions: keep the tunnel open, drain the node, unregister it, notify
+the provider. Deciding again after all of that changes nothing, so a server that takes over continues where
+the last one was. `skerry.market.buyer.borrowed_node_controller` carries the actions out.
 """
 
 from __future__ import annotations
@@ -24,12 +23,12 @@ _MAX_REASON = 256
 class ObservedBorrowedNode(msgspec.Struct, frozen=True):
     """What is known beside the record."""
 
-    is_connected: bool = False  # its node speaks with us
+    is_connected: bool = False  # its node has a session
     is_registered: bool = False
     is_drained: bool = False  # its node has nothing left, or its time to drain is up
     silent_s: float = 0.0  # since the last contact with the provider; 0 while the tunnel is open
-    contract_state: RemoteContractStatus | None = None  # what the provider said last
-    trouble: str = ""  # why its tunnel did not open last time
+    contract_state: RemoteContractStatus | None = None  # the last status of the provider
+    last_error: str = ""  # why its tunnel did not open last time
 
 
 class BorrowedNodePlan(msgspec.Struct, frozen=True):
@@ -50,7 +49,7 @@ def decide(
     record = _with_provider_status(record, seen.contract_state)
     if not record.is_over:
         drain_by = _drain_by(record, settings, now)
-        if why := _why_over(record, seen, settings, drain_by, now):
+        if why := _end_reason(record, seen, settings, drain_by, now):
             is_provider_notified = seen.contract_state is not None and bool(seen.contract_state.ended)
             record = _ended(record, why, now, is_provider_notified=is_provider_notified)
         else:
@@ -67,8 +66,8 @@ def decide(
 
 
 def next_due(record: BorrowedContractRecord, settings: MarketSettings, since: float) -> float:
-    """The next time after `since` at which `decide` may say something else, though it sees the same;
-    infinite if there is none. `silent_s` is something that is seen, and not in it."""
+    """The next time after `since` at which `decide` may decide differently on the same observations; infinite
+    if there is none. `silent_s` is an observation, and does not count."""
     if record.is_over:
         return math.inf if record.is_provider_notified else record.signed_until
     borrowed = record.borrowed
@@ -95,7 +94,7 @@ def request_release(record: BorrowedContractRecord, by: float) -> BorrowedContra
 def _with_provider_status(
     record: BorrowedContractRecord, contract_state: RemoteContractStatus | None
 ) -> BorrowedContractRecord:
-    """The record with what the provider says; it can shorten what was signed, and never lengthen it."""
+    """The record with the provider's status; it can shorten the signed term, and never lengthen it."""
     if contract_state is None or record.is_over:
         return record
     borrowed = replace(
@@ -123,7 +122,7 @@ def _drain_from(borrowed: BorrowedContract, settings: MarketSettings) -> float:
     return borrowed.ends_at - min(settings.drain_s, (borrowed.ends_at - borrowed.starts_at) / 2)
 
 
-def _why_over(
+def _end_reason(
     record: BorrowedContractRecord,
     seen: ObservedBorrowedNode,
     settings: MarketSettings,
@@ -141,9 +140,9 @@ def _why_over(
         return "its time is over" if borrowed.reclaim_at is None else taken_back
     if borrowed.state is BorrowedContractState.OPENING and not seen.is_connected and now >= record.open_by:
         reason = contract_state.cell_reason if contract_state is not None else ""
-        return f"it did not open in time: {reason or seen.trouble or 'its node was not heard'}"
+        return f"it did not open in time: {reason or seen.last_error or 'its node did not connect'}"
     if seen.silent_s >= settings.peer_silence_s:
-        return f"nothing was heard of its provider for {settings.peer_silence_s:g} s"
+        return f"its provider was unreachable for {settings.peer_silence_s:g} s"
     if drain_by is not None and (seen.is_drained or not seen.is_registered or now >= drain_by):
         if record.leave_by is not None:
             return "given back"

@@ -1,8 +1,9 @@
 """Peers: the clouds that this one buys from, by name, as an operator set them.
 
 Each is one record of the store, `market-peer/NAME`, mirrored in memory, and changed with an event. A peer's
-`cloud` is what everything that it signs is checked against; the URL is only the way to it. Who speaks with a
-peer is `skerry.wire.rear.client`; how it answered last is kept by `skerry.market.buyer.search`.
+`cloud` is what everything that it signs is checked against; the URL is only its address.
+`skerry.wire.rear.client` is the client of a peer; `skerry.market.buyer.search` keeps the result of the last
+request.
 """
 
 from __future__ import annotations
@@ -61,7 +62,7 @@ class MarketPeerTable:
             raise errors.Invalid("this cloud is no peer of its own; name the id of another", field="cloud")
 
     async def put(self, peer: MarketPeer, *, actor: str) -> None:
-        """Make it known, or change it; `Invalid` says what is wrong with it."""
+        """Add or change it; `Invalid` if it is not valid."""
         self.check(peer)
         known = self._table.value(peer.name)
         if known == peer:
@@ -83,7 +84,7 @@ class MarketPeerTable:
 
 
 def check(peer: MarketPeer) -> None:
-    """Raise `Invalid` unless it can be spoken to, and its answers checked."""
+    """Raise `Invalid` unless it can be reached and verified."""
     ids.check_id(peer.name, "name")
     is_encrypted = _check_url(peer.url)
     if not keys.is_key_id(peer.cloud) or not _THUMBPRINT.fullmatch(peer.cloud.removeprefix(keys.PREFIX)):

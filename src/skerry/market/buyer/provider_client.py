@@ -1,8 +1,8 @@
-"""What a buyer asks of a provider, and what comes back; and whether what comes back is what was agreed on.
+"""The interface to a provider, and the checks of its responses.
 
-`ProviderClient` is one peer, whatever carries the requests: `skerry.wire.rear.client`, or in tests a ledger.
-Nothing that a provider says of a contract is believed unless it is signed: `check_contract` is what stands
-between a purchase and its use. Values only.
+`ProviderClient` is one peer, over any transport: `skerry.wire.rear.client`, or in tests a ledger. Nothing
+that a provider states about a contract is trusted unless it is signed: `check_contract` is called between a
+purchase and its use. Values only.
 """
 
 from __future__ import annotations
@@ -49,7 +49,7 @@ class RemoteContract(msgspec.Struct, frozen=True):
 
 
 class RemoteContractStatus(msgspec.Struct, frozen=True):
-    """What a provider says of a contract while its tunnel is open."""
+    """The provider's status of a contract while its tunnel is open."""
 
     ends_at: float
     reclaim_at: float | None = None
@@ -63,11 +63,10 @@ class ProviderClient(Protocol):
     """One peer that sells."""
 
     async def check(self) -> None:
-        """Raise `FailedPrecondition` if what answers there is not that peer, whether or not it sells to
-        us."""
+        """Raise `FailedPrecondition` if another cloud answers, whether or not it sells to us."""
 
     async def offers(self, request: CapacityRequest) -> Sequence[OfferSnapshot]:
-        """Its offers that could meet the request; all without one, as far as one answer goes."""
+        """Its offers that match the request; all without one, as many as fit in one response."""
 
     async def reserve(
         self, flavor: OfferId, resources: Resources, count: int, duration_s: float | None, *, key: str
@@ -94,13 +93,12 @@ ProviderClients = Callable[[MarketPeer], ProviderClient]
 
 
 def check_hold(found: RemoteHold, *, resources: Resources, count: int, most: Price) -> None:
-    """Raise `FailedPrecondition` if something else was held than was asked for, or for more money than was
-    offered."""
+    """Raise `FailedPrecondition` if the hold is not what was requested, or costs more than was offered."""
     if (found.resources, found.count) != (resources, count):
-        raise errors.FailedPrecondition("it held something else than was asked for")
+        raise errors.FailedPrecondition("it reserved something else than was requested")
     if not is_price_within(found.price, most):
         raise errors.FailedPrecondition(
-            f"it offered this for {format_price(most)} and now asks for {format_price(found.price)}"
+            f"it offered this for {format_price(most)} and now costs {format_price(found.price)}"
         )
 
 
@@ -115,9 +113,9 @@ def check_contract(
     now: float,
 ) -> Contract:
     """The contract in `document`, if the seller signed it, for us, and on the terms of the hold, from now on.
-    `flavor` is what was offered.
 
-    `Invalid` or `FailedPrecondition` says what is wrong. Clocks may differ as much as those of proofs.
+    `flavor` is the offer. Raises `Invalid` or `FailedPrecondition`. Clocks may differ as much as those of
+    proofs.
     """
     contract = signatures.verify(document, seller=seller, buyer=buyer).contract
     if contract.hold != hold.id:
@@ -133,13 +131,11 @@ def check_contract(
         )
     length_s = contract.ends_at - contract.starts_at
     if contract.total > _most_for(contract.price, length_s):
-        raise errors.FailedPrecondition(
-            "the contract asks for more in all than its price and its length come to"
-        )
-    # Whole seconds are asked for, rounded up.
+        raise errors.FailedPrecondition("the total of the contract is more than its price for its length")
+    # Whole seconds are requested, rounded up.
     if duration_s is not None and not -_MOMENT_S <= length_s - duration_s <= 2 * _MOMENT_S:
         raise errors.FailedPrecondition(
-            f"the contract lasts {length_s:g} s, and {duration_s:g} s were asked for"
+            f"the contract lasts {length_s:g} s, and {duration_s:g} s were requested"
         )
     if contract.starts_at > now + request_proofs.LEEWAY_S or contract.ends_at <= now:
         raise errors.FailedPrecondition("the contract is not in force now")
@@ -148,29 +144,27 @@ def check_contract(
 
 
 def check_renewed(document: bytes, contract: Contract, *, until: float, most: Price) -> Contract:
-    """The renewed contract in `document`, if nothing but its length and its price is another, and it ends
-    when it was asked to."""
+    """The renewed contract in `document`, if only its length and its price have changed, and it ends as
+    requested."""
     after = signatures.verify(document, seller=contract.seller, buyer=contract.buyer).contract
     may_differ = {name: getattr(contract, name) for name in ("ends_at", "price", "total", "renewals")}
     if replace(after, **may_differ) != contract:
-        raise errors.FailedPrecondition("what came back is no renewal of this contract")
+        raise errors.FailedPrecondition("the response is no renewal of this contract")
     if abs(after.ends_at - until) > _MOMENT_S:
         raise errors.FailedPrecondition(
             f"the renewed contract ends at {iso(after.ends_at)}, not at {iso(until)}"
         )
     if not is_price_within(after.price, most):
         raise errors.FailedPrecondition(
-            f"it now asks for {format_price(after.price)}, and it was bought for {format_price(most)}"
+            f"it now costs {format_price(after.price)}, and it was bought for {format_price(most)}"
         )
     if after.total > contract.total + _most_for(after.price, after.ends_at - contract.ends_at):
-        raise errors.FailedPrecondition(
-            "the renewed contract asks for more than its price and the time added come to"
-        )
+        raise errors.FailedPrecondition("the renewed contract costs more than its price for the added time")
     return after
 
 
 def _described(flavor: Offer) -> tuple[object, ...]:
-    """What an offer tells of what is bought, but for its amounts."""
+    """The description of an offer without its amounts."""
     return flavor.id, flavor.kind, flavor.architecture, flavor.location, flavor.gpus, flavor.persistent
 
 

@@ -1,8 +1,7 @@
 """Values between the buyer's part of a cloud and its API: peers, requests for capacity, quotes, contracts.
 
-`BuyerPort` is the interface. The buyer's part itself is `skerry.market.buyer.acquisition` and what keeps
-bought contracts alive; the own HTTP interface, the command line and the console show it. Nothing here knows
-how a provider is spoken to.
+`BuyerPort` is the interface. `skerry.market.buyer.service` implements it; the HTTP API and the command line
+use it. Nothing here knows the protocol of a provider.
 """
 
 from __future__ import annotations
@@ -21,7 +20,7 @@ from skerry.model.resources import NO_RESOURCES, Resources
 
 
 class MarketPeer(msgspec.Struct, frozen=True, omit_defaults=True):
-    """Another cloud that this one buys from. `skerry.market.buyer.peers` says which are good."""
+    """Another cloud that this one buys from. `skerry.market.buyer.peers` validates it."""
 
     name: str
     url: str
@@ -30,7 +29,7 @@ class MarketPeer(msgspec.Struct, frozen=True, omit_defaults=True):
 
 
 class PeerStatus(msgspec.Struct, frozen=True):
-    """A peer and how it was last found; None before it was asked."""
+    """A peer and the result of its last request; None before the first."""
 
     peer: MarketPeer
     is_reached: bool | None
@@ -50,6 +49,7 @@ class CapacityRequest(msgspec.Struct, frozen=True):
     where: str = ""
     architecture: str = ""
     peer: str = ""
+    gpus: int = 0  # with all of it together, at least
 
     def __post_init__(self) -> None:
         has_price = self.count > 1 or self.duration_s is not None or self.max_price is not None
@@ -66,7 +66,7 @@ class CapacityRequest(msgspec.Struct, frozen=True):
             raise errors.Invalid("a price is 0 or more", field="max_price")
 
     def check_amount(self) -> None:
-        """Nobody buys whatever there is."""
+        """Raise `Invalid` unless an amount is requested."""
         if self.resources == NO_RESOURCES:
             raise errors.Invalid(
                 "no capacity is requested; name an amount of cpu, memory or disk", field="cpu"
@@ -101,7 +101,7 @@ class OfferSearchResult(msgspec.Struct, frozen=True):
 class BorrowedContractState(enum.StrEnum):
     """Where a borrowed contract is."""
 
-    OPENING = "opening"  # bought; its node has not been heard yet
+    OPENING = "opening"  # purchased; its node has not connected yet
     OPEN = "open"  # its node takes work
     DRAINING = "draining"  # its node takes no new work, and what it has moves away
     ENDED = "ended"
@@ -126,7 +126,7 @@ class BorrowedContract(msgspec.Struct, frozen=True, omit_defaults=True):
     reason: str  # why it is taken back, or how it ended
     ended_at: float | None
     document: str  # signed by both sides
-    actor: str  # who bought it
+    actor: str  # the caller that bought it
 
     @property
     def taken(self) -> Resources:
@@ -158,7 +158,7 @@ class BuyerPort(Protocol):
         """Raises `NotFound`, or `Conflict` while contracts of it are live."""
 
     async def offers(self, request: CapacityRequest, *, own: bool = False) -> OfferSearchResult:
-        """What peers offer, asked all at once; those that fail are named. `own`: of this cloud too."""
+        """Offers of peers, queried all at once; those that fail are named. `own`: of this cloud too."""
 
     def buy(self, request: CapacityRequest, *, actor: str) -> AsyncIterator[BuyProgress]:
         """Buy the best offer and wait for its node; raises if it fails, and what was begun is undone.

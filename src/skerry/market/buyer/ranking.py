@@ -33,7 +33,7 @@ def quote_for(peer: str, offer: OfferSnapshot, request: CapacityRequest) -> Offe
     if request.currency not in ("", flavor.price.currency) or request.peer not in ("", peer):
         return None
     part = offer.shown if request.resources == NO_RESOURCES else _part(offer, request)
-    if part is None:
+    if part is None or flavor.gpus_in(part * request.count) < request.gpus:
         return None
     price = pricing.prorate(flavor, part, request.count)
     if request.max_price is not None and price_per_second(price) * _HOUR_S > Fraction(request.max_price):
@@ -78,7 +78,7 @@ def _part(offer: OfferSnapshot, request: CapacityRequest) -> Resources | None:
     )
     choices = [flavor.resources]
     if flavor.partition is not None:
-        # All that is free, if what is left behind a smaller part would be too little for anybody else.
+        # All that is free, if the rest of a smaller part would be too little for another buyer.
         choices = [_stepped(least, flavor.partition, free), flavor.partition.largest(free)]
     for part in choices:
         if part.fits(least) and not part.cpu % _CORE:

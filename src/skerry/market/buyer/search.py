@@ -1,7 +1,7 @@
-"""What peers offer, asked of all of them at once, each with a time of its own.
+"""Searches the offers of all peers at once, each with a timeout of its own.
 
-A peer that fails or is late is named in the answer and holds nobody up. How each was found last is kept in
-memory, for whoever shows peers. Which offer is the best is `skerry.market.buyer.ranking`.
+A peer that fails or is late is named in the result and delays no other. The last result of each is kept in
+memory, for the list of peers. `skerry.market.buyer.ranking` ranks offers.
 """
 
 from __future__ import annotations
@@ -54,7 +54,7 @@ class OfferSearch:
         self._states: dict[str, PeerStatus] = {}
 
     def states(self) -> Sequence[PeerStatus]:
-        """Every peer, as it was when it was last asked here."""
+        """Every peer, with its last result here."""
         found = (self._states.get(peer.name, PeerStatus(peer, None)) for peer in self._peers.all())
         return [
             state if state.peer == peer else PeerStatus(peer, None)
@@ -62,7 +62,7 @@ class OfferSearch:
         ]
 
     async def offers(self, request: CapacityRequest, *, own: bool = False) -> OfferSearchResult:
-        """What could be had, best first, and who gave no answer; `NotFound` for a peer that is none."""
+        """Matching offers, the best first, and the peers that failed; `NotFound` for an unknown peer."""
         peers = [self._peers.get(request.peer)] if request.peer else self._peers.all()
         answers = await asyncio.gather(*(self._query(peer, request) for peer in peers))
         found: list[OfferQuote] = []

@@ -1,8 +1,8 @@
-"""The buyer's part of a cloud: `skerry.market.buyer.quotes.BuyerPort`.
+"""The buyer service of a cloud: `skerry.market.buyer.quotes.BuyerPort`.
 
-Only puts together: peers are `skerry.market.buyer.peers`, asking them `skerry.market.buyer.search`, buying
-`skerry.market.buyer.acquisition`. Contracts are given back by a mark on their record, which whoever keeps
-them alive carries out.
+It combines `skerry.market.buyer.peers`, `skerry.market.buyer.search` and `skerry.market.buyer.acquisition`. A
+contract is released by a mark on its record, which `skerry.market.buyer.borrowed_node_controller` carries
+out.
 """
 
 from __future__ import annotations
@@ -63,10 +63,9 @@ class BuyerService:
         return self._lister.states()
 
     async def set_peer(self, peer: MarketPeer, *, actor: str) -> None:
-        """Its way may change at any time; whose it is only when nothing of it is borrowed.
+        """Its URL may change at any time, its cloud only while nothing of it is borrowed.
 
-        `FailedPrecondition` if what answers there is another cloud or is not trusted; one that is away may
-        come later.
+        `FailedPrecondition` if another cloud answers or it is not trusted; an unreachable one is accepted.
         """
         self._peers.check(peer)
         known = next((one for one in self._peers.all() if one.name == peer.name), None)
@@ -123,12 +122,12 @@ class BuyerService:
         return record.borrowed
 
     async def renew(self, id: str, duration_s: float, *, actor: str) -> BorrowedContract:
-        """`FailedPrecondition` if it ends anyway, or if its provider asks for more money than before."""
+        """`FailedPrecondition` if it is ending, or if the price is higher than before."""
         record = self._contracts.get(id)
         borrowed = record.borrowed
         if record.is_over or record.leave_by is not None or borrowed.reclaim_at is not None:
             raise errors.FailedPrecondition(
-                f"contract {borrowed.id} ends: {borrowed.reason or 'it is over'}; buy anew"
+                f"contract {borrowed.id} ends: {borrowed.reason or 'it is over'}; buy again"
             )
         if not duration_s >= 1:
             raise errors.Invalid("a contract is renewed for at least a second", field="duration_s")

@@ -1,9 +1,9 @@
-"""The allowlist of buyers: who may buy without the limits of unknown keys.
+"""The allowlist of buyers, to whom the limits of unknown buyers do not apply.
 
-Who is named in the setting `market.buyers` is known, and whoever an operator has added: one record of the
-store for each, `market-buyer/ID`, mirrored in memory on every server and changed with an event. Accounts of
-this cloud are known too, unless the setting names somebody. What others may do is
-`skerry.market.provider.ledger.unknown_buyer_rules`'s.
+It has the buyers of the setting `market.buyers`, and those that an operator has added: one record of the
+store for each, `market-buyer/ID`, cached on every server and changed with an event. Accounts of this cloud
+are on it too, unless the setting names a buyer. `skerry.market.provider.ledger.unknown_buyer_rules` has the
+limits of others.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ class AllowedBuyer(msgspec.Struct, frozen=True, omit_defaults=True):
 
 
 def is_listed(buyer: CloudId, named: Collection[str]) -> bool:
-    """Whether the setting `market.buyers` lets a buyer in; accounts need not be named while nobody is."""
+    """Whether the setting `market.buyers` allows a buyer; accounts need not be named while no buyer is."""
     return buyer in named or (not named and not keys.is_key_id(buyer))
 
 

@@ -1,7 +1,8 @@
-"""Who this cloud is on the market: its key, made at the first start, and the store that remembers the owner.
+"""The identity of this cloud on the market: its key, created at the first start, and the owner in the store.
 
-The key is in one file that only this user reads, beside those of the CA. It is never logged and never
-overwritten: contracts name the id that follows from it, so a cloud that loses it cannot speak for them.
+The key is in one file that only this user can read, beside those of the CA. It is never logged and never
+overwritten: contracts name the id that follows from it, so a cloud that loses it cannot prove that they are
+its own.
 """
 
 from __future__ import annotations

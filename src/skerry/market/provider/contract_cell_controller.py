@@ -32,32 +32,32 @@ log = structlog.get_logger(__name__)
 
 # A cell that came to its end stays for so long, for people and buyers to see why, before it is made again.
 _AGAIN_S: Final = 10.0
-# How long after something was to be done it is looked again.
+# How long after an action the state is checked again.
 _RETRY_S: Final = 2.0
 _UNKNOWN: Final = (
-    "its cell goes on, with what the buyer runs there; to end it: skerry delete instance -n market {cell}"
+    "its cell keeps running, with the buyer's instances; to end it: skerry delete instance -n market {cell}"
 )
 # After a turn it rests for so many times as long as that took, so that most of the time is left for selling.
-_EASE: Final = 4
+_PAUSE_RATIO: Final = 4
 
 
 class CellProvisioner(Protocol):
     """Creates and removes contract cells."""
 
     def leased(self) -> Mapping[ContractId, bool]:
-        """The contracts that have a cell which nobody removes, and whether that is as it should be."""
+        """The contracts that have a cell which is not being removed, and whether its spec is right."""
         ...
 
     async def ensure(self, contract: Contract, fence: Expect | None) -> None:
-        """Bring the contract's cell nearer to being there; asked again, it does no more than is left."""
+        """Take the next step to create the contract's cell; idempotent."""
         ...
 
-    async def take_back(self, id: ContractId, fence: Expect | None) -> None:
+    async def remove(self, id: ContractId, fence: Expect | None) -> None:
         """Remove the contract's cell with all that is in it; returns when that is certain to happen."""
         ...
 
     def is_adopted(self, id: ContractId) -> bool:
-        """True if the cell was written down from what its node ran, as the store had forgotten it."""
+        """True if the cell was recovered from its node after a restore of the store."""
         ...
 
     def listen(self, changed: Callable[[], None]) -> Callable[[], None]:
@@ -101,13 +101,13 @@ class ContractCells:
             return
         cell = known.value
         if cell.desired is DesiredStatus.DESTROYED:
-            return  # once it is gone it is made again
+            return  # once it is removed it is created again
         if cell.observed.status not in TERMINAL:
             await self._instances.start(id, actor=MARKET, fence=fence)
         elif self._clock.now() - cell.observed.since >= _AGAIN_S:
             await self._instances.destroy(id, actor=MARKET, fence=fence)
 
-    async def take_back(self, id: ContractId, fence: Expect | None) -> None:
+    async def remove(self, id: ContractId, fence: Expect | None) -> None:
         with suppress(errors.NotFound):
             await self._instances.destroy(contract_cells.cell_id_for(id), actor=MARKET, fence=fence)
 
@@ -145,9 +145,9 @@ class ContractCellController:
             while True:
                 self._moved.clear()
                 begun = asyncio.get_running_loop().time()
-                is_done = await self.turn(fence)
-                # A turn looks at all that is sold: where that is much, what moves meanwhile waits a little.
-                await asyncio.sleep(_EASE * (asyncio.get_running_loop().time() - begun))
+                is_done = await self.reconcile(fence)
+                # A pass examines all contracts: with many of them, changes wait a little.
+                await asyncio.sleep(_PAUSE_RATIO * (asyncio.get_running_loop().time() - begun))
                 try:
                     async with asyncio.timeout(None if is_done else _RETRY_S):
                         await self._moved.wait()
@@ -157,12 +157,12 @@ class ContractCellController:
             for stop in stops:
                 stop()
 
-    async def turn(self, fence: Expect | None = None) -> bool:
+    async def reconcile(self, fence: Expect | None = None) -> bool:
         """Do what is to be done now; True if there was nothing."""
         leased = {id: is_well for id, is_well in self._cells.leased().items() if id not in self._unknown}
         todo = contract_cells.plan(self._ledger.live_contracts(), leased, self._ledger.now())
         steps = [self._cells.ensure(contract, fence) for contract in todo.create]
-        steps += [self._take_back(id, fence) for id in todo.take_back]
+        steps += [self._remove(id, fence) for id in todo.remove]
         for failure in await asyncio.gather(*steps, return_exceptions=True):
             if isinstance(failure, errors.SkerryError):
                 log.warning("contract.not_lent", error=failure.message, detail=failure.detail)
@@ -170,9 +170,9 @@ class ContractCellController:
                 raise failure
         return todo.is_nothing
 
-    async def _take_back(self, id: ContractId, fence: Expect | None) -> None:
+    async def _remove(self, id: ContractId, fence: Expect | None) -> None:
         try:
-            # The cell may have been heard of before its contract, both from another server.
+            # The cell may be known before its contract, both from another server.
             sale = await self._ledger.find_contract(id)
         except errors.NotFound:
             if self._cells.is_adopted(id):
@@ -185,5 +185,5 @@ class ContractCellController:
         else:
             if sale.contract.ended_at is None:
                 return
-        await self._cells.take_back(id, fence)
+        await self._cells.remove(id, fence)
         log.info("contract.taken_back", contract=id)

@@ -1,7 +1,7 @@
-"""Which cells are to be leased: every live contract has its cell, and there is no other.
+"""Which contract cells there must be: every live contract has one, and there are no others.
 
-`plan` compares the live contracts of the ledger with the leased cells, and reads nothing else. A cell is an
-instance of a kind of its own, in a namespace of its own: how it is called and what it asks for is said here.
+`plan` compares the live contracts of the ledger with the leased cells, and reads nothing else. A contract
+cell is an instance of its own kind, in its own namespace; its name and spec are defined here.
 `skerry.market.provider.contract_cell_controller` carries the plan out.
 """
 
@@ -12,11 +12,13 @@ from typing import Final
 
 import msgspec
 
+from skerry.model.devices import DeviceRequest
 from skerry.model.ids import MARKET_NAMESPACE, ContractId, InstanceId
 from skerry.model.market import Contract
 from skerry.model.workloads import InstanceSpec, RestartMode, RestartPolicy, WorkloadKind
 
 NAMESPACE: Final = MARKET_NAMESPACE
+GPU: Final = "gpu"  # the class of devices that offers call so, of any vendor
 _CELL: Final = "contract-"
 _FOR_EVER: Final = 1_000_000  # restarts; a contract has an end of its own
 
@@ -27,12 +29,12 @@ def cell_id_for(id: ContractId) -> InstanceId:
 
 
 def contract_id_for(cell: InstanceId) -> ContractId | None:
-    """The contract whose cell an instance of our namespace is."""
+    """The contract of a cell, which is an instance of our namespace."""
     return ContractId(cell.removeprefix(_CELL)) if cell.startswith(_CELL) else None
 
 
 def cell_spec_for(contract: Contract) -> InstanceSpec:
-    """What the cell of a contract asks for: all that was bought."""
+    """The spec of a contract's cell: all that was bought."""
     return InstanceSpec(
         name=cell_id_for(contract.id),
         uri=f"contract:{contract.id}",
@@ -40,6 +42,7 @@ def cell_spec_for(contract: Contract) -> InstanceSpec:
         resources=contract.taken,
         restart=RestartPolicy(RestartMode.ALWAYS, _FOR_EVER),
         architecture=contract.flavor.architecture,
+        devices=(DeviceRequest(GPU, contract.gpus),) if contract.gpus else (),
     )
 
 
@@ -47,18 +50,18 @@ class ContractCellPlan(msgspec.Struct, frozen=True):
     """Which contract cells to create and which to remove."""
 
     create: Sequence[Contract]
-    take_back: Sequence[ContractId]
+    remove: Sequence[ContractId]
 
     @property
     def is_nothing(self) -> bool:
-        return not self.create and not self.take_back
+        return not self.create and not self.remove
 
 
 def plan(sold: Iterable[Contract], leased: Mapping[ContractId, bool], now: float) -> ContractCellPlan:
     """Which cells to create and which to take back; `leased` is as `CellProvisioner` has it."""
-    owed = {contract.id: contract for contract in sold if contract.ended_at is None}
+    live = {contract.id: contract for contract in sold if contract.ended_at is None}
     return ContractCellPlan(
         # What is due by now is about to end, though that is not written yet.
-        create=[one for id, one in owed.items() if not leased.get(id) and now < one.due_at],
-        take_back=[id for id in leased if id not in owed],
+        create=[one for id, one in live.items() if not leased.get(id) and now < one.due_at],
+        remove=[id for id in leased if id not in live],
     )

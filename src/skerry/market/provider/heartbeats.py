@@ -1,10 +1,9 @@
-"""Heartbeats of buyers: when each was last connected to the tunnel of its contract, and who is silent too
-long.
+"""Heartbeats of buyers: when each was last connected to the tunnel of its contract.
 
-Kept in the store, one key for each contract whose buyer ever came: with several servers a buyer may be at the
-tunnel of any of them. The server that leads looks, and takes contracts back whose buyer is gone, or has not
-signed or opened them in time (`skerry.market.provider.ledger.activation_rules`). All of these times count
-from when that server began to look, at the earliest: buyers cannot come while nobody is there.
+Stored, one key for each contract whose buyer ever connected: with several servers a buyer may connect to any
+of them. The leader reclaims contracts whose buyer has been disconnected for too long, or has not signed or
+opened them in time (`skerry.market.provider.ledger.activation_rules`). All of these times count from the
+start of the leader's loop, at the earliest: buyers cannot connect without a server.
 """
 
 from __future__ import annotations
@@ -28,10 +27,10 @@ from skerry.store.protocol import MAX_OPS, Delete, Expect, Put, Store
 log = structlog.get_logger(__name__)
 
 PREFIX: Final = "market-visit/"
-# Of the time that is allowed: how often a visit that lasts is noted, and what is overdue is looked for.
+# Share of the allowed time: how often a connection is recorded, and overdue contracts are checked.
 _SHARE: Final = 4
 _AT_MOST_S: Final = 900.0
-_LOOKED_AT_ONCE: Final = 512  # contracts, before others have their turn
+_CHECKED_AT_ONCE: Final = 512  # contracts, before others have their turn
 
 
 class BuyerHeartbeats:
@@ -43,11 +42,11 @@ class BuyerHeartbeats:
         self._settings = settings
         self._silence_s = settings.buyer_silence_s
         self._note_s = min(self._silence_s / _SHARE, _AT_MOST_S)
-        self._looks_since: float | None = None
-        self._look_s = min(self._note_s, settings.sign_s / _SHARE, settings.open_s / _SHARE)
+        self._checks_since: float | None = None
+        self._check_s = min(self._note_s, settings.sign_s / _SHARE, settings.open_s / _SHARE)
 
     @asynccontextmanager
-    async def visit(self, id: ContractId) -> AsyncIterator[None]:
+    async def connected(self, id: ContractId) -> AsyncIterator[None]:
         """The buyer of the contract is connected to its tunnel for as long as the context lasts."""
         noting = asyncio.ensure_future(self._note_for_ever(id))
         try:
@@ -56,28 +55,29 @@ class BuyerHeartbeats:
             await cancel_and_wait([noting])
             await self._note(id)
 
-    async def arrive(self, id: ContractId) -> None:
-        """The buyer of the contract has come, whether or not it can be let in yet: it is opened in time."""
+    async def mark_connected(self, id: ContractId) -> None:
+        """The buyer of the contract has connected, whether or not its cell is ready: it was opened in
+        time."""
         if (await self._ledger.find_contract(id)).opened_at is None:
             await self._note(id)  # from now on its absence counts
             await self._ledger.mark_opened(id)
 
     async def run(self, fence: Expect) -> None:
-        """Take back the contracts of buyers that are gone."""
-        self._looks_since = None
+        """Reclaim the contracts of absent buyers."""
+        self._checks_since = None
         while True:
             try:
-                await self.look(fence)
+                await self.check(fence)
             except errors.SkerryError as error:
                 log.warning("visits.not_seen", error=error.message)
-            await asyncio.sleep(self._look_s)
+            await asyncio.sleep(self._check_s)
 
-    async def look(self, fence: Expect | None = None) -> None:
-        """End what nobody came for, and forget what is over."""
+    async def check(self, fence: Expect | None = None) -> None:
+        """End contracts that were not opened, and remove records of ended ones."""
         now = self._ledger.now()
-        if self._looks_since is None:
-            self._looks_since = now
-        since = self._looks_since
+        if self._checks_since is None:
+            self._checks_since = now
+        since = self._checks_since
         await self._end_unused(since, fence)
         over: list[ContractId] = []
         for entry in (await self._store.range(PREFIX)).entries:
@@ -100,7 +100,7 @@ class BuyerHeartbeats:
             ):
                 after = (await self._ledger.end_unused(sale.contract.id, since=since, fence=fence)).contract
                 log.info("contract.unused", contract=after.id, reason=after.reason)
-            elif number % _LOOKED_AT_ONCE == 0:
+            elif number % _CHECKED_AT_ONCE == 0:
                 await asyncio.sleep(0)
 
     async def _is_over(self, id: ContractId) -> bool:

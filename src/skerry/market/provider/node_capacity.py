@@ -1,12 +1,13 @@
-"""What nodes have for the market, and what is held and sold of them.
+"""Capacity of nodes for the market, and what is held and sold of them.
 
-`ReservedCapacitySync` tells whoever places instances what is held and sold; `NodeCapacity` says whether the
-nodes can take what is asked for. Every server does both. `ChangedNodes` is what both offers and it follow.
+`ReservedCapacitySync` reserves what is held and sold in the placement planner; `NodeCapacity` checks whether
+the nodes can take a request. Every server does both. Both follow `ChangedNodes`.
 """
 
 from __future__ import annotations
 
 import asyncio
+from collections import Counter
 from collections.abc import Callable, Collection, Iterable, Mapping
 
 from msgspec.structs import replace
@@ -19,24 +20,26 @@ from skerry.market.provider.ledger.ledger import Ledger
 from skerry.market.provider.ledger.records import OfferRecord
 from skerry.market.provider.node_offers import NodeSupply
 from skerry.model import errors
+from skerry.model.devices import is_of_kind, kind_of
 from skerry.model.ids import InstanceId, NodeId, OfferId
 from skerry.model.market import Contract, Offer
 from skerry.model.nodes import Liveness
 from skerry.model.resources import NO_RESOURCES, Resources, total
 from skerry.model.statuses import TERMINAL
+from skerry.model.workloads import Instance
 
 
 class ReservedCapacitySync:
-    """What is held and sold of the nodes, kept by whoever places instances."""
+    """Reserves what is held and sold of nodes in the placement planner."""
 
     def __init__(
         self, ledger: Ledger, keep: Callable[[NodeId, Mapping[InstanceId, Resources]], None]
     ) -> None:
         self._ledger = ledger
-        self._keep = keep
+        self._reserve = keep
 
     def follow(self) -> Callable[[], None]:
-        """Keep what there is now, and from now on every change in the step in which it happens; the result
+        """Reserve the present holds and contracts, and from now on apply every change at once; the result
         ends that."""
         self._moved([account.flavor.id for account in self._ledger.flavors_of_nodes()])
         return self._ledger.listen(self._moved)
@@ -45,7 +48,7 @@ class ReservedCapacitySync:
         for id in flavors:
             node = node_offers.node_id_for(id)
             if node is not None:
-                self._keep(node, self._reserved(id, node))
+                self._reserve(node, self._reserved(id, node))
 
     def _reserved(self, id: OfferId, node: NodeId) -> Mapping[InstanceId, Resources]:
         try:
@@ -60,7 +63,7 @@ class ReservedCapacitySync:
 
 
 def reserved_resources(account: OfferRecord, contracts: Iterable[Contract]) -> Mapping[InstanceId, Resources]:
-    """Who is to have how much of an account's node: the cell of each contract, and for holds nobody yet."""
+    """The reservations on an account's node: for the cell of each contract, and for holds."""
     parts = {contract_cells.cell_id_for(contract.id): contract.taken for contract in contracts}
     if account.held != NO_RESOURCES:
         parts[InstanceId(f"{account.flavor.id}+held")] = account.held  # no instance can be called that
@@ -70,15 +73,11 @@ def reserved_resources(account: OfferRecord, contracts: Iterable[Contract]) -> M
 def supply_of(
     condition: NodeCondition, known: Iterable[InstanceRecord], sold: Iterable[Contract]
 ) -> NodeSupply:
-    """A node as the market sees it. Cells of its own flavor's live contracts are no use of it by others; one
-    whose contract is over is, until it is gone."""
+    """A node for the market. Cells of its own flavor's live contracts do not count as other use; one whose
+    contract has ended does, until it is removed."""
     own = {contract_cells.cell_id_for(contract.id) for contract in sold}
-    there = (one.value for one in known)
-    used = total(
-        one.reserved_spec.resources
-        for one in there
-        if one.observed.status not in TERMINAL and one.id not in own
-    )
+    there = [one.value for one in known if one.value.observed.status not in TERMINAL]
+    used = total(one.reserved_spec.resources for one in there if one.id not in own)
     view = condition.view
     return NodeSupply(
         node=view.id,
@@ -89,11 +88,32 @@ def supply_of(
         is_silent=condition.liveness is not Liveness.LIVE,
         architecture=view.architecture,
         labels=view.labels,
+        gpus=free_gpus(view.devices, there),
     )
 
 
+def free_gpus(devices: Iterable[str], instances: Iterable[Instance] = ()) -> int:
+    """The most GPUs of one kind, among the devices of a node, that none of its instances has."""
+    taken = {device for one in instances for device in one.reserved_devices}
+    kinds = Counter(
+        kind_of(device)
+        for device in devices
+        if device not in taken and is_of_kind(device, contract_cells.GPU)
+    )
+    return max(kinds.values(), default=0)
+
+
+def node_gpus(conditions: NodeConditions) -> list[int]:
+    """The GPUs of one kind of each node that can have contract cells, whoever has them now."""
+    return [
+        free_gpus(one.view.devices)
+        for one in conditions.conditions()
+        if one.view.is_schedulable and not one.view.is_borrowed
+    ]
+
+
 def node_resources(conditions: NodeConditions) -> list[Resources]:
-    """What each node that a cell for somebody else can be on may give away."""
+    """The allocatable resources of each node that can have contract cells."""
     return [
         one.view.resources
         for one in conditions.conditions()
@@ -102,7 +122,7 @@ def node_resources(conditions: NodeConditions) -> list[Resources]:
 
 
 class ChangedNodes:
-    """Nodes that may stand differently for the market than when they were last taken from here."""
+    """Nodes that may have changed for the market since they were last taken from here."""
 
     def __init__(self, ledger: Ledger, instance_table: InstanceTable, conditions: NodeConditions) -> None:
         self.moved = asyncio.Event()
@@ -139,7 +159,7 @@ class ChangedNodes:
 
 
 class NodeCapacity:
-    """Whether the nodes can take what is asked for, on every server."""
+    """Checks whether the nodes can take a request, on every server."""
 
     def __init__(self, ledger: Ledger, instance_table: InstanceTable, conditions: NodeConditions) -> None:
         self._ledger = ledger
@@ -149,7 +169,7 @@ class NodeCapacity:
         self._supplies: dict[NodeId, NodeSupply] = {}  # of own nodes that can be ordered to run something
 
     def follow(self) -> None:
-        """Have the ledger ask this from now on, and know which contracts are on a node."""
+        """Set this as the ledger's check, and track which contracts are on a node."""
         for cell in self._instance_table.index.after(None, contract_cells.NAMESPACE):
             self._instance_changed(None, cell)
         self._instance_table.listen(self._instance_changed)
@@ -157,13 +177,14 @@ class NodeCapacity:
 
     def check(self, flavor: Offer, resources: Resources, unplaced: Callable[[], UnplacedDemand]) -> None:
         """As `node_offers.check_placement` says, besides what is held and sold already, on a node or not yet.
-        A node of whose own offer something is asked has that free, if it takes work."""
-        self._look_at_changed()
+        A node whose own offer is requested has that free, if it is schedulable."""
+        self._update_changed()
         own = self._supplies.get(NodeId(flavor.worker))
         if own is None or not own.is_schedulable:
-            node_offers.check_placement(list(self._supplies.values()), resources, unplaced())
+            supplies, gpus = list(self._supplies.values()), flavor.gpus_in(resources)
+            node_offers.check_placement(supplies, resources, unplaced(), gpus)
 
-    def _look_at_changed(self) -> None:
+    def _update_changed(self) -> None:
         for node in self._changed.take():
             condition = self._conditions.condition(node)
             if condition is None or condition.view.is_borrowed or condition.is_foreign:

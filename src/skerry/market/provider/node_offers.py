@@ -1,11 +1,11 @@
-"""Offers that follow the nodes: which flavors there should be, and what is to be done so that they are.
+"""Offers that follow the nodes: which flavors there should be, and a plan to publish, update and withdraw.
 
-Each node that is for sale has one flavor under a stable id, as large as the share of its room that the
-settings name. How much of that there is follows what the node has free of other work: it shrinks when the
-node fills up, and to nothing while the node drains, is silent or takes no work; the ledger never lets it sink
-below what is held or sold, and offers none of that again when it ends. A node that is gone, or no longer for
-sale, has its flavor withdrawn and its contracts taken back after their notice.
-Pure; `skerry.market.provider.offer_controller` carries a plan out.
+Each node that is for sale has one flavor under a stable id, with a share of its resources from the settings.
+Its capacity follows what the node has free of other work: it shrinks when the node fills up, and to nothing
+while the node drains, is not live or is not schedulable; the ledger never lets it sink below what is held or
+sold, and does not offer that again when it ends. The flavor of a node that is removed, or no longer for sale,
+is withdrawn and its contracts are reclaimed after their notice. Pure;
+`skerry.market.provider.offer_controller` carries a plan out.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from skerry.market.terms import pricing
 from skerry.model import errors
 from skerry.model.currencies import check_currency
 from skerry.model.ids import CloudId, NodeId, OfferId
-from skerry.model.market import Aggregation, Offer, Partition, Price, in_words
+from skerry.model.market import Aggregation, Offer, Partition, Price, resources_text
 from skerry.model.market_settings import MarketSettings
 from skerry.model.resources import (
     NO_AMOUNTS,
@@ -40,7 +40,7 @@ from skerry.model.resources import (
 KIND: Final = "k8slice"
 _PREFIX: Final = "node-"
 _CORE: Final = 1000
-_MOST_PLACED: Final = 500  # of what waits for a node, looked at one by one
+_MAX_CHECKED: Final = 500  # of what waits for a node, checked one by one
 
 
 class NodeSupply(msgspec.Struct, frozen=True):
@@ -50,10 +50,11 @@ class NodeSupply(msgspec.Struct, frozen=True):
     resources: Resources  # all that it may give away
     machine: Resources  # all that it has, of which a share is for sale
     used: Resources = NO_RESOURCES  # by what it runs, but for contracts of this market
-    is_schedulable: bool = True  # it is heard of, and neither cordoned nor draining
-    is_silent: bool = False  # it takes none only because it is not heard of
+    is_schedulable: bool = True  # it is live, and neither cordoned nor draining
+    is_silent: bool = False  # it takes none only because it is not live
     architecture: str = ""
     labels: Mapping[str, str] = {}
+    gpus: int = 0  # free ones of one kind
 
     @property
     def free(self) -> Resources:
@@ -62,7 +63,7 @@ class NodeSupply(msgspec.Struct, frozen=True):
 
 
 class DesiredOffer(msgspec.Struct, frozen=True):
-    """A flavor that should be offered, and how much of it there is."""
+    """A flavor that should be offered, and its capacity."""
 
     flavor: Offer
     capacity: Resources
@@ -79,7 +80,7 @@ class OfferPlan(msgspec.Struct, frozen=True):
 def desired_offers(
     supplies: Iterable[NodeSupply], settings: MarketSettings, *, provider: CloudId, now: float
 ) -> list[DesiredOffer]:
-    """The flavors of nodes, as the settings say; `Invalid` if these name no price."""
+    """The flavors of nodes, by the settings; `Invalid` if these have no price."""
     if settings.sell_percent == 0:
         return []
     rate = price_of(settings)
@@ -113,31 +114,53 @@ def desired_offers(
     return offers
 
 
-def shortage(offered: Iterable[OfferRecord], flavor: Offer, nodes: Sequence[Resources]) -> str:
-    """Why `flavor` cannot be delivered by nodes that have so much, besides what else is offered of no node;
-    empty if it can."""
+def shortage(
+    offered: Iterable[OfferRecord], flavor: Offer, nodes: Sequence[Resources], gpus: Sequence[int] = ()
+) -> str:
+    """Why `flavor` cannot be delivered by nodes that have so much, each with so many GPUs, besides what else
+    is offered of no node; empty if it can."""
     piece = flavor.resources if flavor.partition is None else flavor.partition.least
+    if flavor.gpus and flavor.partition is not None:
+        return "GPUs are sold with whole offers only, and nobody gets one with a part of this; sell it whole"
+    if max(gpus, default=0) < flavor.gpus:
+        return (
+            f"no node has {flavor.gpus} GPUs of one kind, so nothing of this can be delivered; install the "
+            "CDI files of their vendor there (docs/devices.md), or sell it without"
+        )
     if not any(node.fits(piece) for node in nodes):
-        return f"no node has {in_words(piece)}, so nothing of this can be delivered; add a node, or sell less"
+        return (
+            f"no node has {resources_text(piece)}, so nothing of this can be delivered; add a node, or sell "
+            "less"
+        )
     requested = add_amounts(account.size for account in offered if not account.flavor.worker)
     lack = capped(add_amounts(nodes, requested, times=-1))
     if lack == NO_RESOURCES:
         return ""
     return (
-        f"offers that follow no node come to {in_words(capped(requested))}, and all nodes together lack "
-        f"{in_words(lack)} of that; what no node has free is refused when it is asked for"
+        f"offers that follow no node come to {resources_text(capped(requested))}, and all nodes together "
+        "lack "
+        f"{resources_text(lack)} of that; a request that no node can take is refused"
     )
 
 
-def check_placement(supplies: Sequence[NodeSupply], resources: Resources, others: UnplacedDemand) -> None:
-    """Raise unless one of these nodes can take so much besides the `others`: `Unavailable` while all that
-    could are silent, or else `ResourcesExhausted`."""
-    if can_place(supplies, resources, others):
+def check_placement(
+    supplies: Sequence[NodeSupply], resources: Resources, others: UnplacedDemand, gpus: int = 0
+) -> None:
+    """Raise unless one of these nodes can take so much, with so many GPUs, besides the `others`:
+    `Unavailable` while all that could are not live, or else `ResourcesExhausted`."""
+    with_gpus = [supply for supply in supplies if supply.gpus >= gpus]
+    there = sum(supply.gpus for supply in with_gpus if supply.is_schedulable)
+    if gpus and gpus + others.gpus > there:
+        raise errors.ResourcesExhausted(
+            f"no node of this provider has {gpus} {'GPU' if gpus == 1 else 'GPUs'} free now, besides those "
+            "that are reserved; choose another offer, or try again later"
+        )
+    if can_place(supplies, resources, others) and (not gpus or can_place(with_gpus, resources)):
         return
-    lack = f"no node of this provider has {in_words(resources)} free now"
+    lack = f"no node of this provider has {resources_text(resources)} free now"
     if any(supply.is_schedulable for supply in supplies):
         raise errors.ResourcesExhausted(
-            f"{lack}, though it offers that; ask for less, or choose another offer"
+            f"{lack}, though it offers that; request less, or choose another offer"
         )
     if any(supply.is_silent for supply in supplies):
         raise errors.Unavailable(
@@ -151,7 +174,7 @@ def can_place(
     supplies: Iterable[NodeSupply], resources: Resources, others: UnplacedDemand = NO_DEMAND
 ) -> bool:
     """True if a node that takes work has so much free, when the `others` that wait for a node have got one
-    too; the largest are given out first. With very many others only their sum is looked at."""
+    too; the largest are given out first. With very many others only their sum is checked."""
     free = [supply.free for supply in supplies if supply.is_schedulable]
     if not any(node.fits(resources) for node in free):
         return False
@@ -159,12 +182,12 @@ def can_place(
     there, requested = add_amounts(free), add_amounts(wanted, others.more)
     if not _covers(there, requested):
         return False
-    is_summed = len(others.parts) > _MOST_PLACED or others.more != NO_AMOUNTS
+    is_summed = len(others.parts) > _MAX_CHECKED or others.more != NO_AMOUNTS
     # One that has enough for all of them, as there mostly is, saves looking at each.
     return (
         is_summed
         or any(_covers(add_amounts([node]), requested) for node in free)
-        or _have_places(free, wanted, there)
+        or _all_fit(free, wanted, there)
     )
 
 
@@ -172,8 +195,8 @@ def _covers(there: Amounts, requested: Amounts) -> bool:
     return all(amount <= has for amount, has in zip(requested, there, strict=True))
 
 
-def _have_places(free: Sequence[Resources], wanted: Sequence[Resources], there: Amounts) -> bool:
-    """Whether each finds a node, given out by its largest share of all that is there."""
+def _all_fit(free: Sequence[Resources], wanted: Sequence[Resources], there: Amounts) -> bool:
+    """Whether each finds a node, the largest shares first."""
 
     def share(one: Resources) -> float:
         pairs = zip((one.cpu, one.memory, one.disk), there, strict=True)
@@ -189,7 +212,7 @@ def _have_places(free: Sequence[Resources], wanted: Sequence[Resources], there: 
 
 
 def plan(accounts: Iterable[OfferRecord], offers: Iterable[DesiredOffer]) -> OfferPlan:
-    """What is to be done; flavors that follow no node are let be."""
+    """The plan; flavors that follow no node are not touched."""
     known = {account.flavor.id: account for account in accounts if _is_of_node(account.flavor)}
     publish, update, seen = [], [], set()
     for offer in offers:
@@ -197,7 +220,7 @@ def plan(accounts: Iterable[OfferRecord], offers: Iterable[DesiredOffer]) -> Off
         account = known.get(offer.flavor.id)
         if account is None or account.withdrawn is not None:
             publish.append(offer)
-        elif not _is_as_wanted(account, offer):
+        elif not _has_terms(account, offer):
             update.append(offer)
     gone = [id for id, account in known.items() if id not in seen and account.withdrawn is None]
     return OfferPlan(publish, update, gone)
@@ -229,13 +252,13 @@ def _is_of_node(flavor: Offer) -> bool:
     return flavor.worker != "" and flavor.id == offer_id_for(NodeId(flavor.worker))
 
 
-def take_over(terms: Offer, before: Offer) -> Offer:
-    """The terms as they are wanted, in the flavor that is there."""
+def with_terms(terms: Offer, before: Offer) -> Offer:
+    """The desired terms, in the existing flavor."""
     return replace(terms, version=before.version, created_at=before.created_at)
 
 
-def _is_as_wanted(account: OfferRecord, offer: DesiredOffer) -> bool:
-    return account.size == offer.capacity and account.flavor == take_over(offer.flavor, account.flavor)
+def _has_terms(account: OfferRecord, offer: DesiredOffer) -> bool:
+    return account.size == offer.capacity and account.flavor == with_terms(offer.flavor, account.flavor)
 
 
 def _share(resources: Resources, percent: int) -> Resources:

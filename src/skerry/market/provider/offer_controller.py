@@ -26,7 +26,7 @@ from skerry.store.protocol import Expect
 log = structlog.get_logger(__name__)
 
 ACTOR: Final = "skerry"
-# Offers follow what moves at most this often, and are looked at again after this if they could not.
+# Offers follow changes at most this often, and are tried again after this if they could not.
 _PACE_S: Final = 0.2
 _RETRY_S: Final = 2.0
 
@@ -92,7 +92,7 @@ async def apply_plan(ledger: Ledger, offers: Iterable[DesiredOffer], fence: Expe
     steps += [
         ledger.update(
             one.flavor.id,
-            partial(node_offers.take_over, one.flavor),
+            partial(node_offers.with_terms, one.flavor),
             actor=ACTOR,
             capacity=one.capacity,
             fence=fence,

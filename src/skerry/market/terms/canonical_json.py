@@ -2,8 +2,8 @@
 
 The form is RFC 8785 (JCS), for the part of JSON that contracts need: text, whole numbers, true, false, null,
 lists and objects. Fractions are refused rather than rounded: amounts of money travel as decimal text. Reading
-is as strict as writing: a member that is there twice, a number that other programs would round, a text that
-is no Unicode or a document nested without end is refused, never repaired.
+is as strict as writing: a repeated member, a number that other programs would round, a text that is no
+Unicode or a document nested too deeply is refused, never repaired.
 """
 
 from __future__ import annotations
@@ -65,7 +65,8 @@ _TOO_DEEP = f"the JSON is nested more than {MAX_DEPTH} deep"
 
 
 def _check(value: Any, depth: int) -> bool:
-    """Raise what has no form; True if the order of the members' names is the same for everybody."""
+    """Raise for a value without a canonical form; True if the order of the members' names is the same in
+    every encoding."""
     # The exact type decides: True is an int to isinstance, and an enum is a str with other manners.
     kind = type(value)
     if kind is str or kind is bool or value is None:

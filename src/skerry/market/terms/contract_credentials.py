@@ -1,9 +1,8 @@
 """The credential for the tunnel of a contract: made from the market's key, and stored nowhere.
 
-A credential is the contract's id and a code over it, which only who has the key can make. So nothing secret
-is in the store, every server of the cloud knows the credentials of all, and whoever asks again gets the same.
-It opens that one contract and nothing else; whether that is still live is for the ledger to say. Texts only:
-`skerry.wire.rear` serves the tunnels.
+A credential is the contract's id and a MAC over it, which needs the key. So nothing secret is in the store,
+every server of the cloud can verify all credentials, and a repeated request gets the same. It is for that one
+contract only; the ledger knows whether that is live. Texts only: `skerry.wire.rear` serves the tunnels.
 """
 
 from __future__ import annotations

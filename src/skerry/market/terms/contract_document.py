@@ -1,8 +1,8 @@
 """Contracts as documents: the terms that both sides sign, in one byte form.
 
 `write` and `read` are each other's inverse on bytes: what `read` accepts, `write` would have written, so a
-document says one thing in one way. Units stand in the names, amounts of money are decimal text, times are in
-UTC. What happens to a contract later (given back, taken back) is no part of it; a renewal is a new document
+document says one thing in one way. Units are in the names, amounts of money are decimal text, times are in
+UTC. What happens to a contract later (release, reclaim) is no part of it; a renewal is a new document
 of the same contract with a higher count. Signatures are `skerry.market.terms.signatures`.
 """
 
@@ -118,7 +118,7 @@ def write(contract: Contract) -> bytes:
         total=f"{contract.total:f}",
         starts=iso(contract.starts_at),
         ends=iso(contract.ends_at),
-        notice_s=math.ceil(contract.notice_s),  # a promise to the buyer is never rounded down
+        notice_s=math.ceil(contract.notice_s),  # the term of a buyer is never rounded down
         renewals=contract.renewals,
     )
     try:
@@ -128,7 +128,7 @@ def write(contract: Contract) -> bytes:
 
 
 def read(data: bytes) -> Contract:
-    """The contract whose terms `data` holds; `Invalid` says what is wrong with them."""
+    """The contract with the terms in `data`; `Invalid` if they are not valid."""
     try:
         found = json_codec.convert(canonical_json.decode(data), _Document)
     except (canonical_json.NotCanonical, json_codec.InvalidJson) as error:
@@ -216,7 +216,7 @@ def _flavor(offer: _Offer) -> Offer:
 
 
 def _decimal(text: str, name: str) -> Decimal:
-    # The length is looked at first: a short text with an exponent is a number with a billion digits.
+    # The length is checked first: a short text with an exponent is a number with a billion digits.
     if len(text) > 64 or "e" in text.lower():
         raise errors.Invalid(f"{name} must be a plain decimal number, such as `0.10`", field=name)
     try:

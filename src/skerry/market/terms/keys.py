@@ -1,9 +1,9 @@
 """Keys of buyers and sellers: Ed25519, and the id of a cloud that follows from its key.
 
-The id is `key.` and the RFC 7638 thumbprint of the public key, so whoever knows the id can check the key, and
-nobody can take somebody else's. The prefix keeps ids of keys apart from every other name of a buyer. A
-private key is never part of what a key says of itself. This cloud's own key is kept by
-`skerry.market.provider.cloud_key`; those of the certificate authority by `skerry.kit.pki`.
+The id is `key.` and the RFC 7638 thumbprint of the public key, so the id verifies the key, and no other key
+can have it. The prefix keeps ids of keys apart from every other name of a buyer. The private key is never
+part of a key's representation. This cloud's own key is kept by `skerry.market.provider.cloud_key`; those of
+the certificate authority by `skerry.kit.pki`.
 """
 
 from __future__ import annotations
@@ -48,7 +48,7 @@ class PublicKey:
 
     @classmethod
     def parse(cls, members: object) -> PublicKey:
-        """The key of a JWK; `Invalid` says why it is none that is used here."""
+        """The key of a JWK; `Invalid` if it is not supported."""
         if not isinstance(members, dict) or members.get("kty") != "OKP" or members.get("crv") != _CURVE:
             raise errors.Invalid("the key must be a JWK of an Ed25519 key: kty OKP, crv Ed25519", field="jwk")
         if "d" in members:
@@ -66,9 +66,9 @@ class PublicKey:
             raw = jwk.public_key.public_bytes(serialization.Encoding.Raw, serialization.PublicFormat.Raw)
         except (JoseError, ValueError, TypeError) as error:
             raise errors.Invalid("x of the JWK is no Ed25519 public key in base64url", field="jwk") from error
-        if _signs_anything(raw):
+        if _has_small_order(raw):
             raise errors.Invalid(
-                "this key is one of the few that make a signature good for many texts; make a new one",
+                "this key is one of the few for which a signature is valid for many texts; make a new one",
                 field="jwk",
             )
         return cls(jwk)
@@ -78,7 +78,7 @@ class PublicKey:
 
 
 class SigningKey:
-    """A private key; what it says of itself is only its public half."""
+    """A private key; its representation has only the public half."""
 
     def __init__(self, private: Ed25519PrivateKey) -> None:
         self.jwk = OKPKey.import_key(private)
@@ -107,7 +107,7 @@ class SigningKey:
         return self.jwk.as_pem(private=True)
 
     def derive(self, use: bytes) -> bytes:
-        """A secret for one use: who knows it learns neither the key nor the secret of another use."""
+        """A secret for one use: it reveals neither the key nor the secret of another use."""
         private = self.jwk.private_key
         assert isinstance(private, Ed25519PrivateKey)
         return HKDF(hashes.SHA256(), length=32, salt=None, info=use).derive(private.private_bytes_raw())
@@ -119,7 +119,7 @@ def is_key_id(cloud: str) -> bool:
 
 
 def read_public(data: bytes, name: str) -> PublicKey:
-    """The public key of the file `name`: a JWK, or PEM; `Invalid` says what it holds instead."""
+    """The public key of the file `name`: a JWK, or PEM; `Invalid` otherwise."""
     if len(data) > MAX_BYTES:
         raise errors.Invalid(f"{name} is longer than any public key; name a JWK or a PEM file")
     if data.lstrip().startswith(b"{"):
@@ -143,15 +143,15 @@ def _parse_private(path: Path, pem: bytes) -> Ed25519PrivateKey:
         key = serialization.load_pem_private_key(pem, password=None)
     except (ValueError, TypeError, UnsupportedAlgorithm) as error:
         raise errors.Invalid(
-            f"{path} is not a PEM private key without a password: bring it back from a backup, or remove it "
-            "to go on as a new cloud, which cannot speak for contracts of the old one"
+            f"{path} is not a PEM private key without a password: restore it from a backup, or remove it to "
+            "start as a new cloud, which does not own the contracts of the old one"
         ) from error
     if not isinstance(key, Ed25519PrivateKey):
         raise errors.Invalid(f"{path} is no Ed25519 key: bring the right one back from a backup")
     return key
 
 
-def _signs_anything(raw: bytes) -> bool:
+def _has_small_order(raw: bytes) -> bool:
     """Whether the point has an order of 1, 2, 4 or 8: with such a key one signature is good for many texts.
 
     On the curve -x² + y² = 1 + dx²y² these are the points whose y is 1, -1 or 0, or solves dy⁴ + 2y² = 1.

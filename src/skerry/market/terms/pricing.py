@@ -73,7 +73,7 @@ def _digits(price: Price) -> int:
 
 
 def _decimal(numerator: int, denominator: int, digits: int) -> Decimal:
-    """Rounded down, without the zeros that say nothing, and never as `1E+3`."""
+    """Rounded down, without trailing zeros, and never as `1E+3`."""
     scaled = numerator * 10**digits // denominator
     while digits and scaled % 10 == 0:
         scaled //= 10

@@ -1,10 +1,9 @@
-"""Requests signed by a buyer's key: who sends this, to whom, and that it was not sent before.
+"""Request proofs: a signature by a buyer's key over one request to one provider, valid once.
 
-`Authorization: Skerry-Proof <compact JWS>`. A proof is made for one request (method, target, body) to one
-provider, is good for a minute at most, and is used once. That it was used is kept in the store for requests
-that change something, so it holds over restarts and for all servers of a cloud; a read that is sent again
-within its minute is refused by the server that saw it, and tells another's reader nothing new. What the
-sender may then do is decided in `skerry.wire`.
+`Authorization: Skerry-Proof <compact JWS>`. A proof is for one request (method, target, body) to one
+provider, is valid for a minute at most, and can be used once. Uses are stored for requests that change
+something, so that holds over restarts and for all servers of a cloud; a repeated read is refused by the
+server that had it. `skerry.wire` decides what the sender may do.
 """
 
 from __future__ import annotations
@@ -32,14 +31,14 @@ LIFE_S: Final = 60
 LEEWAY_S: Final = 10  # how far the clocks of buyer and provider may differ
 MAX_BYTES: Final = 4096
 PREFIX: Final = "proof/"
-MAX_REMEMBERED: Final = 200_000  # proofs remembered at once
-# A proof whose clock is ahead is good until its own end and the leeway of that.
+MAX_REMEMBERED: Final = 200_000  # used proofs in memory
+# A proof from a clock that is ahead is valid until its own end plus the leeway.
 _KEEP_S: Final = LIFE_S + 2 * LEEWAY_S
 _SHARED_S: Final = 60
 
 
 class ProofClaims(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """What a proof says; the names are those of RFC 7519 and RFC 9449 where they have one."""
+    """The claims of a proof; the names are those of RFC 7519 and RFC 9449 where they have one."""
 
     iss: str  # the sender: the id of the key that signs
     aud: str  # the provider that the request is for
@@ -63,7 +62,7 @@ class RequestSigner:
         self._new_jti = new_jti
 
     def header(self, audience: CloudId, method: str, target: str, body: bytes = b"") -> str:
-        """The value of `Authorization` for this request, good for `LIFE_S` seconds and for one sending."""
+        """The value of `Authorization` for this request, valid for `LIFE_S` seconds and once."""
         now = int(self._clock.now())
         claims = ProofClaims(
             iss=self._cloud,
@@ -87,9 +86,9 @@ def is_proof(authorization: str) -> bool:
 def verify_proof(
     authorization: str, *, audience: CloudId, method: str, target: str, body: bytes, now: float
 ) -> ProofClaims:
-    """What the proof says, if it is good for this request now; `Unauthenticated` says why it is not.
+    """The claims of the proof, if it is valid for this request now; else `Unauthenticated`.
 
-    Looks at nothing but its arguments, so it cannot tell whether the proof was used before.
+    Pure, so it does not know whether the proof was used before.
     """
     text = authorization.partition(" ")[2].strip().encode("ascii", "replace")
     if len(text) > MAX_BYTES:
@@ -119,7 +118,7 @@ def verify_proof(
 
 def _check_times(claims: ProofClaims, now: float) -> None:
     if not 0 < claims.exp - claims.iat <= LIFE_S:
-        raise errors.Unauthenticated(f"a proof is good for 1 to {LIFE_S} seconds: exp is iat and so many")
+        raise errors.Unauthenticated(f"a proof is valid for 1 to {LIFE_S} seconds: exp is iat and so many")
     if claims.iat > now + LEEWAY_S:
         raise errors.Unauthenticated(
             f"the proof was made {claims.iat - now:.0f} s from now by the provider's clock; set the clock"
@@ -152,10 +151,10 @@ class ProofVerifier:
         is_read: bool,
         admit: Callable[[CloudId], None] = lambda _: None,
     ) -> CloudId:
-        """Whose request this is; `Unauthenticated` says why it is nobody's.
+        """The buyer of this request; else `Unauthenticated`.
 
-        Whether it `is_read`, and so need not be remembered durably, is not for the sender to say. `admit`
-        raises for whoever is not let in: anybody can make a key, and is to cost no write by that.
+        Whether it `is_read`, and so is not stored, follows from the route. `admit` raises for refused buyers:
+        keys are free, and those must not cost a write.
         """
         claims = verify_proof(
             authorization,

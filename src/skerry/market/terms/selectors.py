@@ -21,7 +21,7 @@ from skerry.model.ids import OfferId
 from skerry.model.market import Offer, Price
 from skerry.model.resources import NO_RESOURCES, Resources
 
-PAGE: Final = 100  # offers in one answer, if nobody says how many
+PAGE: Final = 100  # offers in one page, by default
 MAX_PAGE: Final = 1000
 
 
@@ -83,7 +83,7 @@ class OfferSelector(msgspec.Struct, frozen=True):
     most_cpu: int | None = None
     most_memory: int | None = None
     most_disk: int | None = None
-    most_price: Price | None = None  # of all that is on offer, or of the part if one is asked for
+    most_price: Price | None = None  # of all that is free, or of the part if one is requested
     part: Resources | None = None  # offers of which this may be taken
     # Offers of which so many may be taken together; None, with a part: as few as each is sold together.
     count: int | None = None
@@ -95,14 +95,14 @@ EVERYTHING: Final = OfferSelector()
 
 
 class OfferPage(msgspec.Struct, frozen=True):
-    """Some of what was found, in order; `following` asks for the rest."""
+    """A page of results, in order; `following` is the cursor of the next."""
 
     offers: Sequence[OfferSnapshot]
     following: str = ""
 
 
 def matches(offer: OfferSnapshot, selector: OfferSelector) -> bool:
-    """True if `offer` can be had and is what the selector says."""
+    """True if `offer` is available and matches the selector."""
     flavor, shown = offer.flavor, offer.shown
     return (
         offer.is_available
@@ -126,7 +126,7 @@ def _is_within(amount: int, exact: int | None, least: int | None, most: int | No
 
 
 def may_be_taken(offer: OfferSnapshot, selector: OfferSelector) -> bool:
-    """Whether the part that the selector asks for, or all that is shown, may be taken by the policy."""
+    """Whether the policy allows the requested part, or all that is free."""
     part = offer.shown if selector.part is None else selector.part
     try:
         offer.flavor.check_part(part, offer.free, count_of(selector, offer.flavor.least_count))
@@ -136,7 +136,7 @@ def may_be_taken(offer: OfferSnapshot, selector: OfferSelector) -> bool:
 
 
 def count_of(selector: OfferSelector, least: int) -> int:
-    """How many are taken of an offer of which `least` are sold together; all that is shown is there once."""
+    """How many are taken of an offer with the minimum count `least`; without a part it is one."""
     if selector.count is not None:
         return selector.count
     return 1 if selector.part is None else least
@@ -174,7 +174,7 @@ def price_per_second(price: Price) -> float:
 
 
 class OfferCursor(msgspec.Struct, frozen=True, array_like=True, order=True):
-    """Where an offer stands in an order; the token of a page is the place of its last offer."""
+    """The position of an offer in an order; the cursor of a page is that of its last offer."""
 
     group: str  # prices of different currencies are not compared
     value: float
@@ -195,7 +195,7 @@ class OfferCursor(msgspec.Struct, frozen=True, array_like=True, order=True):
 
 
 def cursor_for(offer: OfferSnapshot, selector: OfferSelector) -> OfferCursor:
-    """The place of `offer` in the order that is asked for."""
+    """The position of `offer` in the requested order."""
     group, shown = "", offer.shown
     match selector.sort:
         case OfferSort.PRICE:

@@ -1,10 +1,9 @@
 """Signatures on texts, and the two signatures on a contract.
 
-Everything signed is a compact JWS (RFC 7515) by an Ed25519 key that stands in the header, with a `typ` that
-says what it is for, so that a text signed for one use is never good for another. A contract is signed by the
-seller, and then by the buyer over the seller's whole text: whoever has both needs nothing and nobody else to
-check it. That a key is the right one follows from the ids in the terms (`skerry.market.terms.keys`); whether
-that seller is one to trust is for the reader to know.
+Everything signed is a compact JWS (RFC 7515) by an Ed25519 key in the header, with a `typ` for its use, so
+that a text signed for one use is never valid for another. A contract is signed by the seller, and then by the
+buyer over the seller's whole text: it can be verified offline, without another party. The ids in the terms
+determine the keys (`skerry.market.terms.keys`); whether the seller is trusted is the reader's decision.
 """
 
 from __future__ import annotations
@@ -24,7 +23,7 @@ from skerry.model import errors
 from skerry.model.ids import CloudId
 from skerry.model.market import Contract
 
-ALGORITHM: Final = "Ed25519"  # RFC 9864; `EdDSA` says less, and is deprecated by it
+ALGORITHM: Final = "Ed25519"  # RFC 9864; `EdDSA` is less specific, and deprecated by it
 CONTRACT: Final = "vnd.skerry.contract+jws"
 COUNTERSIGNED: Final = "vnd.skerry.countersigned-contract+jws"
 MAX_BYTES: Final = 64 * 1024
@@ -35,7 +34,7 @@ _registry = jws.JWSRegistry(algorithms=[ALGORITHM])
 
 
 class VerifiedPayload(msgspec.Struct, frozen=True):
-    """A text whose signature is good, and the key that made it."""
+    """A text with a valid signature, and its key."""
 
     payload: bytes
     signer: PublicKey
@@ -65,14 +64,14 @@ class ContractSigner:
         self._signer = PayloadSigner(key, CONTRACT)
 
     def sign(self, contract: Contract) -> bytes:
-        """The contract, signed; `FailedPrecondition` if somebody else is its seller."""
+        """The contract, signed; `FailedPrecondition` if this key is not its seller's."""
         if contract.seller != self.cloud:
             raise errors.FailedPrecondition(f"{self.cloud} cannot sign as the seller {contract.seller}")
         return self._signer.sign(contract_document.write(contract))
 
 
 class VerifiedContract(msgspec.Struct, frozen=True):
-    """A contract whose signatures are good: the seller's, and the buyer's if it is there."""
+    """A contract with valid signatures: the seller's, and the buyer's if there is one."""
 
     contract: Contract
     seller: PublicKey
@@ -81,7 +80,7 @@ class VerifiedContract(msgspec.Struct, frozen=True):
 
 
 def open_signed(text: bytes, typ: str, name: str) -> VerifiedPayload:
-    """What `text` holds, signed for the use `typ`; `Invalid` says why it is nothing. `name` is for people."""
+    """The payload of `text`, signed for the use `typ`; else `Invalid`. `name` is for error messages."""
     header = _read_header(text, name)
     _check_header(header, typ, name)
     signer = PublicKey.parse(header.get("jwk"))
@@ -98,9 +97,9 @@ def open_signed(text: bytes, typ: str, name: str) -> VerifiedPayload:
 def verify(
     text: bytes, *, seller: CloudId | None = None, buyer: CloudId | None = None, now: float | None = None
 ) -> VerifiedContract:
-    """Check a contract, signed by the seller or by both; `Invalid` says which part of it is not good.
+    """Verify a contract, signed by the seller or by both; else `Invalid`.
 
-    `seller` and `buyer` are who they must be, `now` is when it must be in force; None of them is no matter.
+    `seller` and `buyer` are the expected ids, `now` is when it must be in force; None: any.
     """
     text = text.strip()
     outer = None
@@ -133,7 +132,7 @@ def countersign(key: SigningKey, text: bytes) -> bytes:
 
 
 def check_countersigned(text: bytes, by_seller: bytes) -> VerifiedContract:
-    """The contract in `text` if both sides signed it, and the seller what stands in `by_seller`."""
+    """The contract in `text` if both sides signed it, and the seller's part is `by_seller`."""
     verified = verify(text)
     if not keys.is_key_id(verified.contract.buyer):
         raise errors.FailedPrecondition(

@@ -1,9 +1,8 @@
-"""The node's long conversation with the control plane: orders come down, reports go up, tunnels are dialled.
+"""Keeps the node connected to the control plane: receives orders, sends reports, opens tunnels.
 
-Always dialled by the node, and dialled again for ever: a control plane that is away costs nothing but news,
-since `skerry.node.agent.instances` goes on without it. What goes on over a connection is
-`skerry.node.agent.session`'s; how messages travel is the connection's (`skerry.node.agent.ports`), which the
-daemon hands in.
+The node always dials, and dials again for ever. While the control plane is unreachable instances keep running
+(`skerry.node.agent.instances`). `skerry.node.agent.session` handles the messages of one connection; the
+daemon passes in the transport (`skerry.node.agent.ports`).
 """
 
 from __future__ import annotations
@@ -34,36 +33,47 @@ from skerry.node.containers import init_programs
 
 log = structlog.get_logger(__name__)
 
-# Never so long that a server which was away for hours takes us for lost before we have tried again.
+# The cap is short, so that a server which was down for hours hears this node before it counts as lost.
 BACKOFF = Backoff(first_s=0.5, cap_s=3.5, jitter=0.5)
-_HEALTHY_S = 10.0  # a connection that held this long was a good one
+_HEALTHY_S = 10.0  # a connection that lasted this long resets the back-off
 _REJECTED = (errors.Unauthenticated, errors.Forbidden)
 _JOIN_AGAIN = (
-    "the control plane does not take this node's certificate; if that does not pass, make an invitation "
+    "the control plane rejects this node's certificate; if that lasts, create an invitation "
     "there (`skerry token create --role node`) and start again: skerry node --join INVITATION"
 )
 
 
 def facts() -> NodeFacts:
-    """What kind of machine this is, as far as anybody may know."""
+    """Describe this machine: architecture, operating system, kernel, version, features."""
     has_init = init_programs.find() is not None
+    features = [
+        NodeFeature.OPTIONS,
+        NodeFeature.FUNCTION_NAMESPACES,
+        NodeFeature.DEVICES,
+        *[NodeFeature.INIT] * has_init,
+    ]
     return NodeFacts(
         host.architecture(),
         host.system(),
         platform.release(),
         __version__,
         runs_checks=True,
-        features=(NodeFeature.OPTIONS, NodeFeature.INIT) if has_init else (NodeFeature.OPTIONS,),
+        features=tuple(features),
     )
 
 
 def describe_node(
-    hello: NodeHello, data: Path, instances: NodeInstances, *, reserved_mb: int = 0, offers_disk: bool = True
+    hello: NodeHello,
+    data: Path,
+    disk_bytes: int,
+    *,
+    reserved_mb: int = 0,
+    offers_disk: bool = True,
 ) -> NodeHello:
-    """`hello` with what this machine has now for instances, with `data` as its data folder; `reserved_mb` of
-    its memory are for something else. Without `offers_disk` it has none to give: it cannot limit anybody to a
-    part of it."""
-    resources = host.usable_resources(data, used_bytes=instances.disk_bytes, reserved_mb=reserved_mb)
+    """`hello` with the resources of this machine that instances and volumes may use, of whose disk they use
+    `disk_bytes` now. `data` is the data folder; `reserved_mb` of memory are for other uses. `offers_disk` is
+    False where disk usage cannot be limited; then the node offers no disk."""
+    resources = host.usable_resources(data, used_bytes=disk_bytes, reserved_mb=reserved_mb)
     return replace(
         hello,
         resources=resources if offers_disk else replace(resources, disk=Gigabytes(0)),
@@ -74,7 +84,7 @@ def describe_node(
 
 
 class NodeAgent:
-    """Keeps this node in touch with its control plane."""
+    """Keeps this node connected to its control plane."""
 
     def __init__(
         self,
@@ -88,7 +98,7 @@ class NodeAgent:
         backoff: Backoff = BACKOFF,
         sleep: Callable[[float], Awaitable[None]] = asyncio.sleep,
     ) -> None:
-        """`dial` makes the way to one of `servers`, any of which will do."""
+        """`dial` returns a dialer for one of `servers`; any of them will do."""
         self._servers = servers
         self._dial = dial
         self._instances = instances
@@ -97,7 +107,7 @@ class NodeAgent:
         self._clock = clock
         self._backoff = backoff
         self._sleep = sleep
-        self._last_error = ""  # the last that was logged, while it goes on
+        self._last_error = ""  # the last error that was logged; cleared by a connection
         self.is_connected = False
 
     @property
@@ -106,30 +116,30 @@ class NodeAgent:
         return self._last_error
 
     async def run(self) -> None:
-        """Be connected, to one server or another. For ever."""
+        """Keep a session with any one of the servers. Runs for ever."""
         failures, lost = 0, ""
         while True:
-            # In turn, the one that was lost last; pauses grow from round to round.
+            # Try the servers in order, the one that was lost last; the pause grows from round to round.
             servers = self._servers.by_preference(lost)
-            rounds, turn = divmod(failures, len(servers))
+            rounds, position = divmod(failures, len(servers))
             began = self._clock.monotonic()
             try:
-                await self._run_session(servers[turn])
+                await self._run_session(servers[position])
             except errors.SkerryError as error:
-                self._log_failure(servers[turn], error)
-            except OSError as error:  # of our own disk
-                reason = f"this node cannot keep its state: {error.strerror}"
-                self._log_failure(servers[turn], errors.Unavailable(reason))
+                self._log_failure(servers[position], error)
+            except OSError as error:  # of this node's disk
+                reason = f"this node cannot store its state: {error.strerror}"
+                self._log_failure(servers[position], errors.Unavailable(reason))
             finally:
                 self.is_connected = False
             if self._clock.monotonic() - began >= _HEALTHY_S:
-                failures, rounds, lost = 0, 0, servers[turn]
+                failures, rounds, lost = 0, 0, servers[position]
             else:
                 failures += 1
             await self._sleep(self._backoff.delay(rounds))
 
     def _log_failure(self, server: str, error: errors.SkerryError) -> None:
-        """Log why there is no connection: once, and not again until there is another reason."""
+        """Log why there is no connection, once per reason."""
         if error.message == self._last_error:
             return
         self._last_error = error.message
@@ -141,7 +151,7 @@ class NodeAgent:
             log.warning("session.lost", server=server, reason=error.message, detail=error.detail)
 
     async def _run_session(self, server: str) -> None:
-        """One connection, until it ends; raises why."""
+        """Run one session until it ends. Raises the reason."""
         async with self._dial(server).dial() as connection:
             session = AgentSession(
                 connection,
@@ -156,7 +166,7 @@ class NodeAgent:
             await session.run(config)
 
     async def _configured(self, server: str, hello: NodeHello, config: SessionConfig) -> None:
-        await self._hooks.assign(config.subnet)  # before anything is ordered
+        await self._hooks.assign(config.subnet)  # before the first order
         await self._instances.set_config(config)
         self.is_connected, self._last_error = True, ""
         log.info("session.began", server=server, node=config.node, subnet=config.subnet)

@@ -1,10 +1,10 @@
-"""The conversation in which a machine turns a join token into a certificate: two HTTP requests.
+"""Exchanges a join token for a node certificate: two HTTP requests.
 
-First `GET /ca.pem`, not verified, since there is nothing to verify it with yet; the fingerprint in the
-invitation, or the part of it in the token, tells whether the CA is the right one. Then `POST /join`,
-verified with that CA, so that the token is shown only to a server of that cloud. A machine that is a node
-already asks `GET /join` with its certificate instead, and sends no token. Blocking, for use in a thread;
-`skerry.node.agent.node_identity` keeps what comes of it.
+`GET /ca.pem` is not verified, since there is nothing to verify it with yet; the fingerprint in the
+invitation, or the part of it in the token, identifies the CA. `POST /join` is verified with that CA, so the
+token is sent only to a server of that cloud. A machine that is a node already requests `GET /join` with its
+certificate and sends no token. Blocking, for use in a thread; `skerry.node.agent.node_identity` stores the
+result.
 """
 
 from __future__ import annotations
@@ -28,14 +28,14 @@ from skerry.model.token_text import TokenText
 A = TypeVar("A")
 
 _CONNECT_S = 3.0  # of several addresses most may be dead
-_TIMEOUT_S = 10.0  # for the next part of an answer
-_DEADLINE_S = 30.0  # for one whole answer
-_MAX_ANSWER = 64 * 1024
+_TIMEOUT_S = 10.0  # for the next part of a response
+_DEADLINE_S = 30.0  # for one whole response
+_MAX_RESPONSE = 64 * 1024
 _MAX_MESSAGE = 500
 
 
 class JoinReply(msgspec.Struct, frozen=True):
-    """What a server says to a machine that it lets in; `grpc` is the HOST:PORT to dial from now on."""
+    """Response to a machine that joined; `grpc` is the HOST:PORT to dial from now on."""
 
     node: str
     certificate: str
@@ -44,23 +44,23 @@ class JoinReply(msgspec.Struct, frozen=True):
 
 
 class AuthorityMismatch(errors.FailedPrecondition):
-    """Whoever answers is no server of the cloud that was meant; it was sent nothing that is secret."""
+    """The server is not of the expected cloud; no secret was sent to it."""
 
 
 class ServerAddress(msgspec.Struct, frozen=True):
-    """What a server says to a machine that is a node already: the HOST:PORT to dial."""
+    """Response to a machine that is a node already: the HOST:PORT to dial."""
 
     grpc: str
 
 
-class _Refusal(msgspec.Struct, frozen=True):
+class _ErrorResponse(msgspec.Struct, frozen=True):
     error: str = ""
     code: str = ""
 
 
 @dataclass(frozen=True, slots=True)
 class JoinServer:
-    """Where to join, taken from a URL."""
+    """The server to join, from a URL."""
 
     url: str
     host: str
@@ -82,20 +82,21 @@ class JoinServer:
             )
         if not is_https and not _is_loopback(host):
             raise errors.Invalid(
-                f"joining {host} over plain http would show the token to everybody on the way; use https",
+                f"joining {host} over plain http would expose the token; use https",
                 field="join",
             )
         return cls(url, host, port or (443 if is_https else 80), parts.path.rstrip("/"), is_https)
 
     def grpc_addresses(self, advertised: str) -> tuple[str, ...]:
-        """Where to dial gRPC: at the host by which the server was reached just now, else where it said."""
+        """Addresses to dial gRPC at: the host by which the server was reached, then the advertised one."""
         port = advertised.rpartition(":")[2]
         host = f"[{self.host}]" if ":" in self.host else self.host
         return tuple(dict.fromkeys((f"{host}:{port}", advertised)))
 
 
 def fetch_authority(server: JoinServer, fingerprint: str, clock: Clock) -> bytes:
-    """The server's CA certificate (PEM), if its fingerprint is this or, from a token alone, begins so."""
+    """The server's CA certificate (PEM), if its fingerprint equals `fingerprint` or, from a token alone,
+    begins with it."""
     context = tls.unverified_client() if server.is_https else None
     pem = _exchange(server, context, clock, "GET", "/ca.pem")
     try:
@@ -104,9 +105,8 @@ def fetch_authority(server: JoinServer, fingerprint: str, clock: Clock) -> bytes
         raise AuthorityMismatch(f"{server.url}/ca.pem is no certificate; is this a Skerry server?") from None
     if not fingerprint or not hmac.compare_digest(found[: len(fingerprint)], fingerprint):
         raise AuthorityMismatch(
-            f"the CA of {server.url} is not the one that this token was made for: either the token is of "
-            "another cloud, or another server has that address, or somebody stands between; the token was "
-            "not sent"
+            f"the CA of {server.url} is not the one in this token: the token is of another cloud, or another "
+            "server has that address, or somebody intercepts the connection; the token was not sent"
         )
     return pem
 
@@ -121,8 +121,8 @@ def request_certificate(
     *,
     previous_pem: bytes = b"",
 ) -> JoinReply:
-    """Show the token and the signing request, and the `previous_pem` certificate of the same key, by which
-    the server gives this machine the same node again; the server's answer, or its reason as an error."""
+    """Send token and signing request, and `previous_pem`, the previous certificate of the same key, by which
+    the server recognises this node. Returns the response, or raises the server's error."""
     request = {"token": token.format(), "csr": csr_pem.decode("ascii"), "name": name}
     if previous_pem:
         request["certificate"] = previous_pem.decode("ascii")
@@ -135,8 +135,8 @@ def request_certificate(
 def fetch_server_address(
     server: JoinServer, authority: Path, certificate: Path, key: Path, clock: Clock
 ) -> ServerAddress:
-    """Ask where a node dials this server now, showing its certificate; `Unauthenticated` if that is not
-    taken. Over plain http, which is for loopback, no certificate is shown, and so none is refused."""
+    """Request the address at which nodes dial this server, authenticated by certificate; `Unauthenticated` if
+    it is rejected. Over plain http, which is for loopback, no certificate is sent, and none is rejected."""
     context = None
     if server.is_https:
         context = tls.client(authority.read_bytes(), tls.HTTP1)
@@ -144,13 +144,11 @@ def fetch_server_address(
     return _decoded(server, _exchange(server, context, clock, "GET", "/join"), ServerAddress)
 
 
-def _decoded(server: JoinServer, answer: bytes, kind: type[A]) -> A:
+def _decoded(server: JoinServer, body: bytes, kind: type[A]) -> A:
     try:
-        return json_codec.decode(answer, kind)
+        return json_codec.decode(body, kind)
     except json_codec.InvalidJson as error:
-        raise errors.Unavailable(
-            f"{server.url} gave an answer that is no answer to a join: {error}"
-        ) from None
+        raise errors.Unavailable(f"{server.url} returned an invalid response to a join: {error}") from None
 
 
 def _exchange(
@@ -174,7 +172,7 @@ def _exchange(
         headers = {"Content-Type": "application/json"} if body is not None else {}
         connection.request(method, server.path + path, body, headers)
         with connection.getresponse() as response:
-            status, answer = response.status, _read(response, clock)
+            status, content = response.status, _read(response, clock)
     except ssl.SSLCertVerificationError as error:
         raise errors.Unavailable(
             f"{server.url} cannot be trusted: {tls.explain(error)}. If {server.host} is right, add it to "
@@ -194,31 +192,31 @@ def _exchange(
     finally:
         connection.close()
     if status != 200:
-        raise _refusal(server, status, answer)
-    return answer
+        raise _error_from(server, status, content)
+    return content
 
 
 def _read(response: http.client.HTTPResponse, clock: Clock) -> bytes:
     deadline = clock.monotonic() + _DEADLINE_S
-    answer = b""
-    while part := response.read1(_MAX_ANSWER):
-        answer += part
-        if len(answer) > _MAX_ANSWER:
-            raise http.client.HTTPException(f"an answer of more than {_MAX_ANSWER} bytes")
+    content = b""
+    while part := response.read1(_MAX_RESPONSE):
+        content += part
+        if len(content) > _MAX_RESPONSE:
+            raise http.client.HTTPException(f"a response of more than {_MAX_RESPONSE} bytes")
         if clock.monotonic() > deadline:
             raise TimeoutError
-    return answer
+    return content
 
 
 _BY_SLUG = {kind.slug: kind for kind in errors.SkerryError.__subclasses__()}
 
 
-def _refusal(server: JoinServer, status: int, answer: bytes) -> errors.SkerryError:
+def _error_from(server: JoinServer, status: int, body: bytes) -> errors.SkerryError:
     try:
-        reply = json_codec.decode(answer, _Refusal)
+        reply = json_codec.decode(body, _ErrorResponse)
     except json_codec.InvalidJson:
-        reply = _Refusal()
-    # It goes to a person's terminal, which must not be told what to do by a stranger.
+        reply = _ErrorResponse()
+    # Printed on a terminal: control characters of an untrusted server are removed.
     message = "".join(letter for letter in reply.error if letter.isprintable())[:_MAX_MESSAGE]
     kind = _BY_SLUG.get(reply.code, errors.Unavailable)
     return kind(message or f"{server.url} answered {status}; is this a Skerry server?")

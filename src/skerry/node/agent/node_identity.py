@@ -1,10 +1,10 @@
-"""This machine's place in a cloud: its key, its certificate, and keeping that certificate fresh.
+"""The node's identity in a cloud: key, certificate and its renewal.
 
-The folder holds `node.key` (made once, never sent), `node.crt`, `ca.crt` and `join.json`, which is written
-last. Since the key stays and only the certificate is exchanged, no reader ever finds a pair that does not
-belong together. How a renewal travels is not known here: the caller of `run` passes that in. The token is
-shown to the server once and never written or logged. A machine that joins again stays the node that it is for
-as long as a server takes its certificate; what was done is said in `NodeIdentity.outcome`.
+The folder holds `node.key` (created once, never sent), `node.crt`, `ca.crt` and `join.json`, which is written
+last. The key stays and only the certificate is replaced, so key and certificate always match. The caller of
+`run` passes in the renewal request. The token is sent to the server once and never stored or logged. A
+machine that joins again stays the same node while a server accepts its certificate; `NodeIdentity.outcome`
+describes the result.
 """
 
 from __future__ import annotations
@@ -33,17 +33,17 @@ _RENEW_TIMEOUT_S = 30.0
 
 
 class JoinRecord(msgspec.Struct, frozen=True):
-    """Which node this machine is, and of which cloud."""
+    """Node id and cloud of this machine."""
 
     node: str
     name: str
     url: str
     grpc: str  # HOST:PORT to dial
-    also: tuple[str, ...] = ()  # other addresses of the same server, for when that one cannot be reached
+    also: tuple[str, ...] = ()  # other addresses of the same server
 
 
 class _JoinRequest(msgspec.Struct, frozen=True):
-    """What `NodeIdentity.join` was asked for; `token` and `fingerprint` may be empty."""
+    """Arguments of `NodeIdentity.join`; `token` and `fingerprint` may be empty."""
 
     servers: tuple[agent_join.JoinServer, ...]  # in the order to try them
     token: str
@@ -52,7 +52,7 @@ class _JoinRequest(msgspec.Struct, frozen=True):
 
 
 class _StoredMembership(msgspec.Struct, frozen=True):
-    """What is in the folder: a certificate that is ours, and was good once."""
+    """A valid membership in the folder; its certificate may have expired."""
 
     record: JoinRecord
     issued: pki.IssuedCertificate
@@ -60,7 +60,7 @@ class _StoredMembership(msgspec.Struct, frozen=True):
 
 
 class NodeIdentity:
-    """One machine in one cloud."""
+    """The identity of this machine in one cloud."""
 
     def __init__(
         self,
@@ -81,18 +81,18 @@ class NodeIdentity:
         self._contexts: tuple[ssl.SSLContext, ssl.SSLContext] | None = None  # to dial, to serve
         self._due = 0.0
         self._not_after = 0.0
-        self.outcome = ""  # what `join` did, in a sentence
-        self.left_cloud = False  # `join` has made this machine a node of another cloud than before
+        self.outcome = ""  # result of `join`, in a sentence
+        self.has_left_cloud = False  # `join` has moved this machine from another cloud
 
     @property
     def context(self) -> ssl.SSLContext:
-        """For dialling the server, with this node's certificate; the same object for ever."""
+        """For dialling the server with this node's certificate; always the same object."""
         assert self._contexts is not None, "join first"
         return self._contexts[0]
 
     @property
     def serving_context(self) -> ssl.SSLContext:
-        """For serving on this node's own socket to clients with a certificate; the same object for ever."""
+        """For serving this node's own socket to clients with a certificate; always the same object."""
         assert self._contexts is not None, "join first"
         return self._contexts[1]
 
@@ -109,12 +109,13 @@ class NodeIdentity:
         return self._key_file
 
     async def join(self, urls: str, token: str, name: str, *, fingerprint: str = "") -> JoinRecord:
-        """Become a node of the cloud at `urls`; one that is a node already stays it, with or without token.
+        """Join the cloud at `urls`. A machine that is its node already stays that node, with or without a
+        token.
 
-        Of several servers, with commas between them, the first that can be reached is asked; one whose CA has
-        not this `fingerprint` (without it: the one in the token) is passed over and never shown the token.
-        May be repeated after any failure, with the same token: the key stays, and a server that has already
-        used the token up for this key answers again. To another cloud it moves only by a `fingerprint`.
+        Of several servers, separated by commas, the first that can be reached is used; one whose CA does not
+        have this `fingerprint` (default: the one in the token) is skipped and never sent the token. Can be
+        repeated with the same token after any failure: the key stays, and a server that has used the token up
+        for this key responds again. Moving to another cloud requires a `fingerprint`.
         """
         servers = tuple(agent_join.JoinServer.parse(url.strip()) for url in urls.split(",") if url.strip())
         record = await asyncio.to_thread(self._join, _JoinRequest(servers, token, name, fingerprint))
@@ -123,12 +124,12 @@ class NodeIdentity:
         return record
 
     def read(self) -> JoinRecord | None:
-        """Which node this machine is, whether or not its certificate still serves; None if it is none."""
+        """The stored membership, even if its certificate has expired; None if this machine is no node."""
         stored = self._read_stored() if self._folder.exists() else None
         return None if stored is None else stored.record
 
     def load(self) -> JoinRecord | None:
-        """The node that this machine is, its certificate put to use; None if that has expired."""
+        """The stored membership, with its certificate loaded; None if that has expired."""
         stored = self._read_stored()
         if stored is None or stored.issued.not_after <= self._clock.now():
             return None
@@ -136,15 +137,16 @@ class NodeIdentity:
         return stored.record
 
     def forget(self) -> None:
-        """Be no node any more; the key and the certificate stay in their files, and are of no use."""
+        """Remove the membership; the files of key and certificate stay, unused."""
         self._record_file.unlink(missing_ok=True)
 
     async def run(self, renew: RenewCertificate) -> None:
-        """Renew in time, for ever. `renew` takes a signing request to the server and brings a certificate."""
+        """Renew the certificate in time, for ever. `renew` sends a signing request and returns the
+        certificate."""
 
         async def renew_now() -> None:
             if self._not_after <= self._clock.now():
-                # The server will not talk to us, and TLS gives the reason to the server's log, not to ours.
+                # The server rejects the connection; TLS logs the reason there, not here.
                 log.error(
                     "certificate.expired",
                     at=iso(self._not_after),
@@ -153,7 +155,7 @@ class NodeIdentity:
                 )
             async with asyncio.timeout(_RENEW_TIMEOUT_S):
                 pem = await renew(pki.make_request(self._key_file.read_bytes()))
-            issued = await asyncio.to_thread(self._keep_renewed, pem)
+            issued = await asyncio.to_thread(self._store_renewed, pem)
             self._put_to_use()
             log.info("certificate.renewed", serial=issued.serial, not_after=iso(issued.not_after))
 
@@ -181,7 +183,7 @@ class NodeIdentity:
         return stored.record
 
     def _read_stored(self) -> _StoredMembership | None:
-        """The membership in the folder, if all of it is there and belongs together."""
+        """The membership in the folder, if it is complete and consistent."""
         try:
             record = json_codec.decode(self._record_file.read_bytes(), JoinRecord)
             authority_pem = self._authority_file.read_bytes()
@@ -194,7 +196,7 @@ class NodeIdentity:
         return _StoredMembership(record, issued, pki.fingerprint(authority_pem))
 
     def _move(self, old: JoinRecord, request: _JoinRequest) -> JoinRecord:
-        """To another cloud; what there was is replaced only once the other cloud has taken this machine."""
+        """Join another cloud; the stored membership is replaced only when that has succeeded."""
         if not request.fingerprint:
             raise errors.FailedPrecondition(
                 f"this machine is node {old.node} of {old.url}, and the token is of another cloud: leave the "
@@ -202,7 +204,7 @@ class NodeIdentity:
                 "data folder"
             )
         record = self._enrol_at_one(request)
-        self.left_cloud = True
+        self.has_left_cloud = True
         self.outcome = (
             f"this machine was node {old.node} of another cloud, {old.url}; left that, and joined the cloud "
             f"at {record.url} as node {record.node}. That one still lists it: `skerry node remove {old.node}`"
@@ -210,7 +212,7 @@ class NodeIdentity:
         return record
 
     def _check_in(self, stored: _StoredMembership, request: _JoinRequest) -> JoinRecord:
-        """Ask a server whether it takes the certificate, and where it is dialled now."""
+        """Check with a server that it accepts the certificate, and update the address to dial."""
         failures = []
         for server in request.servers:
             log.info("node.checking_in", url=server.url)
@@ -225,14 +227,14 @@ class NodeIdentity:
             except errors.SkerryError as error:
                 failures.append(error.message)
             else:
-                return self._keep_membership(stored.record, server, address.grpc)
+                return self._update_address(stored.record, server, address.grpc)
         self.outcome = f"{_was(stored.record)}; kept its certificate"
         if failures:
             self.outcome += f", though no server could be asked: {'; '.join(failures)}"
         return stored.record
 
-    def _keep_membership(self, record: JoinRecord, server: agent_join.JoinServer, grpc: str) -> JoinRecord:
-        """The node that it is, at a server that may have moved."""
+    def _update_address(self, record: JoinRecord, server: agent_join.JoinServer, grpc: str) -> JoinRecord:
+        """Store the address of a server that may have moved."""
         first, *also = server.grpc_addresses(grpc)
         now = msgspec.structs.replace(record, url=server.url, grpc=first, also=tuple(also))
         self.outcome = f"{_was(record)}; kept its name and certificate"
@@ -242,8 +244,8 @@ class NodeIdentity:
         return now
 
     def _enrol_again(self, stored: _StoredMembership, reason: str, request: _JoinRequest) -> JoinRecord:
-        """By the certificate that does not serve any more as proof of who this was. One that was revoked is
-        no such proof: then this is a new node, with a new key."""
+        """Join with the old certificate as proof of the node's id. A revoked one proves nothing: then this
+        becomes a new node, with a new key."""
         try:
             record = self._enrol_at_one(request, stored.issued.pem)
         except errors.Unprocessable:
@@ -257,8 +259,8 @@ class NodeIdentity:
         return record
 
     def _enrol_at_one(self, request: _JoinRequest, previous_pem: bytes = b"") -> JoinRecord:
-        """At the first server that is of the cloud and can be reached."""
-        shown = _parse(request.token)
+        """Enrol with the first reachable server of the cloud."""
+        token = _parse(request.token)
         if not request.servers:
             raise errors.Invalid(
                 "say which cloud to join: --join INVITATION, as `skerry token create --role node` prints it",
@@ -268,8 +270,8 @@ class NodeIdentity:
         for server in request.servers:
             log.info("node.joining", url=server.url)
             try:
-                authority = agent_join.fetch_authority(server, request.fingerprint or shown.pin, self._clock)
-                return self._enrol(server, authority, shown, request.name, previous_pem)
+                authority = agent_join.fetch_authority(server, request.fingerprint or token.pin, self._clock)
+                return self._enrol(server, authority, token, request.name, previous_pem)
             except (errors.Unavailable, errors.TimedOut, agent_join.AuthorityMismatch) as error:
                 log.warning("node.not_joined", url=server.url, reason=error.message)
                 failures.append(error)
@@ -279,18 +281,18 @@ class NodeIdentity:
         self,
         server: agent_join.JoinServer,
         authority_pem: bytes,
-        shown: TokenText,
+        token: TokenText,
         name: str,
         previous_pem: bytes,
     ) -> JoinRecord:
         request = pki.make_request(self._make_key())
-        answer = agent_join.request_certificate(
-            server, authority_pem, shown, request, name, self._clock, previous_pem=previous_pem
+        reply = agent_join.request_certificate(
+            server, authority_pem, token, request, name, self._clock, previous_pem=previous_pem
         )
-        first, *also = server.grpc_addresses(answer.grpc)
-        record = JoinRecord(node=answer.node, name=name, url=server.url, grpc=first, also=tuple(also))
+        first, *also = server.grpc_addresses(reply.grpc)
+        record = JoinRecord(node=reply.node, name=name, url=server.url, grpc=first, also=tuple(also))
         try:
-            issued = self._check(answer.certificate.encode(), record.node, authority_pem)
+            issued = self._check(reply.certificate.encode(), record.node, authority_pem)
         except pki.InvalidCertificate as error:
             raise errors.FailedPrecondition(
                 f"{server.url} gave a certificate that cannot be used: {error}"
@@ -306,21 +308,21 @@ class NodeIdentity:
         except pki.UnusableKeyFiles as error:
             raise errors.FailedPrecondition(f"{error}, or remove {self._folder} and join anew") from None
 
-    def _keep_renewed(self, pem: bytes) -> pki.IssuedCertificate:
+    def _store_renewed(self, pem: bytes) -> pki.IssuedCertificate:
         record = json_codec.decode(self._record_file.read_bytes(), JoinRecord)
         issued = self._check(pem, record.node, self._authority_file.read_bytes())
         if issued.not_after <= self._clock.now():
-            raise pki.InvalidCertificate("it has expired already; compare the clocks of the two machines")
+            raise pki.InvalidCertificate("it has already expired; compare the clocks of the two machines")
         files.write_atomically(self._certificate_file, issued.pem)
         return issued
 
     def _check(self, pem: bytes, node: str, authority_pem: bytes) -> pki.IssuedCertificate:
-        """The certificate in `pem`, if it is this node's, for this key, and of this CA."""
+        """The certificate in `pem`, if it is for this node and this key, and issued by this CA."""
         issued = pki.read_certificate(pem)
         if not pki.is_issued_by(pem, authority_pem):
             raise pki.InvalidCertificate("it was issued by another CA")
         if issued.role != Role.NODE or issued.name != node:
-            raise pki.InvalidCertificate("it is for somebody else")
+            raise pki.InvalidCertificate("it is for another node")
         if issued.key != pki.key_digest(self._make_key()):
             raise pki.InvalidCertificate("it is for another key")
         return issued
@@ -341,11 +343,11 @@ def _was(record: JoinRecord) -> str:
 
 
 def _none_of(failures: Sequence[errors.SkerryError]) -> errors.SkerryError:
-    """What to say when no server has taken this machine in."""
+    """The error when no server could be joined."""
     if len(failures) == 1:
         return failures[0]
-    is_refused = any(isinstance(each, errors.FailedPrecondition) for each in failures)
-    kind = errors.FailedPrecondition if is_refused else errors.Unavailable
+    is_rejected = any(isinstance(each, errors.FailedPrecondition) for each in failures)
+    kind = errors.FailedPrecondition if is_rejected else errors.Unavailable
     reasons = "; ".join(each.message for each in failures)
     return kind(f"none of {len(failures)} addresses leads to a server of that cloud: {reasons}")
 
@@ -357,12 +359,12 @@ def _parse(token: str) -> TokenText:
             "an admin makes one with `skerry token create --role node`"
         )
     try:
-        shown = TokenText.parse(token.strip())
+        parsed = TokenText.parse(token.strip())
     except MalformedToken as error:
         raise errors.Unauthenticated(str(error)) from None
-    if not shown.pin:
+    if not parsed.pin:
         raise errors.Unauthenticated(
             "this token cannot join a machine; an admin makes one that can with "
             "`skerry token create --role node`"
         )
-    return shown
+    return parsed

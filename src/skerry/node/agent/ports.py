@@ -1,8 +1,8 @@
-"""What the node's session needs of its connection to the control plane, whatever carries it.
+"""Interfaces of the node's connection to the control plane, independent of the transport.
 
-`skerry.transport.links.nodes.client` keeps it over gRPC, and the daemon hands it to
-`skerry.node.agent.agent`, which may not know of wires. A connection that breaks raises `Unavailable` from
-whatever waits on it; who holds it dials anew, and begins with a hello again.
+`skerry.transport.links.nodes.client` implements them over gRPC; the daemon passes it to
+`skerry.node.agent.agent`, which imports no transport. A broken connection raises `Unavailable` from every
+pending call; the agent dials again and sends a new hello.
 """
 
 from __future__ import annotations
@@ -16,31 +16,33 @@ from skerry.model.streams import TunnelStream
 
 
 class ControlConnection(Protocol):
-    """One connection. Its methods may be called at the same time; each message goes out whole."""
+    """One connection. Methods may run concurrently; messages are sent whole."""
 
     async def hello(self, hello: NodeHello) -> SessionConfig:
-        """Say who we are; must come first, and once. Raises what the control plane has against it."""
+        """Send the hello, first and once; returns the session config. Raises the error of the control
+        plane."""
         ...
 
     def messages(self) -> AsyncIterator[ServerMessage]:
-        """What comes down after the welcome, in order; once. Ends if the control plane ends it."""
+        """Messages after the welcome, in order; to be called once. Ends when the control plane closes the
+        session."""
         ...
 
     async def send(self, message: NodeMessage) -> None:
-        """A hello that is different now; reports, which may be forgotten once an acknowledgement has their
-        sequence number or more; claims; or a heartbeat, if nothing else was said for `report_s`."""
+        """Send a changed hello; reports, which are done when an acknowledgement has their sequence number or
+        a higher one; claims; or a heartbeat, if nothing was sent for `report_s`."""
         ...
 
     def tunnel(self, id: str) -> AbstractAsyncContextManager[TunnelStream]:
-        """Dial the tunnel that a `TunnelRequest` asked for; leaving the context closes it.
+        """Open the tunnel of a `TunnelRequest`; leaving the context closes it.
 
-        Raises `NotFound` if nobody waits for it any more.
+        Raises `NotFound` if the request has been cancelled.
         """
         ...
 
 
 class ControlDialer(Protocol):
-    """Makes connections to the control plane."""
+    """Dials the control plane."""
 
     def dial(self) -> AbstractAsyncContextManager[ControlConnection]:
         """A new connection; leaving the context closes it, with its tunnels."""

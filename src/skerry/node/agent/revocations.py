@@ -1,12 +1,11 @@
-"""The certificates that this node refuses: those that were revoked, as far as the control plane told it.
+"""The revocation list of this node: certificates that it rejects.
 
-`skerry.node.agent.session` brings the list; `skerry.node.agent.certificates` and the links to neighbours ask
-it. It is kept on disk, so that a node that starts while its control plane is away refuses whom it refused
-before. Nothing that a server tells makes a certificate good again: the next server may not have heard of its
-revocation yet. Certificates that have expired are forgotten, since TLS refuses those. A server keeps such a
-list, too, beside its CA: the store may be restored from a backup of before a revocation
-(`follow`). What was revoked while there was no connection is not known here until there is one
-again, or until it expires.
+`skerry.node.agent.session` adds to it; `skerry.node.agent.certificates` and member links check it. It is
+stored on disk, so that a node that starts while its control plane is unreachable still rejects them. No
+update makes a certificate valid again: the next server may not know of the revocation yet. Expired
+certificates are dropped, since TLS rejects those. A server keeps such a list beside its CA, too: the store
+may be restored from a backup older than a revocation (`follow`). Revocations while there is no connection
+take effect at the next session.
 """
 
 from __future__ import annotations
@@ -35,8 +34,8 @@ class RevocationList:
     """Serials of revoked certificates, in memory and in the file `path`."""
 
     def __init__(self, path: Path, clock: Clock) -> None:
-        """Raises `FailedPrecondition` if the file is damaged: without it, anybody who was revoked would be
-        let in."""
+        """Raises `FailedPrecondition` if the file is damaged: without it, revoked certificates would be
+        accepted."""
         self._path = path
         self._clock = clock
         self._listeners: list[Callable[[], None]] = []
@@ -45,7 +44,7 @@ class RevocationList:
 
     @property
     def all(self) -> tuple[RevokedCertificate, ...]:
-        """Those that have not expired."""
+        """The revoked certificates that have not expired."""
         now = self._clock.now()
         return tuple(one for one in self._revoked.values() if not is_past(one.not_after, now))
 
@@ -53,11 +52,11 @@ class RevocationList:
         return serial in self._revoked
 
     def listen(self, changed: Callable[[], None]) -> None:
-        """Call `changed` whenever further certificates are revoked."""
+        """Call `changed` whenever certificates are added."""
         self._listeners.append(changed)
 
     async def add(self, update: RevocationUpdate) -> None:
-        """Refuse these too from now on; durable on return."""
+        """Add these; durable on return."""
         now = self._clock.now()
         before = self._revoked
         every = (*before.values(), *update.revoked)
@@ -77,7 +76,7 @@ class RevocationList:
         revoked: Callable[[], Sequence[RevokedCertificate]],
         listen: Callable[[Callable[[], None]], None],
     ) -> None:
-        """Refuse all that are `revoked`, now and after every change that `listen` tells of, for ever."""
+        """Add all that are `revoked`, now and after every change that `listen` reports. Runs for ever."""
         changed = asyncio.Event()
         listen(changed.set)
         while True:
@@ -93,5 +92,5 @@ class RevocationList:
         except json_codec.InvalidJson as error:
             raise errors.FailedPrecondition(
                 f"the list of revoked certificates in {self._path} is damaged ({error}); remove it and start "
-                "again while the server can be reached, which tells it anew"
+                "again while the server can be reached, which sends the list again"
             ) from None

@@ -1,8 +1,7 @@
-"""Where this node finds its control plane: the server it joined at, and those it was told of since.
+"""Addresses of the control plane: the server that was joined, and those that it announced since.
 
-The list is kept in a file, so that a node that starts while its server is gone knows where else to go. It
-says only where to dial: who answers must show a certificate of the cloud's CA for that host, as always.
-`skerry.node.agent.agent` dials.
+The list is stored in a file, so that a node that starts while its server is down can reach another. It only
+says where to dial: TLS verifies the server's certificate as always. `skerry.node.agent.agent` dials.
 """
 
 from __future__ import annotations
@@ -24,8 +23,8 @@ class _AddressFile(msgspec.Struct, frozen=True):
 
 
 class ServerAddressCache:
-    """Addresses (HOST:PORT) of one cloud's servers: `joined` and `also`, the same by other addresses, for
-    good; others as they come and go."""
+    """Addresses (HOST:PORT) of one cloud's servers: `joined` and `also`, which is the same server by other
+    addresses, always; others as they are announced."""
 
     def __init__(self, joined: str, path: Path, also: Iterable[str] = ()) -> None:
         self._joined = (joined, *also)
@@ -37,14 +36,14 @@ class ServerAddressCache:
         """In the order in which to try them."""
         return tuple(dict.fromkeys((*self._joined, *self._learned)))
 
-    def by_preference(self, lost: str) -> tuple[str, ...]:
-        """The same, but the server at `lost` comes last, by whichever address: a machine that is gone lets
-        every attempt wait."""
-        last = self._joined if lost in self._joined else (lost,)
-        return tuple(sorted(self.addresses, key=lambda address: address in last))
+    def by_preference(self, last_server: str) -> tuple[str, ...]:
+        """The same, with the server at `last_server` last, by all of its addresses: dialling a dead machine
+        takes until the timeout."""
+        last_addresses = self._joined if last_server in self._joined else (last_server,)
+        return tuple(sorted(self.addresses, key=lambda address: address in last_addresses))
 
     async def learn(self, addresses: Iterable[str]) -> None:
-        """These are all the servers now; durable on return."""
+        """Replace the announced servers; durable on return."""
         learned = tuple(addresses)
         if learned == self._learned:
             return
@@ -60,4 +59,4 @@ class ServerAddressCache:
             return ()
         except json_codec.InvalidJson as error:
             log.warning("servers.unreadable", file=str(self._path), error=str(error))
-            return ()  # the one that was joined will tell again
+            return ()  # the server that was joined announces them again

@@ -1,8 +1,7 @@
-"""What goes on over one connection with a control plane: hello, orders and tunnels down, reports up.
+"""One session with a control plane over one connection: receives orders and tunnel requests, sends reports.
 
-`skerry.node.agent.agent` runs one on each of the connections that this node dials, one after the other;
-`skerry.node.guests` that of whoever borrows a cell. Neither how messages travel nor what follows the end of a
-connection is decided here.
+`skerry.node.agent.agent` runs one on each connection that it dials; `skerry.node.guests` runs one for the
+buyer of a leased cell. The transport and reconnecting are not handled here.
 """
 
 from __future__ import annotations
@@ -22,6 +21,7 @@ from skerry.model import errors
 from skerry.model.callers import RevokedCertificate
 from skerry.model.node_messages import (
     MAX_CLAIMS,
+    MAX_VOLUME_REPORTS,
     ClaimBatch,
     FunctionUpdate,
     InstanceClaim,
@@ -31,33 +31,39 @@ from skerry.model.node_messages import (
     ReportAck,
     ReportBatch,
     RevocationUpdate,
+    SecretDelivery,
+    SecretRequest,
     ServerList,
     ServerMessage,
     SessionClose,
     SessionConfig,
     SessionHeartbeat,
     TunnelRequest,
+    VolumeReportBatch,
+    VolumeUpdate,
 )
 from skerry.model.orders import InstanceReport
 from skerry.model.streams import TunnelStream
 from skerry.node.agent.instances.instances import NodeInstances
 from skerry.node.agent.ports import ControlConnection
+from skerry.node.secrets.node_secrets import NodeSecrets
+from skerry.node.volumes.volumes import NodeVolumes
 
 log = structlog.get_logger(__name__)
 
 _MAX_REPORTS = 500  # in one batch
-_MAX_BATCHES = 10_000  # that wait to be acknowledged
-_WELCOME_S = 10.0  # one that takes longer may be frozen, and there may be another
-_CLAIMS_BYTES = 512 * 1024  # of receipts in one message; one receipt has at most half a MiB
-_DESCRIBE_S = 60.0  # between two looks at what this machine has
+_MAX_BATCHES = 10_000  # not yet acknowledged
+_WELCOME_S = 10.0  # a server that takes longer may be frozen; another may respond
+_CLAIMS_BYTES = 512 * 1024  # of claims in one message; one claim has at most half a MiB
+_DESCRIBE_S = 60.0  # between two updates of this machine's resources
 
 
 class ServerClosedSession(errors.Unavailable):
-    """The server said goodbye, as one does that stops."""
+    """The server closed the session because it stops."""
 
 
 class MemberListener(Protocol):
-    """What takes calls of functions on this node, and needs to know who else does, and which there are."""
+    """The function member on this node, which follows the lists of members and functions."""
 
     async def members_changed(self, update: MemberList) -> None: ...
 
@@ -69,32 +75,34 @@ async def _refuse_tunnel(request: TunnelRequest, tunnel: TunnelStream) -> None:
 
 
 async def _ignore_revocations(update: RevocationUpdate) -> None:
-    """For who did not say that it takes them."""
+    """Default of nodes that do not announce that they accept revocations."""
 
 
 async def _ignore_subnet(subnet: str) -> None:
-    """For who has no containers of its own network."""
+    """Default of nodes without a container network."""
 
 
 @dataclass(frozen=True, slots=True)
 class AgentHooks:
-    """What this machine tells the control plane of itself, and who hears what is said besides orders."""
+    """Callbacks of a session: how to describe this machine, and who handles messages other than orders."""
 
     describe: Callable[[], NodeHello]
-    condition: Callable[[], str] = lambda: ""  # when it changes, this machine is described anew at once
-    assign: Callable[[str], Awaitable[None]] = _ignore_subnet  # its containers have addresses of this subnet
-    # Told which certificates were revoked, if the hello says that this node takes that; knows all of them.
+    condition: Callable[[], str] = lambda: ""  # when it changes, the machine is described again at once
+    assign: Callable[[str], Awaitable[None]] = _ignore_subnet  # containers get addresses of this subnet
+    # Called with all revoked certificates, if the hello announces that this node accepts them.
     revoke: Callable[[RevocationUpdate], Awaitable[None]] = _ignore_revocations
     revoked: Callable[[], Sequence[RevokedCertificate]] = tuple
-    member: MemberListener | None = None  # hears what those are told who take calls of functions
+    member: MemberListener | None = None  # receives updates of members and functions
+    secrets: NodeSecrets | None = None  # requests values, and receives them
+    volumes: NodeVolumes | None = None  # of this node; None: it reports no such feature
 
 
 async def _ignore_servers(addresses: Sequence[str]) -> None:
-    """For who has only this one way to its control plane."""
+    """Default of a node with a single address of its control plane."""
 
 
 async def _handle(handling: Awaitable[None]) -> None:
-    """What every session tells anew holds also if the disk refuses to keep it."""
+    """Log a failure to store what every session sends again; it holds in memory."""
     try:
         await handling
     except OSError as error:
@@ -102,7 +110,7 @@ async def _handle(handling: Awaitable[None]) -> None:
 
 
 class AgentSession:
-    """What goes on over one connection."""
+    """One session."""
 
     def __init__(
         self,
@@ -115,8 +123,8 @@ class AgentSession:
         learn: Callable[[Sequence[str]], Awaitable[None]] = _ignore_servers,
         pace_s: float = 0.0,
     ) -> None:
-        """`serve` answers over a tunnel; `learn` is told where the servers are. Messages that come quicker
-        than every `pace_s` wait at the other end."""
+        """`serve` handles a tunnel; `learn` receives the addresses of servers. Messages are read at most once
+        per `pace_s`."""
         self._connection = connection
         self._instances = instances
         self._hooks = hooks
@@ -124,25 +132,31 @@ class AgentSession:
         self._serve = serve
         self._learn = learn
         self._pace_s = pace_s
-        self._described = hooks.condition()  # in what follows
-        self.hello = hooks.describe()  # as the control plane knows it
+        self._described = hooks.condition()  # condition that the hello was made with
+        self.hello = hooks.describe()  # as it was last sent
         self._sequence = 0  # of the last batch
-        self._sent = 0  # the number of the last report in it
-        self._unacknowledged: deque[tuple[int, int]] = deque()  # batches, and the last report in each
+        self._sent = 0  # number of the last report in it
+        self._unacknowledged: deque[tuple[int, int]] = deque()  # batch, and its last report
         self._tunnels: set[asyncio.Task[None]] = set()
+        self._takes_volumes = asyncio.Event()  # the server has sent volumes, so it takes reports of them
 
     async def open(self) -> SessionConfig:
-        """Say hello; what the control plane welcomes us with. Raises what it has against us."""
+        """Send the hello; returns the session config. Raises the error of the control plane."""
         try:
             async with asyncio.timeout(_WELCOME_S):
                 return await self._connection.hello(self.hello)
         except TimeoutError:
-            raise errors.TimedOut("the control plane did not answer in time") from None
+            raise errors.TimedOut("the control plane did not respond in time") from None
 
     async def run(self, config: SessionConfig) -> None:
-        """Until the connection ends, or the server falls silent; raises why."""
+        """Run until the connection ends or the server is silent for too long. Raises the reason."""
         try:
-            await race(self._receive(config), self._send_reports_forever(config))
+            await race(
+                self._receive(config),
+                self._send_reports_forever(config),
+                self._request_secrets_forever(),
+                self._send_volume_reports_forever(),
+            )
         finally:
             await cancel_and_wait(self._tunnels)
 
@@ -160,15 +174,31 @@ class AgentSession:
                     await _handle(self._learn(message.addresses))
                 case RevocationUpdate():
                     await _handle(self._hooks.revoke(message))
+                case VolumeUpdate() if self._hooks.volumes is not None:
+                    self._hooks.volumes.apply(message)
+                    self._takes_volumes.set()
                 case MemberList() if self._hooks.member is not None:
                     await _handle(self._hooks.member.members_changed(message))
                 case FunctionUpdate() if self._hooks.member is not None:
                     await _handle(self._hooks.member.functions_changed(message))
+                case SecretDelivery() if self._hooks.secrets is not None:
+                    self._hooks.secrets.deliver(message)
                 case SessionClose():
-                    raise ServerClosedSession(f"the control plane sent this node away: {message.reason}")
+                    raise ServerClosedSession(
+                        f"the control plane closed the session of this node: {message.reason}"
+                    )
             if self._pace_s:
                 await asyncio.sleep(self._pace_s)
         raise errors.Unavailable("the control plane ended the session")
+
+    async def _request_secrets_forever(self) -> None:
+        secrets = self._hooks.secrets
+        if secrets is None:
+            await asyncio.get_running_loop().create_future()
+            return
+        secrets.begin_session()
+        while True:
+            await self._connection.send(SecretRequest(await secrets.next_request()))
 
     async def _take_orders(self, message: OrderUpdate, *, takes_claims: bool) -> None:
         claims: list[InstanceClaim] = []
@@ -183,7 +213,8 @@ class AgentSession:
         await self._claim(claims)
 
     async def _claim(self, claims: Sequence[InstanceClaim]) -> None:
-        """What the control plane may have forgotten goes on until it says otherwise."""
+        """Claim instances that the control plane may have lost; they keep running until it orders
+        otherwise."""
         batch: list[InstanceClaim] = []
         size = 0
         for claim in claims:
@@ -198,7 +229,8 @@ class AgentSession:
     async def _next_of(
         self, messages: AsyncIterator[ServerMessage], silence_s: float
     ) -> ServerMessage | None:
-        """What the server says next; None if that is nothing more. One that froze keeps its connections."""
+        """The next message; None at the end of the session. Raises TimedOut: a frozen server keeps its
+        connections."""
         try:
             async with asyncio.timeout(silence_s or None):
                 return await anext(messages, None)
@@ -214,10 +246,10 @@ class AgentSession:
         report_s = config.report_s
         if config.takes_claims and (revoked := tuple(one for one in self._hooks.revoked() if one.proof)):
             await self._connection.send(ClaimBatch(revoked=revoked[:MAX_CLAIMS]))
-        if config.wants_claims:  # before reports, which mean nothing to who does not know of what
+        if config.wants_claims:  # before reports, which a server without a record ignores
             await self._claim(self._instances.claims())
-        # First all that was not acknowledged, in order; then what everything is now: whatever the control
-        # plane made of our silence, it is right again after that.
+        # First all reports that were not acknowledged, in order, then the status of every instance: that
+        # corrects whatever the control plane concluded while there was no session.
         await self._send_new_reports()
         await self._send_reports(self._instances.inventory())
         sent_at = described_at = self._clock.monotonic()
@@ -232,11 +264,23 @@ class AgentSession:
             if now >= described_at + _DESCRIBE_S or self._hooks.condition() != self._described:
                 described_at = now
                 await self._describe_again()
-            # The rest can wait for its turn, and is told together.
+            # Further reports wait for the next batch.
             has_sent |= await self._send_reports(self._instances.take_usage())
             if not has_sent:
                 await self._connection.send(SessionHeartbeat())
             sent_at = now
+
+    async def _send_volume_reports_forever(self) -> None:
+        """All volumes first, then those that change."""
+        volumes = self._hooks.volumes
+        await self._takes_volumes.wait()
+        assert volumes is not None, "a node without volumes is sent none"
+        reports = volumes.inventory()
+        while True:
+            for at in range(0, len(reports), MAX_VOLUME_REPORTS):
+                await self._connection.send(VolumeReportBatch(tuple(reports[at : at + MAX_VOLUME_REPORTS])))
+            await volumes.wait_for_reports()
+            reports = volumes.take_reports()
 
     async def _send_new_reports(self) -> bool:
         has_sent = False
@@ -253,7 +297,7 @@ class AgentSession:
 
     async def _send(self, reports: Sequence[InstanceReport]) -> None:
         if len(self._unacknowledged) >= _MAX_BATCHES:
-            raise errors.Unavailable("the control plane acknowledges nothing that it is told")
+            raise errors.Unavailable("the control plane acknowledges no reports")
         self._sequence += 1
         self._unacknowledged.append((self._sequence, self._sent))
         await self._connection.send(ReportBatch(self._sequence, tuple(reports)))
@@ -274,7 +318,7 @@ class AgentSession:
         try:
             async with self._connection.tunnel(request.id) as tunnel:
                 await self._serve(request, tunnel)
-        except errors.SkerryError as error:  # who asked has gone; nobody is left to be told
+        except errors.SkerryError as error:  # the client has gone; there is nobody to report it to
             log.debug("tunnel.ended", instance=request.instance, error=error.message)
-        except Exception as error:  # a fault of ours, which must not end the session
+        except Exception as error:  # a bug, which must not end the session
             log.error("tunnel.failed", instance=request.instance, error=repr(error), exc_info=error)

@@ -1,1 +1,1 @@
-"""Cells and executables of this node: made, run, stopped, freed, and found again after a restart."""
+"""Cells and executables of this node: create, run, stop, free, and adopt after a restart of the agent."""

@@ -1,15 +1,14 @@
-"""What an agent that starts makes of what an earlier one left: the decision, and the doing.
+"""Adopts the cells that an earlier agent left: a pure decision, and its execution.
 
-The earlier agent may have been killed between any two steps, so the records, the groups and the processes
-need not agree. `plan` compares them and touches nothing; `adopt` looks, plans, and does what the plan says.
-The rules:
+The earlier agent may have been killed between any two steps, so records, cgroups and processes may disagree.
+`plan` compares them and has no effects; `adopt` observes, plans, and carries out the plan. The rules:
 
-- A cell goes on if its record is of this boot, its group is whole, its freeing was not begun, and its parent
-  goes on. Every other group under our root is killed and removed, every other record is dropped.
-- An executable was acknowledged when `started.json` was written. Without it, it is undone.
+- A cell is adopted if its record is of this boot, its group is complete, it is not being freed, and its
+  parent is adopted. Every other group under our root is killed and removed, every other record is removed.
+- An executable was acknowledged when `started.json` was written. Without it, the start is undone.
 - An init is the process of its record only if that pid, with that start time, is in the cell's init group.
-  Executables without an exit record go on with a live init, and died with a dead one.
-- A cell that goes on has the cpu quota of its record, whatever it has now.
+  Executables without an exit record are running if the init is alive, and died with a dead one.
+- An adopted cell gets the cpu quota of its record again.
 """
 
 from __future__ import annotations
@@ -35,23 +34,23 @@ _KILL_S = 5.0
 
 @dataclass(frozen=True, slots=True)
 class AdoptedCell:
-    """A cell that goes on, and what becomes of its executables."""
+    """An adopted cell, and the state of its executables."""
 
     found: StoredCell
     record: CellRecord
     has_live_init: bool
     running: tuple[StoredExecutable, ...] = ()
     ended: tuple[StoredExecutable, ...] = ()
-    lost: tuple[StoredExecutable, ...] = ()  # ran when the init died
-    undone: tuple[StoredExecutable, ...] = ()  # nobody was ever told of their start
+    lost: tuple[StoredExecutable, ...] = ()  # were running when the init died
+    undone: tuple[StoredExecutable, ...] = ()  # their start was never acknowledged
 
 
 @dataclass(frozen=True, slots=True)
 class CellAdoptionPlan:
-    """What to do, and in which order."""
+    """What to do, in this order."""
 
-    doomed: tuple[CellName, ...]  # first: kill, remove group and record; children before parents
-    kept: tuple[AdoptedCell, ...]  # parents before children
+    to_remove: tuple[CellName, ...]  # kill, remove group and record; children before parents
+    adopted: tuple[AdoptedCell, ...]  # parents before children
 
 
 def plan(
@@ -60,27 +59,27 @@ def plan(
     inits: Mapping[CellName, Mapping[int, int]],
     boot: str,
 ) -> CellAdoptionPlan:
-    """`groups`: the cells that have one, True if it is whole. `inits`: by cell, the pids in its init group
+    """`groups`: the cells that have one, True if it is complete. `inits`: by cell, the pids in its init group
     and their start times."""
-    kept: dict[CellName, AdoptedCell] = {}
-    for cell in sorted(found, key=lambda each: each.name):  # a parent sorts before what is in it
+    adopted: dict[CellName, AdoptedCell] = {}
+    for cell in sorted(found, key=lambda each: each.name):  # a parent sorts before its children
         parent = parent_of(cell.name)
         if (
             cell.record is not None
             and cell.record.boot == boot
             and not cell.is_freeing
             and groups.get(cell.name, False)
-            and (parent is None or parent in kept)
+            and (parent is None or parent in adopted)
         ):
-            kept[cell.name] = _keep(cell, cell.record, inits.get(cell.name, {}))
-    doomed = ({cell.name for cell in found} | groups.keys()) - kept.keys()
+            adopted[cell.name] = _adopted_cell(cell, cell.record, inits.get(cell.name, {}))
+    to_remove = ({cell.name for cell in found} | groups.keys()) - adopted.keys()
     return CellAdoptionPlan(
-        doomed=tuple(sorted(doomed, key=lambda name: (-name.count("/"), name))),
-        kept=tuple(kept.values()),
+        to_remove=tuple(sorted(to_remove, key=lambda name: (-name.count("/"), name))),
+        adopted=tuple(adopted.values()),
     )
 
 
-def _keep(cell: StoredCell, record: CellRecord, processes: Mapping[int, int]) -> AdoptedCell:
+def _adopted_cell(cell: StoredCell, record: CellRecord, processes: Mapping[int, int]) -> AdoptedCell:
     init = cell.init
     alive = init is not None and processes.get(init.pid) == init.start_time
     whole = [each for each in cell.executables if each.spec is not None and each.started is not None]
@@ -97,22 +96,22 @@ def _keep(cell: StoredCell, record: CellRecord, processes: Mapping[int, int]) ->
 
 
 async def adopt(
-    deps: CellDeps, executables: ExecutableSupervisor, boot: str, keep: Callable[[CellEntry], None]
+    deps: CellDeps, executables: ExecutableSupervisor, boot: str, add: Callable[[CellEntry], None]
 ) -> None:
-    """Take over what is there. `keep` gets every cell that goes on, and those that must go and cannot yet."""
+    """Adopt the cells. `add` gets every adopted cell, and those that could not be removed yet."""
     deps.records.empty_trash()
     found = {cell.name: cell for cell in deps.records.scan()}
     groups = {name: deps.groups.exists(name) for name in deps.groups.cells()}
     decision = plan(list(found.values()), groups, _inits(deps, groups), boot)
-    for name in decision.doomed:
-        if not await _doom(deps, name) and name in found and (record := found[name].record) is not None:
-            keep(CellEntry(record, is_freeing=True))
-    for kept in decision.kept:
-        entry = CellEntry(kept.record, had_init=True)
-        keep(entry)
-        await _take_over(deps, executables, kept, entry)
-    if decision.kept or decision.doomed:
-        log.info("cells.adopted", kept=len(decision.kept), removed=len(decision.doomed))
+    for name in decision.to_remove:
+        if not await _remove(deps, name) and name in found and (record := found[name].record) is not None:
+            add(CellEntry(record, is_freeing=True))
+    for cell in decision.adopted:
+        entry = CellEntry(cell.record, had_init=True)
+        add(entry)
+        await _take_over(deps, executables, cell, entry)
+    if decision.adopted or decision.to_remove:
+        log.info("cells.adopted", kept=len(decision.adopted), removed=len(decision.to_remove))
 
 
 def _inits(deps: CellDeps, groups: Mapping[CellName, bool]) -> dict[CellName, dict[int, int]]:
@@ -124,8 +123,8 @@ def _inits(deps: CellDeps, groups: Mapping[CellName, bool]) -> dict[CellName, di
     return inits
 
 
-async def _doom(deps: CellDeps, name: CellName) -> bool:
-    """Kill and remove; False if that is not possible now."""
+async def _remove(deps: CellDeps, name: CellName) -> bool:
+    """Kill and remove; False if that failed."""
     try:
         await termination.terminate_all(deps.groups, name, None, kill_s=_KILL_S, processes=deps.processes)
         deps.groups.remove(name)
@@ -136,8 +135,8 @@ async def _doom(deps: CellDeps, name: CellName) -> bool:
     return True
 
 
-def _put_quota_on(deps: CellDeps, record: CellRecord) -> None:
-    """The agent before this one may have died while it started something, with the quota lifted for that."""
+def _restore_quota(deps: CellDeps, record: CellRecord) -> None:
+    """Restore a quota that an agent lifted for a start and did not restore before it died."""
     limits = CellLimits(cpu_quota=record.cell.limits.cpu_quota)
     try:
         deps.groups.change_limits(record.cell.name, limits)
@@ -146,29 +145,29 @@ def _put_quota_on(deps: CellDeps, record: CellRecord) -> None:
 
 
 async def _take_over(
-    deps: CellDeps, executables: ExecutableSupervisor, kept: AdoptedCell, entry: CellEntry
+    deps: CellDeps, executables: ExecutableSupervisor, adopted: AdoptedCell, entry: CellEntry
 ) -> None:
-    _put_quota_on(deps, kept.record)
-    entry.last_number = max((each.number for each in kept.found.executables), default=0)
+    _restore_quota(deps, adopted.record)
+    entry.last_number = max((each.number for each in adopted.found.executables), default=0)
     init = None
-    if kept.has_live_init and (record := kept.found.init) is not None:
+    if adopted.has_live_init and (record := adopted.found.init) is not None:
         init = deps.processes.adopt(record.pid, record.start_time, record.control_fd)
-    for each in kept.undone:
+    for each in adopted.undone:
         await executables.undo(entry, each.number)
-    for each in sorted((*kept.running, *kept.lost, *kept.ended), key=lambda each: each.number):
+    for each in sorted((*adopted.running, *adopted.lost, *adopted.ended), key=lambda each: each.number):
         assert each.spec is not None
         assert each.started is not None
         executables.add(entry, ExecutableEntry(each.spec, each.number, each.started, init))
     if init is not None:
-        executables.inits.keep(entry, init)
+        executables.inits.attach(entry, init)
     else:
         try:
             await executables.inits.clear(entry)
         except errors.Unavailable as error:  # the next start or free tries again
             log.warning("init.not_cleared", cell=entry.name, error=error.message)
         deps.records.set_init(entry.name, None)
-    # After the init is listened to: what ended before is on disk by now, what ends later will be told.
-    for known in list(entry.executables.values()):
-        executables.look(entry, known)
+    # Only now: earlier exits are on disk by now, later ones are reported by the init.
+    for executable in list(entry.executables.values()):
+        executables.check_exit_record(entry, executable)
     if init is None:
-        executables.lose(entry, list(entry.executables.values()))
+        executables.mark_lost(entry, list(entry.executables.values()))

@@ -1,12 +1,11 @@
-"""The cells of this node: allocate, free, start, stop, and what is known of each.
+"""The cells of this node: allocate, free, start, stop, list.
 
-What `skerry.wire` calls, and the only door: it finds the cell, takes the locks, and has the work done to its
-end even if the caller goes away meanwhile. Limits and killing are `skerry.node.cgroups`', processes are the
-launcher's. A cell that another part of the node made for itself has an owner, and only that part, which says
-so, starts, stops and frees in it; clients of the contracts say nothing, and cannot say its name. Cells
-outlive the agent: `open` takes over what an earlier one left, `close` leaves everything running. Groups may
-be removed from outside: `run` sees that, and `ensure` makes such a cell again. Nothing here knows a
-contract's spelling or its codes.
+The entry point for `skerry.wire`: it finds the cell, takes the locks, and runs the work to completion even if
+the caller disconnects. `skerry.node.cgroups` handles limits and killing, the launcher processes. A cell that
+a part of the node created for itself has an owner, and only that part, which passes its `owner`, starts,
+stops and frees in it; clients of the contracts cannot name such a cell. Cells outlive the agent: `open`
+adopts what an earlier one left, `close` leaves everything running. Groups may be removed from outside: `run`
+detects that, and `ensure` creates such a cell again. Nothing here knows a contract's spelling or codes.
 """
 
 from __future__ import annotations
@@ -41,12 +40,13 @@ from skerry.model.cells import (
 )
 from skerry.model.ids import CellName, ExecutableName
 from skerry.model.settings import NodeSettings
+from skerry.node import host
 from skerry.node.cells import adoption
 from skerry.node.cells.cpu_quotas import CpuQuotas, QuotaLift
 from skerry.node.cells.executables import ExecutableSupervisor, StartOptions, WorkerOptions
-from skerry.node.cells.locks import HeldPathLocks, PathLocks
+from skerry.node.cells.locks import PathLockGuard, PathLocks
 from skerry.node.cells.processes import HostProcesses
-from skerry.node.cells.records import CellRecord, CellRecords, boot_id
+from skerry.node.cells.records import CellRecord, CellRecords
 from skerry.node.cells.state import CellDeps, CellEntry, CellView, ExecutableEntry
 from skerry.node.cells.teardown import CellTeardown
 from skerry.node.cells.uids import UidAllocator
@@ -60,17 +60,17 @@ log = structlog.get_logger(__name__)
 T = TypeVar("T")
 
 _CLOSE_S = 3.0
-_LOOK_S = 5.0  # between two looks at whether the groups of cells are there
-_CROWD = 64  # cells that are looked at before others have a turn
+_CHECK_GROUPS_S = 5.0  # between two checks that the groups of cells exist
+_CHECK_BATCH = 64  # cells to check before other tasks run
 _OWNED: Final = {
     CellOwner.CONTAINER: "belongs to a container; use `skerry container`, or `skerry stop` for an instance",
-    CellOwner.CONTRACT: "belongs to a contract of the market: only its buyer runs and reads anything in it",
+    CellOwner.CONTRACT: "belongs to a contract of the market: only its buyer may run or read anything in it",
     CellOwner.FUNCTIONS: "belongs to the workers of functions; use `skerry fn`",
 }
 
 
 class Cells:
-    """Every cell of this node."""
+    """All cells of this node."""
 
     def __init__(self, deps: CellDeps, boot: str) -> None:
         self._deps = deps
@@ -93,10 +93,9 @@ class Cells:
         *,
         boot: str | None = None,
         processes: HostProcesses | None = None,
-        reached: Callable[[str], None] = lambda step: None,
+        failpoint: Callable[[str], None] = lambda step: None,
     ) -> Cells:
-        """Take over what is in `folder` and in the groups. What cells see of the host is the launcher's
-        view."""
+        """Adopt what is in `folder` and in the groups. The launcher defines what cells see of the host."""
         deps = CellDeps(
             groups=cgroups,
             launcher=launcher,
@@ -104,12 +103,12 @@ class Cells:
             settings=settings,
             clock=clock,
             processes=processes or HostProcesses(),
-            reached=reached,
+            failpoint=failpoint,
         )
-        boot = boot_id() if boot is None else boot
+        boot = host.boot_id() if boot is None else boot
         cells = cls(deps, boot)
         try:
-            await adoption.adopt(deps, cells._executables, boot, cells._keep)
+            await adoption.adopt(deps, cells._executables, boot, cells._add)
         except BaseException:
             await cells.close()
             raise
@@ -117,65 +116,65 @@ class Cells:
 
     @property
     def limits_in_v2(self) -> bool:
-        """True if the limits of cells are held by cgroup v2."""
+        """True if cgroup v2 enforces the limits of cells."""
         return self._deps.groups.limits_in_v2
 
     @property
     def view(self) -> HostView:
-        """What cells see of the host."""
+        """The part of the host's file system that cells see."""
         return self._deps.launcher.view
 
     @property
     def cgroups_kind(self) -> str:
-        """How limits are held here: `unified`, `hybrid` or `legacy`."""
+        """Which cgroups enforce limits here: `unified`, `hybrid` or `legacy`."""
         return self._deps.groups.kind
 
-    def spares(self, *, isolating: bool = True) -> int:
-        """How many first starts, in cells that isolate processes or in others, would not wait for an init."""
-        return self._executables.inits.spares(isolating=isolating)
+    def prestarted_inits(self, *, isolating: bool = True) -> int:
+        """Number of prestarted inits for cells that isolate processes, or for others."""
+        return self._executables.inits.prestarted(isolating=isolating)
 
     async def allocate(self, cell: Cell) -> None:
-        """Make a cell. Raises AlreadyExists, NotFound (an ancestor), FailedPrecondition, ResourcesExhausted,
-        Invalid."""
+        """Create a cell. Raises AlreadyExists, NotFound (an ancestor), FailedPrecondition,
+        ResourcesExhausted, Invalid."""
         self._check_new(cell)
-        held = await self._hold(_ancestors(cell.name), cell.name)
-        await held.finish(self._allocate(cell))
+        locks = await self._lock(_ancestors(cell.name), cell.name)
+        await locks.finish(self._allocate(cell))
 
     async def _allocate(self, cell: Cell) -> None:
         self._check_new(cell)
         deps = self._deps
-        self._quotas.put_on_above(cell.name)
-        uid = self._uids.take()
+        self._quotas.restore_ancestors(cell.name)
+        uid = self._uids.allocate()
         try:
             try:
                 deps.groups.create(cell.name, cell.limits)
-            except errors.AlreadyExists:  # not with us, or it would be known
+            except errors.AlreadyExists:  # not one of ours, which would be known
                 raise errors.FailedPrecondition(
                     f"the cgroup of cell {cell.name!r} exists on this host and is not ours; remove it first"
                 ) from None
             try:
-                deps.reached("allocate.group")
+                deps.failpoint("allocate.group")
                 record = CellRecord(cell, uid, self._boot, deps.clock.now(), is_marked=True)
                 deps.records.add_cell(record)
-                deps.reached("allocate.recorded")
+                deps.failpoint("allocate.recorded")
             except BaseException:
                 deps.records.remove(cell.name)
                 deps.groups.remove(cell.name)
                 raise
         except BaseException:
-            self._uids.give_back(uid)
+            self._uids.release(uid)
             raise
         self._entries[cell.name] = CellEntry(record)
         log.info("cell.allocated", cell=cell.name, uid=uid)
 
     async def ensure(self, cell: Cell) -> bool:
-        """Have this very cell, whole. If somebody removed its groups, or freeing it was begun, what is left
-        of it goes, with what is below, and it is made again. True if it was made. Raises as `allocate` and
-        `free` do, AlreadyExists if another cell has its name."""
+        """Make sure that exactly this cell exists, complete. If its groups were removed, or freeing it was
+        begun, the rest of it is removed, with its children, and it is created again. True if it was created.
+        Raises as `allocate` and `free` do, AlreadyExists if another cell has its name."""
         if self._is_here(cell):
             return False
-        held = await self._hold(_ancestors(cell.name), cell.name)
-        return await held.finish(self._ensure(cell))
+        locks = await self._lock(_ancestors(cell.name), cell.name)
+        return await locks.finish(self._ensure(cell))
 
     async def _ensure(self, cell: Cell) -> bool:
         if self._is_here(cell):
@@ -183,7 +182,7 @@ class Cells:
         if cell.name in self._entries:
             log.warning("cell.mended", cell=cell.name)
             deadline = self._deps.clock.monotonic() + self._deps.settings.free_timeout_s
-            with contextlib.suppress(errors.NotFound):  # its groups are gone, and now it is forgotten
+            with contextlib.suppress(errors.NotFound):  # its groups are gone, and now its record
                 await self._freeing.free(cell.name, self._within(cell.name), deadline, 0.0)
         await self._allocate(cell)
         return True
@@ -197,20 +196,20 @@ class Cells:
         return self.is_whole(cell.name)
 
     def is_whole(self, name: CellName) -> bool:
-        """True if the cell is here, with its groups, and is not being freed."""
+        """True if the cell exists, with its groups, and is not being freed."""
         entry = self._entries.get(name)
         return entry is not None and not entry.is_freeing and self._deps.groups.exists(name)
 
-    def own(self, path: str) -> CellName:
-        """What the cell is called that a part of the node knows as `path`: it may have been made by a version
-        that did not mark the names of its own cells."""
+    def own_cell_name(self, path: str) -> CellName:
+        """The name of the cell that a part of the node calls `path`: versions before owners did not mark the
+        names of their own cells."""
         unmarked = self._entries.get(CellName(path))
-        is_ours = unmarked is not None and unmarked.record.cell.owner is not None
-        return CellName(path) if is_ours else own_name(path)
+        is_unmarked_own = unmarked is not None and unmarked.record.cell.owner is not None
+        return CellName(path) if is_unmarked_own else own_name(path)
 
     def claim(self, cell: Cell, owner: CellOwner) -> None:
-        """From now on `cell`, which a version that knew no owners made, belongs to `owner`. Nothing if this
-        very cell is not here. Raises OSError."""
+        """Set the owner of `cell`, which a version without owners created. Does nothing if exactly this cell
+        does not exist. Raises OSError."""
         entry = self._entries.get(cell.name)
         if entry is None or entry.record.is_marked or entry.record.cell != cell or cell.owner is not None:
             return
@@ -232,23 +231,23 @@ class Cells:
     async def free(
         self, name: CellName, *, grace_s: float | None = None, owner: CellOwner | None = None
     ) -> None:
-        """End everything in the cell and below it, children first, and remove it: asked first, killed after
-        `grace_s`. Raises NotFound, FailedPrecondition (it, or for a client one below it, is not the
-        `owner`'s), Unavailable."""
+        """Stop everything in the cell and below it, children first, and remove it: SIGTERM, then SIGKILL
+        after `grace_s`. Raises NotFound, FailedPrecondition (it, or for a client one below it, has another
+        `owner`), Unavailable."""
         self._check_free(name, owner)
         grace_s = self._deps.settings.stop_grace_s if grace_s is None else max(0.0, grace_s)
         deadline = self._deps.clock.monotonic() + self._deps.settings.free_timeout_s
-        for entry in self._within(name):  # a stop that is under way must not take its time now
-            for known in entry.executables.values():
-                self._executables.hurry(known, grace_s)
+        for entry in self._within(name):  # a stop in progress must not use its whole grace now
+            for executable in entry.executables.values():
+                self._executables.shorten_grace(executable, grace_s)
         try:
             async with asyncio.timeout(self._deps.settings.free_timeout_s):
-                held = await self._hold(_ancestors(name), name)
+                locks = await self._lock(_ancestors(name), name)
         except TimeoutError:
             raise errors.Unavailable(
-                f"cell {name!r} is busy with another call; free it again later"
+                f"cell {name!r} is busy with another request; free it again later"
             ) from None
-        await held.finish(self._free(name, deadline, grace_s, owner))
+        await locks.finish(self._free(name, deadline, grace_s, owner))
 
     def _check_free(self, name: CellName, owner: CellOwner | None) -> None:
         _check_owner(self._entry(name), owner)
@@ -262,37 +261,37 @@ class Cells:
         log.info("cell.freed", cell=name)
 
     async def change_limits(self, name: CellName, limits: CellLimits) -> None:
-        """Hold the cell to those of `limits` that are given from now on; the others stay. Raises NotFound,
-        FailedPrecondition, Invalid (what is in the cell may use more already)."""
+        """Set those of `limits` that are given; the others stay. Raises NotFound, FailedPrecondition, Invalid
+        (the cell may use more already)."""
         self._entry(name)
-        held = await self._hold(_ancestors(name), name)
-        await held.finish(self._change_limits(name, limits))
+        locks = await self._lock(_ancestors(name), name)
+        await locks.finish(self._change_limits(name, limits))
 
     async def _change_limits(self, name: CellName, limits: CellLimits) -> None:
         entry = self._entry(name)
         self._check_stays(entry)
-        self._quotas.put_on_above(name)
+        self._quotas.restore_ancestors(name)
         self._deps.groups.change_limits(name, limits)
-        given = {key: value for key, value in structs.asdict(limits).items() if value not in (None, "")}
-        cell = structs.replace(entry.record.cell, limits=structs.replace(entry.record.cell.limits, **given))
+        changes = {key: value for key, value in structs.asdict(limits).items() if value not in (None, "")}
+        cell = structs.replace(entry.record.cell, limits=structs.replace(entry.record.cell.limits, **changes))
         entry.record = structs.replace(entry.record, cell=cell)
         self._deps.records.change_cell(entry.record)
 
-    def _keep(self, entry: CellEntry) -> None:
+    def _add(self, entry: CellEntry) -> None:
         self._entries[entry.name] = entry
         self._uids.claim(entry.record.uid)
 
     def _drop(self, entry: CellEntry) -> None:
         del self._entries[entry.name]
         self._quotas.forget(entry.name)
-        self._uids.give_back(entry.record.uid)
+        self._uids.release(entry.record.uid)
 
     async def start(self, executable: Executable, sandbox: Sandbox | None = None) -> ExecutableState:
-        """Start it, for a client; it runs when this returns. Raises Invalid (the name of a cell of our own),
-        NotFound, AlreadyExists, FailedPrecondition, Internal."""
+        """Start it, for a client; it is running on return. Raises Invalid (an internal cell), NotFound,
+        AlreadyExists, FailedPrecondition, Internal."""
         parse_name(executable.cell)
         _check_owner(self._entry(executable.cell), None)
-        return await self._begin(executable, StartOptions(sandbox or Sandbox()))
+        return await self._lock_and_start(executable, StartOptions(sandbox or Sandbox()))
 
     async def start_container(
         self,
@@ -300,72 +299,74 @@ class Cells:
         runtime: Callable[[str], RuntimeCommand],
         release: Callable[[], Awaitable[None]] | None = None,
     ) -> ExecutableState:
-        """Have an OCI runtime start it, in a cell that does not isolate processes itself.
+        """Start a container with an OCI runtime, in a cell that does not isolate processes itself.
 
-        `runtime` is given the path of the cgroup that the runtime is to make, and gives its command. With
-        `release` that command does all but begin the program, which `release` does; only then is the cell's
-        cpu quota off while the runtime works.
+        `runtime` takes the path of the cgroup that the runtime is to create, and returns its command. With
+        `release`, that command does everything but start the program, which `release` does; only then is the
+        cell's cpu quota lifted while the runtime works.
         """
         if self._entry(executable.cell).record.cell.isolates_processes:
             raise errors.FailedPrecondition(
                 f"cell {executable.cell!r} isolates processes itself; a runtime does that"
             )
-        return await self._begin(executable, StartOptions(runtime=runtime, release=release))
+        return await self._lock_and_start(executable, StartOptions(runtime=runtime, release=release))
 
     async def start_trusted(
         self, executable: Executable, arguments: tuple[str, ...], streams: tuple[int, int, int]
     ) -> ExecutableState:
-        """Run a command of ours as root and unconfined, but to the cell's limits. `streams` are descriptors,
-        which stay the caller's, for its input, output and error; nothing of these is kept."""
-        return await self._begin(executable, StartOptions(trusted=arguments, streams=streams))
+        """Run a command of Skerry's own as root, confined only by the cell's limits. `streams` are its stdin,
+        stdout and stderr, descriptors that the caller owns; their data is not stored."""
+        return await self._lock_and_start(executable, StartOptions(trusted=arguments, streams=streams))
 
     async def prepare(self, name: CellName, maker: LauncherClient, *, network: int | None = None) -> None:
-        """Have the cell's init made now, by `maker`, so that a worker can be a fork of it.
+        """Create the cell's init now, by `maker`, so that a worker can be forked from it.
 
-        The cell sees what those of `maker` see, and has `network`, the descriptor of a namespace that stays
-        the caller's, or an empty one. Raises NotFound, FailedPrecondition, Internal, TimedOut, Unavailable.
+        The cell gets the host view of `maker`, and `network`, the descriptor of a namespace that the caller
+        owns, or an empty one. Raises NotFound, FailedPrecondition, Internal, TimedOut, Unavailable.
         """
-        held = await self._hold_executable(name, ExecutableName(""))
-        await held.finish(self._prepare(name, maker, network))
+        locks = await self._lock_executable(name, ExecutableName(""))
+        await locks.finish(self._prepare(name, maker, network))
 
     async def _prepare(self, name: CellName, maker: LauncherClient, network: int | None) -> None:
         entry = self._entry(name)
         self._check_stays(entry)
         await self._executables.inits.prepare(entry, maker, network)
 
-    async def mount(self, name: CellName, detached: int, place: str) -> None:
-        """Put a mount that is nowhere yet at `place` of a cell that was prepared. Raises NotFound,
-        FailedPrecondition, Internal, TimedOut, Unavailable."""
+    async def mount(self, name: CellName, detached: int, path: str) -> None:
+        """Attach a detached mount at `path` of a prepared cell. Raises NotFound, FailedPrecondition,
+        Internal, TimedOut, Unavailable."""
         init = self._entry(name).init
         if init is None:
             raise errors.FailedPrecondition(f"cell {name!r} has no init; prepare it first")
-        await init.mount(detached, place)
+        await init.mount(detached, path)
 
     async def start_worker(
         self, executable: Executable, worker: WorkerOptions, sandbox: Sandbox | None = None
     ) -> ExecutableState:
-        """Start what serves a function, in a cell that was prepared."""
-        return await self._begin(executable, StartOptions(sandbox or Sandbox(), worker=worker))
+        """Start a worker of a function, in a prepared cell."""
+        return await self._lock_and_start(executable, StartOptions(sandbox or Sandbox(), worker=worker))
 
-    async def _begin(self, executable: Executable, options: StartOptions) -> ExecutableState:
+    async def _lock_and_start(self, executable: Executable, options: StartOptions) -> ExecutableState:
         self._check_stays(self._entry(executable.cell))
-        held = await self._hold_executable(executable.cell, executable.name)
-        return await held.finish(self._start(executable, options))
+        locks = await self._lock_executable(executable.cell, executable.name)
+        return await locks.finish(self._start(executable, options))
 
     async def _start(self, executable: Executable, options: StartOptions) -> ExecutableState:
         entry = self._entry(executable.cell)
         self._check_stays(entry)
-        with self._quotas.starting(entry, self._lift(entry, options)) as put_quota_on:
-            known = await self._executables.start(entry, executable, options, put_quota_on)
-        log.info("executable.started", cell=entry.name, executable=executable.name, pid=known.started.pid)
-        return known.state()
+        with self._quotas.lift_for_start(entry, self._lift(entry, options)) as restore_quota:
+            started = await self._executables.start(entry, executable, options, restore_quota)
+        log.info("executable.started", cell=entry.name, executable=executable.name, pid=started.started.pid)
+        return started.state()
 
     def _lift(self, entry: CellEntry, options: StartOptions) -> QuotaLift:
         if options.release is not None:
             return QuotaLift.WHILE_EMPTY
         is_slowed = options.is_slowed_by(entry.record.cell.limits)
-        # Where the init can leave the group of the quota for its work, nothing is lifted.
-        return QuotaLift.RATIONED if is_slowed and not self._deps.groups.has_way_out else QuotaLift.NEVER
+        # Where the init can work outside the quota's group, nothing is lifted.
+        return (
+            QuotaLift.RATIONED if is_slowed and not self._deps.groups.can_leave_cpu_quota else QuotaLift.NEVER
+        )
 
     async def stop(
         self,
@@ -375,32 +376,36 @@ class Cells:
         grace_s: float | None = None,
         owner: CellOwner | None = None,
     ) -> ExitStatus:
-        """End it and forget it: asked first, killed after `grace_s`. Raises NotFound, FailedPrecondition (the
-        cell is not the `owner`'s), Unavailable."""
+        """Stop it and remove its records: SIGTERM, then SIGKILL after `grace_s`. Raises NotFound,
+        FailedPrecondition (the cell has another `owner`), Unavailable."""
         _check_owner(self._entry(cell), owner)
         grace_s = self._deps.settings.stop_grace_s if grace_s is None else max(0.0, grace_s)
-        self._executables.hurry(self._known(cell, name), grace_s)  # before waiting for who stops it now
-        held = await self._hold_executable(cell, name)
-        return await held.finish(self._stop(cell, name, grace_s))
+        self._executables.shorten_grace(
+            self._find_executable(cell, name), grace_s
+        )  # before waiting for a stop in progress
+        locks = await self._lock_executable(cell, name)
+        return await locks.finish(self._stop(cell, name, grace_s))
 
     async def _stop(self, cell: CellName, name: ExecutableName, grace_s: float) -> ExitStatus:
-        known = self._known(cell, name)
-        outcome = await self._executables.stop(self._entry(cell), known, grace_s)
+        executable = self._find_executable(cell, name)
+        outcome = await self._executables.stop(self._entry(cell), executable, grace_s)
         log.info("executable.stopped", cell=cell, executable=name)
         return outcome
 
     def signal(self, cell: CellName, name: ExecutableName, number: int) -> None:
         """Send a signal to its main process. Raises NotFound if it has ended."""
-        self._executables.signal(self._entry(cell), self._known(cell, name), number)
+        self._executables.signal(self._entry(cell), self._find_executable(cell, name), number)
 
     async def kill(self, cell: CellName, name: ExecutableName) -> ExitStatus:
-        """End every process of it at once; it stays known, with its output. Raises NotFound, Unavailable."""
-        self._executables.hurry(self._known(cell, name), 0.0)
-        held = await self._hold_executable(cell, name)
-        return await held.finish(self._executables.kill(self._entry(cell), self._known(cell, name)))
+        """Kill every process of it at once; its record and logs stay. Raises NotFound, Unavailable."""
+        self._executables.shorten_grace(self._find_executable(cell, name), 0.0)
+        locks = await self._lock_executable(cell, name)
+        return await locks.finish(
+            self._executables.kill(self._entry(cell), self._find_executable(cell, name))
+        )
 
     def is_idle(self, cell: Cell) -> bool:
-        """True if this very cell is here, and has an init for which there is nothing to do."""
+        """True if exactly this cell exists, and its init has nothing to do."""
         entry = self._entries.get(cell.name)
         return entry is not None and entry.record.cell == cell and self._is_idle(entry)
 
@@ -408,24 +413,24 @@ class Cells:
         return (
             entry.init is not None
             and not entry.running()
-            # Children that outlived it may still write, and the init keeps that.
+            # Children that outlived it may still write, and the init stores that.
             and not any(self._deps.groups.pids(entry.name, each.leaf) for each in entry.executables.values())
-            # What the disk has refused so far, the init records later.
+            # The init retries exit records that the disk refused.
             and all(self._deps.records.exit(entry.name, each.number) for each in entry.executables.values())
         )
 
-    async def rest(self, name: CellName) -> None:
-        """End the init of a cell that is idle. What has ended in it stays known, with its output, and the
-        next start makes an init anew. Raises NotFound, Unavailable."""
+    async def end_idle_init(self, name: CellName) -> None:
+        """End the init of an idle cell. Ended executables and their logs stay, and the next start creates
+        another init. Raises NotFound, Unavailable."""
         self._entry(name)
-        held = await self._hold(_ancestors(name), name)
-        await held.finish(self._rest(name))
+        locks = await self._lock(_ancestors(name), name)
+        await locks.finish(self._end_idle_init(name))
 
-    async def _rest(self, name: CellName) -> None:
+    async def _end_idle_init(self, name: CellName) -> None:
         entry = self._entry(name)
         if self._is_idle(entry):
             await self._executables.inits.end(entry)
-            self._executables.lose(entry, entry.executables.values())
+            self._executables.mark_lost(entry, entry.executables.values())
             log.info("cell.rests", cell=name)
 
     def list(self) -> list[CellView]:
@@ -436,18 +441,18 @@ class Cells:
         return self._entry(name).view()
 
     def executable(self, cell: CellName, name: ExecutableName) -> ExecutableState:
-        return self._known(cell, name).state()
+        return self._find_executable(cell, name).state()
 
     def by_pid(self, pid: int) -> ExecutableState:
-        """The executable whose process the node sees, or saw, under `pid`."""
-        known = self._executables.by_pid(pid)
-        if known is None:
-            raise errors.NotFound(f"process {pid} is no executable of a cell")
-        return known.state()
+        """The executable with this pid on the node, running or ended."""
+        executable = self._executables.by_pid(pid)
+        if executable is None:
+            raise errors.NotFound(f"process {pid} is not an executable of a cell")
+        return executable.state()
 
     async def wait(self, cell: CellName, name: ExecutableName) -> ExitStatus:
-        """How it ended, once it has."""
-        return await asyncio.shield(self._known(cell, name).exit)
+        """Wait for its exit status."""
+        return await asyncio.shield(self._find_executable(cell, name).exit)
 
     def logs(
         self,
@@ -457,59 +462,58 @@ class Cells:
         *,
         owner: CellOwner | None = None,
     ) -> RingReader:
-        """What it has written to `stream`, and writes. Of what runs for a contract no client reads that."""
-        known = self._known(cell, name)
+        """Logs of its `stream`. Clients may not read those of a contract."""
+        executable = self._find_executable(cell, name)
         if owner is None:
             for entry in filter(None, map(self._entries.get, upwards(cell))):
                 if entry.record.cell.owner is CellOwner.CONTRACT:
                     _check_owner(entry, None)
-        folder = self._deps.records.folder(cell, known.number)
-        # What it printed is kept before its end is told. A child that outlives it may hold the stream open.
-        return RingReader(folder, stream.value, ended=lambda: known.has_ended)
+        folder = self._deps.records.folder(cell, executable.number)
+        # Its output is stored before its exit is reported. A child that outlives it may keep the stream open.
+        return RingReader(folder, stream.value, ended=lambda: executable.has_ended)
 
     def pids(self, name: CellName) -> Sequence[int]:
-        """The processes of its executables; neither its init nor what is in cells below it."""
+        """The processes of its executables, without its init and child cells."""
         groups = self._deps.groups
         leaves = [leaf for leaf in groups.leaves(self._entry(name).name) if leaf != INIT_LEAF]
         return [pid for leaf in leaves for pid in groups.pids(name, leaf)]
 
     def usage(self, name: CellName) -> CellUsage:
-        """What the cell has used, with everything in it."""
+        """Usage of the cell, including everything in it."""
         return self._deps.groups.usage(self._entry(name).name)
 
     async def run(self) -> None:
-        """Keep inits ready for new cells, and see ends that nobody told of; raise if listening to those of
-        cells fails. For ever, otherwise."""
-        looking = [
-            asyncio.create_task(self._executables.settle_missing(self._entries.values)),
-            asyncio.create_task(self._look_for_groups()),
+        """Keep inits prestarted and detect missed exits. Runs for ever; raises if following an init fails."""
+        checks = [
+            asyncio.create_task(self._executables.detect_missed_exits(self._entries.values)),
+            asyncio.create_task(self._check_groups_forever()),
         ]
         try:
             await self._executables.inits.run()
         finally:
-            await cancel_and_wait(looking)
+            await cancel_and_wait(checks)
 
-    async def _look_for_groups(self) -> None:
+    async def _check_groups_forever(self) -> None:
         while True:
-            await asyncio.sleep(_LOOK_S)
+            await asyncio.sleep(_CHECK_GROUPS_S)
             await self.end_ungrouped()
 
     async def end_ungrouped(self) -> None:
-        """End what runs in cells whose groups somebody removed: nothing holds it to limits any more, and it
-        could not be ended by its cell."""
+        """Kill what runs in cells whose groups were removed: it has no limits, and could not be killed by its
+        cell."""
         for number, entry in enumerate(list(self._entries.values()), start=1):
             if entry.init is not None and not entry.is_freeing and not self._deps.groups.exists(entry.name):
                 log.warning("cell.ungrouped", cell=entry.name)
                 entry.init.kill()
-            if number % _CROWD == 0:
+            if number % _CHECK_BATCH == 0:
                 await asyncio.sleep(0)
 
     async def close(self) -> None:
-        """The agent ends; the cells go on. What is being done is given a moment, and else is left half done:
-        the next agent finishes or undoes it."""
+        """Stop the agent's part; the cells keep running. Work in progress gets a short time to finish; the
+        next agent finishes or undoes the rest."""
         await self._locks.close(_CLOSE_S)
         for entry in self._entries.values():
-            await self._executables.inits.let_go(entry)
+            await self._executables.inits.stop_following(entry)
         await self._executables.inits.close()
 
     def _entry(self, name: CellName) -> CellEntry:
@@ -521,27 +525,27 @@ class Cells:
     def _within(self, name: CellName) -> Sequence[CellEntry]:
         return [entry for entry in self._entries.values() if is_within(entry.name, name)]
 
-    def _known(self, cell: CellName, name: ExecutableName) -> ExecutableEntry:
-        known = self._entry(cell).executables.get(name)
-        if known is None:
+    def _find_executable(self, cell: CellName, name: ExecutableName) -> ExecutableEntry:
+        executable = self._entry(cell).executables.get(name)
+        if executable is None:
             raise errors.NotFound(f"cell {cell!r} has no executable {name!r}")
-        return known
+        return executable
 
     def _check_stays(self, entry: CellEntry) -> None:
         if entry.is_freeing:
             raise errors.FailedPrecondition(
-                f"cell {entry.name!r} was to be freed and could not be; free it again"
+                f"cell {entry.name!r} could not be freed completely; free it again"
             )
 
-    async def _hold(self, shared: Iterable[Hashable], alone: Hashable) -> HeldPathLocks:
-        return await self._locks.hold(list(shared), alone)
+    async def _lock(self, shared: Iterable[Hashable], exclusive: Hashable) -> PathLockGuard:
+        return await self._locks.lock(list(shared), exclusive)
 
-    async def _hold_executable(self, cell: CellName, name: ExecutableName) -> HeldPathLocks:
-        return await self._hold([*_ancestors(cell), cell], (cell, name))
+    async def _lock_executable(self, cell: CellName, name: ExecutableName) -> PathLockGuard:
+        return await self._lock([*_ancestors(cell), cell], (cell, name))
 
 
 def _check_owner(entry: CellEntry, owner: CellOwner | None) -> None:
-    """Cells that nobody owns are open to all; those of earlier versions have no owner."""
+    """Cells without an owner are open to all; those of earlier versions have none."""
     if entry.record.cell.owner in (None, owner):
         return
     raise errors.FailedPrecondition(f"cell {entry.name!r} {_OWNED[entry.record.cell.owner]}")

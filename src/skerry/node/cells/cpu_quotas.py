@@ -1,14 +1,13 @@
-"""The cpu quota of a cell while something is started in it: off for the work of starting, on for the program.
+"""Lifts the cpu quota of a cell while something is started in it, and restores it before the program begins.
 
-An OCI runtime, the cell's init and a process on its way to its program work in the cell, and under a small
-quota that takes long. So the quota is lifted for it, and is on again before the program begins. `Cells` says
-when a start begins, `ExecutableSupervisor` when the program is next. An agent that dies in between leaves a
-lifted quota, and `adoption` puts it on again.
+An OCI runtime, the cell's init and a process before exec work in the cell, which takes long under a small
+quota. `Cells` says when a start begins, `ExecutableSupervisor` when the program is next. An agent that dies
+in between leaves a lifted quota, and `adoption` restores it.
 
-What runs in the cell already is free of the quota for as long, and a quota that is put on begins with a full
+Meanwhile processes that already run in the cell have no quota either, and a restored quota begins with a full
 period. So a runtime, which works long and alone in its cell, gets a lifted quota only while nothing runs in
-the cell. For programs lifting is rationed: each time is followed by a pause, in which starts are made under
-the quota. Over time they get at most a tenth more than the quota, however often something is started.
+the cell. For programs lifting is rationed: each time is followed by a pause, in which starts happen under the
+quota. Over time they get at most a tenth more than the quota, however often something is started.
 """
 
 from __future__ import annotations
@@ -34,69 +33,70 @@ from skerry.node.cgroups.protocol import Cgroups
 
 log = structlog.get_logger(__name__)
 
-_SMALL_QUOTA: Final = 500  # half a core: 50 ms in a period, of which a start and a new init take 10
-_EXTRA: Final = 0.1  # of the quota, that lifting it may add to it
-_LONGEST_S: Final = 0.05  # that a quota is off while a program runs in the cell
+_SMALL_QUOTA: Final = 500  # half a core: 50 ms per period, of which a start and a new init take 10
+_EXTRA: Final = 0.1  # share of the quota that lifting may add to it
+_LONGEST_S: Final = 0.05  # for which a quota may be lifted while a program runs in the cell
 
 
 def slows_starts(limits: CellLimits) -> bool:
-    """True if the work of starting a program takes a notable part of what the quota gives in a period."""
+    """True if the work of a start takes a notable part of the quota of a period."""
     return limits.cpu_quota is not None and limits.cpu_quota < _SMALL_QUOTA
 
 
 class QuotaLift(enum.Enum):
-    """What a start does about the quota of its cell."""
+    """When a start lifts the quota of its cell."""
 
     NEVER = enum.auto()
-    WHILE_EMPTY = enum.auto()  # lifts it if nothing runs in the cell
-    RATIONED = enum.auto()  # lifts it if it was not lifted too often
+    WHILE_EMPTY = enum.auto()  # if nothing runs in the cell
+    RATIONED = enum.auto()  # if it was not lifted too often
 
 
 @dataclass(frozen=True, slots=True)
 class LiftedQuota:
-    """A quota that is off, and what it was off for."""
+    """A lifted quota, and since when."""
 
     millicores: Millicores
     since: float
-    # If something runs in the cell: what the cell had used until then, and what puts the quota on in time.
+    # If something runs in the cell: the cell's usage until then, and the timer that restores the quota.
     used_ns: int = 0
     timer: asyncio.TimerHandle | None = None
 
 
 class CpuQuotas:
-    """Lifts the quotas of cells for starts, and puts them on again."""
+    """Lifts the quotas of cells for starts, and restores them."""
 
     def __init__(self, groups: Cgroups, clock: Clock) -> None:
         self._groups = groups
         self._clock = clock
         self._lifted: dict[CellName, LiftedQuota] = {}
-        self._starting: Counter[CellName] = Counter()  # starts that are under way, in each cell or below it
-        self._not_before: dict[CellName, float] = {}  # when a quota may be lifted again
+        self._starting: Counter[CellName] = Counter()  # starts in progress, in each cell or below it
+        self._not_before: dict[CellName, float] = {}  # time until which a quota may not be lifted again
 
     @contextmanager
-    def starting(self, entry: CellEntry, lift: QuotaLift) -> Iterator[Callable[[], None] | None]:
+    def lift_for_start(self, entry: CellEntry, lift: QuotaLift) -> Iterator[Callable[[], None] | None]:
         """Lift the quota of the cell for a start, if it has one and `lift` allows it.
 
-        Gives what puts the quota on, to be called before the program begins, or None if it was not lifted. It
-        is on after this in any case. Starts in one cell share a lifted quota until the first of their
-        programs begins; one that lifts none, in the cell or below it, puts the quota on at once.
+        Yields a function that restores the quota, to be called before the program begins, or None if it was
+        not lifted. It is restored on exit in any case. Starts in one cell share a lifted quota until the
+        first of their programs begins; a start that lifts none, in the cell or below it, restores the quota
+        at once.
         """
         path = list(upwards(entry.name))
         for name in path[lift is not QuotaLift.NEVER :]:
-            self.put_on(name)
+            self.restore(name)
         self._lift(entry, lift)
         self._starting.update(path)
         try:
-            yield (lambda: self.put_on(entry.name)) if entry.name in self._lifted else None
+            yield (lambda: self.restore(entry.name)) if entry.name in self._lifted else None
         finally:
             self._starting.subtract(path)
             for name in path:
                 if not self._starting[name]:
                     del self._starting[name]
-            self._try_put_on(entry.name)
+            self._try_restore(entry.name)
 
-    def put_on(self, name: CellName) -> None:
-        """The quota holds, if it was lifted."""
+    def restore(self, name: CellName) -> None:
+        """Restore the quota, if it was lifted."""
         lifted = self._lifted.get(name)
         if lifted is None:
             return
@@ -107,17 +107,18 @@ class CpuQuotas:
         if lifted.timer is not None:
             lifted.timer.cancel()
             used_s = (self._groups.usage(name).cpu_ns - lifted.used_ns) / 1e9
-            extra_s += max(used_s, now - lifted.since)  # the kernel counts what runs now a little later
+            # the kernel accounts for running processes a little later
+            extra_s += max(used_s, now - lifted.since)
         self._not_before[name] = now + extra_s / (_EXTRA * rate)
 
-    def put_on_above(self, name: CellName) -> None:
-        """The quotas of the cells that `name` is in hold, so that its own is held to theirs: v1 takes no
-        quota of a parent that is below a child's."""
+    def restore_ancestors(self, name: CellName) -> None:
+        """Restore the quotas of the ancestors of `name`, so that its own can be set: v1 takes no quota of a
+        parent below a child's."""
         for above in list(upwards(name))[1:]:
-            self.put_on(above)
+            self.restore(above)
 
     def forget(self, name: CellName) -> None:
-        """The cell is gone."""
+        """The cell was removed."""
         self._lifted.pop(name, None)
         self._not_before.pop(name, None)
 
@@ -132,15 +133,15 @@ class CpuQuotas:
         if not self._starting[name] and self._is_empty(entry):
             self._lifted[name] = LiftedQuota(quota, now)
         elif is_rationed:
-            timer = asyncio.get_running_loop().call_later(_LONGEST_S, self._try_put_on, name)
+            timer = asyncio.get_running_loop().call_later(_LONGEST_S, self._try_restore, name)
             self._lifted[name] = LiftedQuota(quota, now, self._groups.usage(name).cpu_ns, timer)
         else:
             return
         self._groups.lift_cpu_quota(name)
 
-    def _try_put_on(self, name: CellName) -> None:
+    def _try_restore(self, name: CellName) -> None:
         try:
-            self.put_on(name)
+            self.restore(name)
         except (errors.SkerryError, OSError) as error:  # the next start or agent tries again
             log.warning("cell.quota_not_put_on", cell=name, error=str(error))
 

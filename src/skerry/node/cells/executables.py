@@ -1,8 +1,8 @@
-"""Starting, watching and stopping executables in a cell.
+"""Starts, watches and stops executables in a cell.
 
-`Cells` has found the cell and holds the locks; `InitSupervisor` brings the cell's init. A start is
-acknowledged by its record: until that is written, everything it did is undone if it fails, or by the next
-agent if this one dies.
+`Cells` has found the cell and holds the locks; `InitSupervisor` provides the cell's init. A start is
+acknowledged by its record: until that is written, a failed start is undone, by the next agent if this one
+dies.
 """
 
 from __future__ import annotations
@@ -30,29 +30,28 @@ from skerry.node.cells.state import (
     may_be_oom,
     with_oom_verdict,
 )
-from skerry.node.launcher.client import InitClient, ProcessExit, RuntimeFailed, StartSpec
+from skerry.node.launcher.client import InitClient
+from skerry.node.launcher.specs import ProcessExit, RuntimeFailed, StartSpec
 from skerry.node.logs.readers import LogRecord, RingReader
 
 log = structlog.get_logger(__name__)
 
-_KILL_S = 10.0  # a process that was killed and is not held by the kernel is gone long before
-_REPORT_S = 5.0  # so is the time from the end of a process to its init's record of it
+_KILL_S = 10.0  # a killed process that is not stuck in the kernel is gone long before
+_REPORT_S = 5.0  # so is the time from the exit of a process to its init's record of it
 _SIGKILL = 9
-UNKNOWN_EXIT = (
-    "it has ended; how is not known, since its exit record could not be written (is the disk full?)"
-)
+UNKNOWN_EXIT = "its exit status is unknown, since its exit record could not be written (is the disk full?)"
 _RUNTIME_S = 60.0  # a machine that starts many containers at once is slow at each
-_TOLD_BYTES = 500  # of what a runtime said when it failed
+_MAX_ERROR_BYTES = 500  # of a runtime's error output
 
 
 @dataclass(frozen=True, slots=True)
 class WorkerOptions:
-    """What an executable that works for a function has besides."""
+    """Options of an executable that is a function worker."""
 
-    socket: int  # its end of a conversation, which it has as descriptor 3
-    logs: Path  # where its output is kept
-    log_bytes: int  # kept of each stream
-    is_fork: bool = False  # of the launcher that made its cell's init, instead of a program
+    socket: int  # its end of the worker channel, which it has as descriptor 3
+    logs: Path  # folder of its logs
+    log_bytes: int  # stored of each stream
+    is_fork: bool = False  # a fork of the launcher that created its cell's init, instead of a program
 
 
 @dataclass(frozen=True, slots=True)
@@ -60,21 +59,21 @@ class StartOptions:
     """How an executable is run; by default its command in a sandbox."""
 
     sandbox: Sandbox = field(default_factory=Sandbox)
-    # Makes the runtime's command when the group for the container is known.
+    # Makes the runtime's command from the path of the container's group.
     runtime: Callable[[str], RuntimeCommand] | None = None
-    release: Callable[[], Awaitable[None]] | None = None  # begins the program that the runtime has prepared
+    release: Callable[[], Awaitable[None]] | None = None  # starts the program that the runtime has prepared
     trusted: tuple[str, ...] = ()
     streams: tuple[int, ...] = ()
     worker: WorkerOptions | None = None
 
     def is_slowed_by(self, limits: CellLimits) -> bool:
-        """True if it is a program, and the quota of a cell with these limits would slow its start."""
+        """True if it is a program, and the quota of a cell with these limits would slow down its start."""
         is_program = self.runtime is None and self.worker is None and not self.trusted
         return is_program and cpu_quotas.slows_starts(limits)
 
 
 class ExecutableSupervisor:
-    """What runs in cells; all state is in the `CellEntry` of each cell."""
+    """Runs executables in cells; their state is in the `CellEntry` of each cell."""
 
     def __init__(self, deps: CellDeps) -> None:
         self._deps = deps
@@ -89,9 +88,9 @@ class ExecutableSupervisor:
         entry: CellEntry,
         spec: Executable,
         options: StartOptions,
-        put_quota_on: Callable[[], None] | None,
+        restore_quota: Callable[[], None] | None,
     ) -> ExecutableEntry:
-        """`put_quota_on`, if the quota of the cell is lifted, is called before the program begins."""
+        """`restore_quota`, if the quota of the cell is lifted, is called before the program begins."""
         if spec.name in entry.executables:
             raise errors.AlreadyExists(
                 f"cell {entry.name!r} has an executable {spec.name!r}; stop that, or choose another name"
@@ -99,16 +98,16 @@ class ExecutableSupervisor:
         init = await self.inits.of(entry)
         number = entry.number()
         try:
-            started = await self._start(entry, spec, options, number, init, put_quota_on)
+            started = await self._start(entry, spec, options, number, init, restore_quota)
         except BaseException:
             await self.undo(entry, number)
             raise
-        known = ExecutableEntry(spec, number, started, init)
-        self.add(entry, known)
+        executable = ExecutableEntry(spec, number, started, init)
+        self.add(entry, executable)
         if entry.init is not init:
-            self._on_death(entry, init)  # it died as this began: nobody else will tell
-        self.look(entry, known)  # it may have ended before anybody here knew it
-        return known
+            self._on_death(entry, init)  # it died just now, and is not followed any more
+        self.check_exit_record(entry, executable)  # it may have ended already
+        return executable
 
     async def _start(
         self,
@@ -117,14 +116,14 @@ class ExecutableSupervisor:
         options: StartOptions,
         number: int,
         init: InitClient,
-        put_quota_on: Callable[[], None] | None,
+        restore_quota: Callable[[], None] | None,
     ) -> ProcessRecord:
         deps, leaf = self._deps, leaf_of(number)
-        # The record is there before the group, so that a group can always be found by its record.
+        # The record comes before the group, so that a group is always found by its record.
         folder = deps.records.add_executable(spec, number)
-        deps.reached("start.folder")
+        deps.failpoint("start.folder")
         deps.groups.add_leaf(entry.name, leaf)
-        deps.reached("start.group")
+        deps.failpoint("start.group")
         ooms = deps.groups.oom_kills(entry.name, leaf)
         request = StartSpec(
             key=str(number),
@@ -147,24 +146,24 @@ class ExecutableSupervisor:
             )
 
         def prepared() -> None:
-            deps.reached("start.waits")
-            if put_quota_on is not None:
-                put_quota_on()
-            deps.reached("start.prepared")
+            deps.failpoint("start.waits")
+            if restore_quota is not None:
+                restore_quota()
+            deps.failpoint("start.prepared")
 
-        at = deps.clock.now()  # now, since by the time we are told it may have ended already
+        at = deps.clock.now()  # now: when the reply arrives it may have ended already
         is_slowed = options.is_slowed_by(entry.record.cell.limits)
-        with deps.groups.entrance(entry.name, leaf, from_within=True, outside_quota=is_slowed) as entrance:
+        with deps.groups.entry(entry.name, leaf, from_within=True, outside_quota=is_slowed) as entry_fds:
             try:
                 if options.runtime is None:
-                    before_exec = None if put_quota_on is None else prepared
-                    started = await init.start(request, folder, entrance, before_exec=before_exec)
+                    before_exec = None if restore_quota is None else prepared
+                    started = await init.start(request, folder, entry_fds, before_exec=before_exec)
                 else:
-                    started = await init.start(request, folder, entrance, within_s=_RUNTIME_S)
+                    started = await init.start(request, folder, entry_fds, within_s=_RUNTIME_S)
             except RuntimeFailed as failed:
-                raise errors.FailedPrecondition(  # most often for what it was asked to run
+                raise errors.FailedPrecondition(  # most often because of the spec
                     f"the container runtime failed to start {spec.name!r} (code {failed.code}): "
-                    f"{_last_words(folder) or 'it did not say why'}"
+                    f"{_last_error_line(folder) or 'it gave no reason'}"
                 ) from failed
             except errors.Unavailable as error:
                 raise errors.Unavailable(
@@ -175,19 +174,19 @@ class ExecutableSupervisor:
         if options.release is not None:
             prepared()
             await options.release()
-        deps.reached("start.running")
+        deps.failpoint("start.running")
         record = ProcessRecord(pid=started.pid, at=at, ooms=ooms)
         deps.records.set_started(entry.name, number, record)
-        deps.reached("start.recorded")
+        deps.failpoint("start.recorded")
         return record
 
-    def add(self, entry: CellEntry, known: ExecutableEntry) -> None:
-        entry.executables[known.spec.name] = known
-        entry.last_number = max(entry.last_number, known.number)
-        self._by_pid[known.started.pid] = known
+    def add(self, entry: CellEntry, executable: ExecutableEntry) -> None:
+        entry.executables[executable.spec.name] = executable
+        entry.last_number = max(entry.last_number, executable.number)
+        self._by_pid[executable.started.pid] = executable
 
     async def undo(self, entry: CellEntry, number: int) -> None:
-        """Leave nothing of a start that nobody was told of."""
+        """Undo a start that was not acknowledged."""
         deps, leaf = self._deps, leaf_of(number)
         try:
             await termination.terminate_all(
@@ -195,199 +194,204 @@ class ExecutableSupervisor:
             )
             deps.groups.remove_leaf(entry.name, leaf)
         except (termination.Unkillable, errors.SkerryError, OSError) as error:
-            # The group keeps its record, so that Free and the next agent find it.
+            # The record stays with the group, so that free and the next agent find it.
             log.warning("start.not_undone", cell=entry.name, number=number, error=str(error))
             return
         deps.records.remove(entry.name, number)
 
-    def hurry(self, known: ExecutableEntry, grace_s: float) -> None:
-        """If somebody is ending it, it is killed `grace_s` from now at the latest."""
-        if known.killed_from is not None:
-            known.killed_from = min(known.killed_from, self._deps.clock.monotonic() + grace_s)
+    def shorten_grace(self, executable: ExecutableEntry, grace_s: float) -> None:
+        """If it is being stopped, kill it in `grace_s` at the latest."""
+        if executable.kill_at is not None:
+            executable.kill_at = min(executable.kill_at, self._deps.clock.monotonic() + grace_s)
 
-    async def kill(self, entry: CellEntry, known: ExecutableEntry, grace_s: float = 0.0) -> ExitStatus:
-        """End it with all its children; it stays known."""
+    async def kill(self, entry: CellEntry, executable: ExecutableEntry, grace_s: float = 0.0) -> ExitStatus:
+        """End it with all its children; its record stays."""
         try:
-            await self.end(entry, known, grace_s, _KILL_S)
+            await self.end(entry, executable, grace_s, _KILL_S)
         except termination.Unkillable as stuck:
             raise errors.Unavailable(
-                f"processes of executable {known.spec.name!r} were killed and do not die: "
+                f"processes of executable {executable.spec.name!r} were killed and do not exit: "
                 f"{', '.join(map(str, stuck.pids))}; stop it again later"
             ) from None
-        return await self._report(entry, known)
+        return await self._report(entry, executable)
 
-    def signal(self, entry: CellEntry, known: ExecutableEntry, number: int) -> None:
+    def signal(self, entry: CellEntry, executable: ExecutableEntry, number: int) -> None:
         """Send a signal to its main process. Raises NotFound if that has ended."""
-        if known.has_ended or not self._deps.processes.signal(
-            known.started.pid, number, lambda: self._deps.groups.pids(entry.name, known.leaf)
+        if executable.has_ended or not self._deps.processes.signal(
+            executable.started.pid, number, lambda: self._deps.groups.pids(entry.name, executable.leaf)
         ):
-            raise errors.NotFound(f"executable {known.spec.name!r} has ended")
+            raise errors.NotFound(f"executable {executable.spec.name!r} has ended")
 
-    async def stop(self, entry: CellEntry, known: ExecutableEntry, grace_s: float) -> ExitStatus:
-        """End it with all its children, then forget it."""
-        outcome = await self.kill(entry, known, grace_s)
-        self._deps.reached("stop.ended")
-        self._deps.groups.remove_leaf(entry.name, known.leaf)
-        self._deps.reached("stop.group")
-        self.forget(entry, known)
-        self._deps.records.remove(entry.name, known.number)
-        self._deps.reached("stop.removed")
+    async def stop(self, entry: CellEntry, executable: ExecutableEntry, grace_s: float) -> ExitStatus:
+        """End it with all its children, then remove its records."""
+        outcome = await self.kill(entry, executable, grace_s)
+        self._deps.failpoint("stop.ended")
+        self._deps.groups.remove_leaf(entry.name, executable.leaf)
+        self._deps.failpoint("stop.group")
+        self.forget(entry, executable)
+        self._deps.records.remove(entry.name, executable.number)
+        self._deps.failpoint("stop.removed")
         return outcome
 
-    async def end(self, entry: CellEntry, known: ExecutableEntry, grace_s: float, kill_s: float) -> None:
+    async def end(self, entry: CellEntry, executable: ExecutableEntry, grace_s: float, kill_s: float) -> None:
         """End every process of it, also those that outlived its main process. Raises `Unkillable`."""
-        known.killed_from = self._deps.clock.monotonic() + grace_s
+        executable.kill_at = self._deps.clock.monotonic() + grace_s
 
         def grace() -> float:
-            assert known.killed_from is not None
-            return known.killed_from - self._deps.clock.monotonic()
+            assert executable.kill_at is not None
+            return executable.kill_at - self._deps.clock.monotonic()
 
         def mark() -> None:
-            known.was_killed = True
+            executable.was_killed = True
 
         try:
             await termination.terminate_all(
                 self._deps.groups,
                 entry.name,
-                known.leaf,
+                executable.leaf,
                 kill_s=kill_s,
                 processes=self._deps.processes,
                 grace=grace,
                 on_kill=mark,
             )
         finally:
-            known.killed_from = None
+            executable.kill_at = None
 
-    async def _report(self, entry: CellEntry, known: ExecutableEntry) -> ExitStatus:
-        """How it ended, now that no process of it is left."""
+    async def _report(self, entry: CellEntry, executable: ExecutableEntry) -> ExitStatus:
+        """Its exit status, now that no process of it is left."""
         try:
             async with asyncio.timeout(_REPORT_S):
-                return await asyncio.shield(known.exit)
+                return await asyncio.shield(executable.exit)
         except TimeoutError:
-            self._settle_unreported(entry, known)
-        return known.exit.result()
+            self._set_unknown_exit(entry, executable)
+        return executable.exit.result()
 
-    async def settle_missing(self, entries: Callable[[], Iterable[CellEntry]]) -> None:
-        """See the ends that neither a record nor an init tells of: what an agent before this one heard, and
-        could not write down. Inits were asked to repeat them, and have the time for that."""
+    async def detect_missed_exits(self, entries: Callable[[], Iterable[CellEntry]]) -> None:
+        """Detect exits that neither a record nor an init reports: an earlier agent received the report and
+        could not store it. Inits were asked to repeat reports, and get the time for that."""
         await asyncio.sleep(_REPORT_S)
         for entry in list(entries()):
-            for known in entry.running():
-                if known.started.pid not in self._deps.groups.pids(entry.name, known.leaf):
-                    self._settle_unreported(entry, known)
+            for executable in entry.running():
+                if executable.started.pid not in self._deps.groups.pids(entry.name, executable.leaf):
+                    self._set_unknown_exit(entry, executable)
 
-    def _settle_unreported(self, entry: CellEntry, known: ExecutableEntry) -> None:
-        self.look(entry, known)
-        if not known.exit.done():
-            log.warning("exit.unknown", cell=entry.name, executable=known.spec.name)
-            known.exit.set_result(ExitStatus(at=self._deps.clock.now()))
+    def _set_unknown_exit(self, entry: CellEntry, executable: ExecutableEntry) -> None:
+        self.check_exit_record(entry, executable)
+        if not executable.exit.done():
+            log.warning("exit.unknown", cell=entry.name, executable=executable.spec.name)
+            executable.exit.set_result(ExitStatus(at=self._deps.clock.now()))
 
-    async def settle_all(self, entry: CellEntry) -> None:
-        """Give the init time to report the ends of what has ended."""
-        ends = [known.exit for known in entry.running()]
+    async def wait_for_exits(self, entry: CellEntry) -> None:
+        """Wait a limited time for the init to report exits."""
+        ends = [executable.exit for executable in entry.running()]
         if ends:
             await asyncio.wait(ends, timeout=_REPORT_S)
 
-    def forget(self, entry: CellEntry, known: ExecutableEntry) -> None:
-        entry.executables.pop(known.spec.name, None)
-        if self._by_pid.get(known.started.pid) is known:
-            del self._by_pid[known.started.pid]
+    def forget(self, entry: CellEntry, executable: ExecutableEntry) -> None:
+        entry.executables.pop(executable.spec.name, None)
+        if self._by_pid.get(executable.started.pid) is executable:
+            del self._by_pid[executable.started.pid]
 
-    def settle(
-        self, entry: CellEntry, known: ExecutableEntry, record: ExitRecord, *, is_recorded: bool = True
+    def set_exit_status(
+        self, entry: CellEntry, executable: ExecutableEntry, record: ExitRecord, *, is_recorded: bool = True
     ) -> None:
-        """It has ended like this: everybody who waits is told. If it is not `is_recorded`, the disk has
-        refused the init's record of it."""
-        if known.exit.done():
-            if known.exit.result().is_known:
+        """Set its exit status and wake all waiters. Unless `is_recorded`, the disk has refused the init's
+        record of it."""
+        if executable.exit.done():
+            if executable.exit.result().is_known:
                 return
-            known.exit = asyncio.get_running_loop().create_future()  # the record came late
-        judged = self._judge(entry, known, record)
-        if judged.oom:
-            self._count_no_more(entry, known)
-        if may_be_oom(judged) or not is_recorded:  # the next agent could not tell any more
-            self._write_down(entry, known, judged)
-        known.exit.set_result(exit_of(judged))
+            executable.exit = asyncio.get_running_loop().create_future()  # the record came late
+        resolved = self._resolve_oom(entry, executable, record)
+        if resolved.oom:
+            self._exclude_oom_kill(entry, executable)
+        if may_be_oom(resolved) or not is_recorded:  # the next agent could not determine it
+            self._store_exit(entry, executable, resolved)
+        executable.exit.set_result(exit_of(resolved))
         log.info(
             "executable.ended",
             cell=entry.name,
-            executable=known.spec.name,
-            code=judged.code,
-            signal=judged.signal,
-            oom=judged.oom,
+            executable=executable.spec.name,
+            code=resolved.code,
+            signal=resolved.signal,
+            oom=resolved.oom,
         )
 
-    def _judge(self, entry: CellEntry, known: ExecutableEntry, record: ExitRecord) -> ExitRecord:
-        return with_oom_verdict(record, known, lambda: self._ooms(entry, known))
+    def _resolve_oom(self, entry: CellEntry, executable: ExecutableEntry, record: ExitRecord) -> ExitRecord:
+        return with_oom_verdict(record, executable, lambda: self._ooms(entry, executable))
 
-    def _ooms(self, entry: CellEntry, known: ExecutableEntry) -> int:
+    def _ooms(self, entry: CellEntry, executable: ExecutableEntry) -> int:
         try:
-            return self._deps.groups.oom_kills(entry.name, known.leaf)
-        except (errors.SkerryError, OSError):  # somebody removed the group: nothing can be told
+            return self._deps.groups.oom_kills(entry.name, executable.leaf)
+        except (errors.SkerryError, OSError):  # somebody removed the group: unknown
             return 0
 
-    def _count_no_more(self, entry: CellEntry, victim: ExecutableEntry) -> None:
-        """A kill that was put down to one executable is not put down to another that is counted with it."""
-        for known in entry.running():
-            if known is victim:
+    def _exclude_oom_kill(self, entry: CellEntry, victim: ExecutableEntry) -> None:
+        """Count an OOM kill for one executable only, of those that share a counter."""
+        for executable in entry.running():
+            if executable is victim:
                 continue
-            ooms = self._ooms(entry, known)
-            if ooms != known.started.ooms:
-                known.started = started = msgspec.structs.replace(known.started, ooms=ooms)
-                with self._optional(entry, known):
-                    self._deps.records.change_started(entry.name, known.number, started)
+            ooms = self._ooms(entry, executable)
+            if ooms != executable.started.ooms:
+                executable.started = started = msgspec.structs.replace(executable.started, ooms=ooms)
+                with self._best_effort(entry, executable):
+                    self._deps.records.change_started(entry.name, executable.number, started)
 
-    def _write_down(self, entry: CellEntry, known: ExecutableEntry, record: ExitRecord) -> None:
-        with self._optional(entry, known):
-            self._deps.records.set_exit(entry.name, known.number, record)
+    def _store_exit(self, entry: CellEntry, executable: ExecutableEntry, record: ExitRecord) -> None:
+        with self._best_effort(entry, executable):
+            self._deps.records.set_exit(entry.name, executable.number, record)
 
     @contextlib.contextmanager
-    def _optional(self, entry: CellEntry, known: ExecutableEntry) -> Iterator[None]:
-        """A write that only the next agent would miss: an end is told also if the disk refuses it."""
+    def _best_effort(self, entry: CellEntry, executable: ExecutableEntry) -> Iterator[None]:
+        """For a write that only the next agent needs: the exit is reported also if the disk refuses it."""
         try:
             yield
         except OSError as error:
-            log.warning("exit.not_recorded", cell=entry.name, executable=known.spec.name, error=str(error))
+            log.warning(
+                "exit.not_recorded", cell=entry.name, executable=executable.spec.name, error=str(error)
+            )
 
-    def look(self, entry: CellEntry, known: ExecutableEntry) -> None:
-        """See whether its end is on record."""
-        record = self._deps.records.exit(entry.name, known.number)
+    def check_exit_record(self, entry: CellEntry, executable: ExecutableEntry) -> None:
+        """Read its exit record, if there is one."""
+        record = self._deps.records.exit(entry.name, executable.number)
         if record is not None:
-            self.settle(entry, known, record)
+            self.set_exit_status(entry, executable, record)
 
     def _on_exit(self, entry: CellEntry, exited: ProcessExit) -> None:
-        known = entry.by_number(int(exited.key))
-        if known is None:
+        executable = entry.by_number(int(exited.key))
+        if executable is None:
             return
-        self.look(entry, known)
-        # The disk refused the init's record. A number may have been another's before: its end is older.
-        if not (known.exit.done() and known.exit.result().is_known) and exited.at >= known.started.at:
+        self.check_exit_record(entry, executable)
+        # The disk refused the init's record. An older report is of another executable that had this number.
+        if (
+            not (executable.exit.done() and executable.exit.result().is_known)
+            and exited.at >= executable.started.at
+        ):
             record = ExitRecord(exited.at, exited.code, exited.signal)
-            self.settle(entry, known, record, is_recorded=False)
+            self.set_exit_status(entry, executable, record, is_recorded=False)
 
     def _on_death(self, entry: CellEntry, init: InitClient) -> None:
-        died = [known for known in entry.executables.values() if known.init is init]
-        for known in died:
-            self.look(entry, known)  # the last thing that the init did may have been to write it down
-        self.lose(entry, died)
+        died = [executable for executable in entry.executables.values() if executable.init is init]
+        for executable in died:
+            self.check_exit_record(entry, executable)  # the init may have written it just before it died
+        self.mark_lost(entry, died)
 
-    def lose(self, entry: CellEntry, died: Iterable[ExecutableEntry]) -> None:
-        """Their init is dead, and they with it; what shares its processes with the host is killed now."""
+    def mark_lost(self, entry: CellEntry, died: Iterable[ExecutableEntry]) -> None:
+        """Their init is dead, and they with it; those that share the host's pid namespace are killed now."""
         ends: list[tuple[ExecutableEntry, ExitRecord]] = []
-        for known in died:
-            known.init = None
-            if not known.has_ended:
-                self._deps.groups.kill(entry.name, known.leaf)
+        for executable in died:
+            executable.init = None
+            if not executable.has_ended:
+                self._deps.groups.kill(entry.name, executable.leaf)
                 record = ExitRecord(at=self._deps.clock.now(), signal=_SIGKILL)
-                ends.append((known, self._judge(entry, known, record)))
-        # All are judged before any is settled: what killed the init for memory killed each of them.
-        for known, record in ends:
-            self.settle(entry, known, record)
+                ends.append((executable, self._resolve_oom(entry, executable, record)))
+        # All verdicts come before any exit is set: the OOM kill of the init killed each of them.
+        for executable, record in ends:
+            self.set_exit_status(entry, executable, record)
 
 
-def _last_words(folder: Path) -> str:
-    """The last line that a runtime wrote to its standard error."""
+def _last_error_line(folder: Path) -> str:
+    """The last line that a runtime wrote to its stderr."""
     items = RingReader(folder, OutputChannel.STDERR.value, ended=lambda: True).read()
-    said = b"".join(item.data for item in items if isinstance(item, LogRecord))
-    lines = said.decode(errors="replace").strip().splitlines()
-    return lines[-1][-_TOLD_BYTES:] if lines else ""
+    output = b"".join(item.data for item in items if isinstance(item, LogRecord))
+    lines = output.decode(errors="replace").strip().splitlines()
+    return lines[-1][-_MAX_ERROR_BYTES:] if lines else ""

@@ -1,8 +1,8 @@
-"""Inits made ahead of time: set up, in no cell yet, each good for one.
+"""A pool of prestarted inits: set up, not yet in a cell.
 
-Making an init, with its namespaces and mounts, is most of what a first start in a cell costs. So a few are
-kept ready, and `InitSupervisor` takes one where it can. A spare ends with the launcher until it has entered a
-cell, so that none outlives the agent unseen.
+Creating an init, with its namespaces and mounts, is most of the cost of a first start in a cell. So a few are
+kept ready, and `InitSupervisor` takes one where it can. Until it has entered a cell an init ends with the
+launcher, so that none outlives the agent unrecorded.
 """
 
 from __future__ import annotations
@@ -14,7 +14,8 @@ import structlog
 
 from skerry.model import errors
 from skerry.node.cgroups.protocol import CgroupEntryFds
-from skerry.node.launcher.client import InitClient, InitSpec, LauncherClient
+from skerry.node.launcher.client import InitClient, LauncherClient
+from skerry.node.launcher.specs import InitSpec
 
 log = structlog.get_logger(__name__)
 
@@ -29,25 +30,25 @@ class InitPool:
         self,
         launcher: LauncherClient,
         spec: InitSpec,
-        entrance: Callable[[], CgroupEntryFds | None],
+        entry: Callable[[], CgroupEntryFds | None],
         count: int,
         *,
-        patience_s: float = 0.02,
+        refill_delay_s: float = 0.02,
         only_after_use: bool = False,
     ) -> None:
-        """`entrance` leads to where they wait; if it leads nowhere, there are none. Whoever took one is busy
-        with it for `patience_s`, and the next is made when that is over. `only_after_use`: none is made
-        before somebody has wanted one."""
+        """`entry` returns the cgroup in which they wait; None: this machine can have none. The next is
+        created `refill_delay_s` after one was taken, when that start is over. `only_after_use`: none is
+        created before the first `take`."""
         self._launcher = launcher
-        self._entrance = entrance
+        self._entry = entry
         self._spec = spec
         self._count = count
-        self._patience_s = patience_s
+        self._refill_delay_s = refill_delay_s
         self._ready: list[InitClient] = []
         self._making: asyncio.Task[InitClient | None] | None = None
-        self._wanted = asyncio.Event()
+        self._refill = asyncio.Event()
         if not only_after_use:
-            self._wanted.set()
+            self._refill.set()
 
     @property
     def count(self) -> int:
@@ -55,8 +56,8 @@ class InitPool:
         return len(self._ready)
 
     def take(self) -> InitClient | None:
-        """One that lives, or None if there is none now."""
-        self._wanted.set()
+        """A live one, or None if there is none now."""
+        self._refill.set()
         while self._ready:
             init = self._ready.pop()
             if not init.has_ended:
@@ -65,14 +66,14 @@ class InitPool:
         return None
 
     async def run(self) -> None:
-        """Make what is missing, for ever, or return if this machine can have none."""
+        """Fill the pool, for ever; returns if this machine can have none."""
         while True:
-            await self._wanted.wait()
-            self._wanted.clear()
-            await asyncio.sleep(self._patience_s)
+            await self._refill.wait()
+            self._refill.clear()
+            await asyncio.sleep(self._refill_delay_s)
             while len(self._ready) < self._count:
                 try:
-                    # Not cut short with us: it would end by itself then, and nobody would know when.
+                    # Not cancelled with us: it would end by itself then, and nobody would reap it.
                     self._making = asyncio.create_task(self._make())
                     init = await asyncio.shield(self._making)
                     if init is None:
@@ -84,26 +85,26 @@ class InitPool:
                 self._making = None
 
     async def _make(self) -> InitClient | None:
-        entrance = self._entrance()
-        if entrance is None:
+        entry = self._entry()
+        if entry is None:
             return None
-        with entrance:
-            return await self._launcher.make_init(self._spec, entrance)
+        with entry:
+            return await self._launcher.make_init(self._spec, entry)
 
     async def close(self) -> None:
-        """End those that are left, and wait until the launcher has reaped them. `run` has ended."""
-        left, self._ready = self._ready, []
+        """End the rest, and wait until the launcher has reaped them. `run` has ended."""
+        inits, self._ready = self._ready, []
         if self._making is not None:
-            (made,) = await asyncio.gather(self._making, return_exceptions=True)
-            if made is not None and not isinstance(made, BaseException):
-                left.append(made)
-        for init in left:
+            (created,) = await asyncio.gather(self._making, return_exceptions=True)
+            if created is not None and not isinstance(created, BaseException):
+                inits.append(created)
+        for init in inits:
             init.kill()
         try:
             async with asyncio.timeout(_END_S):
-                for init in left:
+                for init in inits:
                     await init.ended()
         except TimeoutError:
-            log.warning("spares.not_ended", pids=[init.pid for init in left if not init.has_ended])
-        for init in left:
+            log.warning("spares.not_ended", pids=[init.pid for init in inits if not init.has_ended])
+        for init in inits:
             init.close()

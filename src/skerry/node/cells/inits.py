@@ -1,8 +1,8 @@
-"""The init of each cell: made when something is first started in the cell, then followed until it ends.
+"""The init of each cell: created at the first start in the cell, then followed until it ends.
 
-The launcher makes inits and an init runs executables; both are reached through `skerry.node.launcher.client`.
-Here is when one is made, what is remembered of it, and who is told of what it reports. An init that dies
-takes its executables along; the next start makes a new one.
+The launcher creates inits and an init runs executables; `skerry.node.launcher.client` talks to both. This
+module decides when one is created, stores its record, and passes its reports on. The executables of an init
+that dies end with it; the next start creates a new one.
 """
 
 from __future__ import annotations
@@ -21,17 +21,18 @@ from skerry.node.cells.init_pool import InitPool
 from skerry.node.cells.records import InitRecord
 from skerry.node.cells.state import CellDeps, CellEntry
 from skerry.node.cgroups.protocol import INIT_LEAF
-from skerry.node.launcher.client import InitClient, InitSpec, LauncherClient, ProcessExit
+from skerry.node.launcher.client import InitClient, LauncherClient
+from skerry.node.launcher.specs import InitSpec, ProcessExit
 
 log = structlog.get_logger(__name__)
 
 _KILL_S = 5.0
-_PATIENCE_S = {True: 0.02, False: 0.1}  # a program starts in less, and a container mostly
+_REFILL_DELAY_S = {True: 0.02, False: 0.1}  # longer than most starts of a program, and of a container
 
 
 class InitSupervisor:
-    """Makes, keeps and follows them. `on_exit(home, exited)` is told when an executable has ended, and
-    `on_death(home, init)` when an init has."""
+    """Creates and follows inits. `on_exit(entry, exited)` is called when an executable has ended,
+    `on_death(entry, init)` when an init has."""
 
     def __init__(
         self,
@@ -43,22 +44,22 @@ class InitSupervisor:
         self._on_exit = on_exit
         self._on_death = on_death
         self._failure: asyncio.Future[None] = asyncio.get_running_loop().create_future()
-        # By whether they isolate processes: those of containers do not, and a node may have no container.
-        self._spares = {
+        # By whether they isolate processes: those of containers do not, and a node may run no containers.
+        self._pools = {
             isolates: InitPool(
                 deps.launcher,
                 self._spec("spare", isolates, is_spare=True),
-                deps.groups.spare_entrance,
+                deps.groups.pool_entry,
                 deps.settings.spare_inits,
-                patience_s=_PATIENCE_S[isolates],
+                refill_delay_s=_REFILL_DELAY_S[isolates],
                 only_after_use=not isolates,
             )
             for isolates in (True, False)
         }
 
     async def run(self) -> None:
-        """Keep spares ready, until listening to an init has failed for a reason that is a fault of ours."""
-        filling = [asyncio.create_task(each.run(), name="spare inits") for each in self._spares.values()]
+        """Keep the pools filled, until following an init fails because of a bug."""
+        filling = [asyncio.create_task(each.run(), name="spare inits") for each in self._pools.values()]
         try:
             await asyncio.wait({*filling, self._failure}, return_when=asyncio.FIRST_EXCEPTION)
             for done in (*filling, self._failure):
@@ -67,37 +68,37 @@ class InitSupervisor:
         finally:
             await tasks.cancel_and_wait(filling)
 
-    def spares(self, *, isolating: bool) -> int:
-        """How many are ready for cells that isolate processes, or for those that do not."""
-        return self._spares[isolating].count
+    def prestarted(self, *, isolating: bool) -> int:
+        """Number of prestarted inits for cells that isolate processes, or for others."""
+        return self._pools[isolating].count
 
     async def of(self, entry: CellEntry) -> InitClient:
-        """The cell's init, made now if it has none."""
+        """The cell's init, created now if it has none."""
         async with entry.making:
             if entry.init is None:
                 cell = entry.record.cell
                 spec = self._spec(_host_name(entry), cell.isolates_processes, cell.isolates_network)
-                spares = None if cell.isolates_network else self._spares[cell.isolates_processes]
-                self.keep(entry, await self._make(entry, self._deps.launcher, spec, spares))
+                prestarted = None if cell.isolates_network else self._pools[cell.isolates_processes]
+                self.attach(entry, await self._make(entry, self._deps.launcher, spec, prestarted))
             assert entry.init is not None
             return entry.init
 
-    async def prepare(self, entry: CellEntry, maker: LauncherClient, network: int | None) -> None:
-        """Have the cell's init made now, by another launcher than the cells' own."""
+    async def prepare(self, entry: CellEntry, launcher: LauncherClient, network: int | None) -> None:
+        """Create the cell's init now, with another launcher than that of other cells."""
         async with entry.making:
             if entry.init is not None:
                 raise errors.FailedPrecondition(f"cell {entry.name!r} has its init already")
             spec = self._spec(_host_name(entry), isolates_processes=True, isolates_network=True)
             spec = replace(spec, network=network)
-            self.keep(entry, await self._make(entry, maker, spec))
+            self.attach(entry, await self._make(entry, launcher, spec))
 
-    def keep(self, entry: CellEntry, init: InitClient) -> None:
-        """From now on `init` is the cell's, and is listened to."""
+    def attach(self, entry: CellEntry, init: InitClient) -> None:
+        """Set the cell's init and follow it."""
         entry.init = init
         entry.follower = asyncio.create_task(self._follow(entry, init), name=f"init of {entry.name}")
 
-    async def let_go(self, entry: CellEntry) -> None:
-        """Listen no more; the init itself is left as it is."""
+    async def stop_following(self, entry: CellEntry) -> None:
+        """Stop following; the init stays."""
         follower, entry.follower = entry.follower, None
         init, entry.init = entry.init, None
         if follower is not None:
@@ -106,30 +107,30 @@ class InitSupervisor:
         if init is not None:
             init.close()
 
-    async def bury(self, entry: CellEntry) -> None:
-        """Listen until the init, which was killed, is gone, and then no more."""
+    async def discard_dead(self, entry: CellEntry) -> None:
+        """Follow the init, which was killed, until it has ended."""
         if entry.init is not None:
             with contextlib.suppress(TimeoutError):
                 async with asyncio.timeout(_KILL_S):
                     await entry.init.ended()
-        await self.let_go(entry)
+        await self.stop_following(entry)
 
     async def end(self, entry: CellEntry) -> None:
-        """Kill the init of a cell in which nothing runs; the next start makes another."""
+        """Kill the init of a cell in which nothing runs; the next start creates another."""
         async with entry.making:
             await self.clear(entry)
-            await self.bury(entry)
+            await self.discard_dead(entry)
             self._deps.records.set_init(entry.name, None)
 
     async def close(self) -> None:
         self._failure.cancel()
-        await asyncio.gather(*(each.close() for each in self._spares.values()))
+        await asyncio.gather(*(each.close() for each in self._pools.values()))
 
     async def clear(self, entry: CellEntry) -> None:
         """Kill what is left in the group of an init that is not, or no longer, the cell's, and remove it.
 
-        Nothing is ever put into a group that was killed: since 6.14 the kernel may take a process that is
-        born into one, long after, for one that the killing missed.
+        A killed group is never reused: since 6.14 the kernel may kill a process that is forked into one much
+        later.
         """
         groups = self._deps.groups
         if groups.pids(entry.name, INIT_LEAF):
@@ -137,45 +138,45 @@ class InitSupervisor:
             if not await groups.emptied(entry.name, INIT_LEAF, within_s=_KILL_S):
                 pids = ", ".join(map(str, groups.pids(entry.name, INIT_LEAF)))
                 raise errors.Unavailable(
-                    f"the last init of cell {entry.name!r} does not die (process {pids})"
+                    f"the last init of cell {entry.name!r} was killed and does not exit (process {pids})"
                 )
         groups.remove_leaf(entry.name, INIT_LEAF)
 
     async def _make(
-        self, entry: CellEntry, maker: LauncherClient, spec: InitSpec, spares: InitPool | None = None
+        self, entry: CellEntry, launcher: LauncherClient, spec: InitSpec, pool: InitPool | None = None
     ) -> InitClient:
-        """One of `spares`, if they have one, or else a new one like `spec` by `maker`."""
+        """One of `pool`, if there is one, or else a new one with `spec` from `launcher`."""
         deps = self._deps
         if entry.had_init:
             await self.clear(entry)
         entry.had_init = True
-        init = spares.take() if spares is not None else None
+        init = pool.take() if pool is not None else None
         is_slowed = cpu_quotas.slows_starts(entry.record.cell.limits)
         try:
             if init is not None:
-                with deps.groups.spare_way(entry.name, outside_quota=is_slowed) as way:
-                    # Recorded while it still ends with the launcher: it is never in a cell unknown.
+                with deps.groups.entry_from_pool(entry.name, outside_quota=is_slowed) as entry_fds:
+                    # Recorded while it still ends with the launcher: an init in a cell always has a record.
                     self._record(entry, init)
-                    init.enter(spec.host_name if spec.isolates_processes else "", way)
+                    init.enter(spec.host_name if spec.isolates_processes else "", entry_fds)
             else:
                 deps.groups.add_leaf(entry.name, INIT_LEAF)
-                deps.reached("init.group")
-                with deps.groups.entrance(entry.name, INIT_LEAF, outside_quota=is_slowed) as entrance:
-                    init = await maker.make_init(spec, entrance)
-                deps.reached("init.made")
+                deps.failpoint("init.group")
+                with deps.groups.entry(entry.name, INIT_LEAF, outside_quota=is_slowed) as entry_fds:
+                    init = await launcher.make_init(spec, entry_fds)
+                deps.failpoint("init.made")
                 self._record(entry, init)
         except BaseException:
             if init is not None:
                 init.kill()
                 init.close()
-            with contextlib.suppress(errors.Unavailable):  # why it failed matters more
+            with contextlib.suppress(errors.Unavailable):  # the first error matters more
                 await self.clear(entry)
             raise
         return init
 
     def _record(self, entry: CellEntry, init: InitClient) -> None:
         self._deps.records.set_init(entry.name, InitRecord(init.pid, init.start_time, init.control_fd))
-        self._deps.reached("init.recorded")
+        self._deps.failpoint("init.recorded")
 
     def _spec(
         self,
@@ -202,7 +203,7 @@ class InitSupervisor:
                 log.info("init.ended", cell=entry.name, pid=init.pid)
                 self._on_death(entry, init)
                 init.close()
-        except Exception as error:  # noqa: BLE001 - whoever runs us is told, and decides
+        except Exception as error:  # noqa: BLE001 - the caller gets it, and decides
             if not self._failure.done():
                 self._failure.set_exception(error)
 

@@ -1,13 +1,13 @@
-"""Who may work where at the same time: readers and writers along the path of a cell's name.
+"""Reader-writer locks along the path of a cell's name.
 
-Working in `a/b` shares `a` and holds or shares `a/b`. So freeing `a`, which holds `a`, waits for whatever
-goes on anywhere below it and keeps new work out, while two sibling cells never meet. Everybody takes the
-locks of a path from the top down, so nobody waits in a circle. Who came first goes first: a crowd of
-readers cannot starve a writer.
+An operation in `a/b` locks `a` shared and `a/b` exclusive or shared. So freeing `a`, which locks `a`
+exclusively, waits for all operations below it and keeps new ones out, while operations in sibling cells are
+independent. Locks of a path are taken from the top down, so there are no deadlocks. They are granted in the
+order of requests: readers cannot starve a writer.
 
-A caller that goes away while it waits has changed nothing; once its work has begun, that is finished without
-it (`HeldPathLocks.finish`). So nothing is half done because somebody hung up. Containers have such locks of
-their own, each alone.
+A caller that is cancelled while it waits has changed nothing; work that has begun is finished without it
+(`PathLockGuard.finish`), so a disconnect leaves nothing half done. Containers have locks of their own, always
+exclusive.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ T = TypeVar("T")
 
 
 class _Lock:
-    """Many readers or one writer, first come first served."""
+    """Many readers or one writer, in the order of requests."""
 
     __slots__ = ("readers", "waiting", "writing")
 
@@ -41,30 +41,30 @@ class _Lock:
     def is_idle(self) -> bool:
         return not (self.readers or self.writing or self.waiting)
 
-    def _let_in(self, alone: bool) -> bool:
-        if self.writing or (alone and self.readers):
+    def _try_grant(self, exclusive: bool) -> bool:
+        if self.writing or (exclusive and self.readers):
             return False
-        self.writing = alone
-        self.readers += not alone
+        self.writing = exclusive
+        self.readers += not exclusive
         return True
 
-    async def acquire(self, alone: bool) -> None:
-        if not self.waiting and self._let_in(alone):
+    async def acquire(self, exclusive: bool) -> None:
+        if not self.waiting and self._try_grant(exclusive):
             return
-        turn = asyncio.get_running_loop().create_future()
-        self.waiting.append((turn, alone))
+        waiter = asyncio.get_running_loop().create_future()
+        self.waiting.append((waiter, exclusive))
         try:
-            await turn
+            await waiter
         except asyncio.CancelledError:
-            if turn.done() and not turn.cancelled():
-                self.release(alone)  # the turn came at the very moment of giving up
+            if waiter.done() and not waiter.cancelled():
+                self.release(exclusive)  # granted at the very moment of the cancellation
             else:
-                self.waiting.remove((turn, alone))
+                self.waiting.remove((waiter, exclusive))
                 self._wake()
             raise
 
-    def release(self, alone: bool) -> None:
-        if alone:
+    def release(self, exclusive: bool) -> None:
+        if exclusive:
             self.writing = False
         else:
             self.readers -= 1
@@ -72,32 +72,32 @@ class _Lock:
 
     def _wake(self) -> None:
         while self.waiting:
-            turn, alone = self.waiting[0]
-            if turn.cancelled():  # it removes itself as soon as it runs
+            waiter, exclusive = self.waiting[0]
+            if waiter.cancelled():  # it removes itself as soon as it runs
                 return
-            if not self._let_in(alone):
+            if not self._try_grant(exclusive):
                 return
             self.waiting.popleft()
-            turn.set_result(None)
+            waiter.set_result(None)
 
 
-class HeldPathLocks:
-    """Locks that are held; `release` or `finish` gives them back, once."""
+class PathLockGuard:
+    """Acquired locks; `release` or `finish` releases them, once."""
 
     def __init__(self, locks: PathLocks) -> None:
         self._locks = locks
-        self._taken: list[tuple[Hashable, bool]] = []
+        self._acquired: list[tuple[Hashable, bool]] = []
 
-    async def _take(self, key: Hashable, alone: bool) -> None:
-        await self._locks.acquire(key, alone)
-        self._taken.append((key, alone))
+    async def _acquire(self, key: Hashable, exclusive: bool) -> None:
+        await self._locks.acquire(key, exclusive)
+        self._acquired.append((key, exclusive))
 
     def release(self) -> None:
-        while self._taken:
-            self._locks.release(*self._taken.pop())
+        while self._acquired:
+            self._locks.release(*self._acquired.pop())
 
     async def finish(self, work: Coroutine[Any, Any, T]) -> T:
-        """Do `work` under the locks to its end, whether the caller stays or not."""
+        """Run `work` under the locks to completion, even if the caller is cancelled."""
         locks, task = self._locks, asyncio.create_task(work)
         locks.work.add(task)
 
@@ -113,57 +113,58 @@ class HeldPathLocks:
             raise
         except OSError as error:
             raise errors.Unavailable(
-                f"the node cannot keep the state of its {locks.what}: {error.strerror}", detail=repr(error)
+                f"the node cannot store the state of its {locks.subject}: {error.strerror}",
+                detail=repr(error),
             ) from error
 
     def _log_failure(self, task: asyncio.Task[Any]) -> None:
         """For work whose caller is gone."""
         if not task.cancelled() and (error := task.exception()) is not None:
-            event = f"{self._locks.what}.work_failed"
+            event = f"{self._locks.subject}.work_failed"
             log.warning(event, error=str(error))
 
 
 class PathLocks:
-    """Locks by key; one that nobody holds or awaits takes no memory."""
+    """Locks by key; unused ones take no memory."""
 
-    def __init__(self, what: str) -> None:
-        """`what` is locked, for people: `cells`."""
-        self.what = what
-        self.work: set[asyncio.Task[Any]] = set()  # that is being finished
+    def __init__(self, subject: str) -> None:
+        """`subject` is locked, for people: `cells`."""
+        self.subject = subject
+        self.work: set[asyncio.Task[Any]] = set()  # in progress
         self._locks: dict[Hashable, _Lock] = {}
 
-    async def hold(self, shared: Sequence[Hashable], alone: Hashable) -> HeldPathLocks:
-        """Share every key of `shared`, in that order, then hold `alone`."""
-        held = HeldPathLocks(self)
+    async def lock(self, shared: Sequence[Hashable], exclusive: Hashable) -> PathLockGuard:
+        """Lock every key of `shared` shared, in that order, then `exclusive` exclusively."""
+        guard = PathLockGuard(self)
         try:
             for key in shared:
-                await held._take(key, False)
-            await held._take(alone, True)
+                await guard._acquire(key, False)
+            await guard._acquire(exclusive, True)
         except BaseException:
-            held.release()
+            guard.release()
             raise
-        return held
+        return guard
 
-    async def do(self, key: Hashable, work: Callable[[], Coroutine[Any, Any, T]]) -> T:
-        """Do `work` when nobody else holds `key`."""
-        return await (await self.hold([], key)).finish(work())
+    async def run_locked(self, key: Hashable, work: Callable[[], Coroutine[Any, Any, T]]) -> T:
+        """Run `work` while holding `key` exclusively."""
+        return await (await self.lock([], key)).finish(work())
 
     async def close(self, within_s: float) -> None:
-        """Wait for what is being done; what takes longer is left half done."""
+        """Wait for work in progress, up to `within_s`; the rest is left half done."""
         if self.work:
             _, unfinished = await asyncio.wait(self.work, timeout=within_s)
             await tasks.cancel_and_wait(unfinished)
 
-    async def acquire(self, key: Hashable, alone: bool) -> None:
+    async def acquire(self, key: Hashable, exclusive: bool) -> None:
         lock = self._locks.setdefault(key, _Lock())
         try:
-            await lock.acquire(alone)
+            await lock.acquire(exclusive)
         finally:
             self._forget(key, lock)
 
-    def release(self, key: Hashable, alone: bool) -> None:
+    def release(self, key: Hashable, exclusive: bool) -> None:
         lock = self._locks[key]
-        lock.release(alone)
+        lock.release(exclusive)
         self._forget(key, lock)
 
     def _forget(self, key: Hashable, lock: _Lock) -> None:

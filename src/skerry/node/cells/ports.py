@@ -1,7 +1,7 @@
-"""What the contracts for cells need of the node that keeps them.
+"""The interface of cells for the gRPC contracts.
 
-`skerry.node.cells.Cells` fits it; tests use fakes. Both `skerry.wire.own.cells` and `skerry.wire.aurae` speak
-to the node only through this.
+`skerry.node.cells.Cells` implements it; tests use fakes. `skerry.wire.own.cells` and `skerry.wire.aurae` use
+the node's cells only through it.
 """
 
 from __future__ import annotations
@@ -23,14 +23,14 @@ from skerry.node.logs.readers import RingReader
 
 
 class CellDescription(Protocol):
-    """A cell as it is now."""
+    """The current state of a cell."""
 
     @property
     def cell(self) -> Cell: ...
 
     @property
     def uid(self) -> int:
-        """Of the user, and of the group, that only this cell has."""
+        """Uid and gid that only this cell has."""
         ...
 
     @property
@@ -38,7 +38,7 @@ class CellDescription(Protocol):
 
 
 class CellRuntime(Protocol):
-    """The cells of a node. Every method raises `skerry.model.errors` and leaves nothing half-done."""
+    """The cells of a node. Every method raises `skerry.model.errors` and leaves nothing half done."""
 
     @property
     def limits_in_v2(self) -> bool: ...

@@ -1,7 +1,6 @@
-"""The processes of the host, as far as `Cells` touches them itself: signals, start times, inits of earlier
-agents.
+"""Processes of the host for `Cells`: signals, start times, adoption of inits of earlier agents.
 
-A pid alone names nothing, since it is used again. Here it comes with a start time or a group to go with it.
+A pid alone identifies nothing, since it is reused: it is checked with a start time or a group.
 """
 
 from __future__ import annotations
@@ -16,76 +15,77 @@ from skerry.node.launcher.client import InitClient, start_time_of
 
 ListProcesses = Callable[[], list[int]]
 
-_AT_ONCE = 64  # descriptors that asking a crowd may hold at once
+_AT_ONCE = 64  # pidfds to hold at once
 
 
 class HostProcesses:
-    """Those of this host."""
+    """The processes of this host."""
 
-    def ask(self, listing: ListProcesses) -> set[int]:
-        """SIGTERM for every process that `listing` names, and for no other; whom it went to."""
-        asked: set[int] = set()
-        self._ask_all(listing(), listing, asked)
-        return asked
+    def sigterm(self, list_pids: ListProcesses) -> set[int]:
+        """Send SIGTERM to every process that `list_pids` returns, and to no other; returns those that were
+        signalled."""
+        signalled: set[int] = set()
+        self._sigterm_all(list_pids(), list_pids, signalled)
+        return signalled
 
-    def ask_strays(self, listing: ListProcesses, asked: set[int]) -> None:
-        """SIGTERM also for those that were just being forked when their parent was asked, and died of it.
+    def sigterm_orphans(self, list_pids: ListProcesses, signalled: set[int]) -> None:
+        """Send SIGTERM also to those that were being forked when their parent got it, and died of it.
 
-        The kernel lists a child a moment after it can no longer be prevented. What a parent that lives on has
-        forked since is its own affair: perhaps it tidies up.
+        The kernel lists a child a moment after the fork can no longer fail. Children that a living parent has
+        forked since are left to it: it may be cleaning up.
         """
-        pids = listing()
-        new = [pid for pid in pids if pid not in asked]
-        self._ask_all([pid for pid in new if _parent(pid) not in pids], listing, asked)
+        pids = list_pids()
+        new = [pid for pid in pids if pid not in signalled]
+        self._sigterm_all([pid for pid in new if _parent(pid) not in pids], list_pids, signalled)
 
-    def _ask_all(self, pids: Sequence[int], listing: ListProcesses, asked: set[int]) -> None:
+    def _sigterm_all(self, pids: Sequence[int], list_pids: ListProcesses, signalled: set[int]) -> None:
         remaining = iter(pids)
-        while crowd := list(islice(remaining, _AT_ONCE)):
-            _send(crowd, signal.SIGTERM, listing)
-            asked.update(crowd)
+        while batch := list(islice(remaining, _AT_ONCE)):
+            _send(batch, signal.SIGTERM, list_pids)
+            signalled.update(batch)
 
-    def signal(self, pid: int, number: int, listing: ListProcesses) -> bool:
-        """Send a signal to a process that `listing` names; False if it is gone."""
-        return _send([pid], number, listing) == 1
+    def signal(self, pid: int, number: int, list_pids: ListProcesses) -> bool:
+        """Send a signal to a process that `list_pids` returns; False if it is gone."""
+        return _send([pid], number, list_pids) == 1
 
     def start_time(self, pid: int) -> int | None:
-        """In ticks since the boot; with the pid, a name that is not used again."""
+        """In ticks since boot; with the pid it identifies a process uniquely."""
         try:
             return start_time_of(pid)
         except OSError:
             return None
 
     def adopt(self, pid: int, start_time: int, control_fd: int) -> InitClient | None:
-        """The init that an earlier agent made, or None if it cannot be had."""
+        """The init that an earlier agent created; None if it cannot be adopted."""
         return InitClient.adopt(pid, start_time, control_fd)
 
 
-def _send(crowd: Sequence[int], number: int, listing: ListProcesses) -> int:
-    """Send a signal to each that is there; how many that were.
+def _send(batch: Sequence[int], number: int, list_pids: ListProcesses) -> int:
+    """Send a signal to each that exists; returns how many did.
 
-    A pid may have been used again since it was listed. One that is still listed after its descriptor was
-    opened is the right process, or another that is in the group as well.
+    A pid may have been reused since it was listed. One that is still listed after its pidfd was opened is the
+    right process, or another of the same group.
     """
     opened: dict[int, int] = {}
-    reached = 0
+    sent = 0
     try:
-        for pid in crowd:
+        for pid in batch:
             try:
                 opened[pid] = os.pidfd_open(pid)
             except ProcessLookupError:
                 continue
-        still = set(listing())
+        still = set(list_pids())
         for pid, descriptor in opened.items():
             if pid in still:
                 try:
                     signal.pidfd_send_signal(descriptor, number)
-                    reached += 1
+                    sent += 1
                 except ProcessLookupError:
                     continue
     finally:
         for descriptor in opened.values():
             os.close(descriptor)
-    return reached
+    return sent
 
 
 def _parent(pid: int) -> int:

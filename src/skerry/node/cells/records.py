@@ -1,20 +1,19 @@
-"""What the node remembers of its cells on disk, for the agent that comes after this one.
+"""Stores cells on disk for the next agent.
 
     cells/
-      a.b/              the cell a/b: a name has no '.', so nothing else is called like this
-      @a/               the cell @a, of Skerry's own
-        cell.json       what was asked for, its user, the boot it was made in
-        init.json       its init, once something was started in it
-        freeing         there while it is freed: whoever finds it finishes that
-        x1/             an executable, with the rings of its output beside
+      a.b/              the cell a/b: names contain no '.', so this is unique
+      @a/               the internal cell @a
+        cell.json       its spec, its uid, the boot it was created in
+        init.json       its init, after the first start in it
+        freeing         present while it is freed: the next agent finishes that
+        x1/             an executable, with its logs
           spec.json  started.json  exit.json
-      .gone-7           what is being removed: left over only by a crash
+      .gone-7           being removed: left over only by a crash
 
-A file is whole or absent. What is written when something ends or is removed may use the reserve of the disk
-(`skerry.kit.disk_reserve`). Nothing is synced: a cell does not outlive the machine's boot, and what this boot
-wrote it can read, also after `kill -9`. The order of writing is the caller's; `adoption` decides what a set
-of records means. `exit.json` is written by the init; here it is read, and completed with what only the
-agent can tell.
+A file is whole or absent. Writes at the end of something may use the reserve of the disk
+(`skerry.kit.disk_reserve`). Nothing is synced: a cell does not survive a reboot, and what this boot wrote can
+be read, also after `kill -9`. The caller decides the order of writes; `adoption` interprets the records. The
+init writes `exit.json`; it is read here, and completed with what only the agent can determine.
 """
 
 from __future__ import annotations
@@ -34,22 +33,21 @@ from skerry.model.ids import CellName
 from skerry.node import record_files
 from skerry.node.record_files import RecordFolders
 
-_BOOT_ID = Path("/proc/sys/kernel/random/boot_id")
 _PASSES = 50
 
 
 class CellRecord(msgspec.Struct, frozen=True):
-    """A cell as it was allocated."""
+    """An allocated cell."""
 
     cell: Cell
     uid: int
     boot: str
     at: float
-    is_marked: bool = False  # made by a version that marks the names of its own cells
+    is_marked: bool = False  # created by a version that marks the names of internal cells
 
 
 class InitRecord(msgspec.Struct, frozen=True):
-    """The process that runs a cell's executables, and where in it the agent's end of its socket is."""
+    """The process that runs a cell's executables, and the descriptor of the agent's socket in it."""
 
     pid: int
     start_time: int
@@ -57,10 +55,9 @@ class InitRecord(msgspec.Struct, frozen=True):
 
 
 class ProcessRecord(msgspec.Struct, frozen=True):
-    """An executable that was started: its process as the node sees it.
+    """The process of a started executable, as the node sees it.
 
-    `ooms` is how many kills for memory the kernel had counted where this one is counted, before any that
-    can be put down to it.
+    `ooms` is the kernel's count of OOM kills at its start, where its own would be counted.
     """
 
     pid: int
@@ -69,7 +66,7 @@ class ProcessRecord(msgspec.Struct, frozen=True):
 
 
 class ExitRecord(msgspec.Struct, frozen=True):
-    """How an executable ended; `oom` is None until an agent has looked at the kernel's counters."""
+    """Exit of an executable; `oom` is None until an agent has read the kernel's counters."""
 
     at: float
     code: int | None = None
@@ -78,7 +75,7 @@ class ExitRecord(msgspec.Struct, frozen=True):
 
 
 class StoredExecutable(msgspec.Struct, frozen=True):
-    """The records of one executable, as far as they are there."""
+    """The records of one executable, as far as they exist."""
 
     number: int
     spec: Executable | None
@@ -87,7 +84,7 @@ class StoredExecutable(msgspec.Struct, frozen=True):
 
 
 class StoredCell(msgspec.Struct, frozen=True):
-    """The records of one cell, as far as they are there."""
+    """The records of one cell, as far as they exist."""
 
     name: CellName
     record: CellRecord | None
@@ -96,19 +93,14 @@ class StoredCell(msgspec.Struct, frozen=True):
     executables: tuple[StoredExecutable, ...]
 
 
-def boot_id() -> str:
-    """The name of this boot of the machine."""
-    return _BOOT_ID.read_text().strip()
-
-
 class CellRecords:
-    """The folder of all cells. Every method is short: none waits for a disk."""
+    """The folder of all cells. No method waits for the disk."""
 
     def __init__(self, folder: Path) -> None:
         self._cells = RecordFolders(folder)
 
     def folder(self, cell: CellName, number: int | None = None) -> Path:
-        """Where the records of a cell are, or those of one executable in it."""
+        """The folder of a cell, or of one executable in it."""
         entry = self._cells.folder / cell.replace("/", ".")
         return entry if number is None else entry / f"x{number}"
 
@@ -149,24 +141,25 @@ class CellRecords:
         disk_reserve.spend(lambda: record_files.write(self.folder(cell, number) / "exit.json", record))
 
     def remove(self, cell: CellName, number: int | None = None) -> None:
-        """Drop a cell with all in it, or one executable: gone at once for every reader, then file by file."""
+        """Remove a cell with everything in it, or one executable: at once for readers, then file by file."""
         trash = self._cells.discard(self.folder(cell, number))
         if trash is None:
             return
-        # An init may be about to add the record of an end. A pass fails only if one was just made or renamed
-        # there, and after a pass that does not fail none can be added.
+        # An init may be about to add an exit record. A pass fails only if a file was just created or renamed
+        # there,
+        # and after a pass that succeeds none can be added.
         for _ in range(_PASSES):
             shutil.rmtree(trash, ignore_errors=True)
             if not trash.exists():
                 return
 
     def empty_trash(self) -> None:
-        """Remove what a crash left half removed, and what is no record at all. Before anything else."""
+        """Remove what a crash left half removed, and what is no record. Call it before anything else."""
         for path in self._cells.leftovers():
             shutil.rmtree(path, ignore_errors=True)
 
     def scan(self) -> Iterator[StoredCell]:
-        """Everything there is, in the order of names."""
+        """Every cell, ordered by name."""
         for path in sorted(self._cells.folder.iterdir()):
             try:
                 name = parse_any_name(path.name.replace(".", "/"))
@@ -200,7 +193,7 @@ class CellRecords:
 
 
 def _write_new(path: str, value: object) -> None:
-    """For a file that is written once, by one call: whole, or empty after a crash, which reads as absent."""
+    """For a file that is written once, in one call: whole, or empty after a crash, which reads as absent."""
     data = json_codec.encode(value)
     file = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600)
     try:

@@ -1,7 +1,6 @@
-"""Cells and executables as the agent has them in memory, and what the end of one means.
+"""Cells and executables in the agent's memory, and the OOM verdict on an exit.
 
-`Cells` owns these, with the records on disk beside them. Here is what is known of each, what is needed to
-work on them, and the one judgement to make: whether an executable that was killed was killed for memory.
+`Cells` owns these, with the records on disk beside them.
 """
 
 from __future__ import annotations
@@ -22,12 +21,12 @@ from skerry.node.cgroups.protocol import Cgroups
 from skerry.node.launcher.client import InitClient, LauncherClient
 
 _SIGKILL = 9
-_SHELLS_WORD_FOR_KILLED = 128 + _SIGKILL
+_SHELL_CODE_OF_SIGKILL = 128 + _SIGKILL
 
 
 @dataclass(frozen=True, slots=True)
 class CellDeps:
-    """What working on cells takes."""
+    """Dependencies of the modules that work on cells."""
 
     groups: Cgroups
     launcher: LauncherClient
@@ -35,12 +34,12 @@ class CellDeps:
     settings: NodeSettings
     clock: Clock
     processes: HostProcesses
-    # Told after every step that a crash may follow: tests end the process there.
-    reached: Callable[[str], None] = lambda step: None
+    # Called after every step that a crash may follow: tests end the process there.
+    failpoint: Callable[[str], None] = lambda step: None
 
 
 class CellView(msgspec.Struct, frozen=True):
-    """A cell as others see it."""
+    """The public state of a cell."""
 
     cell: Cell
     uid: int
@@ -51,17 +50,17 @@ class CellView(msgspec.Struct, frozen=True):
 
 @dataclass(slots=True, eq=False)
 class ExecutableEntry:
-    """An executable that was started and not yet stopped."""
+    """An executable that was started and not yet removed."""
 
     spec: Executable
-    number: int  # its folder and its group are named by it
+    number: int  # of its folder and its group
     started: ProcessRecord
-    init: InitClient | None  # that runs it and writes its output; None if that one is dead
+    init: InitClient | None  # that runs it; None if that is dead
     exit: asyncio.Future[ExitStatus] = field(
         default_factory=lambda: asyncio.get_running_loop().create_future()
     )
-    was_killed: bool = False  # by us
-    killed_from: float | None = None  # while it is being ended: asked until this monotonic time, then killed
+    was_killed: bool = False  # by the agent
+    kill_at: float | None = None  # while it is being ended: monotonic time of the SIGKILL
 
     @property
     def leaf(self) -> str:
@@ -85,13 +84,13 @@ class ExecutableEntry:
 
 @dataclass(slots=True, eq=False)
 class CellEntry:
-    """A cell with what is in it."""
+    """A cell and what is in it."""
 
     record: CellRecord
     init: InitClient | None = None
     follower: asyncio.Task[None] | None = None
-    had_init: bool = False  # or may have had: a group of one may be left
-    making: asyncio.Lock = field(default_factory=asyncio.Lock)  # one init is made at a time
+    had_init: bool = False  # or may have had: its group may be left
+    making: asyncio.Lock = field(default_factory=asyncio.Lock)  # one init is created at a time
     executables: dict[ExecutableName, ExecutableEntry] = field(default_factory=dict)
     last_number: int = 0
     is_freeing: bool = False
@@ -101,7 +100,7 @@ class CellEntry:
         return self.record.cell.name
 
     def number(self) -> int:
-        """A fresh one for an executable; used once while this agent lives."""
+        """A fresh number for an executable; unique in this agent's lifetime."""
         self.last_number += 1
         return self.last_number
 
@@ -122,24 +121,24 @@ class CellEntry:
 
 
 def leaf_of(number: int) -> str:
-    """The group of an executable; no cell can be called like it, for the `_`."""
+    """The group of an executable; no cell name begins with `_`."""
     return f"_x{number}"
 
 
 def may_be_oom(record: ExitRecord) -> bool:
-    """True if it was killed; a shell tells of the death of its child by a code."""
-    return record.signal == _SIGKILL or record.code == _SHELLS_WORD_FOR_KILLED
+    """True if it was killed by SIGKILL; a shell reports the death of its child as an exit code."""
+    return record.signal == _SIGKILL or record.code == _SHELL_CODE_OF_SIGKILL
 
 
-def with_oom_verdict(record: ExitRecord, known: ExecutableEntry, ooms: Callable[[], int]) -> ExitRecord:
-    """`record` with the question answered whether it was for memory; `ooms` reads the kernel's counter.
+def with_oom_verdict(record: ExitRecord, executable: ExecutableEntry, ooms: Callable[[], int]) -> ExitRecord:
+    """`record` with `oom` set; `ooms` reads the kernel's counter.
 
-    The kernel counts kills for memory and does not say whom. So it was one if the executable was killed, not
-    by us, and the count has gone up.
+    The kernel counts OOM kills without saying whom. So it was one if the executable was killed, not by us,
+    and the count has increased.
     """
     if record.oom is not None:
         return record
-    oom = may_be_oom(record) and not known.was_killed and ooms() > known.started.ooms
+    oom = may_be_oom(record) and not executable.was_killed and ooms() > executable.started.ooms
     return msgspec.structs.replace(record, oom=oom)
 
 

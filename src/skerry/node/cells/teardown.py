@@ -1,7 +1,7 @@
-"""Freeing a cell with everything below it, within a time.
+"""Frees a cell with everything below it, before a deadline.
 
-Once begun, it is finished or can be repeated: a mark on disk says so before the first process is asked to
-end, and no new work is let into a marked cell. `Cells` holds the locks, so nothing else happens at or below
+Once begun, it is finished or can be repeated: a mark on disk is written before the first process gets a
+signal, and nothing is started in a marked cell. `Cells` holds the locks, so nothing else happens at or below
 the cell.
 """
 
@@ -17,12 +17,12 @@ from skerry.node.cells import termination
 from skerry.node.cells.executables import ExecutableSupervisor
 from skerry.node.cells.state import CellDeps, CellEntry
 
-_LEAST_S = 0.5  # for killing, also when asking has taken all the time there was
-_SHARE = 0.5  # of what is left of the time, for asking
+_LEAST_S = 0.5  # for killing, also when the grace has used up the time
+_SHARE = 0.5  # of the remaining time, at most, for the grace
 
 
 class CellTeardown:
-    """`drop(home)` is told of each cell that is gone."""
+    """Frees cells. `drop(entry)` is called with each that is gone."""
 
     def __init__(
         self, deps: CellDeps, executables: ExecutableSupervisor, drop: Callable[[CellEntry], None]
@@ -32,17 +32,19 @@ class CellTeardown:
         self._drop = drop
 
     async def free(self, top: CellName, within: Sequence[CellEntry], deadline: float, grace_s: float) -> None:
-        """Free the cell `top`; `within` are the homes of it and of all below. What runs is killed `grace_s`
-        after it was asked, or earlier where that would be most of the time there is."""
+        """Free the cell `top`; `within` are the entries of it and of all below. What runs is killed after
+        `grace_s`, or earlier where that would be most of the time until the deadline."""
         if not self._deps.groups.exists(top):
             for entry in _children_first(within):
-                await self._end_rest(entry, deadline)
+                await self._end_ungrouped(entry, deadline)
                 await self._remove(entry)
-            raise errors.NotFound(f"the group of cell {top!r} is gone from this host; the cell is forgotten")
+            raise errors.NotFound(
+                f"the group of cell {top!r} no longer exists on this host; the cell was removed"
+            )
         self._deps.records.mark_freeing(top)
         for entry in within:
             entry.is_freeing = True
-        self._deps.reached("free.marked")
+        self._deps.failpoint("free.marked")
         stuck: set[int] = set()
         for _, level in groupby(_children_first(within), key=lambda entry: entry.name.count("/")):
             for pids in await asyncio.gather(*(self._free_one(entry, deadline, grace_s) for entry in level)):
@@ -51,7 +53,7 @@ class CellTeardown:
             raise _stuck(top, stuck)
 
     async def _free_one(self, entry: CellEntry, deadline: float, grace_s: float) -> Sequence[int]:
-        """End and remove one cell whose children are gone; the pids that are in the way of it."""
+        """End and remove one cell whose children are gone; returns the pids that prevent it."""
         try:
             await self._end(entry, deadline, grace_s)
         except termination.Unkillable as unkillable:
@@ -61,11 +63,11 @@ class CellTeardown:
 
     async def _end(self, entry: CellEntry, deadline: float, grace_s: float) -> None:
         grace_s = min(grace_s, (deadline - self._deps.clock.monotonic()) * _SHARE)
-        # All at once: a cell of many stubborn executables takes the time of one.
+        # Concurrently: a cell of many executables that ignore SIGTERM takes the time of one.
         ends = await asyncio.gather(
             *(
-                self._executables.end(entry, known, grace_s, self._left(deadline))
-                for known in entry.executables.values()
+                self._executables.end(entry, executable, grace_s, self._remaining_s(deadline))
+                for executable in entry.executables.values()
             ),
             return_exceptions=True,
         )
@@ -77,13 +79,13 @@ class CellTeardown:
                 raise end
         if stuck:
             raise termination.Unkillable(stuck)
-        self._deps.reached("free.ended")
-        await self._executables.settle_all(entry)
-        # The init, and whatever slipped away from its executable's group.
+        self._deps.failpoint("free.ended")
+        await self._executables.wait_for_exits(entry)
+        # The init, and processes that left their executable's group.
         await self._kill(entry, deadline)
-        self._deps.reached("free.killed")
+        self._deps.failpoint("free.killed")
 
-    async def _end_rest(self, entry: CellEntry, deadline: float) -> None:
+    async def _end_ungrouped(self, entry: CellEntry, deadline: float) -> None:
         """End what is left of a cell that lost some of its groups; its processes may be in none of them."""
         if entry.init is not None:
             entry.init.kill()
@@ -95,27 +97,27 @@ class CellTeardown:
     async def _kill(self, entry: CellEntry, deadline: float) -> None:
         deps = self._deps
         await termination.terminate_all(
-            deps.groups, entry.name, None, kill_s=self._left(deadline), processes=deps.processes
+            deps.groups, entry.name, None, kill_s=self._remaining_s(deadline), processes=deps.processes
         )
 
-    def _left(self, deadline: float) -> float:
+    def _remaining_s(self, deadline: float) -> float:
         return max(_LEAST_S, deadline - self._deps.clock.monotonic())
 
     async def _remove(self, entry: CellEntry) -> None:
-        await self._executables.inits.bury(entry)
-        self._executables.lose(entry, entry.executables.values())
-        for known in list(entry.executables.values()):
-            self._executables.forget(entry, known)
+        await self._executables.inits.discard_dead(entry)
+        self._executables.mark_lost(entry, entry.executables.values())
+        for executable in list(entry.executables.values()):
+            self._executables.forget(entry, executable)
         self._deps.groups.remove(entry.name)
-        self._deps.reached("free.group")
+        self._deps.failpoint("free.group")
         self._deps.records.remove(entry.name)
         self._drop(entry)
-        self._deps.reached("free.removed")
+        self._deps.failpoint("free.removed")
 
 
 def _stuck(cell: CellName, pids: Iterable[int]) -> errors.Unavailable:
     return errors.Unavailable(
-        f"cell {cell!r} has processes that were killed and do not die: "
+        f"cell {cell!r} has processes that were killed and do not exit: "
         f"{', '.join(map(str, sorted(pids)))}; free it again later"
     )
 

@@ -1,7 +1,6 @@
-"""Ending what runs in a group: first asked, then killed, always waited for.
+"""Terminates the processes of a group: SIGTERM, grace, SIGKILL, and waits for their end.
 
-`Cells` uses it for one executable and for whole cells. It knows groups and processes; it neither removes
-groups nor touches records.
+`Cells` uses it for one executable and for whole cells. It neither removes groups nor touches records.
 """
 
 from __future__ import annotations
@@ -18,11 +17,10 @@ _SLOWER = 4.0
 
 
 class Unkillable(Exception):
-    """These processes were killed and did not die in time: the kernel holds them, mostly waiting for a
-    disk."""
+    """These processes were killed and did not exit in time: the kernel blocks them, mostly on a disk."""
 
     def __init__(self, pids: Sequence[int]) -> None:
-        super().__init__(f"processes {list(pids)} do not die")
+        super().__init__(f"processes {list(pids)} do not exit")
         self.pids = tuple(pids)
 
 
@@ -36,14 +34,14 @@ async def terminate_all(
     grace: Callable[[], float] = lambda: 0.0,
     on_kill: Callable[[], None] = lambda: None,
 ) -> None:
-    """End everything in the group: ask, wait, kill, wait `kill_s`. Raises `Unkillable`.
+    """End everything in the group: SIGTERM, wait, SIGKILL, wait `kill_s`. Raises `Unkillable`.
 
-    `grace` says how many seconds to wait from now on until the killing; while we wait it may become less.
-    `on_kill` is told before the killing, so that a death by it is not put down to somebody else.
+    `grace` returns the seconds from now until SIGKILL; it may shrink meanwhile. `on_kill` is called before
+    SIGKILL, so that a death by it is not taken for an OOM kill.
     """
     if not groups.pids(cell, leaf):
         return
-    if grace() > 0 and await _asked(groups, cell, leaf, grace, processes):
+    if grace() > 0 and await _sigterm_and_wait(groups, cell, leaf, grace, processes):
         return
     on_kill()
     groups.kill(cell, leaf)
@@ -51,23 +49,24 @@ async def terminate_all(
         raise Unkillable(groups.pids(cell, leaf))
 
 
-async def _asked(
+async def _sigterm_and_wait(
     groups: Cgroups,
     cell: CellName,
     leaf: str | None,
     grace: Callable[[], float],
     processes: HostProcesses,
 ) -> bool:
-    """Ask, and wait; True if nothing is left. Looks for strays now and then, the first time very soon."""
+    """Send SIGTERM and wait; True if nothing is left. Looks for orphans now and then, the first time very
+    soon."""
 
-    def listing() -> list[int]:
+    def list_pids() -> list[int]:
         return groups.pids(cell, leaf)
 
-    asked = processes.ask(listing)
+    signalled = processes.sigterm(list_pids)
     pause = _FIRST_LOOK_S
-    while (left := grace()) > 0:
-        if await groups.emptied(cell, leaf, within_s=min(pause, left)):
+    while (remaining_s := grace()) > 0:
+        if await groups.emptied(cell, leaf, within_s=min(pause, remaining_s)):
             return True
-        processes.ask_strays(listing, asked)
+        processes.sigterm_orphans(list_pids, signalled)
         pause = min(pause * _SLOWER, _LONGEST_LOOK_S)
     return False

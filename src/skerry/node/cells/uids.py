@@ -1,7 +1,7 @@
-"""Users for cells: each cell has one that nobody else on the node has, the lowest that is free.
+"""Allocates uids of cells: each cell has one that no other on the node has, the lowest that is free.
 
-`Cells` takes one for each cell, gives it back when the cell is gone, and claims those of adopted cells.
-Nothing here makes an account: a user is a number.
+`Cells` allocates one for each cell, releases it when the cell is gone, and claims those of adopted cells. No
+accounts are created: a user is a number.
 """
 
 from __future__ import annotations
@@ -12,38 +12,38 @@ from skerry.model import errors
 
 
 class UidAllocator:
-    """`count` users from `first` on."""
+    """`count` uids from `first` on."""
 
     def __init__(self, first: int, count: int) -> None:
         self._first = first
         self._count = count
-        self._next = first  # every user from here on was never taken, unless it was claimed
-        self._free: list[int] = []  # a heap of those below
-        self._taken: set[int] = set()
+        self._next = first  # no uid from here on was ever allocated, unless it was claimed
+        self._free: list[int] = []  # a heap of released ones below
+        self._used: set[int] = set()
 
     def claim(self, uid: int) -> bool:
-        """Take exactly `uid`, inside the range or not; False if it is taken."""
-        if uid in self._taken:
+        """Allocate exactly `uid`, inside the range or not; False if it is in use."""
+        if uid in self._used:
             return False
-        self._taken.add(uid)
+        self._used.add(uid)
         return True
 
-    def take(self) -> int:
+    def allocate(self) -> int:
         """The lowest free one."""
         while self._free:
-            if (uid := heapq.heappop(self._free)) not in self._taken:
-                self._taken.add(uid)
+            if (uid := heapq.heappop(self._free)) not in self._used:
+                self._used.add(uid)
                 return uid
         while self._next < self._first + self._count:
             uid, self._next = self._next, self._next + 1
-            if uid not in self._taken:
-                self._taken.add(uid)
+            if uid not in self._used:
+                self._used.add(uid)
                 return uid
         raise errors.ResourcesExhausted(
-            f"this node has its {self._count} cells; free one, or raise the setting node.max_cells"
+            f"this node has its limit of {self._count} cells; free one, or raise the setting node.max_cells"
         )
 
-    def give_back(self, uid: int) -> None:
-        self._taken.discard(uid)
+    def release(self, uid: int) -> None:
+        self._used.discard(uid)
         if self._first <= uid < self._next:
             heapq.heappush(self._free, uid)

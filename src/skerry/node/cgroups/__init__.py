@@ -1,4 +1,4 @@
-"""Cgroups of cells: what holds a cell to its limits, and what knows, freezes and kills everything in it.
+"""Cgroups of cells: enforce the limits of a cell, and list, freeze and kill its processes.
 
-`protocol` is the one interface; `detection.detect` finds which back end this machine needs and makes it.
+`protocol` is the interface; `detection.detect` chooses and creates the backend for this machine.
 """

@@ -1,4 +1,4 @@
-"""A back end: one tree that knows who is in a cell, and whatever holds the limits.
+"""A cgroup backend: one tree for the membership of processes, and a controller for limits.
 
 | kind    | membership                   | limits               |
 |---------|------------------------------|----------------------|
@@ -6,8 +6,8 @@
 | hybrid  | `v2_membership.V2Membership` | `v1_limits.V1Limits` |
 | legacy  | `v1_freezer.V1Freezer`       | `v1_limits.V1Limits` |
 
-Here is the order of things: the membership tree first when a cell is made and last when it is removed, so
-that a crash between leaves something that `cells` shows. `detection` decides which kind it is.
+The order of operations: the membership tree comes first when a cell is created and last when it is removed,
+so that a crash in between leaves something that `cells` lists. `detection` decides which kind it is.
 """
 
 from __future__ import annotations
@@ -29,33 +29,33 @@ from skerry.node.cgroups.protocol import INIT_LEAF, CgroupEntryFds
 
 _SPARES = "_spares"
 _LEAF = re.compile(r"_[a-z0-9]{1,58}")
-# Beside its leaf and not in it: in v2, a group that hands controllers down can hold no process itself.
+# Beside its leaf, not in it: in v2, a group that delegates controllers can contain no process itself.
 _RUNTIME_GROUP = "-box"
 
 
 class ProcessMembership(Protocol):
-    """Who is in a group. Places are relative to the root group."""
+    """Which processes are in a group. Paths are relative to the root group."""
 
     @property
     def hierarchy(self) -> Hierarchy: ...
 
     def prepare(self) -> None: ...
 
-    def make(self, place: str) -> None: ...
+    def make(self, path: str) -> None: ...
 
-    def enter(self, place: str) -> tuple[int | None, tuple[int, ...]]: ...
+    def enter(self, path: str) -> tuple[int | None, tuple[int, ...]]: ...
 
-    def kill(self, place: str) -> None: ...
+    def kill(self, path: str) -> None: ...
 
-    async def emptied(self, place: str, *, within_s: float) -> bool: ...
+    async def emptied(self, path: str, *, within_s: float) -> bool: ...
 
-    def freeze(self, place: str) -> None: ...
+    def freeze(self, path: str) -> None: ...
 
-    def thaw(self, place: str) -> None: ...
+    def thaw(self, path: str) -> None: ...
 
 
 class LimitController(Protocol):
-    """What holds limits. `make` leaves nothing behind when it fails."""
+    """Enforces limits. `make` leaves nothing behind when it fails."""
 
     def prepare(self) -> None: ...
 
@@ -65,18 +65,18 @@ class LimitController(Protocol):
 
     def lift_cpu_quota(self, cell: str) -> None: ...
 
-    def remove(self, place: str) -> None: ...
+    def remove(self, path: str) -> None: ...
 
     @property
-    def has_way_out(self) -> bool: ...
+    def can_leave_cpu_quota(self) -> bool: ...
 
     def enter(self, cell: str) -> tuple[int, ...]:
-        """To be written to; the last one is that of the cpu quota if `has_way_out`."""
+        """Descriptors to write to; the last one is that of the cpu quota if `can_leave_cpu_quota`."""
         ...
 
-    def way_out(self, cell: str) -> tuple[int, int] | None:
-        """Two to be written to, to be out of the cell's cpu quota and to be in it again; None unless
-        `has_way_out`."""
+    def cpu_quota_exit(self, cell: str) -> tuple[int, int] | None:
+        """Two descriptors to write to: one leaves the cell's cpu quota, the other enters it again; None
+        unless `can_leave_cpu_quota`."""
         ...
 
     def limits(self, cell: str) -> CellLimits: ...
@@ -88,7 +88,7 @@ class LimitController(Protocol):
     def exists(self, cell: str) -> bool: ...
 
     def pids(self, cell: str, *, below: bool) -> list[int]:
-        """Processes that are held to the limits, if that is told apart from who is in the cell."""
+        """Processes under the limits, if that is separate from membership in the cell."""
         ...
 
     def cells(self) -> list[str]: ...
@@ -97,29 +97,29 @@ class LimitController(Protocol):
 
 
 class CgroupBackend:
-    """`protocol.Cgroups`, put together of a membership and a holder of limits."""
+    """`protocol.Cgroups`, of a membership tree and a limit controller."""
 
     def __init__(
-        self, kind: str, membership: ProcessMembership, holder: LimitController, *, limits_in_v2: bool
+        self, kind: str, membership: ProcessMembership, limits: LimitController, *, limits_in_v2: bool
     ) -> None:
         self.kind = kind
         self.limits_in_v2 = limits_in_v2
         self._membership = membership
         self._tree = membership.hierarchy
-        self._holder = holder
+        self._limits = limits
 
     def prepare(self) -> None:
-        """Make the root group everywhere and whatever it needs. Raises Unavailable."""
+        """Create the root group in every hierarchy. Raises Unavailable."""
         self._membership.prepare()
-        self._holder.prepare()
+        self._limits.prepare()
 
     def create(self, cell: CellName, limits: CellLimits) -> None:
         parent = names.parent_of(names.parse_any_name(cell))
         if parent is None:
             if not self._tree.exists(""):
-                self.prepare()  # somebody removed the root group, which is theirs to do while it is empty
+                self.prepare()  # somebody removed the root group while it was empty
         elif not self._tree.exists(parent):
-            raise errors.NotFound(f"there is no cell {parent} for {cell} to be in: allocate that first")
+            raise errors.NotFound(f"there is no parent cell {parent} for {cell}: allocate that first")
         try:
             self._membership.make(cell)
         except FileExistsError:
@@ -127,7 +127,7 @@ class CgroupBackend:
         except OSError as error:
             raise _failure("make", cell, error) from error
         try:
-            self._holder.make(cell, limits)
+            self._limits.make(cell, limits)
         except BaseException as error:
             self._tree.remove(cell)
             if isinstance(error, OSError):
@@ -137,117 +137,119 @@ class CgroupBackend:
     def change_limits(self, cell: CellName, limits: CellLimits) -> None:
         self._check_exists(cell)
         try:
-            self._holder.change(cell, limits)
+            self._limits.change(cell, limits)
         except OSError as error:
             raise _failure("change", cell, error) from error
 
     def lift_cpu_quota(self, cell: CellName) -> None:
         self._check_exists(cell)
         try:
-            self._holder.lift_cpu_quota(cell)
+            self._limits.lift_cpu_quota(cell)
         except OSError as error:
             raise _failure("change", cell, error) from error
 
     def read_limits(self, cell: CellName) -> CellLimits:
         self._check_exists(cell)
-        return self._holder.limits(cell)
+        return self._limits.limits(cell)
 
     def effective_limits(self, cell: CellName) -> CellLimits:
         self._check_exists(cell)
-        return translation.tightest(self._holder.limits(each) for each in names.upwards(cell))
+        return translation.tightest(self._limits.limits(each) for each in names.upwards(cell))
 
     def add_leaf(self, cell: CellName, leaf: str) -> None:
         try:
-            self._membership.make(_place(cell, leaf))
+            self._membership.make(_path(cell, leaf))
         except FileExistsError:
             pass
         except FileNotFoundError:
             raise _missing(cell) from None
 
     def remove_leaf(self, cell: CellName, leaf: str) -> None:
-        place = _place(cell, leaf)
-        self._holder.remove(place + _RUNTIME_GROUP)
-        self._tree.remove(place + _RUNTIME_GROUP)
-        self._tree.remove(place)
+        path = _path(cell, leaf)
+        self._limits.remove(path + _RUNTIME_GROUP)
+        self._tree.remove(path + _RUNTIME_GROUP)
+        self._tree.remove(path)
 
     def leaves(self, cell: CellName) -> list[str]:
         names = (each.rpartition("/")[2] for each in self._tree.below(cell) if is_leaf(each))
         return sorted({name.removesuffix(_RUNTIME_GROUP) for name in names})
 
     def runtime_group(self, cell: CellName, leaf: str) -> str:
-        return self._tree.within_mount(_place(cell, leaf) + _RUNTIME_GROUP)
+        return self._tree.within_mount(_path(cell, leaf) + _RUNTIME_GROUP)
 
     @property
-    def has_way_out(self) -> bool:
-        return self._holder.has_way_out
+    def can_leave_cpu_quota(self) -> bool:
+        return self._limits.can_leave_cpu_quota
 
-    def entrance(
+    def entry(
         self, cell: CellName, leaf: str, *, from_within: bool = False, outside_quota: bool = False
     ) -> CgroupEntryFds:
-        place = _place(cell, leaf)
+        path = _path(cell, leaf)
         try:
-            clone_into, procs = self._membership.enter(place)
+            clone_into, procs = self._membership.enter(path)
         except FileNotFoundError:
-            raise errors.NotFound(f"there is no group {place}") from None
+            raise errors.NotFound(f"there is no group {path}") from None
         try:
             if not from_within:
-                return self._whole_way(cell, clone_into, procs, outside_quota=outside_quota)
-            if outside_quota and (way := self._holder.way_out(cell)) is not None:
-                outside, cpu = way
+                return self._cell_entry(cell, clone_into, procs, outside_quota=outside_quota)
+            if outside_quota and (fds := self._limits.cpu_quota_exit(cell)) is not None:
+                outside, cpu = fds
                 return CgroupEntryFds(clone_into, procs, cpu=cpu, outside=outside)
         except BaseException:
             CgroupEntryFds(clone_into, procs).close()
             raise
         return CgroupEntryFds(clone_into, procs)
 
-    def spare_entrance(self) -> CgroupEntryFds | None:
-        # From group to group of v2 the kernel moves a process only with a lock on every fork and every cgroup
-        # of the machine, held for some 20 ms. In v1 a process of one thread moves itself at once.
+    def pool_entry(self) -> CgroupEntryFds | None:
+        # Between v2 groups the kernel moves a process only with a lock on every fork and every cgroup of the
+        # machine,
+        # held for some 20 ms. In v1 a single-threaded process moves itself at once.
         if self.limits_in_v2:
             return None
         with contextlib.suppress(FileExistsError):
             self._membership.make(_SPARES)
         return CgroupEntryFds(*self._membership.enter(_SPARES))
 
-    def spare_way(self, cell: CellName, *, outside_quota: bool = False) -> CgroupEntryFds:
-        return self._whole_way(cell, None, (), outside_quota=outside_quota)
+    def entry_from_pool(self, cell: CellName, *, outside_quota: bool = False) -> CgroupEntryFds:
+        return self._cell_entry(cell, None, (), outside_quota=outside_quota)
 
-    def _whole_way(
+    def _cell_entry(
         self, cell: CellName, clone_into: int | None, procs: tuple[int, ...], *, outside_quota: bool
     ) -> CgroupEntryFds:
-        held = self._holder.enter(cell)
-        if outside_quota and self.has_way_out:
-            return CgroupEntryFds(clone_into, (*held[:-1], *procs), cpu=held[-1])
-        return CgroupEntryFds(clone_into, (*held, *procs))
+        limit_fds = self._limits.enter(cell)
+        if outside_quota and self.can_leave_cpu_quota:
+            return CgroupEntryFds(clone_into, (*limit_fds[:-1], *procs), cpu=limit_fds[-1])
+        return CgroupEntryFds(clone_into, (*limit_fds, *procs))
 
     def pids(self, cell: CellName, leaf: str | None = None) -> list[int]:
-        inside = [pid for place in _places(cell, leaf) for pid in self._tree.pids(place)]
+        inside = [pid for path in _paths(cell, leaf) for pid in self._tree.pids(path)]
         return [*inside, *self._outside(cell, leaf)]
 
     def kill(self, cell: CellName, leaf: str | None = None) -> None:
-        for place in _places(cell, leaf):
-            self._membership.kill(place)
+        for path in _paths(cell, leaf):
+            self._membership.kill(path)
         killing.kill_all(lambda: self._outside(cell, leaf))
 
     async def emptied(self, cell: CellName, leaf: str | None = None, *, within_s: float) -> bool:
         loop = asyncio.get_running_loop()
         deadline = loop.time() + within_s
-        for place in _places(cell, leaf):
-            if not await self._membership.emptied(place, within_s=deadline - loop.time()):
+        for path in _paths(cell, leaf):
+            if not await self._membership.emptied(path, within_s=deadline - loop.time()):
                 return False
-        left_s = deadline - loop.time()
-        return await waiting.until(lambda: not self._outside(cell, leaf), None, within_s=left_s)
+        remaining_s = deadline - loop.time()
+        return await waiting.until(lambda: not self._outside(cell, leaf), None, within_s=remaining_s)
 
     def _outside(self, cell: CellName, leaf: str | None) -> list[int]:
-        """Inits that came from among the spares: held to the cell's limits, not in its membership tree."""
+        """Inits from the pool: under the cell's limits, not in its membership tree."""
         if leaf not in (None, INIT_LEAF):
             return []
-        held = self._holder.pids(cell, below=leaf is None)
-        inside = set(self._tree.pids(cell)) if held else set()
-        if outside := set(held) - inside:
-            # One that ended before the second look is in neither tree: only who is still held is outside.
-            outside &= set(self._holder.pids(cell, below=leaf is None))
-        return [pid for pid in held if pid in outside]
+        limited = self._limits.pids(cell, below=leaf is None)
+        inside = set(self._tree.pids(cell)) if limited else set()
+        if outside := set(limited) - inside:
+            # A process that ended before the second read is in neither tree: only those still under limits
+            # are outside.
+            outside &= set(self._limits.pids(cell, below=leaf is None))
+        return [pid for pid in limited if pid in outside]
 
     def freeze(self, cell: CellName) -> None:
         self._check_exists(cell)
@@ -263,27 +265,27 @@ class CgroupBackend:
             raise errors.FailedPrecondition(f"cell {cell} has the child cell {children[0]}: free that first")
         for leaf in below:
             self._tree.remove(leaf)
-        self._holder.remove(cell)
+        self._limits.remove(cell)
         self._tree.remove(cell)
 
     def exists(self, cell: CellName) -> bool:
-        return self._tree.exists(cell) and self._holder.exists(cell)
+        return self._tree.exists(cell) and self._limits.exists(cell)
 
     def cells(self) -> list[CellName]:
-        return [CellName(place) for place in sorted({*self._tree.cells(), *self._holder.cells()})]
+        return [CellName(path) for path in sorted({*self._tree.cells(), *self._limits.cells()})]
 
     def usage(self, cell: CellName) -> CellUsage:
         self._check_exists(cell)
-        return self._holder.usage(cell)
+        return self._limits.usage(cell)
 
     def oom_kills(self, cell: CellName, leaf: str) -> int:
         self._check_exists(cell)
-        return self._holder.oom_kills(cell, leaf) + self._holder.oom_kills(
-            _place(cell, leaf) + _RUNTIME_GROUP, ""
+        return self._limits.oom_kills(cell, leaf) + self._limits.oom_kills(
+            _path(cell, leaf) + _RUNTIME_GROUP, ""
         )
 
     def dispose(self) -> None:
-        self._holder.dispose()
+        self._limits.dispose()
         with contextlib.suppress(errors.FailedPrecondition):
             self._tree.remove(_SPARES)
         self._tree.dispose()
@@ -293,18 +295,18 @@ class CgroupBackend:
             raise _missing(cell)
 
 
-def _place(cell: CellName, leaf: str | None) -> str:
+def _path(cell: CellName, leaf: str | None) -> str:
     if leaf is None:
         return cell
     if not _LEAF.fullmatch(leaf):
-        raise errors.Internal(f"a leaf's name must begin with '_', unlike {leaf!r}")
+        raise errors.Internal(f"the name of a leaf must begin with '_', not {leaf!r}")
     return f"{cell}/{leaf}"
 
 
-def _places(cell: CellName, leaf: str | None) -> tuple[str, ...]:
-    """The groups that make up a leaf, or the cell's one."""
-    place = _place(cell, leaf)
-    return (place,) if leaf is None else (place, place + _RUNTIME_GROUP)
+def _paths(cell: CellName, leaf: str | None) -> tuple[str, ...]:
+    """The groups of a leaf, or the cell's one."""
+    path = _path(cell, leaf)
+    return (path,) if leaf is None else (path, path + _RUNTIME_GROUP)
 
 
 def _missing(cell: CellName) -> errors.NotFound:

@@ -1,4 +1,4 @@
-"""Which back end this machine needs, by what is mounted; made and prepared."""
+"""Chooses the cgroup backend of this machine by what is mounted, and prepares it."""
 
 from __future__ import annotations
 
@@ -23,14 +23,14 @@ _CLONES_INTO_SINCE = (5, 7)
 
 
 def detect(root_name: str, mountinfo: Path = MOUNTINFO) -> Cgroups:
-    """The back end for what is mounted here, ready for cells. Raises Unavailable saying what is missing."""
+    """The backend for this machine, ready for cells. Raises Unavailable with what is missing."""
     backend = choose(mounts.parse(mountinfo.read_text()), root_name, KernelCgroupFiles(), os.uname().release)
     backend.prepare()
     return backend
 
 
 def choose(mounted: CgroupMounts, root_name: str, files: CgroupFiles, release: str) -> CgroupBackend:
-    """The back end, without touching anything yet."""
+    """The backend, not yet prepared."""
     clones_into = _version(release) >= _CLONES_INTO_SINCE
     in_v2: list[str] = []
     if mounted.unified is not None:
@@ -64,8 +64,8 @@ def make_hybrid(
 
 def make_legacy(files: CgroupFiles, mounted: CgroupMounts, root: str) -> CgroupBackend:
     mount = mounted.controllers["freezer"]
-    others = [each for each in mounted.every_v1 if each != mount]
-    limits = V1Limits(files, mounted.controllers, root, others)
+    other_mounts = [each for each in mounted.every_v1 if each != mount]
+    limits = V1Limits(files, mounted.controllers, root, other_mounts)
     return CgroupBackend("legacy", V1Freezer(Hierarchy(files, mount, root)), limits, limits_in_v2=False)
 
 

@@ -1,8 +1,7 @@
-"""The few things one does with cgroupfs, as an interface: a fake with the kernel's rules can stand in for it.
+"""Operations on cgroupfs, as an interface, so that a fake with the kernel's rules can replace it.
 
-Plain files in a temporary folder would not do as a fake: in cgroupfs making a folder makes its files, writes
-are checked, and folders are removed with their files in them. Errors are the kernel's own, as OSError; what
-they mean is for the callers to say.
+Files in a temporary folder would not do: in cgroupfs mkdir creates files, writes are validated, and rmdir
+removes a folder with its files. Errors are the kernel's own, as OSError; callers interpret them.
 """
 
 from __future__ import annotations
@@ -26,26 +25,26 @@ class CgroupFiles(Protocol):
     def write(self, path: str, text: str) -> None: ...
 
     def list(self, path: str) -> list[str]:
-        """Names of the groups right below `path`."""
+        """Names of the groups directly below `path`."""
         ...
 
     def exists(self, path: str) -> bool: ...
 
     def open_folder(self, path: str) -> int:
-        """A descriptor of the group itself."""
+        """A descriptor of the group's folder."""
         ...
 
     def open_to_write(self, path: str) -> int:
-        """A descriptor of a file for somebody else to write to."""
+        """A descriptor for another process to write to."""
         ...
 
     def open_to_watch(self, path: str) -> int | None:
-        """A descriptor that polls as urgent when the file changes; None where nothing tells of changes."""
+        """A descriptor that polls as urgent when the file changes; None where there are no notifications."""
         ...
 
 
 class KernelCgroupFiles:
-    """The real thing."""
+    """The real cgroupfs."""
 
     def mkdir(self, path: str) -> None:
         os.mkdir(path, 0o755)
@@ -60,7 +59,7 @@ class KernelCgroupFiles:
             while part := os.read(descriptor, _READ):
                 parts.append(part)
         except OSError as error:
-            raise _gone(error, path) from error
+            raise _missing_if_removed(error, path) from error
         finally:
             os.close(descriptor)
         return b"".join(parts).decode()
@@ -70,7 +69,7 @@ class KernelCgroupFiles:
         try:
             os.write(descriptor, text.encode())
         except OSError as error:
-            raise _gone(error, path) from error
+            raise _missing_if_removed(error, path) from error
         finally:
             os.close(descriptor)
 
@@ -91,8 +90,8 @@ class KernelCgroupFiles:
         return os.open(path, os.O_RDONLY | os.O_CLOEXEC)
 
 
-def _gone(error: OSError, path: str) -> OSError:
-    """A group that went away between open and use reads like one that is not there."""
+def _missing_if_removed(error: OSError, path: str) -> OSError:
+    """A group that was removed between open and use reads like a missing one."""
     return (
         FileNotFoundError(errno.ENOENT, "the group is gone", path) if error.errno == errno.ENODEV else error
     )

@@ -1,4 +1,4 @@
-"""Killing every process of a group by signals, where the kernel cannot do it in one write."""
+"""Kills every process of a group by signals, where the kernel cannot do it in one write."""
 
 from __future__ import annotations
 
@@ -9,15 +9,15 @@ import signal
 from collections.abc import Callable, Collection, Iterable
 
 _ROUNDS = 1000
-_AT_ONCE = 128  # descriptors, of which a process may not have many more than a thousand
+_AT_ONCE = 128  # pidfds, of which a process may have little more than a thousand
 
 
 def kill_all(pids: Callable[[], Iterable[int]]) -> None:
-    """SIGKILL for what `pids` lists, again until it lists nobody new.
+    """Send SIGKILL to what `pids` lists, repeatedly until it lists nothing new.
 
-    A process with a kill pending cannot fork: when a list holds none but those already signalled, no more can
-    come. Each process is held by a pidfd and signalled only if it is still listed after that was opened, so
-    that a number that was given to a stranger meanwhile is never hit.
+    A process with a pending kill cannot fork: when a list contains only processes that were signalled, no
+    more can appear. Each process is signalled through a pidfd, and only if it is still listed after that was
+    opened, so that a reused pid is never hit.
     """
     signalled: set[int] = set()
     for _ in range(_ROUNDS):
@@ -31,16 +31,16 @@ def kill_all(pids: Callable[[], Iterable[int]]) -> None:
 
 def _kill_some(chosen: Collection[int], pids: Callable[[], Iterable[int]]) -> None:
     with contextlib.ExitStack() as opened:
-        held: dict[int, int] = {}
+        pidfds: dict[int, int] = {}
         for pid in chosen:
             try:
-                held[pid] = os.pidfd_open(pid)
+                pidfds[pid] = os.pidfd_open(pid)
             except OSError as error:
-                # Ended by itself, or a thread beside the first one of its process, which is listed too.
+                # It ended, or is a thread other than the first one of its process, which is listed too.
                 if error.errno not in (errno.ESRCH, errno.EINVAL, errno.ENOENT):
                     raise
             else:
-                opened.callback(os.close, held[pid])
-        for pid in held.keys() & set(pids()):
+                opened.callback(os.close, pidfds[pid])
+        for pid in pidfds.keys() & set(pids()):
             with contextlib.suppress(ProcessLookupError):
-                signal.pidfd_send_signal(held[pid], signal.SIGKILL)
+                signal.pidfd_send_signal(pidfds[pid], signal.SIGKILL)

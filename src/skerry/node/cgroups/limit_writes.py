@@ -1,4 +1,4 @@
-"""Writing limits and making sure that the kernel took them."""
+"""Writes limits and verifies that the kernel took them."""
 
 from __future__ import annotations
 
@@ -16,43 +16,44 @@ _CANNOT_TAKE = (errno.EINVAL, errno.ERANGE, errno.EACCES, errno.ENOSPC, errno.EB
 def write(
     files: CgroupFiles, path_of: Callable[[str], str], settings: Iterable[translation.LimitSetting]
 ) -> None:
-    """Write each setting and read it back. Raises Invalid naming the limit that the kernel does not take."""
+    """Write each setting and read it back. Raises Invalid with the name of a limit that the kernel
+    refuses."""
     for setting in settings:
         path = path_of(setting.file)
         try:
             files.write(path, setting.value)
-            held = files.read(path)
+            actual = files.read(path)
         except FileNotFoundError as error:
             if setting.optional:
                 continue
             raise errors.Internal(
-                f"the kernel offers no {setting.file} to hold {setting.limit}", detail=path
+                f"this kernel has no {setting.file} for the limit {setting.limit}", detail=path
             ) from error
         except OSError as error:
             if error.errno not in _CANNOT_TAKE:
                 raise
             raise errors.Invalid(
-                f"the kernel does not take {setting.value} in {setting.file}: {error.strerror}; "
-                f"ask for another {setting.limit}",
+                f"the kernel refuses {setting.value} in {setting.file}: {error.strerror}; "
+                f"choose another {setting.limit}",
                 field=setting.limit,
             ) from error
-        if not translation.is_held(setting, held):
+        if not translation.is_set(setting, actual):
             raise errors.Internal(
-                f"the kernel did not keep {setting.limit}: {setting.value} was written to {setting.file} and "
-                f"{held.strip()} is there",
+                f"the kernel did not set {setting.limit}: {setting.value} was written to {setting.file}, "
+                f"which has {actual.strip()}",
                 detail=path,
             )
 
 
 def check_lists(limits: CellLimits, cpus: Callable[[], str], mems: Callable[[], str]) -> None:
-    """Refuse cpus and memory nodes that the parent does not have; v2 would take them and ignore them."""
-    for name, asked, of_parent in (("cpus", limits.cpus, cpus), ("mems", limits.mems, mems)):
-        if not asked:
+    """Reject cpus and memory nodes that the parent does not have; v2 would ignore them."""
+    for name, requested, of_parent in (("cpus", limits.cpus, cpus), ("mems", limits.mems, mems)):
+        if not requested:
             continue
         there = of_parent()
-        lacking = translation.numbers(asked) - translation.numbers(there)
+        lacking = translation.numbers(requested) - translation.numbers(there)
         if lacking:
             raise errors.Invalid(
-                f"{name} {asked} cannot be had: this node, or the parent cell, has only {there.strip()}",
+                f"{name} {requested} are not available: the node or the parent cell has only {there.strip()}",
                 field=name,
             )

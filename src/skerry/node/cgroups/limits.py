@@ -1,4 +1,4 @@
-"""Limits as the kernel's files hold them, both ways, for cgroup v2 and v1. Pure and total.
+"""Translates limits to the kernel's files and back, for cgroup v2 and v1. Pure and total.
 
 | limit      | v2                                  | v1                                                    |
 |------------|-------------------------------------|-------------------------------------------------------|
@@ -9,10 +9,9 @@
 | memory     | `memory.max`, and no swap           | `memory.limit_in_bytes`, and the same with swap       |
 | pids       | `pids.max`                          | `pids.max`                                            |
 
-Both formulas of weight and shares are the kernel's own, so weights survive the way to shares and back, and a
-number of shares is changed only where there is nothing but weights. A period is 100 ms; quotas under 10
-milli-cores, too short for that, get one of a second. Reading takes what others have written too: it is
-brought into the range of `CellLimits`.
+Both formulas of weight and shares are the kernel's own, so weights survive the conversion to shares and back,
+and shares are rounded only where there are only weights. A period is 100 ms; quotas under 10 milli-cores, too
+small for that, have one of a second. Values that others wrote are clamped to the range of `CellLimits`.
 """
 
 from __future__ import annotations
@@ -28,20 +27,20 @@ USUAL_WEIGHT = 100
 USUAL_SHARES = 1024
 _PERIOD_US = 100_000
 _LONG_PERIOD_US = 1_000_000
-_LEAST_QUOTA_US = 1_000  # the kernel takes none shorter
-_UNLIMITED_V1 = 2**62  # memory.limit_in_bytes holds the largest multiple of a page when there is no limit
+_LEAST_QUOTA_US = 1_000  # the kernel's minimum
+_UNLIMITED_V1 = 2**62  # memory.limit_in_bytes is the largest multiple of a page when there is no limit
 _LARGEST_PAGE = 64 * 1024
 
-ReadFile = Callable[[str], str]  # the text of one file of the group; empty if there is no such file
+ReadFile = Callable[[str], str]  # the text of one file of the group; empty if it does not exist
 
 
 class LimitSetting(NamedTuple):
-    """One file to write; `limit` is the field of `CellLimits` that it comes of."""
+    """One file to write, for the field `limit` of `CellLimits`."""
 
     file: str
     value: str
     limit: str
-    optional: bool = False  # the file may be missing: some kernels leave out the accounting of swap
+    optional: bool = False  # the file may be missing: some kernels lack swap accounting
 
 
 NO_QUOTA_V2 = LimitSetting("cpu.max", f"max {_PERIOD_US}", "cpu_quota")
@@ -57,7 +56,7 @@ def shares_from_weight(weight: int) -> int:
 
 
 def shares_of(limits: CellLimits) -> int | None:
-    """The cell's part of the cpu in shares, whichever unit it was given in."""
+    """The cell's cpu shares, whichever unit they were given in."""
     if limits.cpu_weight is not None:
         return shares_from_weight(limits.cpu_weight)
     return limits.cpu_shares
@@ -94,10 +93,10 @@ def from_v2(read: ReadFile) -> CellLimits:
     )
 
 
-def to_v1(limits: CellLimits, held_memory: str = "") -> list[LimitSetting]:
-    """In the order that the kernel wants: a period before its quota, memory before memory with swap.
+def to_v1(limits: CellLimits, current_memory: str = "") -> list[LimitSetting]:
+    """In the order that the kernel requires: a period before its quota, memory before memory with swap.
 
-    `held_memory` is the limit so far. To be raised, it needs room below the one with swap first.
+    `current_memory` is the current limit. To raise it, the one with swap is raised first.
     """
     settings = []
     shares = shares_of(limits)
@@ -115,15 +114,15 @@ def to_v1(limits: CellLimits, held_memory: str = "") -> list[LimitSetting]:
             LimitSetting("memory.limit_in_bytes", size, "memory"),
             LimitSetting("memory.memsw.limit_in_bytes", size, "memory", optional=True),
         ]
-        held = _number(held_memory)
-        settings += reversed(both) if held is not None and held < int(size) else both
+        current = _number(current_memory)
+        settings += reversed(both) if current is not None and current < int(size) else both
     if limits.pids is not None:
         settings.append(LimitSetting("pids.max", str(limits.pids), "pids"))
     return settings
 
 
 def from_v1(read: ReadFile, read_parent: ReadFile) -> CellLimits:
-    """cpus and mems that are the parent's are no limit of the cell's own."""
+    """cpus and mems that equal the parent's are no limit of the cell's own."""
     shares = _within(_number(read("cpu.shares")) or USUAL_SHARES, 2, 262_144)
     weight = weight_from_shares(shares)
     is_weight = shares_from_weight(weight) == shares
@@ -145,7 +144,7 @@ def v1_quota(read: ReadFile) -> Millicores | None:
 
 
 def tightest(chain: Iterable[CellLimits]) -> CellLimits:
-    """What bites, from the limits of a cell and its ancestors, the cell's own first."""
+    """The effective limits, from those of a cell and its ancestors, the cell's own first."""
     own, *above = chain
     everyone = [own, *above]
     return CellLimits(
@@ -159,14 +158,14 @@ def tightest(chain: Iterable[CellLimits]) -> CellLimits:
     )
 
 
-def is_held(setting: LimitSetting, text: str) -> bool:
-    """True if `text`, read back, is what was written or what the kernel makes of it by rounding to a page."""
-    held, wanted = text.strip(), setting.value
+def is_set(setting: LimitSetting, text: str) -> bool:
+    """True if `text`, read back, equals the written value, up to the kernel's rounding to pages."""
+    actual, expected = text.strip(), setting.value
     if setting.limit in ("cpus", "mems"):
-        return numbers(held) == numbers(wanted)
-    if setting.limit == "memory" and held.isdecimal():
-        return 0 <= int(wanted) - int(held) < _LARGEST_PAGE
-    return held == wanted
+        return numbers(actual) == numbers(expected)
+    if setting.limit == "memory" and actual.isdecimal():
+        return 0 <= int(expected) - int(actual) < _LARGEST_PAGE
+    return actual == expected
 
 
 def numbers(text: str) -> frozenset[int]:
@@ -192,7 +191,7 @@ def _quota(millicores: int) -> tuple[int, int]:
 
 
 def period_s(millicores: int) -> float:
-    """How often the kernel gives a group with that quota its share."""
+    """The kernel's accounting period for that quota."""
     return _quota(millicores)[1] / 1e6
 
 
@@ -212,7 +211,7 @@ def _count(text: str) -> int | None:
 
 
 def _number(text: str) -> int | None:
-    """A number of the kernel's; `max` and a missing file are none."""
+    """A number from the kernel; None for `max` and a missing file."""
     try:
         return int(text)
     except ValueError:

@@ -1,4 +1,4 @@
-"""Where cgroup hierarchies are mounted, from the text of `/proc/self/mountinfo`. Pure: reads nothing."""
+"""Mount points of cgroup hierarchies, from the text of `/proc/self/mountinfo`. Pure."""
 
 from __future__ import annotations
 
@@ -10,31 +10,33 @@ _ESCAPE = re.compile(r"\\([0-7]{3})")
 
 
 class CgroupMounts(NamedTuple):
-    """What is mounted writable and not hidden by a later mount."""
+    """Writable mounts that no later mount hides."""
 
     unified: str | None  # the v2 tree
-    controllers: dict[str, str]  # v1 controller to its mount point; several may share one
-    every_v1: tuple[str, ...] = ()  # mount points of v1, also of controllers that cells have no use for
+    controllers: dict[str, str]  # mount point by v1 controller; several may share one
+    every_v1: tuple[str, ...] = ()  # all v1 mount points, also of controllers that cells do not use
 
 
 def parse(mountinfo: str) -> CgroupMounts:
-    """The mounts that can be used."""
-    seen: list[tuple[str, str, frozenset[str]]] = []  # mount point, file system, options
+    """The usable mounts."""
+    mounts: list[tuple[str, str, frozenset[str]]] = []  # mount point, file system, options
     for line in mountinfo.splitlines():
         before, dash, after = line.partition(" - ")
         fields, kinds = before.split(), after.split()
         if not dash or len(fields) < 6 or len(kinds) < 3:
             continue
         point = _ESCAPE.sub(lambda match: chr(int(match[1], 8)), fields[4])
-        seen = [entry for entry in seen if not _hides(point, entry[0])]
-        # A mount is read-only by itself or as a whole file system; the two lists of options differ.
+        mounts = [entry for entry in mounts if not _hides(point, entry[0])]
+        # A mount, or its whole file system, may be read-only; the two have separate lists of options.
         own, whole = fields[5].split(","), kinds[2].split(",")
-        seen.append((point, kinds[0], frozenset(whole) | (frozenset(own) & {"ro"})))
+        mounts.append((point, kinds[0], frozenset(whole) | (frozenset(own) & {"ro"})))
     unified = next(
-        (point for point, kind, options in seen if kind == "cgroup2" and "ro" not in options), None
+        (point for point, kind, options in mounts if kind == "cgroup2" and "ro" not in options), None
     )
     controllers: dict[str, str] = {}
-    every_v1 = [(point, options) for point, kind, options in seen if kind == "cgroup" and "ro" not in options]
+    every_v1 = [
+        (point, options) for point, kind, options in mounts if kind == "cgroup" and "ro" not in options
+    ]
     for point, options in every_v1:
         for name in CONTROLLERS & options:
             controllers.setdefault(name, point)

@@ -1,6 +1,6 @@
-"""What a group has used, from its files. Pure: files come in as a function that gives their text.
+"""Usage of a group, from the text of its files. Pure.
 
-A file that a kernel does not have counts as nothing used.
+A file that a kernel does not have counts as zero.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ def from_v2(read: ReadFile) -> CellUsage:
 
 
 def from_v1(read: ReadFile) -> CellUsage:
-    """`oom_kills` are those of the group alone: v1 does not add up those below it."""
+    """`oom_kills` are those of the group alone: v1 does not add those below it."""
     io = read("blkio.throttle.io_service_bytes_recursive")
     return CellUsage(
         cpu_ns=_number(read("cpuacct.usage")),
@@ -39,30 +39,30 @@ def from_v1(read: ReadFile) -> CellUsage:
 
 
 def oom_kills(text: str) -> int:
-    """From `memory.events` of v2 or `memory.oom_control` of v1, which write it alike."""
+    """From `memory.events` of v2 or `memory.oom_control` of v1, which have the same format."""
     return _fields(text).get("oom_kill", 0)
 
 
 def _fields(text: str) -> dict[str, int]:
-    """Lines of a name and a number."""
+    """Parse lines of a name and a number."""
     pairs = (line.split() for line in text.splitlines())
     return {pair[0]: _number(pair[1]) for pair in pairs if len(pair) == 2}
 
 
 def _io(text: str, name: str) -> int:
-    """Lines such as `8:0 rbytes=1 wbytes=2`, added up over the devices."""
+    """Sum of lines such as `8:0 rbytes=1 wbytes=2` over the devices."""
     return sum(
-        _number(word.removeprefix(f"{name}="))
+        _number(field.removeprefix(f"{name}="))
         for line in text.splitlines()
-        for word in line.split()
-        if word.startswith(f"{name}=")
+        for field in line.split()
+        if field.startswith(f"{name}=")
     )
 
 
 def _blkio(text: str, name: str) -> int:
-    """Lines such as `8:0 Read 1`, likewise."""
-    words = (line.split() for line in text.splitlines())
-    return sum(_number(parts[2]) for parts in words if len(parts) == 3 and parts[1] == name)
+    """Sum of lines such as `8:0 Read 1` over the devices."""
+    rows = (line.split() for line in text.splitlines())
+    return sum(_number(parts[2]) for parts in rows if len(parts) == 3 and parts[1] == name)
 
 
 def _number(text: str) -> int:

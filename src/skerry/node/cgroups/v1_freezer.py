@@ -1,8 +1,8 @@
-"""Membership in the freezer hierarchy of v1: the best that a machine without the v2 tree offers.
+"""Membership in the v1 freezer hierarchy, for machines without the v2 tree.
 
-It lists and freezes a cell and everything below it, but kills nothing by itself and tells of no changes:
-killing is freeze, signal, thaw, and waiting is looking again. A frozen process dies only when it is thawed,
-so a kill thaws its group; a leaf of a cell that was frozen as a whole dies when the cell is thawed.
+It lists and freezes a cell and everything below it, but can neither kill nor notify: killing is freeze,
+signal, thaw, and waiting is polling. A frozen process exits only when it is thawed, so a kill thaws its
+group; a leaf of a cell that is frozen as a whole exits when the cell is thawed.
 """
 
 from __future__ import annotations
@@ -23,30 +23,31 @@ class V1Freezer:
         self.hierarchy.prepare()
         self.hierarchy.check_has_no_processes()
 
-    def make(self, place: str) -> None:
-        self.hierarchy.make(place)
+    def make(self, path: str) -> None:
+        self.hierarchy.make(path)
 
-    def enter(self, place: str) -> tuple[int | None, tuple[int, ...]]:
-        return None, (self.hierarchy.files.open_to_write(self.hierarchy.path(place, ENTER_V1)),)
+    def enter(self, path: str) -> tuple[int | None, tuple[int, ...]]:
+        return None, (self.hierarchy.files.open_to_write(self.hierarchy.path(path, ENTER_V1)),)
 
-    def kill(self, place: str) -> None:
-        with contextlib.suppress(FileNotFoundError):  # gone, with all that was in it
-            self.freeze(place)
+    def kill(self, path: str) -> None:
+        with contextlib.suppress(FileNotFoundError):  # removed, with everything in it
+            self.freeze(path)
             try:
-                killing.kill_all(lambda: self.hierarchy.pids(place))
+                killing.kill_all(lambda: self.hierarchy.pids(path))
             finally:
-                for each in self._groups(place):
+                for each in self._groups(path):
                     self.thaw(each)
 
-    def _groups(self, place: str) -> list[str]:
-        """The group and all below: a child frozen by itself stays so when its parent is thawed."""
-        return [place, *(group for each in self.hierarchy.below(place) for group in self._groups(each))]
+    def _groups(self, path: str) -> list[str]:
+        """The group and all below: a child that was frozen by itself stays frozen when its parent is
+        thawed."""
+        return [path, *(group for each in self.hierarchy.below(path) for group in self._groups(each))]
 
-    async def emptied(self, place: str, *, within_s: float) -> bool:
-        return await waiting.until(lambda: not self.hierarchy.pids(place), None, within_s=within_s)
+    async def emptied(self, path: str, *, within_s: float) -> bool:
+        return await waiting.until(lambda: not self.hierarchy.pids(path), None, within_s=within_s)
 
-    def freeze(self, place: str) -> None:
-        self.hierarchy.write(place, "freezer.state", "FROZEN")
+    def freeze(self, path: str) -> None:
+        self.hierarchy.write(path, "freezer.state", "FROZEN")
 
-    def thaw(self, place: str) -> None:
-        self.hierarchy.write(place, "freezer.state", "THAWED")
+    def thaw(self, path: str) -> None:
+        self.hierarchy.write(path, "freezer.state", "THAWED")

@@ -1,7 +1,7 @@
 """Limits in v1 controllers, each in a hierarchy of its own or mounted together with others.
 
-Every cell has one group in each, and its processes sit right in it. Used by the hybrid and the legacy back
-ends; who is in a cell, and killing it, is for the membership tree.
+Every cell has one group in each, which contains its processes directly. Used by the hybrid and the legacy
+backends; the membership tree lists and kills processes.
 """
 
 from __future__ import annotations
@@ -21,41 +21,44 @@ from skerry.node.cgroups.hierarchies import ENTER_V1, Hierarchy
 from skerry.node.cgroups.limits import ReadFile
 
 REQUIRED = ("cpu", "cpuset", "memory", "pids")
-_WELCOME = ("cpuacct", "blkio")  # for usage
+_OPTIONAL = ("cpuacct", "blkio")  # for usage only
 
 
 class V1Limits:
-    """Limits by v1 groups. `mounts` is where each controller is, and `others` are the hierarchies that no
-    limit is held in, but that an OCI runtime makes groups in all the same."""
+    """Limits by v1 groups. `mounts` is the mount point of each controller; `other_mounts` are hierarchies
+    without limits in which an OCI runtime creates groups nevertheless."""
 
     def __init__(
-        self, files: CgroupFiles, mounts: Mapping[str, str], root: str, others: Iterable[str] = ()
+        self, files: CgroupFiles, mounts: Mapping[str, str], root: str, other_mounts: Iterable[str] = ()
     ) -> None:
         self._files = files
         shared: dict[str, Hierarchy] = {}
         self._by_controller = {
             name: shared.setdefault(mounts[name], Hierarchy(files, mounts[name], root))
-            for name in (*REQUIRED, *_WELCOME)
+            for name in (*REQUIRED, *_OPTIONAL)
             if name in mounts
         }
         self._hierarchies = tuple(shared.values())
-        self._others = tuple(Hierarchy(files, mount, root) for mount in others if mount not in shared)
+        self._other_hierarchies = tuple(
+            Hierarchy(files, mount, root) for mount in other_mounts if mount not in shared
+        )
 
     def prepare(self) -> None:
         for hierarchy in self._hierarchies:
             hierarchy.prepare()
-        # Nothing can enter a cpuset without cpus and memory nodes; with this flag children start with the
+        # No process can enter a cpuset without cpus and memory nodes; with this flag children inherit the
         # parent's.
         cpuset = self._by_controller["cpuset"]
         for file in ("cpuset.cpus", "cpuset.mems"):
             if not cpuset.read("", file).strip():
                 cpuset.write("", file, self._files.read(f"{cpuset.mount}/{file}").strip())
         cpuset.write("", "cgroup.clone_children", "1")
-        # To the kernel all cells together are one group beside the machine's other processes, and each of
-        # those weighs as much: without this, one busy process would get half of a processor that they share.
+        # For the kernel all cells together are one group beside the machine's other processes, each of which
+        # has
+        # the same weight: without this, one busy process would get half of a processor that they share.
         cpus = len(translation.numbers(cpuset.read("", "cpuset.cpus")))
         self._by_controller["cpu"].write("", "cpu.shares", str(translation.USUAL_SHARES * max(1, cpus)))
-        # Before Linux 5.11 a group's memory is counted in its parent only if that was asked for.
+        # Before Linux 5.11 a group's memory counts in its parent only with this flag.
         memory = self._by_controller["memory"]
         if memory.read_if_there("", "memory.use_hierarchy").strip() == "0":
             memory.write("", "memory.use_hierarchy", "1")
@@ -72,7 +75,7 @@ class V1Limits:
         parent = self._read(cell.rpartition("/")[0])
         limit_writes.check_lists(limits, lambda: parent("cpuset.cpus"), lambda: parent("cpuset.mems"))
         settings = translation.to_v1(
-            self._within_parent(cell, limits), held_memory=self._read(cell)("memory.limit_in_bytes")
+            self._within_parent(cell, limits), current_memory=self._read(cell)("memory.limit_in_bytes")
         )
         limit_writes.write(self._files, lambda file: self._path(cell, file), settings)
 
@@ -83,7 +86,7 @@ class V1Limits:
         try:
             hierarchy.make(cell)
         except FileExistsError:
-            # The membership tree did not have it: the rest of a cell that was half removed, or a stranger's.
+            # Not in the membership tree: the rest of a cell that was partly removed, or a foreign group.
             try:
                 hierarchy.remove(cell)
             except errors.FailedPrecondition as error:
@@ -95,7 +98,7 @@ class V1Limits:
             hierarchy.make(cell)
 
     def _within_parent(self, cell: str, limits: CellLimits) -> CellLimits:
-        """v1 refuses a quota above the parent's, where v2 just lets the parent's bite: write the parent's."""
+        """Clamp the quota to the parent's: v1 refuses a higher one, where v2 enforces both."""
         if limits.cpu_quota is None:
             return limits
         above = cell
@@ -108,40 +111,40 @@ class V1Limits:
     def _path(self, cell: str, file: str) -> str:
         return self._by_controller[file.partition(".")[0]].path(cell, file)
 
-    def _read(self, place: str) -> ReadFile:
-        """`place` as text by file; a controller that is not mounted has no files."""
+    def _read(self, path: str) -> ReadFile:
+        """Reads files of the group `path`; a controller that is not mounted has no files."""
 
         def read(file: str) -> str:
             hierarchy = self._by_controller.get(file.partition(".")[0])
-            return hierarchy.read_if_there(place, file) if hierarchy else ""
+            return hierarchy.read_if_there(path, file) if hierarchy else ""
 
         return read
 
-    def remove(self, place: str) -> None:
-        for hierarchy in (*self._hierarchies, *self._others):
-            hierarchy.remove(place)
+    def remove(self, path: str) -> None:
+        for hierarchy in (*self._hierarchies, *self._other_hierarchies):
+            hierarchy.remove(path)
 
     def enter(self, cell: str) -> tuple[int, ...]:
         cpu = self._by_controller["cpu"]
-        others = [each for each in self._hierarchies if each is not cpu]
-        return tuple(self._open([(each, cell) for each in (*others, cpu)]))
+        rest = [each for each in self._hierarchies if each is not cpu]
+        return tuple(self._open([(each, cell) for each in (*rest, cpu)]))
 
     @property
-    def has_way_out(self) -> bool:
-        held = (self._by_controller[name] for name in REQUIRED if name != "cpu")
-        return all(each is not self._by_controller["cpu"] for each in held)
+    def can_leave_cpu_quota(self) -> bool:
+        others = (self._by_controller[name] for name in REQUIRED if name != "cpu")
+        return all(each is not self._by_controller["cpu"] for each in others)
 
-    def way_out(self, cell: str) -> tuple[int, int] | None:
-        if not self.has_way_out:
+    def cpu_quota_exit(self, cell: str) -> tuple[int, int] | None:
+        if not self.can_leave_cpu_quota:
             return None
-        outside, cpu = self._open([(self._by_controller["cpu"], place) for place in ("", cell)])
+        outside, cpu = self._open([(self._by_controller["cpu"], path) for path in ("", cell)])
         return outside, cpu
 
     def _open(self, groups: list[tuple[Hierarchy, str]]) -> list[int]:
         with contextlib.ExitStack() as undo:
             opened: list[int] = []
-            for hierarchy, place in groups:
-                descriptor = self._files.open_to_write(hierarchy.path(place, ENTER_V1))
+            for hierarchy, path in groups:
+                descriptor = self._files.open_to_write(hierarchy.path(path, ENTER_V1))
                 undo.callback(os.close, descriptor)
                 opened.append(descriptor)
             undo.pop_all()
@@ -170,5 +173,5 @@ class V1Limits:
         return [cell for hierarchy in self._hierarchies for cell in hierarchy.cells()]
 
     def dispose(self) -> None:
-        for hierarchy in (*self._hierarchies, *self._others):
+        for hierarchy in (*self._hierarchies, *self._other_hierarchies):
             hierarchy.dispose()

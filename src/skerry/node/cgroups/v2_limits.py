@@ -1,8 +1,9 @@
-"""Limits in the v2 tree: controllers are handed down the path, and every limit is a file of the cell's group.
+"""Limits in the v2 tree: controllers are delegated down the path, and every limit is a file of the cell's
+group.
 
-A group's controllers exist only if its parent hands them down in `cgroup.subtree_control`, and the kernel
-lets a group do that only while no process sits in it: ours sit in leaves. A cell hands controllers down when
-its first child cell is made, so that leaves of a childless one cost nothing more.
+A group has controllers only if its parent delegates them in `cgroup.subtree_control`, which the kernel allows
+only while the parent contains no process: ours are in leaves. A cell delegates controllers when its first
+child cell is created, so that leaves of other cells cost nothing more.
 """
 
 from __future__ import annotations
@@ -22,31 +23,31 @@ _MOST_WEIGHT = 10_000
 
 
 class V2Limits:
-    """Limits by v2 group. The groups are made and removed by the membership tree, which is the same one."""
+    """Limits by v2 group. The membership tree, which is the same one, creates and removes the groups."""
 
     def __init__(self, hierarchy: Hierarchy) -> None:
         self._hierarchy = hierarchy
 
     def prepare(self) -> None:
         try:
-            self._hand_down(self._hierarchy.mount)
-            self._hand_down(self._hierarchy.path(""))
-            # To the kernel all cells together are one group beside the machine's other ones.
+            self._delegate(self._hierarchy.mount)
+            self._delegate(self._hierarchy.path(""))
+            # For the kernel all cells together are one group beside the machine's others.
             cpus = len(translation.numbers(self._read("")("cpuset.cpus.effective")))
             weight = min(translation.USUAL_WEIGHT * max(1, cpus), _MOST_WEIGHT)
             self._hierarchy.write("", "cpu.weight", str(weight))
         except OSError as error:
             raise errors.Unavailable(
-                f"cannot hand the controllers {', '.join(REQUIRED)} down to {self._hierarchy.path('')}: "
+                f"cannot delegate the controllers {', '.join(REQUIRED)} to {self._hierarchy.path('')}: "
                 f"{error.strerror}"
                 + (
-                    "; processes sit in a group on the way: move them into a group of their own"
+                    "; processes are in a group above it: move them into a group of their own"
                     if error.errno == errno.EBUSY
                     else ""
                 )
             ) from error
 
-    def _hand_down(self, group: str) -> None:
+    def _delegate(self, group: str) -> None:
         files = self._hierarchy.files
         path = f"{group}/cgroup.subtree_control"
         handed = set(files.read(path).split())
@@ -59,12 +60,12 @@ class V2Limits:
     def make(self, cell: str, limits: CellLimits) -> None:
         parent = cell.rpartition("/")[0]
         try:
-            self._hand_down(self._hierarchy.path(parent))
+            self._delegate(self._hierarchy.path(parent))
         except OSError as error:
             if error.errno != errno.EBUSY:
                 raise
             raise errors.FailedPrecondition(
-                f"processes sit in the group of cell {parent} itself and not in its leaves, so that it can "
+                f"processes are in the group of cell {parent} itself and not in its leaves, so it can "
                 "have no child cells: somebody moved them there"
             ) from error
         self.change(cell, limits)
@@ -83,19 +84,19 @@ class V2Limits:
             self._hierarchy.files, lambda file: self._hierarchy.path(cell, file), [translation.NO_QUOTA_V2]
         )
 
-    def _read(self, place: str) -> ReadFile:
-        return lambda file: self._hierarchy.read_if_there(place, file)
+    def _read(self, path: str) -> ReadFile:
+        return lambda file: self._hierarchy.read_if_there(path, file)
 
-    def remove(self, place: str) -> None:
-        """Nothing to do: the group goes with the membership tree's."""
+    def remove(self, path: str) -> None:
+        """Does nothing: the membership tree removes the group."""
 
-    has_way_out = False
+    can_leave_cpu_quota = False
 
     def enter(self, cell: str) -> tuple[int, ...]:
         return ()
 
-    def way_out(self, cell: str) -> None:
-        """There is none: a process is in one group of the tree."""
+    def cpu_quota_exit(self, cell: str) -> None:
+        """None: a process is in exactly one group of the tree."""
 
     def limits(self, cell: str) -> CellLimits:
         return translation.from_v2(self._read(cell))
@@ -104,9 +105,9 @@ class V2Limits:
         return usage.from_v2(self._read(cell))
 
     def oom_kills(self, cell: str, leaf: str) -> int:
-        """Counted in the leaf while the cell hands memory down, else in the cell; that may change."""
-        places = (cell, f"{cell}/{leaf}") if leaf else (cell,)
-        return sum(usage.oom_kills(self._read(place)("memory.events.local")) for place in places)
+        """Counted in the leaf while the cell delegates memory, else in the cell; that may change."""
+        paths = (cell, f"{cell}/{leaf}") if leaf else (cell,)
+        return sum(usage.oom_kills(self._read(path)("memory.events.local")) for path in paths)
 
     def exists(self, cell: str) -> bool:
         return True  # if the membership tree has it

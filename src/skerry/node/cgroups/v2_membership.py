@@ -1,6 +1,6 @@
-"""Membership in the v2 tree: who is in a cell, and killing, freezing and watching all of it at once.
+"""Membership in the v2 tree: lists, kills, freezes and watches all processes of a cell.
 
-Used by the unified back end and by the hybrid one, whose v2 tree has no controllers but all of this.
+Used by the unified backend and by the hybrid one, whose v2 tree has no controllers.
 """
 
 from __future__ import annotations
@@ -25,73 +25,75 @@ class V2Membership:
         self._check_type("")
         self.hierarchy.check_has_no_processes()
 
-    def make(self, place: str) -> None:
-        self.hierarchy.make(place)
+    def make(self, path: str) -> None:
+        self.hierarchy.make(path)
         try:
-            self._check_type(place)
+            self._check_type(path)
         except BaseException:
-            self.hierarchy.remove(place)
+            self.hierarchy.remove(path)
             raise
 
-    def _check_type(self, place: str) -> None:
-        """A group below a threaded one can hold no processes, which would show only when one enters."""
-        kind = self.hierarchy.read(place, "cgroup.type").strip()
+    def _check_type(self, path: str) -> None:
+        """Raise if the group is below a threaded one: it can contain no processes, which would fail only
+        later."""
+        kind = self.hierarchy.read(path, "cgroup.type").strip()
         if kind != "domain":
             raise errors.Unavailable(
-                f"the cgroup {self.hierarchy.path(place)} is {kind!r} and not a plain domain, so no process "
+                f"the cgroup {self.hierarchy.path(path)} is {kind!r} and not a domain, so no process "
                 "can be put there: somebody made a group above it threaded"
             )
 
-    def enter(self, place: str) -> tuple[int | None, tuple[int, ...]]:
+    def enter(self, path: str) -> tuple[int | None, tuple[int, ...]]:
         files = self.hierarchy.files
         if self._clones_into:
-            return files.open_folder(self.hierarchy.path(place)), ()
-        return None, (files.open_to_write(self.hierarchy.path(place, "cgroup.procs")),)
+            return files.open_folder(self.hierarchy.path(path)), ()
+        return None, (files.open_to_write(self.hierarchy.path(path, "cgroup.procs")),)
 
-    def kill(self, place: str) -> None:
+    def kill(self, path: str) -> None:
         try:
-            self.hierarchy.write(place, "cgroup.kill", "1")
+            self.hierarchy.write(path, "cgroup.kill", "1")
         except FileNotFoundError:
-            if self.hierarchy.exists(place):  # a kernel before 5.14
-                self._kill_by_signals(place)
+            if self.hierarchy.exists(path):  # a kernel before 5.14
+                self._kill_by_signals(path)
         except OSError as error:
-            if error.errno != errno.EOPNOTSUPP:  # a group made threaded
+            if error.errno != errno.EOPNOTSUPP:  # a threaded group
                 raise
-            self._kill_by_signals(place)
+            self._kill_by_signals(path)
 
-    def _kill_by_signals(self, place: str) -> None:
-        # Frozen processes do not fork but do die. A kernel before 5.2 cannot freeze and takes more rounds.
-        was_frozen = self.hierarchy.read_if_there(place, "cgroup.freeze").strip() == "1"
+    def _kill_by_signals(self, path: str) -> None:
+        # Frozen processes do not fork but can be killed. A kernel before 5.2 cannot freeze and needs more
+        # rounds.
+        was_frozen = self.hierarchy.read_if_there(path, "cgroup.freeze").strip() == "1"
         with contextlib.suppress(FileNotFoundError):
-            self.hierarchy.write(place, "cgroup.freeze", "1")
+            self.hierarchy.write(path, "cgroup.freeze", "1")
         try:
-            killing.kill_all(lambda: self.hierarchy.pids(place))
+            killing.kill_all(lambda: self.hierarchy.pids(path))
         finally:
             with contextlib.suppress(FileNotFoundError):
                 if not was_frozen:
-                    self.hierarchy.write(place, "cgroup.freeze", "0")
+                    self.hierarchy.write(path, "cgroup.freeze", "0")
 
-    async def emptied(self, place: str, *, within_s: float) -> bool:
+    async def emptied(self, path: str, *, within_s: float) -> bool:
         try:
-            watched = self.hierarchy.files.open_to_watch(self.hierarchy.path(place, "cgroup.events"))
+            watched = self.hierarchy.files.open_to_watch(self.hierarchy.path(path, "cgroup.events"))
         except FileNotFoundError:
             return True
-        return await waiting.until(lambda: self._is_empty(place), watched, within_s=within_s)
+        return await waiting.until(lambda: self._is_empty(path), watched, within_s=within_s)
 
-    def _is_empty(self, place: str) -> bool:
-        events = self.hierarchy.read_if_there(place, "cgroup.events").splitlines()
+    def _is_empty(self, path: str) -> bool:
+        events = self.hierarchy.read_if_there(path, "cgroup.events").splitlines()
         return "populated 1" not in events
 
-    def freeze(self, place: str) -> None:
-        self._write_freeze(place, "1")
+    def freeze(self, path: str) -> None:
+        self._write_freeze(path, "1")
 
-    def thaw(self, place: str) -> None:
-        self._write_freeze(place, "0")
+    def thaw(self, path: str) -> None:
+        self._write_freeze(path, "0")
 
-    def _write_freeze(self, place: str, text: str) -> None:
+    def _write_freeze(self, path: str, text: str) -> None:
         try:
-            self.hierarchy.write(place, "cgroup.freeze", text)
+            self.hierarchy.write(path, "cgroup.freeze", text)
         except FileNotFoundError:
-            if not self.hierarchy.exists(place):
+            if not self.hierarchy.exists(path):
                 raise
             raise errors.Unavailable("this kernel cannot freeze cgroups: Linux 5.2 or newer can") from None

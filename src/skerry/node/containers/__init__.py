@@ -1,1 +1,1 @@
-"""Containers of this node: images run by an OCI runtime, each in a cell of its own."""
+"""Containers of this node: images that an OCI runtime runs, each in a cell of its own."""

@@ -1,9 +1,8 @@
-"""What clients may do with the containers of a node: everything, but with their own only.
+"""The containers of a node for its clients: full access to their own containers only.
 
-`skerry.wire.own.containers` is given this and not `Containers`, so that no call of a client can reach a
-container that runs in somebody else's cell: that of a function, which is used through `skerry fn`, or that of
-a buyer of the market, whose output is the buyer's alone. Such containers are listed, without their
-environment.
+`skerry.wire.own.containers` gets this and not `Containers`, so that no client can reach a container in
+somebody else's cell: that of a function, which is managed with `skerry fn`, or that of a buyer of the market,
+whose logs are private. Such containers are listed, without their environment.
 """
 
 from __future__ import annotations
@@ -22,7 +21,7 @@ from skerry.node.logs.readers import RingReader
 
 
 class ClientContainers:
-    """The containers of a node, as its clients have them."""
+    """The containers of a node, as clients may use them."""
 
     def __init__(self, containers: Containers) -> None:
         self._containers = containers
@@ -37,7 +36,7 @@ class ClientContainers:
     ) -> ContainerView:
         if spec.name.startswith(OWN_PREFIXES):
             raise errors.Invalid(
-                f"names of containers that begin with {', '.join(OWN_PREFIXES)} are kept for instances, "
+                f"names of containers that begin with {', '.join(OWN_PREFIXES)} are reserved for instances, "
                 "functions and buyers; choose another",
                 field="name",
             )
@@ -77,10 +76,10 @@ class ClientContainers:
         return self._containers.logs(self._own(name), stream)
 
     def list(self) -> list[ContainerView]:
-        return [_shown(view) for view in self._containers.list()]
+        return [_redacted(view) for view in self._containers.list()]
 
     def get(self, name: str) -> ContainerView:
-        return _shown(self._containers.get(name))
+        return _redacted(self._containers.get(name))
 
     async def wait(self, name: str) -> ExitStatus:
         return await self._containers.wait(name)
@@ -89,11 +88,11 @@ class ClientContainers:
         return await self._containers.stats(name)
 
     def _own(self, name: str) -> str:
-        """The same name; raises NotFound, and FailedPrecondition if the container is not a client's."""
+        """`name`; raises NotFound, and FailedPrecondition if the container is not a client's."""
         spec = self._containers.get(name).spec
-        if spec.is_apart:
+        if spec.is_isolated:
             raise errors.FailedPrecondition(
-                f"container {name!r} belongs to a contract of the market: only its buyer uses it; "
+                f"container {name!r} belongs to a contract of the market: only its buyer may use it; "
                 "'skerry market contracts' lists what was sold"
             )
         if spec.inside:
@@ -101,7 +100,7 @@ class ClientContainers:
         return name
 
 
-def _shown(view: ContainerView) -> ContainerView:
+def _redacted(view: ContainerView) -> ContainerView:
     spec = view.spec
     if not spec.inside or not spec.environment:
         return view

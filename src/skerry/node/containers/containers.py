@@ -1,9 +1,9 @@
-"""The containers of this node: create, start, stop, remove, exec, and what is known of each.
+"""The containers of this node: create, start, stop, remove, exec, list.
 
-What `skerry.wire` calls, and the only door: it finds the container, takes its lock, and has the work done to
-its end even if the caller goes away meanwhile. A container is a cell of ours (`skerry.node.cells`) with an
-image's files, an address and an OCI runtime's process in it. Containers outlive the agent: `open` takes
-over what an earlier one left, `close` leaves everything running.
+The entry point for `skerry.wire`: it finds the container, takes its lock, and runs the work to completion
+even if the caller disconnects. A container is an internal cell (`skerry.node.cells`) with an image's files,
+an address and a process of an OCI runtime. Containers outlive the agent: `open` adopts what an earlier one
+left, `close` leaves everything running.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import socket
-from collections.abc import Awaitable, Callable, Coroutine
+from collections.abc import Callable, Coroutine
 from typing import Any, TypeVar
 
 import msgspec
@@ -52,11 +52,11 @@ log = structlog.get_logger(__name__)
 T = TypeVar("T")
 
 _CLOSE_S = 3.0
-_AGAIN_S = 5.0  # until an end that could not be finished is tried again
+_AGAIN_S = 5.0  # until a teardown that failed is retried
 
 
 class Containers:
-    """Every container of this node."""
+    """All containers of this node."""
 
     def __init__(self, deps: ContainerDeps) -> None:
         self._deps = deps
@@ -69,11 +69,9 @@ class Containers:
         self._maintenance = ContainerMaintenance(deps, self._teardown, self._locks, self._containers.values)
 
     async def open(self) -> Containers:
-        """Take over what is in the folder: finish or undo what an earlier agent left half done."""
+        """Load the records and adopt: finish or undo what an earlier agent left half done."""
         try:
-            await ContainerAdoption(
-                self._deps, self._teardown, self._removal, self._execs, self._keep
-            ).adopt()
+            await ContainerAdoption(self._deps, self._teardown, self._removal, self._execs, self._add).adopt()
         except BaseException:
             await self.close()
             raise
@@ -89,31 +87,31 @@ class Containers:
         starts: bool = False,
         on_progress: Callable[[PullProgress], None] = lambda progress: None,
     ) -> ContainerView:
-        """Make a container, with its image pulled if it is not here; durable when this returns. With `image`
-        it is made of that one, which is here, whatever its spec means now; `access` is that of who gave the
-        spec. With `starts` it runs, too, and what must be on disk gets there while it starts; if it does not
-        start, or the caller goes away, nothing is left. Raises AlreadyExists, Invalid, ResourcesExhausted,
-        what pulling raises and, with `starts`, what `start` does."""
+        """Create a container, and pull its image if it is not on the node; durable on return. `image` is used
+        instead of the spec's, and must be on the node; `access` is that of the spec's author. With `starts`
+        it is started too, concurrently with the sync to disk; if that fails, or the caller is cancelled, it
+        is removed. Raises AlreadyExists, Invalid, ResourcesExhausted, the errors of a pull and, with
+        `starts`, of `start`."""
         self._check_new(spec)
-        turn = await self._locks.hold([], spec.name)
+        lock = await self._locks.lock([], spec.name)
         try:
             self._check_new(spec)
             claimed = await self._claim(spec, image, access, on_progress)
         except BaseException:
-            turn.release()
+            lock.release()
             raise
-        is_wanted = True
+        is_awaited = True
 
         async def create() -> ContainerView:
             container = await self._create(spec, claimed, egress, starts=starts)
-            if starts and not is_wanted:
+            if starts and not is_awaited:
                 await self._remove(container)
             return container.view()
 
         try:
-            return await turn.finish(create())
+            return await lock.finish(create())
         except asyncio.CancelledError:
-            is_wanted = False
+            is_awaited = False
             raise
 
     async def _claim(
@@ -123,19 +121,19 @@ class Containers:
         access: ImageAccess,
         on_progress: Callable[[PullProgress], None],
     ) -> Image:
-        """The image, which will not go away. Until here a caller that goes away ends it all."""
+        """The image, protected from removal. A caller that is cancelled up to here leaves nothing."""
         images = self._deps.images
         try:
             if id is not None:
                 image = images.get(id)
                 images.claim(spec.name, id)
             else:
-                # What a stranger's spec means is asked for as a stranger would.
-                source = images.for_guests() if spec.is_apart else images
+                # References of guests are resolved without this node's credentials.
+                source = images.for_guests() if spec.is_isolated else images
                 image = await source.ensure(
                     spec.image, access=access, owner=spec.name, on_progress=on_progress
                 )
-            oci_config.command(spec, image.config)  # what can be known to be wrong is better told now
+            oci_config.command(spec, image.config)  # fail early on an invalid command
             oci_config.stop_signal(spec, image.config)
         except BaseException:
             images.release(spec.name)
@@ -156,38 +154,39 @@ class Containers:
             syncing = asyncio.create_task(asyncio.to_thread(deps.records.sync, name))
 
         try:
-            # The record comes before the cell, so that a cell of ours can always be found by its record.
+            # The record comes before the cell, so that a cell of ours is always found by its record.
             deps.records.add(record)
-            deps.reached("create.recorded")
+            deps.failpoint("create.recorded")
             if not starts:
                 sync()
             try:
                 try:
-                    # Its layer is made by the start, if there is one, of what is ready.
+                    # A start takes its layer from the pool, if there is one.
                     await (self._allocate(container) if starts else self._make_layer_and_cell(container))
                 except errors.AlreadyExists:
-                    cell = None  # it is somebody's, and not to be touched
+                    cell = None  # it belongs to somebody else, and is not touched
                     raise
                 if starts:
-                    # Whoever makes a file while the disk is waited for waits along, so not before the
-                    # runtime works, which makes few.
+                    # File creation blocks while the disk syncs, so the sync waits until the runtime works,
+                    # which creates
+                    # few files.
                     await self._startup.start(container, when_begun=sync)
             finally:
                 if syncing is not None:
                     await syncing
         except BaseException:
-            with contextlib.suppress(errors.Unavailable):  # why it failed matters more
+            with contextlib.suppress(errors.Unavailable):  # the first error matters more
                 await self._removal.drop(name, cell, container.shared_disk)
             raise
-        deps.reached("create.synced")
+        deps.failpoint("create.synced")
         self._containers[name] = container
         log.info("container.created", container=name, image=image.id)
         if starts:
-            self._see_to(container)
+            self._started(container)
         return container
 
     async def _make_layer_and_cell(self, container: ContainerEntry) -> None:
-        arguments = container.place.layer, container.disk_limit, container.shared_disk
+        arguments = container.paths.layer, container.disk_limit, container.shared_disk
         making = asyncio.create_task(asyncio.to_thread(self._deps.disks.make, *arguments))
         try:
             await self._allocate(container)
@@ -196,7 +195,7 @@ class Containers:
 
     async def _allocate(self, container: ContainerEntry) -> None:
         await self._deps.cells.allocate(container.record.cell)
-        self._deps.reached("create.allocated")
+        self._deps.failpoint("create.allocated")
 
     def _check_new(self, spec: ContainerSpec) -> None:
         check_disk(self._deps, spec)
@@ -211,34 +210,33 @@ class Containers:
             )
 
     async def start(self, name: str) -> ContainerView:
-        """Run it, from created or exited; it runs when this returns. Raises NotFound, FailedPrecondition (it
-        runs, is being removed, or the runtime cannot), AlreadyExists (a port), ResourcesExhausted."""
+        """Start it, created or exited; it is running on return. Raises NotFound, FailedPrecondition (it is
+        running, being removed, or the runtime fails), AlreadyExists (a port), ResourcesExhausted."""
         return await self._work(name, self._start)
 
     async def _start(self, container: ContainerEntry) -> ContainerView:
         self._check_stays(container)
         if container.is_running:
-            raise errors.FailedPrecondition(f"container {container.name!r} runs already")
+            raise errors.FailedPrecondition(f"container {container.name!r} is already running")
         await self._startup.start(container)
-        self._see_to(container)
+        self._started(container)
         return container.view()
 
-    def _see_to(self, container: ContainerEntry) -> None:
-        """It has just been started."""
+    def _started(self, container: ContainerEntry) -> None:
+        """Watch a container that was just started."""
         self._watch(container)
         if container.disk_limit_kind is DiskLimitKind.FILE_SYSTEM and container.shared_disk is None:
             self._maintenance.disk_opened()
         log.info("container.started", container=container.name, pid=container.pid, address=container.address)
 
     async def restrict(self, name: str, egress: Egress) -> None:
-        """What it may reach from now on, whether it runs or not; durable when this returns. Raises NotFound,
-        Unavailable."""
+        """Change its egress, running or not; durable on return. Raises NotFound, Unavailable."""
 
         async def restrict(container: ContainerEntry) -> None:
             record = msgspec.structs.replace(container.record, egress=egress)
-            # First what holds, then what is known: whoever finds the old record does it again.
+            # First the rules, then the record: an agent that finds the old record applies it again.
             await self._deps.network.restrict(name, record.policy)
-            self._deps.reached("restrict.ruled")
+            self._deps.failpoint("restrict.ruled")
             self._deps.records.replace(record)
             await asyncio.to_thread(self._deps.records.sync, name)
             container.record = record
@@ -247,10 +245,10 @@ class Containers:
         await self._work(name, restrict)
 
     async def stop(self, name: str, *, grace_s: float | None = None) -> ContainerView:
-        """The stop signal to its main process, and after `grace_s` the end of all; it stays listed with its
-        exit and its output. Nothing if it does not run. Raises NotFound, Unavailable."""
+        """Send the stop signal to its main process, and kill everything after `grace_s`; its exit status and
+        logs stay. Does nothing if it is not running. Raises NotFound, Unavailable."""
         grace_s = self._grace(self._container(name)) if grace_s is None else max(0.0, grace_s)
-        self._teardown.hurry(self._container(name), grace_s)  # before waiting for who stops it now
+        self._teardown.shorten_grace(self._container(name), grace_s)  # before waiting for a stop in progress
 
         async def stop(container: ContainerEntry) -> ContainerView:
             if container.is_running:
@@ -260,13 +258,13 @@ class Containers:
         return await self._work(name, stop)
 
     async def remove(self, name: str, *, force: bool = False) -> None:
-        """Everything of it goes; with `force` it is stopped first if it runs. Raises NotFound,
-        FailedPrecondition (it runs), Unavailable."""
+        """Remove it; with `force` it is stopped first. Raises NotFound, FailedPrecondition (it is running),
+        Unavailable."""
 
         async def remove(container: ContainerEntry) -> None:
             if container.is_running and not force:
                 raise errors.FailedPrecondition(
-                    f"container {name!r} runs; stop it first, or force the removal"
+                    f"container {name!r} is running; stop it first, or force the removal"
                 )
             await self._remove(container)
 
@@ -291,13 +289,13 @@ class Containers:
         tty: bool = False,
         stdio: tuple[int, int, int],
     ) -> ExecSession:
-        """Run a command in it, with `stdio` as its three streams: ends of pipes, or three times the slave of
-        a terminal with `tty`. They stay the caller's to close, which it may do as soon as this returns.
-        Raises NotFound, FailedPrecondition (it does not run), Invalid."""
+        """Run a command in it, with `stdio` as its stdin, stdout and stderr: ends of pipes, or with `tty`
+        three times the slave of a terminal. The caller owns them, and may close them on return. Raises
+        NotFound, FailedPrecondition (it is not running), Invalid."""
         container = self._container(name)
         self._check_stays(container)
         if not container.is_running:
-            raise errors.FailedPrecondition(f"container {name!r} does not run; start it first")
+            raise errors.FailedPrecondition(f"container {name!r} is not running; start it first")
         return await self._execs.begin(
             container,
             arguments,
@@ -308,22 +306,21 @@ class Containers:
             stdio=stdio,
         )
 
-    def open_socket(self, name: str) -> Awaitable[socket.socket]:
-        """A TCP socket in its network namespace, not connected, which does not block. Raises NotFound,
+    def open_socket(self, name: str) -> asyncio.Future[socket.socket]:
+        """An unconnected, non-blocking TCP socket in its network namespace. Raises NotFound,
         FailedPrecondition (it has no network now), OSError."""
         return self._deps.network.open_socket(self._container(name).name)
 
     def logs(self, name: str, stream: OutputChannel) -> RingReader:
-        """What the last run has written to `stream`, and writes; nothing if there was none in this boot.
-        Raises NotFound."""
+        """Logs of its last run; empty if there was none in this boot. Raises NotFound."""
         container = self._container(name)
         try:
             return self._deps.cells.logs(container.cell, MAIN, stream, owner=CellOwner.CONTAINER)
         except errors.NotFound:
-            return RingReader(container.place.folder, stream.value, ended=lambda: True)
+            return RingReader(container.paths.folder, stream.value, ended=lambda: True)
 
     def usage(self, name: str) -> CellUsage:
-        """What its processes use. Raises NotFound."""
+        """Usage of its processes. Raises NotFound."""
         container = self._container(name)
         try:
             return self._deps.cells.usage(container.cell)
@@ -331,43 +328,43 @@ class Containers:
             return CellUsage()
 
     async def stats(self, name: str) -> ContainerStats:
-        """What it uses, its disk too. Raises NotFound."""
+        """Its usage, including disk. Raises NotFound."""
         container = self._container(name)
         return ContainerStats(
             usage=self.usage(name),
-            disk_bytes=await asyncio.to_thread(self._deps.disks.used, container.place.layer),
+            disk_bytes=await asyncio.to_thread(self._deps.disks.used, container.paths.layer),
             disk_limit_bytes=container.disk_limit,
             disk_limit_kind=container.disk_limit_kind.value,
         )
 
     @property
     def takes_disk_limits(self) -> bool:
-        """Whether containers with a disk limit can run here."""
+        """True if containers with a disk limit can run here."""
         return takes_disk_limits(self._deps)
 
     def lacking(self) -> tuple[str, ...]:
-        """What cannot be done here, and why, in plain sentences; best empty."""
+        """What this node cannot do, and why, in sentences; ideally empty."""
         disks = self._deps.disks
         found = []
         if disks.kind is DiskLimitKind.MEASURED:
-            what = "are only measured" if self.takes_disk_limits else "cannot be held, and are refused"
-            found.append(f"disk limits of containers {what}, since {disks.why_measured}")
+            verdict = "are only measured" if self.takes_disk_limits else "cannot be enforced, and are refused"
+            found.append(f"disk limits of containers {verdict}, since {disks.no_images_reason}")
         if not disks.can_share:
-            found.append(f"nothing can run for buyers, since {disks.why_measured}")
+            found.append(f"cells cannot be leased to buyers, since {disks.no_images_reason}")
         return tuple(found)
 
     def check_guests(self) -> None:
-        """Raises FailedPrecondition if no stranger's container can run here."""
+        """Raises FailedPrecondition if guest containers cannot run here."""
         check_guests(self._deps)
 
-    def used_together(self, cell: str) -> int:
-        """Bytes of disk that all strangers' containers in a cell have written, and have not given back yet.
-        Blocks, shortly."""
-        return self._deps.disks.used_together(cell)
+    def shared_disk_usage(self, cell: str) -> int:
+        """Disk space that all guest containers in a cell occupy, including deleted files that are not yet
+        reclaimed. Blocks for a short time."""
+        return self._deps.disks.shared_usage(cell)
 
     async def wait(self, name: str) -> ExitStatus:
-        """How its last run ended, once it has and its address and ports are free again. Raises NotFound,
-        FailedPrecondition (it was never started, or nobody knows how it ended)."""
+        """Wait for the end of its run, with its address and ports released; returns the exit status. Raises
+        NotFound, FailedPrecondition (it was never started, or the exit status is unknown)."""
         container = self._container(name)
         run = container.run
         if container.ended is not None:
@@ -375,7 +372,7 @@ class Containers:
         if run is None:
             raise errors.FailedPrecondition(f"container {name!r} was never started")
         if run.exit is None:
-            raise errors.FailedPrecondition(f"container {name!r} has ended, but not by itself: {run.reason}")
+            raise errors.FailedPrecondition(f"container {name!r} has ended: {run.reason}")
         return run.exit
 
     def list(self) -> list[ContainerView]:
@@ -383,7 +380,7 @@ class Containers:
         return [self._containers[name].view() for name in sorted(self._containers)]
 
     def cell(self, name: str) -> CellName:
-        """What its cell is called. Raises NotFound."""
+        """The name of its cell. Raises NotFound."""
         return self._container(name).cell
 
     def get(self, name: str) -> ContainerView:
@@ -391,54 +388,53 @@ class Containers:
         return self._container(name).view()
 
     async def run(self) -> None:
-        """Watch the disk of containers where no quota does, and try again what could not be given back. For
-        ever."""
+        """Enforce measured disk limits, and retry releases that failed. Runs for ever."""
         await self._maintenance.run()
 
     async def close(self) -> None:
-        """The agent ends; the containers go on. What is being done is given a moment, and else is left half
-        done: the next agent finishes or undoes it."""
+        """Stop the agent's part; the containers keep running. Work in progress gets a short time to finish;
+        the next agent finishes or undoes the rest."""
         await self._execs.close()
         await self._locks.close(_CLOSE_S)
         watchers = [each.watcher for each in self._containers.values() if each.watcher is not None]
         await tasks.cancel_and_wait(watchers)
-        await self._locks.close(_CLOSE_S)  # what they had begun
+        await self._locks.close(_CLOSE_S)  # work that the watchers began
         await asyncio.to_thread(self._deps.disks.close)
 
-    def _keep(self, container: ContainerEntry) -> None:
+    def _add(self, container: ContainerEntry) -> None:
         self._containers[container.name] = container
         if container.is_running:
             self._watch(container)
 
     def _watch(self, container: ContainerEntry) -> None:
-        """See to the end of a run, whoever or whatever ends it."""
+        """Watch for the end of a run, whatever causes it."""
         assert container.ended is not None
         container.watcher = asyncio.create_task(
-            self._see_end(container, container.ended), name=f"watcher of {container.name}"
+            self._finish_on_exit(container, container.ended), name=f"watcher of {container.name}"
         )
 
-    async def _see_end(self, container: ContainerEntry, ended: asyncio.Future[RunRecord]) -> None:
-        how = await self._deps.cells.wait(container.cell, MAIN)
+    async def _finish_on_exit(self, container: ContainerEntry, ended: asyncio.Future[RunRecord]) -> None:
+        status = await self._deps.cells.wait(container.cell, MAIN)
 
         async def finish() -> None:
-            if container.ended is ended:  # else whoever had the turn before has seen to it
-                await self._teardown.finish(container, how)
+            if container.ended is ended:  # else the previous holder of the lock has finished it
+                await self._teardown.finish(container, status)
 
         while container.ended is ended:
             try:
-                await self._locks.do(container.name, finish)
+                await self._locks.run_locked(container.name, finish)
             except errors.SkerryError as error:
                 log.warning("container.not_ended", container=container.name, error=error.message)
                 await asyncio.sleep(_AGAIN_S)
 
     async def _work(self, name: str, work: Callable[[ContainerEntry], Coroutine[Any, Any, T]]) -> T:
-        """Find the container and work on it, alone."""
+        """Find the container and work on it under its lock."""
         self._container(name)
 
         async def find_and_work() -> T:
             return await work(self._container(name))
 
-        return await self._locks.do(name, find_and_work)
+        return await self._locks.run_locked(name, find_and_work)
 
     def _container(self, name: str) -> ContainerEntry:
         container = self._containers.get(name)
@@ -449,7 +445,7 @@ class Containers:
     def _check_stays(self, container: ContainerEntry) -> None:
         if container.is_removing:
             raise errors.FailedPrecondition(
-                f"container {container.name!r} was to be removed and could not be; remove it again"
+                f"container {container.name!r} could not be removed completely; remove it again"
             )
 
     def _grace(self, container: ContainerEntry) -> float:

@@ -1,10 +1,10 @@
-"""File systems in files that are made ahead: empty, mounted, and nobody's yet.
+"""A pool of disk images: empty file systems in files, created and mounted ahead of use.
 
-Making and mounting one (`disk_images`) is most of what a disk limit costs a start. So of the sizes that were
-wanted last some are kept ready: the file lies beside the templates, and its mount is nowhere but in a
-descriptor of this process. Whoever takes one renames the file and attaches the mount. An agent that is killed
-leaves nothing: the mount and its loop device go with the descriptor, the file with the templates when the
-next agent begins. Used by `writable_layers`; `maintenance` says when to make new ones, never a start itself.
+Creating and mounting one (`disk_images`) is most of what a disk limit costs a start. So some of the most
+recently used sizes are kept ready: the file lies beside the templates, and its mount is only in a descriptor
+of this process. Taking one renames the file and attaches the mount. An agent that is killed leaves nothing:
+mount and loop device disappear with the descriptor, and the next agent removes the file with the templates.
+Used by `writable_layers`; `maintenance` refills it, never a start itself.
 """
 
 from __future__ import annotations
@@ -23,30 +23,30 @@ from skerry.node.containers.disk_images import DiskImages
 
 log = structlog.get_logger(__name__)
 
-READY: Final = 2  # of each size
-_SIZES: Final = 4  # that are kept ready: those that were wanted last
+PER_SIZE: Final = 2  # of each size
+_SIZES: Final = 4  # to keep ready: the most recently used
 
 
-class _Spare(NamedTuple):
+class _PreparedImage(NamedTuple):
     image: Path
-    mounted: int  # descriptor of the mount
+    mounted: int  # descriptor of the detached mount
 
 
 class DiskImagePool:
-    """Spare file systems, by their size. Every method blocks, and can be called in any thread."""
+    """Prepared file systems, by size. Methods block, and may be called in any thread."""
 
     def __init__(self, images: DiskImages) -> None:
         self._images = images
-        self._lock = threading.Lock()  # of the two below
-        self._ready: dict[int, deque[_Spare]] = {}  # the size that was wanted last is the last
+        self._lock = threading.Lock()  # guards the two below
+        self._ready: dict[int, deque[_PreparedImage]] = {}  # the most recently used size is the last
         self._is_closed = False
         self._filling = threading.Lock()
         self._numbers = itertools.count()
 
     def take(self, image: Path, limit_bytes: int, target: Path) -> bool:
-        """Make the file `image`, which is not there, a file system that fits that limit, and mount it at
-        `target`. False if none is ready. Raises Invalid, and OSError if the kernel refuses; the file is whole
-        then, or not there."""
+        """Rename a prepared file system of that limit to `image`, which must not exist, and mount it at
+        `target`. False if none is ready. Raises Invalid, and OSError if the kernel refuses; then the file is
+        complete or missing."""
         size = disk_images.size_of(limit_bytes, image.parent)
         with self._lock:
             spares = self._ready.pop(size, deque())
@@ -63,28 +63,28 @@ class DiskImagePool:
         return True
 
     def refill(self) -> None:
-        """Make what is missing of the sizes that were wanted last; others go."""
+        """Create what is missing of the most recently used sizes; remove other sizes."""
         with self._filling:
             for size in self._choose():
                 while self._lacks(size):
                     image = self._images.spares / f"{next(self._numbers)}"
                     try:
-                        spare = _Spare(image, self._images.make_spare(image, size))
-                    except OSError as error:  # a start will find out whether it matters
+                        spare = _PreparedImage(image, self._images.make_detached(image, size))
+                    except OSError as error:  # a start will report it if it matters
                         log.warning("disk.no_spare", size=size, error=str(error))
                         disk_images.remove(image)
                         return
                     self._add(size, spare)
 
     def close(self) -> None:
-        """Remove all that are ready, and make none any more."""
+        """Remove all, and create none any more."""
         with self._lock:
             self._is_closed = True
-            left, self._ready = self._ready, {}
-        for spares in left.values():
+            ready, self._ready = self._ready, {}
+        for spares in ready.values():
             _remove(spares)
         with self._filling:
-            pass  # one that was being made is gone, too
+            pass  # one that was being created is removed, too
 
     @property
     def count(self) -> int:
@@ -103,9 +103,9 @@ class DiskImagePool:
 
     def _lacks(self, size: int) -> bool:
         with self._lock:
-            return not self._is_closed and len(self._ready.get(size, ())) < READY
+            return not self._is_closed and len(self._ready.get(size, ())) < PER_SIZE
 
-    def _add(self, size: int, spare: _Spare) -> None:
+    def _add(self, size: int, spare: _PreparedImage) -> None:
         with self._lock:
             if not self._is_closed:
                 self._ready.setdefault(size, deque()).append(spare)
@@ -113,7 +113,7 @@ class DiskImagePool:
         _remove([spare])
 
 
-def _remove(spares: deque[_Spare] | list[_Spare]) -> None:
+def _remove(spares: deque[_PreparedImage] | list[_PreparedImage]) -> None:
     for spare in spares:
         os.close(spare.mounted)
         disk_images.remove(spare.image)

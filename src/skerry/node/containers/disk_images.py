@@ -1,14 +1,14 @@
-"""File systems in files, each of exactly the size that somebody may write: a wall that the kernel keeps.
+"""Disk images: file systems in files, each of exactly the size of a disk limit, enforced by the kernel.
 
 Used by `skerry.node.containers.writable_layers` where the file system of the node has no project quotas. The
-file is sparse: it takes what is written, and never more than its size, bookkeeping and inodes included.
-Whoever writes beyond it gets "No space left on device", however it is tried: by large files, by unlinked
-ones, by very many small ones, by reserving.
+file is sparse: it occupies what is written, and never more than its size, metadata and inodes included.
+Writes beyond it fail with "No space left on device", for large files, unlinked ones, very many small ones and
+preallocation.
 
-Making one costs a copy of a few hundred kilobytes: the first of each size is made by mke2fs (e2fsprogs), and
-kept as a template. They are ext4 without a journal, since no writable layer outlives a boot of the machine
-(see docs/adr/0012-volatile-layers.md); for the same reason nothing here waits for the disk, and a file of an
-earlier boot is never mounted.
+Creating one costs a copy of a few hundred kilobytes: mke2fs (e2fsprogs) creates the first of each size, which
+is kept as a template. They are ext4 without a journal, since no writable layer survives a reboot (see
+docs/adr/0012-volatile-layers.md); for the same reason nothing here syncs, and a file of an earlier boot is
+never mounted.
 """
 
 from __future__ import annotations
@@ -32,14 +32,15 @@ from skerry.node.kernel import mount_flags, thread_syscalls
 log = structlog.get_logger(__name__)
 
 SMALLEST: Final = 16 * 1024**2
-BYTES_PER_INODE: Final = 16 * 1024  # so many bytes come with an inode
+BYTES_PER_INODE: Final = 16 * 1024  # the ratio that mke2fs is given
 _LARGEST: Final = 8 * 1024**4  # a file on ext4 may be 16 TB
-_STEP: Final = 1024**2  # sizes are whole numbers of these
+_STEP: Final = 1024**2  # sizes are multiples of this
 _MOST_TEMPLATES: Final = 16
 _PROGRAM: Final = "mke2fs"
 _MAKING_S: Final = 60.0
-# Spelled out, so that no configuration file of the machine changes them: no journal, no blocks reserved for
-# root, and tables that the file has as holes are not written.
+# Explicit, so that no configuration file of the machine changes them: no journal, no blocks reserved for
+# root,
+# and tables that are holes in the file are not written.
 _OPTIONS: Final = (
     *("-q", "-F", "-b", "4096", "-I", "256", "-i", str(BYTES_PER_INODE), "-m", "0"),
     "-O",
@@ -47,13 +48,14 @@ _OPTIONS: Final = (
     "extra_isize,metadata_csum",
     *("-E", "lazy_itable_init=1,nodiscard,packed_meta_blocks=1,root_owner=0:0"),
 )
-# Flushing the device would be a sync of the file to the disk of the node. If that is full, writing back
-# fails, and what was not written cannot be trusted any more: nothing more is written to it.
+# Flushing the device would sync the file to the node's disk. If that is full, write-back fails and the data
+# cannot
+# be trusted any more: the file system becomes read-only.
 _MOUNTED: Final[dict[str, str | None]] = {"nobarrier": None, "noinit_itable": None, "errors": "remount-ro"}
 _TRIM: Final = 0xC0185879  # FITRIM
-_TRIM_RANGE: Final = struct.Struct("=QQQ")  # from, how many bytes, shortest run of free ones
+_TRIM_RANGE: Final = struct.Struct("=QQQ")  # start, length, minimum length of a free range
 _TRIM_LEAST: Final = 64 * 1024
-_SLACK: Final = 64 * 1024**2  # so much that is free inside may stay taken outside
+_SLACK: Final = 64 * 1024**2  # of free space inside the file system that may stay allocated outside
 _TEMPLATES: Final = "templates"
 _SPARES: Final = "spares"
 _TRIAL: Final = "trial"
@@ -62,47 +64,47 @@ LOST_AND_FOUND: Final = "lost+found"
 
 
 class DiskImages:
-    """Makes them, with templates in `folder`, which may hold others' files too. Every method blocks, for some
-    milliseconds at most but for the first of a size."""
+    """Creates disk images, with templates in `folder`, which may contain other files too. Methods block, for
+    some milliseconds at most except for the first of a size."""
 
     def __init__(self, folder: Path) -> None:
         self.folder = folder
         self._own = folder / _TEMPLATES
-        self.spares = self._own / _SPARES  # for those that nobody has yet; they go with the templates
+        self.spares = self._own / _SPARES  # unused ones, removed with the templates
         self._making = threading.Lock()
-        self._templates: dict[int, Path] = {}  # the one used last is the last
+        self._templates: dict[int, Path] = {}  # the most recently used is the last
         self.close()
         self.spares.mkdir(mode=0o700, parents=True)
         self._own.chmod(0o700)
 
     def close(self) -> None:
-        """Templates go; what was made of them stays."""
-        with contextlib.suppress(OSError):  # only an agent that was killed leaves it mounted
+        """Remove the templates; images stay."""
+        with contextlib.suppress(OSError):  # mounted only if an agent was killed
             thread_syscalls.unmount(str(self._own / _TRIAL), mount_flags.MNT_DETACH)
         tree_size.remove(self._own)
         self._templates.clear()
-        with contextlib.suppress(OSError):  # somebody's files are in it, or it is not there
+        with contextlib.suppress(OSError):  # it contains other files, or does not exist
             self.folder.rmdir()
 
-    def why_not(self) -> str:
-        """Make one and mount it; why that failed, or nothing."""
-        image, place = self._own / f"{_TRIAL}.image", self._own / _TRIAL
-        place.mkdir(mode=0o700)
+    def probe_failure(self) -> str:
+        """Create and mount one; why that failed, or empty."""
+        image, target = self._own / f"{_TRIAL}.image", self._own / _TRIAL
+        target.mkdir(mode=0o700)
         try:
             self.ensure(image, SMALLEST)
-            self.mount(image, place)
-            thread_syscalls.unmount(str(place), mount_flags.MNT_DETACH)
+            self.mount(image, target)
+            thread_syscalls.unmount(str(target), mount_flags.MNT_DETACH)
         except (OSError, errors.SkerryError) as error:
             return str(error)
         finally:
             image.unlink(missing_ok=True)
-            place.rmdir()
+            target.rmdir()
         return ""
 
     def ensure(self, image: Path, limit_bytes: int) -> None:
-        """Make the file `image`, if it is not there, with an empty file system of that size, or of the whole
-        disk if that is less. All of it or nothing. Raises Invalid for less than `SMALLEST`, and Unavailable
-        if it cannot be made."""
+        """Create the file `image`, if it does not exist, with an empty file system of that size, or of the
+        whole disk if that is less. Atomic. Raises Invalid for less than `SMALLEST`, and Unavailable if it
+        cannot be created."""
         if image.exists():
             return
         size = size_of(limit_bytes, image.parent)
@@ -115,20 +117,20 @@ class DiskImages:
         except OSError as error:
             draft.unlink(missing_ok=True)
             raise errors.Unavailable(
-                f"the node cannot make a file system of {size // _STEP} MB: {error.strerror or error}",
+                f"the node cannot create a file system of {size // _STEP} MB: {error.strerror or error}",
                 detail=repr(error),
             ) from error
 
-    def mount(self, image: Path, target: Path, *, gives_back: bool = False) -> None:
-        """Mount it, in this mount namespace alone; what is mounted already can be mounted again, and is the
-        same. With `gives_back` what is deleted goes back to the disk at once, which costs deleting 0.1 ms for
-        each file. Raises Unavailable if the file is locked, OSError if the kernel refuses."""
-        options = _MOUNTED | ({"discard": None} if gives_back else {})
+    def mount(self, image: Path, target: Path, *, discards: bool = False) -> None:
+        """Mount it, in this mount namespace alone; it may be mounted several times. With `discards`,
+        deleted blocks return to the node's disk at once, which costs 0.1 ms per deleted file. Raises
+        Unavailable if the file is locked, OSError if the kernel refuses."""
+        options = _MOUNTED | ({"discard": None} if discards else {})
         try:
-            mounted = _mount_nowhere(image, options)
+            mounted = _mount_detached(image, options)
         except BlockingIOError as error:
             raise errors.Unavailable(
-                "the file that holds what a container wrote is in use by somebody; start it again later",
+                "the disk image of the container is in use; start it again later",
                 detail=str(image),
             ) from error
         try:
@@ -136,26 +138,26 @@ class DiskImages:
         finally:
             os.close(mounted)
 
-    def make_spare(self, image: Path, size: int) -> int:
-        """Make the file `image` with an empty file system of `size`, as `size_of` gives it, and mount it
-        nowhere: the descriptor, for `attach`, with which the mount goes. Raises OSError."""
+    def make_detached(self, image: Path, size: int) -> int:
+        """Create the file `image` with an empty file system of `size`, as `size_of` returns it; returns the
+        descriptor of a detached mount, for `attach`. Raises OSError."""
         with self._making:
             _copy(self._template(size), image)
-        return _mount_nowhere(image, _MOUNTED)
+        return _mount_detached(image, _MOUNTED)
 
     def _template(self, size: int) -> Path:
         path = self._templates.pop(size, None)
         if path is None:
             path = self._own / f"{size}.template"
             _make(path, size)
-            for other in list(self._templates)[: 1 - _MOST_TEMPLATES or None]:
-                self._templates.pop(other).unlink(missing_ok=True)
+            for old_size in list(self._templates)[: 1 - _MOST_TEMPLATES or None]:
+                self._templates.pop(old_size).unlink(missing_ok=True)
         self._templates[size] = path
         return path
 
 
 def size_of(limit_bytes: int, folder: Path) -> int:
-    """How large a file system with that limit is, in a file in `folder`. Raises Invalid."""
+    """The size of a file system for that limit, in a file in `folder`. Raises Invalid."""
     if limit_bytes < SMALLEST:
         raise errors.Invalid(f"a file system must have {SMALLEST} bytes at least", field="disk")
     disk = os.statvfs(folder)
@@ -163,33 +165,33 @@ def size_of(limit_bytes: int, folder: Path) -> int:
 
 
 def attach(mounted: int, target: Path) -> None:
-    """Put what is mounted nowhere at `target`, in this mount namespace alone."""
+    """Attach a detached mount at `target`, in this mount namespace alone."""
     thread_syscalls.attach(mounted, str(target))
     thread_syscalls.change_mount(str(target), mount_flags.MS_PRIVATE)
 
 
 def measure(target: Path) -> int:
-    """Bytes in use of what is mounted at `target`, as the kernel keeps count of them."""
+    """Bytes in use of the file system at `target`, by the kernel's count."""
     status = os.statvfs(target)
     return (status.f_blocks - status.f_bfree) * status.f_frsize
 
 
 def measure_file(image: Path) -> int:
-    """Bytes that it takes of the disk."""
+    """Bytes that it occupies on the disk."""
     return os.stat(image).st_blocks * _BLOCK
 
 
 def remove(image: Path) -> None:
-    """Remove the file, and give back its blocks at once: it may be mounted still where nobody looks, in the
-    mount namespace of some other program."""
+    """Remove the file and free its blocks at once: it may still be mounted in the mount namespace of another
+    program."""
     with contextlib.suppress(FileNotFoundError):
         os.truncate(image, 0)
         image.unlink()
 
 
-def give_back(image: Path, target: Path) -> bool:
-    """Return to the node's disk what the file system at `target` does not use any more; False if that is too
-    little to be worth it. It takes about a millisecond for each gigabyte that was in use."""
+def discard_unused(image: Path, target: Path) -> bool:
+    """Return unused blocks of the file system at `target` to the node's disk; False if they are too few.
+    Takes about a millisecond per gigabyte that was in use."""
     if measure_file(image) <= measure(target) + _SLACK:
         return False
     folder = os.open(target, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
@@ -200,8 +202,8 @@ def give_back(image: Path, target: Path) -> bool:
     return True
 
 
-def _mount_nowhere(image: Path, options: dict[str, str | None]) -> int:
-    """A descriptor of the mount. Raises BlockingIOError if the file is locked."""
+def _mount_detached(image: Path, options: dict[str, str | None]) -> int:
+    """A descriptor of the detached mount. Raises BlockingIOError if the file is locked."""
     with loop_devices.attached(image) as device, contextlib.ExitStack() as opened:
         file_system = thread_syscalls.open_file_system("ext4")
         opened.callback(os.close, file_system)
@@ -212,7 +214,7 @@ def _mount_nowhere(image: Path, options: dict[str, str | None]) -> int:
 
 
 def _make(path: Path, size: int) -> None:
-    """By mke2fs."""
+    """Run mke2fs."""
     try:
         with open(path, "wb") as file:
             file.truncate(size)
@@ -229,7 +231,7 @@ def _make(path: Path, size: int) -> None:
         raise OSError(errno.ETIMEDOUT, f"{_PROGRAM} took more than {_MAKING_S:g} s") from error
     except FileNotFoundError as error:
         path.unlink(missing_ok=True)
-        raise OSError(errno.ENOENT, f"{_PROGRAM} is not there; install e2fsprogs") from error
+        raise OSError(errno.ENOENT, f"{_PROGRAM} is not installed; install e2fsprogs") from error
     if done.returncode:
         path.unlink(missing_ok=True)
         raise OSError(errno.EIO, f"{_PROGRAM} failed: {runtime_commands.last_failure(done.stderr)}")

@@ -1,7 +1,7 @@
-"""The files of a container that are made for it: its resolver, hosts and host name.
+"""Files in /etc that the node generates for a container: resolv.conf, hosts and hostname.
 
-They are bound read-only over those of its image, which stay as they are. Read-only, because what a container
-wrote to them would lie outside its own layer, where its disk limit does not reach.
+They are mounted read-only over those of its image. Read-only, because they lie outside the container's layer,
+where its disk limit does not apply.
 """
 
 from __future__ import annotations
@@ -13,6 +13,7 @@ from pathlib import Path
 import msgspec
 
 from skerry.model.container_options import HostAlias
+from skerry.node.secrets.secret_files import NO_FILES, SecretFiles
 
 _HOSTS = """\
 127.0.0.1\tlocalhost
@@ -23,17 +24,18 @@ ff02::1\tip6-allnodes
 ff02::2\tip6-allrouters
 """
 _LOOPBACK = "127.0.0.1"
-_MODE = 0o644  # others in the container read them too, whatever its user
+_MODE = 0o644  # readable for all users in the container
 
 
 class EtcFiles(msgspec.Struct, frozen=True):
-    """Where they are on the node; each is bound over the file of that name in the container's /etc. `init` is
-    none of them: the node's init program, bound in as process 1."""
+    """Their paths on the node; each is mounted over the file of that name in the container's /etc. `init` is
+    the node's init program, mounted in as process 1."""
 
     resolv_conf: Path
     hosts: Path
     hostname: Path
     init: Path | None = None
+    secrets: SecretFiles = NO_FILES  # mounted where their specs say
 
 
 def write_files(
@@ -44,9 +46,9 @@ def write_files(
     resolv_conf: str,
     extra_hosts: Sequence[HostAlias] = (),
 ) -> EtcFiles:
-    """Make them in `folder`, 0644, over what is there.
+    """Write them to `folder`, 0644, replacing existing ones.
 
-    `address` is empty for a container without a network; its own name then leads to its loopback.
+    `address` is empty for a container without a network; its own name then resolves to its loopback.
     """
     files = EtcFiles(folder / "resolv.conf", folder / "hosts", folder / "hostname")
     _write(files.resolv_conf, resolv_conf)
@@ -57,7 +59,7 @@ def write_files(
 
 
 def _write(path: Path, text: str) -> None:
-    """Not synced: they are made again at every start."""
+    """Not synced: they are written again at every start."""
     with open(path, "w", encoding="utf-8") as file:
         os.fchmod(file.fileno(), _MODE)
         file.write(text)

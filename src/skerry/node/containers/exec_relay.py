@@ -1,8 +1,8 @@
-"""A program in a container and somebody far away, until the program has ended.
+"""Relays stdio between a program in a container and a remote client until the program has ended.
 
-What carries the words is the caller's: `skerry.wire.own.containers` over a call,
-`skerry.node.agent.instances` over a tunnel. Whatever cannot be passed on holds up the other side: the
-program, if the client does not read; the client, if the program does not.
+The caller provides the transport: `skerry.wire.own.containers` a gRPC call, `skerry.node.agent.instances` a
+tunnel. There is backpressure both ways: a client that does not read blocks the program, and a program that
+does not read blocks the client.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from skerry.model.cells import OutputChannel
 from skerry.node.containers.ports import ExecHandle
 from skerry.node.containers.stdio import StdioStreams
 
-_MOST_AFTER_END: Final = 1024 * 1024  # more than a pipe or a terminal holds
+_MAX_AFTER_EXIT: Final = 1024 * 1024  # more than the buffer of a pipe or a terminal
 
 
 async def relay_stdio(
@@ -26,48 +26,47 @@ async def relay_stdio(
     send: Callable[[OutputChannel, bytes], Awaitable[None]],
     listen: Callable[[], Coroutine[Any, Any, None]],
 ) -> int:
-    """The exit code of `program`, once everything that it wrote has been sent.
+    """Returns the exit code of `program`, once all of its output has been sent.
 
-    `listen` does what the client says until it says no more. If anything goes wrong, or we are cancelled, the
-    program is killed.
+    `listen` handles the client's input until it ends. On any error or cancellation the program is killed.
     """
     ended = asyncio.ensure_future(program.exit_code())
     listening = asyncio.ensure_future(listen())
-    showing = [asyncio.ensure_future(_pass_on(streams, each, send, ended)) for each in streams.outputs]
-    pending: set[asyncio.Future[Any]] = {ended, listening, *showing}
+    sending = [asyncio.ensure_future(_send_output(streams, each, send, ended)) for each in streams.outputs]
+    pending: set[asyncio.Future[Any]] = {ended, listening, *sending}
     try:
         while pending - {listening}:
             done, pending = await asyncio.wait(pending, return_when=asyncio.FIRST_COMPLETED)
             for task in done:
-                task.result()  # what went wrong ends it all
+                task.result()  # any failure ends the relay
         return ended.result()
     except BaseException:
         await run_to_completion(program.kill())
         raise
     finally:
-        await cancel_and_wait([ended, listening, *showing])
+        await cancel_and_wait([ended, listening, *sending])
 
 
-async def _pass_on(
+async def _send_output(
     streams: StdioStreams,
     stream: OutputChannel,
     send: Callable[[OutputChannel, bytes], Awaitable[None]],
     ended: asyncio.Future[int],
 ) -> None:
-    """Send what is written to `stream`, to its end, or to what is there when the program has ended.
+    """Send the output of `stream` up to its end, or what is buffered when the program has ended.
 
-    What the program left running may hold the stream open, or write to it, for ever.
+    Background processes of the program may keep the stream open, or write to it, for ever.
     """
-    left = _MOST_AFTER_END
-    while left > 0 and (data := await _next(streams, stream, ended)):
+    remaining = _MAX_AFTER_EXIT
+    while remaining > 0 and (data := await _next(streams, stream, ended)):
         if ended.done():
-            left -= len(data)
+            remaining -= len(data)
         await send(stream, data)
 
 
 async def _next(streams: StdioStreams, stream: OutputChannel, ended: asyncio.Future[int]) -> bytes:
-    """Some of what is written to `stream`; nothing if that is all that will be waited for."""
-    while (data := streams.take(stream)) is None:
+    """The next output of `stream`; empty at the end, or when the program has ended and none is buffered."""
+    while (data := streams.read_available(stream)) is None:
         if ended.done():
             return b""
         await race(streams.readable(stream), asyncio.shield(ended))

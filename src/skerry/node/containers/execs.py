@@ -1,8 +1,8 @@
-"""Commands run in a container that is up.
+"""Execs: commands run in a running container.
 
-`Containers.exec` begins one; an `ExecSession` is one that has begun. The runtime's helper for it is an
+`Containers.exec` starts one; an `ExecSession` is one that was started. The runtime's helper for it is an
 executable of the container's cell, with the caller's streams. It ends with its command, with the container,
-or when whoever asked for it goes away: nobody is left to read what it says.
+or when its client disconnects.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ import structlog
 from skerry.kit.ulid import new_id
 from skerry.model import errors
 from skerry.model.cells import CellOwner, Executable, ExecutableState, ExitStatus
-from skerry.model.ids import CellName, ExecutableName
+from skerry.model.ids import CellName, ExecutableName, Namespace
 from skerry.node import record_files
 from skerry.node.containers import orphaned_execs, runtimes, tree_size
 from skerry.node.containers.oci_config import make_process
@@ -36,13 +36,13 @@ NOT_EXECUTABLE = 126
 NOT_FOUND = 127
 _SIGNAL_BASE = 128
 _RUNTIME_FAILED = 255
-_UNKNOWN = 255  # it has ended, and nobody knows how
+_UNKNOWN = 255  # it has ended with unknown status
 _PREFIX = "exec-"
 _MISSING = re.compile(r"executable file not found|no such file or directory", re.IGNORECASE)
 
 
 class ExecSession:
-    """A command that was begun in a container."""
+    """A command that was started in a container."""
 
     def __init__(
         self, execs: ExecManager, container: ContainerEntry, state: ExecutableState, terminal: int | None
@@ -55,24 +55,24 @@ class ExecSession:
         self.teardown = asyncio.create_task(self._end(), name=f"{state.name} in {container.name}")
 
     async def exit_code(self) -> int:
-        """Its exit code once it has ended; 128 and the number of the signal that ended it, 126 if it cannot
-        be executed, 127 if it is not there."""
+        """Wait for its exit code; 128 plus the signal that killed it, 126 if it cannot be executed, 127 if it
+        does not exist."""
         return await asyncio.shield(self.teardown)
 
     def resize(self, rows: int, columns: int) -> None:
-        """Its terminal has this size from now on; nothing if it has none, or has ended."""
+        """Set the size of its terminal; does nothing if it has none, or has ended."""
         if self._terminal is not None:
             with contextlib.suppress(OSError):  # the other side is closed
                 fcntl.ioctl(self._terminal, termios.TIOCSWINSZ, struct.pack("HHHH", rows, columns, 0, 0))
-            self.signal(signal.SIGWINCH)  # the helper looks at the size again
+            self.signal(signal.SIGWINCH)  # makes the helper read the size again
 
     def signal(self, number: int) -> None:
-        """Send a signal to the command; nothing if it has ended."""
-        with contextlib.suppress(errors.NotFound):  # the helper hands on what it gets
+        """Send a signal to the command; does nothing if it has ended."""
+        with contextlib.suppress(errors.NotFound):  # the helper forwards signals
             self._execs.deps.cells.signal(self._state.cell, self._state.name, number)
 
     async def kill(self) -> None:
-        """End it with every process of its session; nothing if it has ended."""
+        """Kill every process of its session; does nothing if it has ended."""
         await self._execs.end(self._container.pid, self._state)
         await asyncio.wait({self.teardown})
 
@@ -86,7 +86,7 @@ class ExecSession:
 
 
 class ExecManager:
-    """Begins commands, and ends those that nobody wants any more."""
+    """Starts commands, and ends those whose clients are gone."""
 
     def __init__(self, deps: ContainerDeps) -> None:
         self.deps = deps
@@ -103,30 +103,32 @@ class ExecManager:
         tty: bool,
         stdio: tuple[int, int, int],
     ) -> ExecSession:
-        record, place = container.record, container.place
-        if not arguments or any("\0" in word for word in arguments):
-            raise errors.Invalid("name a program to run, and no NUL byte", field="arguments")
-        identity = resolve_user(user or record.spec.user or record.config.user, place.rootfs, container.ids)
+        record, paths = container.record, container.paths
+        if not arguments or any("\0" in argument for argument in arguments):
+            raise errors.Invalid("arguments must name a program, and contain no NUL byte", field="arguments")
+        identity = resolve_user(user or record.spec.user or record.config.user, paths.rootfs, container.ids)
         if container.users is not None:
-            _hand_over(stdio, container.users.first_id)
+            _chown_pipes(stdio, container.users.first_id)
+        secrets = await self._secret_variables(container)
         process = make_process(
             record.spec,
             record.config,
             arguments,
             identity=identity,
-            environment=environment,
+            environment=(*secrets, *environment),
             folder=folder,
             tty=tty,
         )
         name = ExecutableName(f"{_PREFIX}{new_id(self.deps.clock.now())}")
-        home = place.execs / name
+        home = paths.execs / name
         home.mkdir(mode=0o700, parents=True)
-        # Held until the helper runs: the caller may close its own, and a size may be told at any time.
+        # Duplicated until the helper runs: the caller may close its own, and may resize at any time.
         terminal = os.dup(stdio[0]) if tty else None
         try:
-            record_files.write(home / "process.json", process)
+            document = self._process_file(container, name) if secrets else home / "process.json"
+            record_files.write(document, process)
             command = self.deps.runtime.exec_arguments(
-                container.name, process=home / "process.json", log=home / "log", pid_file=home / "pid"
+                container.name, process=document, log=home / "log", pid_file=home / "pid"
             )
             state = await self.deps.cells.start_trusted(
                 Executable(name, container.cell, command_text(arguments)), command, stdio
@@ -141,16 +143,37 @@ class ExecManager:
         session.teardown.add_done_callback(lambda _: self._sessions.discard(session))
         return session
 
+    async def _secret_variables(self, container: ContainerEntry) -> tuple[str, ...]:
+        """Secrets that the container has in its environment, as its main process has them."""
+        spec, supply = container.record.spec, self.deps.secrets
+        uses = [use for use in spec.secrets if use.variable]
+        if not uses or supply is None:
+            return ()
+        try:
+            values = await supply.of_container(spec)
+        except errors.SkerryError as error:  # the command can do without them
+            log.warning("exec.without_secrets", container=container.name, error=error.message)
+            return ()
+        namespace = Namespace(spec.namespace)
+        return tuple(f"{use.variable}={values[use.ref(namespace)].decode()}" for use in uses)
+
+    def _process_file(self, container: ContainerEntry, name: ExecutableName) -> Path:
+        """For a command with secrets in its environment, which must not be on a disk."""
+        assert self.deps.secrets is not None
+        return self.deps.secrets.files.private_file(container.name, f"{name}.json")
+
     async def report(self, container: ContainerEntry, state: ExecutableState) -> int:
-        """Wait for the end of a command, forget it, and say what its exit code is."""
-        how = await self.deps.cells.wait(state.cell, state.name)
-        home = container.place.execs / state.name
-        code = code_of(how, runtimes.failure_in(home / "log"))
+        """Wait for the end of a command, remove its records, and return its exit code."""
+        status = await self.deps.cells.wait(state.cell, state.name)
+        home = container.paths.execs / state.name
+        code = code_of(status, runtimes.failure_in(home / "log"))
+        if any(use.variable for use in container.record.spec.secrets):
+            self._process_file(container, state.name).unlink(missing_ok=True)
         await self._forget(state.cell, state.name, home)
         return code
 
     async def end(self, main: int | None, state: ExecutableState) -> None:
-        """End a command whose container has the main process `main`."""
+        """End a command in the container whose main process is `main`."""
         try:
             await self.deps.cells.kill(state.cell, state.name)
         except errors.NotFound:
@@ -159,7 +182,7 @@ class ExecManager:
             await asyncio.to_thread(orphaned_execs.end_orphans, main)
 
     async def end_all(self, container: ContainerEntry, main: ExecutableState | None) -> None:
-        """End what an earlier agent began, as its callers are gone."""
+        """End the commands of an earlier agent, as their clients are gone."""
         try:
             cell = self.deps.cells.get(container.cell)
         except errors.NotFound:
@@ -167,11 +190,11 @@ class ExecManager:
         began = [each for each in cell.executables if each.name.startswith(_PREFIX)]
         for each in began:
             await self.end(main.pid if main is not None and main.exit is None else None, each)
-            await self._forget(each.cell, each.name, container.place.execs / each.name)
-        await asyncio.to_thread(tree_size.remove, container.place.execs)
+            await self._forget(each.cell, each.name, container.paths.execs / each.name)
+        await asyncio.to_thread(tree_size.remove, container.paths.execs)
 
     async def close(self) -> None:
-        """End every command: whoever reads what they say goes too."""
+        """End every command, as their clients are disconnected."""
         await asyncio.gather(*(session.kill() for session in self._sessions), return_exceptions=True)
 
     async def _forget(self, cell: CellName, name: ExecutableName, home: Path) -> None:
@@ -180,20 +203,20 @@ class ExecManager:
         await asyncio.to_thread(tree_size.remove, home)
 
 
-def _hand_over(stdio: tuple[int, ...], owner: int) -> None:
-    """Whoever is root in the container must be able to open pipes again, as /dev/stdout. A terminal is made
-    for the command by its runtime."""
+def _chown_pipes(stdio: tuple[int, ...], owner: int) -> None:
+    """Let root in the container open pipes again, as /dev/stdout. The runtime creates the command's terminal
+    itself."""
     for descriptor in stdio:
         if stat.S_ISFIFO(os.fstat(descriptor).st_mode):
             os.fchown(descriptor, owner, owner)
 
 
-def code_of(how: ExitStatus, failure: str) -> int:
-    """The exit code of a command, from the end of the runtime's helper and what that wrote to its log."""
-    if how.signal is not None:
-        return _SIGNAL_BASE + how.signal
-    if how.code is None:
+def code_of(status: ExitStatus, failure: str) -> int:
+    """The exit code of a command, from the exit of the runtime's helper and its log."""
+    if status.signal is not None:
+        return _SIGNAL_BASE + status.signal
+    if status.code is None:
         return _UNKNOWN
-    if how.code != _RUNTIME_FAILED or not failure:
-        return how.code
+    if status.code != _RUNTIME_FAILED or not failure:
+        return status.code
     return NOT_FOUND if _MISSING.search(failure) else NOT_EXECUTABLE

@@ -1,7 +1,7 @@
-"""The init program of containers that ask for one: process 1, which reaps and passes signals on.
+"""The init program of containers with `init`: process 1, which reaps and forwards signals.
 
-A program of the machine, linked statically, that is bound read-only into the container: what podman, Docker
-and Kubernetes' users install for that. Without one, containers with `init` are refused.
+A statically linked program of the machine that is mounted read-only into the container, one of those that
+podman, Docker and Kubernetes users install for that. Without one, containers with `init` are refused.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from typing import Final
 from skerry.model import errors
 
 # All take `INIT -- PROGRAM ARGUMENT...`.
-PLACES: Final = (
+PATHS: Final = (
     Path("/usr/bin/catatonit"),
     Path("/usr/libexec/catatonit/catatonit"),
     Path("/usr/libexec/podman/catatonit"),
@@ -22,18 +22,18 @@ PLACES: Final = (
     Path("/usr/bin/docker-init"),
     Path("/usr/libexec/docker/docker-init"),
 )
-# In the container. /dev is made anew for each, so that nothing of it is left in the container's layer.
+# In the container. /dev is created for each start, so that nothing of it is left in the container's layer.
 DESTINATION: Final = "/dev/init"
 
 
-def find(places: Sequence[Path] = PLACES) -> Path | None:
-    """The first that is here."""
-    return next((place for place in places if place.is_file() and os.access(place, os.X_OK)), None)
+def find(paths: Sequence[Path] = PATHS) -> Path | None:
+    """The first that is installed."""
+    return next((path for path in paths if path.is_file() and os.access(path, os.X_OK)), None)
 
 
-def require(places: Sequence[Path] = PLACES) -> Path:
+def require(paths: Sequence[Path] = PATHS) -> Path:
     """Raises FailedPrecondition if there is none."""
-    found = find(places)
+    found = find(paths)
     if found is None:
         raise errors.FailedPrecondition(
             "this node has no init program for containers; install catatonit there (apt-get install "

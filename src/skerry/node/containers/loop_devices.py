@@ -1,12 +1,12 @@
-"""Loop devices: a file as a block device, for as long as something has it open or mounted.
+"""Loop devices: a file as a block device, while it is open or mounted.
 
-Used by `skerry.node.containers.disk_images`. Every device clears itself with its last user (autoclear), so an
-agent that is killed leaves none: before the mount the only user is its own descriptor, after it the mounts,
-which may be copies in other mount namespaces that outlive the first. The file is locked for as long as the
-device has it, by a lock that the kernel keeps with the open file: no file is ever two devices at once, and
-whoever wants it again gets the device that it is.
+Used by `skerry.node.containers.disk_images`. Every device detaches with its last user (autoclear), so a
+killed agent leaves none: before the mount the only user is its own descriptor, after it the mounts, of which
+copies in other mount namespaces may outlive the first. The file is locked while it is attached, by a lock
+that belongs to the open file: no file is ever attached to two devices, and attaching it again returns its
+device.
 
-Takes Linux 5.8 and the nodes that devtmpfs makes in /dev.
+Requires Linux 5.8 and the device nodes of devtmpfs in /dev.
 """
 
 from __future__ import annotations
@@ -31,15 +31,15 @@ _AUTOCLEAR: Final = 4  # LO_FLAGS_AUTOCLEAR
 _CONFIGURATION: Final = struct.Struct("=II52xI240x")
 _STATUS: Final = struct.Struct("=QQ216x")  # struct loop_info64: device and inode of the file
 _BLOCK: Final = 4096
-_TRIES: Final = 100  # somebody else may take the device that was free
+_TRIES: Final = 100  # somebody else may take the free device first
 _BUSY_S: Final = 1.0
 _PAUSE_S: Final = 0.01
 
 
 @contextlib.contextmanager
 def attached(image: Path) -> Iterator[str]:
-    """The path of the device that is `image`; it stays beyond the block only if it was mounted meanwhile.
-    Raises BlockingIOError if somebody has the file locked, for a second, and no device is it."""
+    """The path of the device of `image`; after the block it stays only if it was mounted. Raises
+    BlockingIOError if the file is locked for a second, and has no device."""
     with contextlib.ExitStack() as opened:
         file = os.open(image, os.O_RDWR | os.O_CLOEXEC | os.O_NOFOLLOW)
         opened.callback(os.close, file)
@@ -59,13 +59,13 @@ def _find_or_attach(file: int) -> tuple[int, str]:
                 return found
             if time.monotonic() >= deadline:
                 raise
-            time.sleep(_PAUSE_S)  # it is about to become a device, or to be none any more
+            time.sleep(_PAUSE_S)  # it is just being attached or detached
         else:
             return _attach(file)
 
 
 def _find(file: os.stat_result) -> tuple[int, str] | None:
-    """The device that is `file`, opened, if there is one."""
+    """The device of `file`, opened, if there is one."""
     for entry in _DEVICES.glob("loop*"):
         with contextlib.suppress(OSError):  # not in use, or not any more
             device = os.open(path := f"/dev/{entry.name}", os.O_RDWR | os.O_CLOEXEC)

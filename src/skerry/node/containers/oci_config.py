@@ -1,7 +1,7 @@
-"""The OCI runtime configuration of a container, from its spec and its image.
+"""The OCI runtime configuration of a container, from its spec and its image. Pure.
 
-Pure: what must be looked up, such as the user, comes in. Limits are not in it, since the container's group
-lies in its cell, which has them. Written for runtime-spec 1.0.2, which runc and crun read.
+Lookups, such as of the user, are done by the caller. It contains no limits, since the container's cgroup is
+in its cell, which has them. Written for runtime-spec 1.0.2, which runc and crun read.
 """
 
 from __future__ import annotations
@@ -17,6 +17,7 @@ from skerry.model.images import ImageConfig
 from skerry.node.containers import confinement, init_programs, seccomp, signals
 from skerry.node.containers.etc_files import EtcFiles
 from skerry.node.containers.users import NODE_IDS, ContainerUser
+from skerry.node.secrets.secret_files import SecretFiles
 from skerry.node.user_namespaces import IDS, UserNamespace
 
 _SPECIFICATION: Final = "1.0.2"
@@ -38,18 +39,22 @@ def make_config(
     files: EtcFiles,
     users: UserNamespace | None = None,
 ) -> dict[str, Any]:
-    """The whole `config.json`, as data. Without `network_namespace` the runtime makes a new, empty one;
-    without `users`, ids are those of the node."""
-    words = command(spec, image)
+    """The whole `config.json`, as data. Without `network_namespace` the runtime creates an empty one; without
+    `users`, ids are those of the node. Mounts of the spec are not in it: the caller appends them."""
+    argv = command(spec, image)
     init = () if files.init is None else (_bind(init_programs.DESTINATION, files.init),)
     return {
         "ociVersion": _SPECIFICATION,
         "process": make_process(
-            spec, image, (init_programs.DESTINATION, "--", *words) if init else words, identity=identity
+            spec,
+            image,
+            (init_programs.DESTINATION, "--", *argv) if init else argv,
+            identity=identity,
+            environment=files.secrets.environment,
         ),
         "root": {"path": str(rootfs), "readonly": spec.read_only},
         "hostname": host_name(spec),
-        "mounts": [*_mounts(spec.shm), *_own_files(files), *init],
+        "mounts": [*_mounts(spec.shm), *_own_files(files), *init, *_secret_mounts(files.secrets)],
         "linux": {
             "cgroupsPath": cgroups_path,
             "namespaces": [
@@ -91,7 +96,7 @@ def make_process(
         "user": {"uid": identity.uid, "gid": identity.gid, "additionalGids": identity.groups},
         "args": arguments,
         "env": merge_environment(defaults, image.environment, spec.environment, environment),
-        # The runtime makes it, inside the root, if it is not there.
+        # The runtime creates it, inside the root, if it does not exist.
         "cwd": posixpath.normpath(posixpath.join("/", folder or spec.folder or image.folder)),
         "capabilities": dict.fromkeys(("bounding", "effective", "permitted"), capabilities),
         "rlimits": confinement.rlimits(spec.ulimits),
@@ -101,23 +106,23 @@ def make_process(
 
 
 def command(spec: ContainerSpec, image: ImageConfig) -> tuple[str, ...]:
-    """What to run. Raises Invalid if nobody says.
+    """The command to run. Raises Invalid if there is none.
 
-    An entrypoint in the spec replaces the image's, and its command with it; arguments replace the command.
+    An entrypoint in the spec replaces the image's entrypoint and command; arguments replace the command.
     """
     if spec.entrypoint:
         return (*spec.entrypoint, *spec.arguments)
-    words = (*image.entrypoint, *(spec.arguments or image.command))
-    if not words:
+    argv = (*image.entrypoint, *(spec.arguments or image.command))
+    if not argv:
         raise errors.Invalid(
-            f"image {spec.image} does not say what to run; give the container arguments or an entrypoint",
+            f"image {spec.image} has no command; give the container arguments or an entrypoint",
             field="arguments",
         )
-    return words
+    return argv
 
 
 def merge_environment(*sources: Iterable[str]) -> list[str]:
-    """KEY=VALUE of all of them, each key once and the last word winning. What is no KEY=VALUE is left out."""
+    """KEY=VALUE of all of them, each key once, the last one winning. Other texts are left out."""
     merged: dict[str, str] = {}
     for source in sources:
         for setting in source:
@@ -128,12 +133,12 @@ def merge_environment(*sources: Iterable[str]) -> list[str]:
 
 
 def host_name(spec: ContainerSpec) -> str:
-    """What the container calls itself."""
+    """The container's host name."""
     return spec.host_name or spec.name
 
 
 def stop_signal(spec: ContainerSpec, image: ImageConfig) -> int:
-    """What asks the container to end: the spec's word, else the image's, else SIGTERM. Raises Invalid."""
+    """The stop signal: the spec's, else the image's, else SIGTERM. Raises Invalid."""
     return signals.number_of(spec.stop_signal or image.stop_signal or _STOP_SIGNAL)
 
 
@@ -142,7 +147,7 @@ def _namespace(kind: str, path: str | None = None) -> dict[str, str]:
 
 
 def _mappings(users: UserNamespace) -> list[dict[str, int]]:
-    """What is mapped already; runtimes want to be told."""
+    """The mapping that the namespace already has; runtimes require it."""
     return [{"containerID": 0, "hostID": users.first_id, "size": IDS}]
 
 
@@ -151,7 +156,7 @@ def _mount(destination: str, kind: str, *options: str) -> dict[str, Any]:
 
 
 def _mounts(shm: int) -> list[dict[str, Any]]:
-    """What the kernel serves, in the order in which one lies in another; `shm` MB for /dev/shm, or 0."""
+    """Mounts of kernel file systems, outer ones first; `shm` MB for /dev/shm, or 0."""
     shared_kb = shm * 1024 or _SHARED_MEMORY_KB
     return [
         _mount("/proc", "proc", *_NOTHING_SPECIAL),
@@ -169,12 +174,16 @@ def _mounts(shm: int) -> list[dict[str, Any]]:
 
 
 def _own_files(files: EtcFiles) -> list[dict[str, Any]]:
-    places = {"resolv.conf": files.resolv_conf, "hosts": files.hosts, "hostname": files.hostname}
-    return [_bind(f"/etc/{name}", source, "noexec") for name, source in places.items()]
+    sources = {"resolv.conf": files.resolv_conf, "hosts": files.hosts, "hostname": files.hostname}
+    return [_bind(f"/etc/{name}", source, "noexec") for name, source in sources.items()]
+
+
+def _secret_mounts(files: SecretFiles) -> list[dict[str, Any]]:
+    return [_bind(destination, source, "noexec") for destination, source in files.mounts]
 
 
 def _bind(destination: str, source: Path, *options: str) -> dict[str, Any]:
-    """A file of the node, read-only."""
+    """A read-only bind mount of a file or folder of the node."""
     return {
         "destination": destination,
         "type": "bind",

@@ -1,9 +1,9 @@
-"""Commands in a container whose runtime helper was killed: found by their parent, ended by session.
+"""Ends execs whose runtime helper was killed; they are found by their parent and ended by session.
 
-A command that was run in a container is the child of the runtime's helper, which waits for it. If the helper
-is killed, the command lives on as a child of the cell's init, which has no other child in the container but
-its main process. So nothing has to be remembered to find it, also after a crash. The runtime makes each
-command the leader of a session, and the session is what ends.
+An exec is a child of the runtime's helper, which waits for it. If the helper is killed, the exec becomes a
+child of the cell's init, which has no other child in the container but its main process. So it is found
+without a record, also after a crash. The runtime makes each exec the leader of a session, and the whole
+session is killed.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ import signal
 from pathlib import Path
 from typing import NamedTuple
 
-_PASSES = 20  # each ends what the one before saw being forked
+_PASSES = 20  # each kills what was forked during the one before
 
 
 class _Process(NamedTuple):
@@ -24,8 +24,8 @@ class _Process(NamedTuple):
 
 
 def end_orphans(main: int) -> None:
-    """End every command in the container whose main process is `main` that has lost its helper, with all
-    that is in its session."""
+    """Kill every exec in the container whose main process is `main` that has lost its helper, with its
+    session."""
     for _ in range(_PASSES):
         processes = _processes()
         itself = next((each for each in processes if each.pid == main), None)
@@ -43,13 +43,13 @@ def end_orphans(main: int) -> None:
 
 
 def _kill(process: _Process, home: str | None) -> bool:
-    """True if it was there, in the container, and is killed now."""
+    """True if it existed, in the container, and is killed now."""
     try:
         descriptor = os.pidfd_open(process.pid)
     except ProcessLookupError:
         return False
     try:
-        # The number may have been used again until the descriptor was opened, but not since.
+        # The pid may have been reused before the pidfd was opened, but not since.
         now = _read(process.pid)
         if home is None or _namespace(process.pid) != home or now is None or now.session != process.session:
             return False

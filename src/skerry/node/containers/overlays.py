@@ -1,24 +1,23 @@
 """The root of a container: the image's layers with a writable one on top, as an overlay mount.
 
-Called by `skerry.node.containers.containers`; the writable layers are made by
-`skerry.node.containers.writable_layers`.
+Called by `skerry.node.containers.containers`; `skerry.node.containers.writable_layers` creates the writable
+layers.
 
-Mounts are `volatile`: what a container writes reaches the disk when the kernel gets to it, a sync in the
-container costs nothing, and neither does unmounting, which would else write out everything that is unwritten
-on the whole file system. For that a writable layer belongs to one boot of the machine, like the cell that it
-is in: after a crash nobody could tell what of it had reached the disk, so it is thrown away at the next
-mount, and the container begins anew from its image. The death of the agent does no harm.
+Mounts are `volatile`: a sync in the container costs nothing, and neither does unmounting, which would
+otherwise write back the whole file system. So a writable layer belongs to one boot of the machine, like its
+cell: after a crash it is unknown what had reached the disk, so it is discarded at the next mount, and the
+container begins anew from its image. The death of the agent does no harm.
 
 Below the image lies a skeleton with the few folders and files that a runtime mounts things on. So images need
-not have them, and nothing has to be made in a container that may not be written to.
+not have them, and nothing has to be created in a read-only container.
 
-For a container in a user namespace every layer, the writable one too, is taken by a mount that shows 0 on
-disk as root of the namespace: layers are shared by containers whose ids on the node differ, and what one
-writes is owned on disk as it would be without. The kernel's own work in the writable layer is done as that
-root too: the node's own has no number on such a mount, and could make nothing there.
+For a container in a user namespace every layer, the writable one too, is an id-mapped mount, in which 0 on
+disk is root of the namespace: layers are shared by containers whose ids on the node differ, and files on disk
+have the same owners as without. The kernel's own work in the writable layer is done as that root too: the
+node's root has no id in such a mount, and could create nothing there.
 
-Device nodes that came with an image cannot be opened: the mounts are nodev, and the group of the container
-allows no device but the harmless ones, which the runtime puts in its /dev.
+Device nodes in an image cannot be opened: the mounts are nodev, and the cgroup of the container allows only
+the harmless devices, which the runtime puts in its /dev.
 """
 
 from __future__ import annotations
@@ -46,15 +45,16 @@ log = structlog.get_logger(__name__)
 
 UPPER: Final = "upper"
 WORK: Final = "work"
-_BOOT: Final = "boot"  # a file of the layer: which boot it belongs to
-_MOST_LAYERS: Final = 500  # the kernel's own limit
-_LONGEST_VALUE: Final = 255  # of one option, in the newer way to mount
-_OPTIONS_BYTES: Final = 4095  # of all options, in the older one
+_BOOT: Final = "boot"  # a file of the layer: the boot it belongs to
+_MOST_LAYERS: Final = 500  # the kernel's limit
+_LONGEST_VALUE: Final = 255  # of one option, in the new mount API
+_OPTIONS_BYTES: Final = 4095  # of all options, in the old one
 _SKELETON_FOLDERS: Final = ("dev", "etc", "proc", "sys")
 _SKELETON_FILES: Final = ("etc/hostname", "etc/hosts", "etc/resolv.conf")
 _MOUNTINFO: Final = Path("/proc/self/mountinfo")
-# Without these a layer could only be read together with what the kernel's defaults were when it was written.
-# Folders of the image can be renamed as on any file system (redirect_dir), where Docker's cannot.
+# Explicit, so that a layer does not depend on the kernel's defaults when it was written. Folders of the image
+# can
+# be renamed as on any file system (redirect_dir), which Docker does not allow.
 _WRITABLE: Final[dict[str, str | None]] = {
     "redirect_dir": "on",
     "metacopy": "off",
@@ -67,8 +67,8 @@ _PAUSE_S: Final = 0.01
 
 
 class Overlays:
-    """Overlay mounts below one folder. Every method blocks, mostly for less than a millisecond, and is safe
-    to repeat."""
+    """Overlay mounts below one folder. Methods block, mostly for less than a millisecond, and are
+    idempotent."""
 
     def __init__(
         self, folder: Path, boot_id: str, *, appends_layers: bool = True, busy_s: float = _BUSY_S
@@ -77,7 +77,7 @@ class Overlays:
         self._boot_id = boot_id
         self._skeleton = folder / "skeleton"
         self._making_skeleton = threading.Lock()
-        self._appends_layers = appends_layers  # until the kernel turns out not to know how
+        self._appends_layers = appends_layers  # until the kernel turns out not to support it
         self._busy_s = busy_s
 
     def mount(
@@ -88,13 +88,13 @@ class Overlays:
         layer: Path | None,
         users: UserNamespace | None = None,
     ) -> bool:
-        """Mount at `target` what `lowers` (the lowest first) make up, writable in `layer` if that is given.
+        """Mount `lowers` (the lowest first) at `target`, writable in `layer` if that is given.
 
-        `layer` is a folder made by `WritableLayers.make`. Owners are shown as those in `users` see them; what
-        that takes is given back by `reachable`, or with the namespace. True if what was written to the layer
-        before was thrown away, since the machine went down meanwhile. Mounting what is mounted changes
-        nothing. Raises FailedPrecondition for more layers than the kernel takes and for file systems that
-        cannot show other owners, and Internal if it will not mount them.
+        `layer` is a folder made by `WritableLayers.make`. Owners are mapped to `users`; `reachable` releases
+        the mounts for that, or the removal of the namespace does. True if the content of the layer was
+        discarded, since the machine was restarted meanwhile. Idempotent. Raises FailedPrecondition for more
+        layers than the kernel supports and for file systems without id-mapped mounts, and Internal if the
+        mount fails.
         """
         if os.path.ismount(target):
             return False
@@ -104,23 +104,23 @@ class Overlays:
             )
         target.mkdir(mode=0o755, exist_ok=True)
         self._make_skeleton()
-        # The kernel wants the highest first.
+        # The kernel expects the highest first.
         stack = [*reversed(lowers), self._skeleton]
-        thrown_away = layer is not None and self._prepare(layer, stack[0])
+        is_discarded = layer is not None and self._prepare(layer, stack[0])
         try:
             self._mount(target, stack, layer, users)
             thread_syscalls.change_mount(str(target), mount_flags.MS_PRIVATE)
         except OSError as error:
             raise errors.Internal(
-                f"the kernel cannot put the container's layers together: {error.strerror}; its log says why",
+                f"the kernel cannot mount the container's layers: {error.strerror}; its log says why",
                 detail=f"overlay at {target} with {len(lowers)} layers: {error}",
             ) from error
-        return thrown_away
+        return is_discarded
 
     @contextlib.contextmanager
     def reachable(self, target: Path, users: UserNamespace | None) -> Iterator[Path]:
-        """Where a runtime that has become root of `users` finds what was just mounted at `target`, which lies
-        in a folder of the node's root alone. For as long as it starts."""
+        """The path at which a runtime that has become root of `users` reaches `target`, which lies in a
+        folder that only the node's root may enter. While the runtime starts."""
         if users is None:
             yield target
             return
@@ -134,13 +134,11 @@ class Overlays:
         try:
             yield rootfs
         finally:
-            thread_syscalls.unmount(
-                users.root, mount_flags.MNT_DETACH
-            )  # and with it what `mount` needed there
+            thread_syscalls.unmount(users.root, mount_flags.MNT_DETACH)  # and with it the mounts of `mount`
 
     def unmount(self, target: Path) -> None:
-        """Unmount `target`, however often it is mounted; it is gone when this returns. Not mounted, or not
-        there: nothing done."""
+        """Unmount `target`, all mounts on it; unmounted on return. Does nothing if it is not mounted, or does
+        not exist."""
         deadline = time.monotonic() + self._busy_s
         flags = 0
         while True:
@@ -152,9 +150,9 @@ class Overlays:
                 if error.errno != errno.EBUSY:
                     raise
                 if time.monotonic() < deadline:
-                    time.sleep(_PAUSE_S)  # what had it open may be about to end
+                    time.sleep(_PAUSE_S)  # processes that had it open may be about to end
                 else:
-                    # It goes from sight at once, and from the kernel with its last user, whoever that is.
+                    # It disappears at once, and the kernel frees it with its last user.
                     log.warning("overlay.busy", target=str(target))
                     flags = mount_flags.MNT_DETACH
 
@@ -167,7 +165,7 @@ class Overlays:
         with self._making_skeleton:
             if self._skeleton.exists():
                 return
-            # Under another name first: what is there is whole, also if this process is killed.
+            # Under a temporary name first: the skeleton is complete, also if this process is killed.
             unfinished = self._folder / ".skeleton"
             tree_size.remove(unfinished)
             for name in ("", *_SKELETON_FOLDERS):
@@ -179,24 +177,25 @@ class Overlays:
             os.rename(unfinished, self._skeleton)
 
     def _prepare(self, layer: Path, top: Path) -> bool:
-        """Make `layer` fit to be mounted over `top` in this boot; True if something in it had to go."""
+        """Prepare `layer` to be mounted over `top` in this boot; True if its content was discarded."""
         marker, upper, work = layer / _BOOT, layer / UPPER, layer / WORK
         if is_of_boot(layer, self._boot_id):
-            # The mark of an earlier volatile mount, which would have the kernel refuse. It is there against
-            # layers that lived through a crash of the machine, and this one did not.
+            # The mark of an earlier volatile mount, because of which the kernel would refuse. It protects
+            # against
+            # layers that survived a crash of the machine, and this one did not.
             tree_size.remove(work / WORK)
             return False
-        thrown_away = bool(os.listdir(upper))
-        if thrown_away or os.listdir(work):  # not so for a layer that was just made
+        is_discarded = bool(os.listdir(upper))
+        if is_discarded or os.listdir(work):  # not for a new layer
             for folder in (upper, work):
                 tree_size.remove(folder)
                 folder.mkdir(mode=0o755)
-        # What is on top decides what the root itself is like.
+        # The root's attributes are those of the top layer.
         like = os.stat(top)
         os.chown(upper, like.st_uid, like.st_gid)
         os.chmod(upper, like.st_mode & 0o7777)
         marker.write_text(self._boot_id)
-        return thrown_away
+        return is_discarded
 
     def _mount(
         self, target: Path, stack: list[Path], layer: Path | None, users: UserNamespace | None
@@ -214,18 +213,17 @@ class Overlays:
                     if error.errno not in (errno.ENOSYS, errno.EINVAL):
                         raise
             _mount_at_once(target, stack, layer, options, opened)
-        # Before Linux 6.7 layers cannot be added one by one, and some versions say so only at the end.
+        # Before Linux 6.7 layers cannot be added one by one, and some versions report that only at the end.
         self._appends_layers = False
 
 
 def _with_owners_of(
     users: UserNamespace, stack: list[Path], layer: Path | None, opened: contextlib.ExitStack
 ) -> tuple[list[Path], Path | None]:
-    """The same folders by mounts that show their owners as `users` has them.
+    """The same folders by id-mapped mounts with the owners of `users`.
 
-    The mounts are below `users.root`, since before Linux 6.15 no overlay is made of mounts that are nowhere,
-    on a file system in memory, so that all of them go with that at once: the kernel takes as long for one
-    unmount as for many.
+    The mounts are below `users.root`, since before Linux 6.15 an overlay cannot use detached mounts, on a
+    tmpfs, so that unmounting that removes all of them: one unmount takes the kernel as long as many.
     """
     namespace = os.open(users.path, os.O_RDONLY | os.O_CLOEXEC)
     opened.callback(os.close, namespace)
@@ -233,26 +231,27 @@ def _with_owners_of(
     numbers = itertools.count()
 
     @functools.cache
-    def shown(path: Path) -> Path:
+    def id_mapped(path: Path) -> Path:
         mounted = thread_syscalls.clone_mount(str(path))
         try:
             thread_syscalls.map_owners(mounted, namespace)
-            place = Path(users.root, str(next(numbers)))
-            place.mkdir(mode=0o700)
-            thread_syscalls.attach(mounted, str(place))
+            target = Path(users.root, str(next(numbers)))
+            target.mkdir(mode=0o700)
+            thread_syscalls.attach(mounted, str(target))
         finally:
             os.close(mounted)
-        return place
+        return target
 
     together = Counter(path.parent for path in stack)
     try:
         lowers = [
-            shown(path.parent) / path.name if together[path.parent] > 1 else shown(path) for path in stack
+            id_mapped(path.parent) / path.name if together[path.parent] > 1 else id_mapped(path)
+            for path in stack
         ]
-        return lowers, None if layer is None else shown(layer)
+        return lowers, None if layer is None else id_mapped(layer)
     except OSError as error:
         raise errors.FailedPrecondition(
-            f"a file system of its layers cannot show other owners ({error.strerror}), which a container in "
+            f"a file system of its layers has no id-mapped mounts ({error.strerror}), which a container in "
             "a user namespace needs; keep Skerry's data, and roots of your own, on ext4, XFS or Btrfs, or "
             "have an admin run the container with userns host",
             detail=repr(error),
@@ -279,7 +278,8 @@ def _mount_by_parts(
     options: dict[str, str | None],
     opened: contextlib.ExitStack,
 ) -> None:
-    """By the newer way, where layers come one by one, with names that may hold all but a backslash."""
+    """With the new mount API, in which layers are added one by one, and paths may contain all but a
+    backslash."""
     file_system = thread_syscalls.open_file_system("overlay")
     opened.callback(os.close, file_system)
 
@@ -308,8 +308,8 @@ def _mount_at_once(
     options: dict[str, str | None],
     opened: contextlib.ExitStack,
 ) -> None:
-    """By the older way, where one page holds all options, so that names must be short; and with names of
-    descriptors none can hold a `:`, a `,` or a backslash, which would mean something."""
+    """With the old mount call, whose options must fit one page, so that paths must be short; paths of
+    descriptors contain no `:`, `,` or backslash, which are special."""
     parts = {"lowerdir": ":".join(_short_name(path, opened) for path in stack)}
     if layer is not None:
         parts |= {
@@ -338,13 +338,13 @@ def is_of_boot(layer: Path, boot_id: str) -> bool:
 
 
 def mount_points(mountinfo: bytes) -> list[Path]:
-    """Where things are mounted, in the order of mounting. The kernel writes odd bytes as octal numbers."""
+    """Mount points, in the order of mounting. The kernel escapes special bytes as octal numbers."""
     return [Path(os.fsdecode(_unescape(line.split(b" ")[4]))) for line in mountinfo.splitlines()]
 
 
 def _unescape(field: bytes) -> bytes:
-    first, *others = field.split(b"\\")
-    return first + b"".join(bytes((int(part[:3], 8),)) + part[3:] for part in others)
+    first, *escaped = field.split(b"\\")
+    return first + b"".join(bytes((int(part[:3], 8),)) + part[3:] for part in escaped)
 
 
 def _read(path: Path) -> str:

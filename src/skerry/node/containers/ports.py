@@ -1,7 +1,7 @@
-"""What the contract for images and containers needs of the node that keeps them.
+"""The interface of images and containers for the gRPC services.
 
-`skerry.node.images.images.Images` and `skerry.node.containers.containers.Containers` fit it; tests use fakes.
-The services speak to the node only through this.
+`skerry.node.images.images.Images` and `skerry.node.containers.containers.Containers` implement it; tests use
+fakes. The services use the node only through it.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ OnPullProgress = Callable[[PullProgress], None]
 
 
 class ImageStore(Protocol):
-    """The images of a node. Every method raises `skerry.model.errors` and leaves nothing half-done."""
+    """The images of a node. Every method raises `skerry.model.errors` and leaves nothing half done."""
 
     async def pull(self, reference: str, *, access: ImageAccess, on_progress: OnPullProgress) -> Image: ...
 
@@ -44,7 +44,7 @@ class ExecHandle(Protocol):
 
 
 class ContainerRuntime(Protocol):
-    """The containers of a node. Every method raises `skerry.model.errors` and leaves nothing half-done."""
+    """The containers of a node. Every method raises `skerry.model.errors` and leaves nothing half done."""
 
     async def create(
         self, spec: ContainerSpec, *, access: ImageAccess, starts: bool, on_progress: OnPullProgress

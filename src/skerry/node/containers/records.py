@@ -1,19 +1,19 @@
-"""What the node remembers of its containers on disk, for the agent that comes after this one.
+"""Stores containers on disk for the next agent.
 
     all/
       web/                the container `web`
-        container.json    what was asked for, its image, its cell
-        run.json          the last run: in which boot of the machine, and how it ended
-        removing          there while it is removed: whoever finds it finishes that
-        layer/  rootfs/   what it has written, and where its root is mounted
-        config.json       and others that the runtime is given at a start
-        execs/            commands that are run in it, a folder each
-      .new-web  .gone-7   being made and being removed: left over only by a crash
+        container.json    its spec, its image, its cell
+        run.json          the last run: its boot, and its exit
+        removing          present while it is removed: the next agent finishes that
+        layer/  rootfs/   its writable layer, and the mount point of its root
+        config.json       and other files for the runtime
+        execs/            its execs, a folder each
+      .new-web  .gone-7   being created and being removed: left over only by a crash
 
-A file is whole or absent. What is written when a run ends or a container is removed may use the reserve of
-the disk (`skerry.kit.disk_reserve`). A container outlives the boot, so what makes or removes one is synced; a
-run does not, and its record is not. What a set of records means is decided in `adoption`. Removing files is
-`removal`'s: while something is mounted among them that must not be done.
+A file is whole or absent. Writes at the end of a run or at a removal may use the reserve of the disk
+(`skerry.kit.disk_reserve`). A container survives a reboot, so creation and removal are synced; a run does
+not, and its record is not. `adoption` interprets the records. `removal` deletes files, which must not happen
+while something is mounted among them.
 """
 
 from __future__ import annotations
@@ -38,8 +38,8 @@ _NAME = re.compile(r"[a-z0-9-]{1,63}")
 
 
 class ContainerRecord(msgspec.Struct, frozen=True):
-    """A container as it was created. `config` is the image's word, which does not change under it; `egress`
-    may change."""
+    """A created container. `config` is that of the image at creation, and does not change; `egress` may
+    change."""
 
     spec: ContainerSpec
     image: ImageId
@@ -50,7 +50,7 @@ class ContainerRecord(msgspec.Struct, frozen=True):
 
     @property
     def policy(self) -> NetworkPolicy:
-        """What its network is held to."""
+        """The policy of its network."""
         return NetworkPolicy(self.spec.ingress, self.egress)
 
 
@@ -60,12 +60,12 @@ class RunRecord(msgspec.Struct, frozen=True):
     boot: str
     started_at: float
     exit: ExitStatus | None = None
-    has_ended: bool = False  # also if nobody knows how
-    reason: str = ""  # for people, if it is not what they would expect
+    has_ended: bool = False  # also with unknown exit status
+    reason: str = ""  # for people, if it was unexpected
 
 
 class StoredContainer(msgspec.Struct, frozen=True):
-    """The records of one container, as far as they are there."""
+    """The records of one container, as far as they exist."""
 
     name: str
     record: ContainerRecord | None
@@ -74,7 +74,7 @@ class StoredContainer(msgspec.Struct, frozen=True):
 
 
 class ContainerPaths:
-    """Where things of one container are; the folder itself is the bundle that the runtime is given."""
+    """Paths of one container; the folder itself is the OCI bundle."""
 
     def __init__(self, folder: Path) -> None:
         self.folder = folder
@@ -89,15 +89,15 @@ class ContainerRecords:
     """The folder of all containers."""
 
     def __init__(self, top: Path) -> None:
-        # Beside it are what overlays and the runtime keep, under names that a container may have.
+        # Overlays and the runtime store their state beside it, under names that a container may have.
         self._containers = RecordFolders(top / "all")
         self._folder = self._containers.folder
 
-    def place(self, name: str) -> ContainerPaths:
+    def paths(self, name: str) -> ContainerPaths:
         return ContainerPaths(self._folder / name)
 
     def owner(self, path: Path) -> str | None:
-        """The name of the container, or what stands for one, whose folder `path` is in."""
+        """The name of the container, or of what is removed as one, whose folder contains `path`."""
         try:
             inside = path.relative_to(self._folder).parts
         except ValueError:
@@ -105,7 +105,7 @@ class ContainerRecords:
         return inside[0] if inside and _NAME.fullmatch(inside[0]) else None
 
     def add(self, record: ContainerRecord) -> None:
-        """Make the container's folder with its record in it: all of it, or nothing."""
+        """Create the container's folder with its record, atomically."""
         draft = self._folder / f"{record_files.DRAFT}{record.spec.name}"
         draft.mkdir(mode=0o700)
         try:
@@ -116,11 +116,11 @@ class ContainerRecords:
             raise
 
     def replace(self, record: ContainerRecord) -> None:
-        """Another record for a container that is there."""
+        """Replace the record of an existing container."""
         record_files.write(self._folder / record.spec.name / "container.json", record)
 
     def sync(self, name: str) -> None:
-        """Make what `add` or `replace` wrote last through a power cut. Waits for the disk."""
+        """Make the last `add` or `replace` survive a power cut. Waits for the disk."""
         folder = self._folder / name
         record_files.sync(folder / "container.json")
         files.sync_folder(folder)
@@ -133,19 +133,19 @@ class ContainerRecords:
         self._containers.mark(self._folder / name / "removing")
 
     def discard(self, name: str) -> Path | None:
-        """Take the container out of sight, at once and for good; the folder that its files are in now.
-        Nothing may be mounted in it. Waits for the disk."""
+        """Remove the container's folder from the list, at once and durably; returns the folder that its files
+        are in now. Nothing may be mounted in it. Waits for the disk."""
         trash = self._containers.discard(self._folder / name)
         if trash is not None:
             files.sync_folder(self._folder)
         return trash
 
     def trash(self) -> list[Path]:
-        """Folders that a crash left half made or half removed. Before anything else is done here."""
+        """Folders that a crash left half created or half removed. Call it before anything else."""
         return self._containers.leftovers()
 
     def scan(self) -> Iterator[StoredContainer]:
-        """Everything there is, in the order of names."""
+        """Every container, ordered by name."""
         for path in sorted(self._folder.iterdir()):
             if _NAME.fullmatch(path.name) and path.is_dir():
                 record = record_files.read(path / "container.json", ContainerRecord)

@@ -1,7 +1,7 @@
-"""Removing a container: everything of it, and for good.
+"""Removes a container completely.
 
 `Containers` holds the lock of the container, whose run has ended. Once begun it is finished, by the next
-agent if need be: a mark on disk says so. Files go last, and only when nothing is mounted among them.
+agent if need be: a mark on disk says so. Files are removed last, and only when nothing is mounted among them.
 """
 
 from __future__ import annotations
@@ -19,64 +19,65 @@ from skerry.node.containers.writable_layers import SharedDisk
 
 
 class ContainerRemoval:
-    """Removes containers that do not run."""
+    """Removes containers that are not running."""
 
     def __init__(self, deps: ContainerDeps, teardown: RunTeardown) -> None:
         self._deps = deps
         self._teardown = teardown
 
     def mark(self, container: ContainerEntry) -> None:
-        """From now on it is being removed."""
+        """Mark it as being removed."""
         self._deps.records.mark_removing(container.name)
         container.is_removing = True
-        self._deps.reached("remove.marked")
+        self._deps.failpoint("remove.marked")
 
     async def remove(self, container: ContainerEntry) -> None:
-        """Raises Unavailable if something of it cannot go now; then it can be repeated."""
+        """Raises Unavailable if something cannot be removed now; then it can be repeated."""
         await self.drop(container.name, container.record.cell, container.shared_disk)
-        if container.record.spec.is_apart:
+        if container.record.spec.is_isolated:
             self._deps.images.for_guests().tidy(container.record.image)
 
     async def drop(self, name: str, cell: Cell | None, shared: SharedDisk | None = None) -> None:
-        """Remove everything under `name`, also if it is no container; `cell` only if it is exactly this."""
+        """Remove everything under `name`, also if it is no container; `cell` only if it is exactly this
+        one."""
         deps = self._deps
         if cell is not None:
             await self._free(cell)
         failures = await self._teardown.release(name)
-        if failures or self._is_mounted(deps.records.place(name).folder):
+        if failures or self._is_mounted(deps.records.paths(name).folder):
             raise errors.Unavailable(
-                f"what container {name!r} held cannot be given back; the log says why; remove it again later",
+                f"resources of container {name!r} cannot be released, see the log; remove it again later",
                 detail="; ".join(map(str, failures)),
             )
-        place = deps.records.place(name)
-        if shared is not None and place.folder.exists():
-            await asyncio.to_thread(deps.disks.leave, place.layer, shared)
-            deps.reached("remove.left")
-        gone = await asyncio.to_thread(deps.records.discard, name)
-        deps.reached("remove.discarded")
-        if gone is not None:
-            await asyncio.to_thread(self.empty, gone)
+        paths = deps.records.paths(name)
+        if shared is not None and paths.folder.exists():
+            await asyncio.to_thread(deps.disks.remove_shared, paths.layer, shared)
+            deps.failpoint("remove.left")
+        trash = await asyncio.to_thread(deps.records.discard, name)
+        deps.failpoint("remove.discarded")
+        if trash is not None:
+            await asyncio.to_thread(self.empty, trash)
         deps.images.release(name)
-        deps.reached("remove.removed")
+        deps.failpoint("remove.removed")
 
     def empty(self, folder: Path) -> None:
-        """Remove what is left of a container's folder. Waits for the disk."""
+        """Remove the rest of a container's folder. Waits for the disk."""
         self._deps.disks.remove(ContainerPaths(folder).layer)
         tree_size.remove(folder)
 
     async def _free(self, cell: Cell) -> None:
-        """Its cell goes, with what is in it; unless that is somebody else's."""
+        """Free its cell, with everything in it; unless it is somebody else's."""
         cells = self._deps.cells
         try:
             view = cells.get(cell.name)
             if view.cell == cell:
-                # What still runs was asked before, if it was to be: by an agent that died of something else.
+                # No grace: an agent that died may have given it already.
                 running = [each.name for each in view.executables if each.exit is None]
                 await asyncio.gather(*(cells.kill(cell.name, name) for name in running))
                 await cells.free(cell.name, owner=CellOwner.CONTAINER)
         except errors.NotFound:
             pass
-        self._deps.reached("remove.freed")
+        self._deps.failpoint("remove.freed")
 
     def _is_mounted(self, folder: Path) -> bool:
         return any(mount.is_relative_to(folder) for mount in self._deps.overlays.mounted())

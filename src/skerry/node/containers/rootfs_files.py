@@ -1,7 +1,7 @@
-"""Reading in the root of a container, which somebody else filled and which is hostile.
+"""Reads files in the root of a container, whose content is untrusted.
 
-Links are followed as the container would follow them: an absolute one, and `..`, begin or end at its root
-and never at the node's. Nothing here waits for a pipe or opens a device.
+Links are resolved as inside the container: absolute ones, and `..`, stay in its root. Nothing here blocks on
+a pipe or opens a device.
 """
 
 from __future__ import annotations
@@ -9,13 +9,42 @@ from __future__ import annotations
 import os
 import stat
 from pathlib import Path
+from typing import Final
 
 from skerry.model import errors
 from skerry.node.kernel import thread_syscalls
 
+_MAX_LINKS: Final = 40  # as the kernel
+
+
+def resolve(root: Path, path: str) -> str:
+    """`path` in `root` without links; what does not exist stays as it is. Raises FailedPrecondition for a
+    circle."""
+    found: list[str] = []
+    ahead, links = path.split("/")[::-1], 0
+    while ahead:
+        part = ahead.pop()
+        if part in ("", "."):
+            continue
+        if part == "..":
+            del found[-1:]
+            continue
+        try:
+            target = os.readlink(os.path.join(root, *found, part))
+        except OSError:  # no link, or not there
+            found.append(part)
+            continue
+        links += 1
+        if links > _MAX_LINKS:
+            raise errors.FailedPrecondition(f"{path} of the image is a circle of links")
+        if target.startswith("/"):
+            found.clear()
+        ahead += target.split("/")[::-1]
+    return "/" + "/".join(found)
+
 
 def read_file(root: Path, path: str, limit: int) -> bytes | None:
-    """What is in the file `path` of `root`; None if there is no such file. Raises TooLarge over `limit`."""
+    """Content of the file `path` in `root`; None if there is no such file. Raises TooLarge over `limit`."""
     folder = os.open(root, os.O_PATH | os.O_DIRECTORY | os.O_CLOEXEC)
     try:
         descriptor = thread_syscalls.open_at(
@@ -25,7 +54,7 @@ def read_file(root: Path, path: str, limit: int) -> bytes | None:
             resolve=thread_syscalls.RESOLVE_IN_ROOT | thread_syscalls.RESOLVE_NO_MAGICLINKS,
         )
     except OSError:
-        # Not there, a link to nowhere or in a circle, a device: all the same to the container.
+        # Missing, a dangling or circular link, a device: all the same to the container.
         return None
     finally:
         os.close(folder)

@@ -1,9 +1,8 @@
-"""The end of a run: asked for or not, and what is given back then.
+"""The end of a run, requested or not: kills what is left, stores the exit, releases resources.
 
-`Containers` holds the lock of the container. However a run ends, it ends here: everything that is left of
-its processes is killed, how it ended is written down, and its root, its address, its ports and what the
-runtime knows of it are given back before anybody is told. What cannot be given back now is tried again
-later, and in any case before the next start and the removal.
+`Containers` holds the lock of the container. Every run ends here: remaining processes are killed, the exit is
+stored, and its root, address, ports and the runtime's state are released before waiters are woken. What
+cannot be released is retried later, and in any case before the next start and the removal.
 """
 
 from __future__ import annotations
@@ -16,13 +15,13 @@ import structlog
 from skerry.model import errors
 from skerry.model.cells import ExitStatus
 from skerry.node.cells.executables import UNKNOWN_EXIT
-from skerry.node.containers import oci_config
+from skerry.node.containers import mounts, oci_config
 from skerry.node.containers.records import RunRecord
 from skerry.node.containers.state import MAIN, ContainerDeps, ContainerEntry
 
 log = structlog.get_logger(__name__)
 
-NOBODY_KNOWS = "its cell was freed, and nobody knows how it ended"
+CELL_FREED = "its cell was freed, so its exit status is unknown"
 
 
 class RunTeardown:
@@ -31,51 +30,51 @@ class RunTeardown:
     def __init__(self, deps: ContainerDeps) -> None:
         self._deps = deps
 
-    def hurry(self, container: ContainerEntry, grace_s: float) -> None:
-        """If it is being asked to end, it is killed `grace_s` from now at the latest."""
-        patience = container.patience
+    def shorten_grace(self, container: ContainerEntry, grace_s: float) -> None:
+        """If it is being stopped, kill it in `grace_s` at the latest."""
+        patience = container.grace
         if patience is not None:
             over, nearer = patience.when(), asyncio.get_running_loop().time() + grace_s
             if over is not None and nearer < over:
                 patience.reschedule(nearer)
 
     async def stop(self, container: ContainerEntry, grace_s: float) -> None:
-        """End a run: ask its main process, wait, kill. Raises Unavailable if something does not die."""
+        """Stop a run: stop signal, grace, kill. Raises Unavailable if a process does not exit."""
         if grace_s > 0:
-            await self._ask(container, grace_s)
+            await self._signal_and_wait(container, grace_s)
         await self.finish(container)
 
-    async def _ask(self, container: ContainerEntry, grace_s: float) -> None:
+    async def _signal_and_wait(self, container: ContainerEntry, grace_s: float) -> None:
         cells, record = self._deps.cells, container.record
         try:
             cells.signal(container.cell, MAIN, oci_config.stop_signal(record.spec, record.config))
-            self._deps.reached("stop.asked")
-            async with asyncio.timeout(grace_s) as container.patience:
+            self._deps.failpoint("stop.asked")
+            async with asyncio.timeout(grace_s) as container.grace:
                 await cells.wait(container.cell, MAIN)
-        except (errors.NotFound, TimeoutError):  # it has ended, or has to be
+        except (errors.NotFound, TimeoutError):  # it has ended, or must be killed
             pass
         finally:
-            container.patience = None
+            container.grace = None
 
-    async def finish(self, container: ContainerEntry, told: ExitStatus | None = None) -> None:
-        """End what is left of a run, give back what it held, and tell. `told` is how it ended, if the cell
-        may not be there any more to say so."""
+    async def finish(self, container: ContainerEntry, known_exit: ExitStatus | None = None) -> None:
+        """Kill what is left of a run, release its resources, and wake waiters. `known_exit` is its exit, in
+        case the cell no longer exists."""
         deps = self._deps
         try:
-            how: ExitStatus | None = await deps.cells.kill(container.cell, MAIN)
+            status: ExitStatus | None = await deps.cells.kill(container.cell, MAIN)
         except errors.NotFound:
-            how = told
-        deps.reached("stop.ended")
+            status = known_exit
+        deps.failpoint("stop.ended")
         assert container.run is not None
-        run = ended_run(container.run, how, container.reason)
+        run = ended_run(container.run, status, container.reason)
         self.record(container, run)
-        deps.reached("stop.recorded")
+        deps.failpoint("stop.recorded")
         await self.tidy(container)
-        self._settle(container, run)
+        self._set_ended(container, run)
 
     def record(self, container: ContainerEntry, run: RunRecord) -> None:
-        """Write down a run that is over. What the disk refuses is written later: others wait for the ports,
-        and the next agent can ask the cell."""
+        """Store the end of a run. If the disk refuses, it is stored later: others wait for the ports, and the
+        next agent can read the exit from the cell."""
         container.has_unrecorded_run = True
         try:
             self._deps.records.set_run(container.name, run)
@@ -84,22 +83,22 @@ class RunTeardown:
             log.warning("end.not_recorded", container=container.name, error=str(error))
 
     def complete(self, container: ContainerEntry) -> None:
-        """Take over how the last run ended if its record has come by now, and write down what was not."""
+        """Set the exit of the last run if its record has arrived since, and store what was not."""
         run = container.run
         if run is None or container.is_running:
             return
         if run.exit is None and run.reason == UNKNOWN_EXIT:
             try:
-                how = self._deps.cells.executable(container.cell, MAIN).exit
+                status = self._deps.cells.executable(container.cell, MAIN).exit
             except errors.NotFound:
-                return  # its cell was freed, and with it goes the record
-            if how is not None and how.is_known:
-                container.run = run = ended_run(msgspec.structs.replace(run, reason=""), how)
+                return  # its cell was freed, and with it the record
+            if status is not None and status.is_known:
+                container.run = run = ended_run(msgspec.structs.replace(run, reason=""), status)
                 container.has_unrecorded_run = True
         if container.has_unrecorded_run:
             self.record(container, run)
 
-    def _settle(self, container: ContainerEntry, run: RunRecord) -> None:
+    def _set_ended(self, container: ContainerEntry, run: RunRecord) -> None:
         ended, container.ended = container.ended, None
         container.run, container.pid, container.address, container.reason = run, None, "", ""
         container.users = None
@@ -115,33 +114,40 @@ class RunTeardown:
         ended.set_result(run)
 
     async def tidy(self, container: ContainerEntry) -> None:
-        """Give back what a run held. Nothing of it may run any more."""
+        """Release the resources of a run. No process of it may be left."""
         container.has_leftovers = bool(await self.release(container.name))
 
     async def release(self, name: str) -> list[Exception]:
-        """Give back the root, the address and what the runtime knows under `name`; what that failed of."""
+        """Release the root, the address and the runtime's state of `name`; returns the failures."""
         deps = self._deps
 
         async def unmount() -> None:
-            place = deps.records.place(name)
-            await asyncio.to_thread(deps.overlays.unmount, place.rootfs)
-            deps.reached("tidy.unmounted")
-            await asyncio.to_thread(deps.overlays.unmount, place.layer)
-            deps.reached("tidy.layer_unmounted")
+            paths = deps.records.paths(name)
+            await asyncio.to_thread(mounts.unstage, paths.folder)  # of a start that was cut off
+            await asyncio.to_thread(deps.overlays.unmount, paths.rootfs)
+            deps.failpoint("tidy.unmounted")
+            await asyncio.to_thread(deps.overlays.unmount, paths.layer)
+            deps.failpoint("tidy.layer_unmounted")
 
         async def detach() -> None:
             await deps.network.detach(name)
             if deps.users is not None and deps.users.get(name) is not None:  # without a network
                 await asyncio.to_thread(deps.users.remove, name)
-            deps.reached("tidy.detached")
+            deps.failpoint("tidy.detached")
 
         async def forget() -> None:
             await deps.runtime.delete(name)
-            deps.reached("tidy.forgotten")
+            deps.failpoint("tidy.forgotten")
+
+        async def remove_secrets() -> None:
+            if deps.secrets is not None:
+                await asyncio.to_thread(deps.secrets.files.remove, name)
 
         failures: list[Exception] = []
-        # Side by side, and each whether or not the others work.
-        for outcome in await asyncio.gather(unmount(), detach(), forget(), return_exceptions=True):
+        # Concurrently, and each whether or not the others succeed.
+        for outcome in await asyncio.gather(
+            unmount(), detach(), forget(), remove_secrets(), return_exceptions=True
+        ):
             if isinstance(outcome, (errors.SkerryError, OSError)):
                 log.warning("container.leftovers", container=name, error=str(outcome))
                 failures.append(outcome)
@@ -150,10 +156,10 @@ class RunTeardown:
         return failures
 
 
-def ended_run(run: RunRecord, how: ExitStatus | None, reason: str = "") -> RunRecord:
+def ended_run(run: RunRecord, status: ExitStatus | None, reason: str = "") -> RunRecord:
     """`run` when it has ended."""
-    if how is not None and not how.is_known:
-        how, reason = None, reason or UNKNOWN_EXIT
+    if status is not None and not status.is_known:
+        status, reason = None, reason or UNKNOWN_EXIT
     return msgspec.structs.replace(
-        run, exit=how, has_ended=True, reason=reason or ("" if how is not None else NOBODY_KNOWS)
+        run, exit=status, has_ended=True, reason=reason or ("" if status is not None else CELL_FREED)
     )

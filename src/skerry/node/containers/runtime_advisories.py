@@ -1,8 +1,7 @@
-"""Which versions of OCI runtimes have published ways out of a container. Pure.
+"""Versions of OCI runtimes with published container escapes. Pure.
 
-By the version that the project itself gave out: a distribution may have mended an older one without saying so
-in its version (Debian's `1.1.5+ds1-1+deb12u1` says `1.1.5+ds1`). So this can warn and never refuse, and a
-warning says what it does not know.
+By upstream version: a distribution may have patched an older one without a change of its version (Debian's
+`1.1.5+ds1-1+deb12u1` reports `1.1.5+ds1`). So this only warns, and the warning mentions that.
 """
 
 from __future__ import annotations
@@ -17,7 +16,8 @@ Version = tuple[int, int, int, int]
 
 
 class Advisory(NamedTuple):
-    """Holes that were closed together: by the last of `fixed`, and by the others in their own series."""
+    """Vulnerabilities that were fixed together: by the last of `fixed`, and by the others in their own
+    series."""
 
     names: tuple[str, ...]
     fixed: tuple[str, ...]  # ascending
@@ -38,7 +38,7 @@ _ADVISORIES: Final[dict[str, tuple[Advisory, ...]]] = {
 
 
 def parse(text: str) -> Version | None:
-    """Of a version what the project gave it, without what a distribution added; None if it is none."""
+    """The upstream version, without what a distribution added; None if it is none."""
     found = _VERSION.match(text)
     if found is None:
         return None
@@ -47,20 +47,20 @@ def parse(text: str) -> Version | None:
 
 
 def warning(name: str, version: str) -> str:
-    """A sentence on what is known of a runtime called `name`; empty if that is nothing bad."""
+    """A warning about a runtime called `name`; empty if nothing is known."""
     parsed = parse(version)
     advisories = _ADVISORIES.get(name)
     if advisories is None:
         return ""
     if parsed is None:
-        return f"nobody can tell which holes {name} {version} has: its version is not one of the project's"
+        return f"{name} {version} is not an upstream version, so its vulnerabilities are unknown"
     open_ = [each for each in advisories if not _is_closed(parsed, each)]
     if not open_:
         return ""
     names = ", ".join(name for each in open_ for name in each.names)
     return (
-        f"{name} {version} may let a container out ({names}), unless your distribution has mended it; "
-        f"update it to {' or '.join(open_[-1].fixed)} or later, or see what your distribution says of these"
+        f"{name} {version} may allow container escapes ({names}), unless your distribution has patched it; "
+        f"update it to {' or '.join(open_[-1].fixed)} or later, or see the advisories of your distribution"
     )
 
 

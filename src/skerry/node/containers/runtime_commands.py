@@ -1,4 +1,4 @@
-"""Calls of a runtime's program: bounded in time, never left behind, and their complaints made readable."""
+"""Runs commands of an OCI runtime with a timeout, and extracts their errors."""
 
 from __future__ import annotations
 
@@ -15,14 +15,14 @@ PATH: Final = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
 _HARMLESS: Final = frozenset({"trace", "debug", "info", "warning"})
 # A line such as `time="..." level=error msg="..."`.
 _FIELDS: Final = re.compile(r'level=(\w+) msg="((?:[^"\\]|\\.)*)"')
-# What runtimes put before the reason, one in another; it says nothing to somebody who did not write them.
+# Prefixes of an error, which mean nothing to users.
 _WRAPPINGS: Final = re.compile(
     r"^(?:(?:runc \w+|exec) failed: |unable to start container process: |error during container init: )+"
 )
 
 
 class CommandResult(NamedTuple):
-    """How a call ended: its code, its output, and why it failed, in its own words."""
+    """Result of a command: exit code, output, and its error message."""
 
     code: int
     output: bytes
@@ -37,7 +37,8 @@ class _Entry(msgspec.Struct):
 
 
 async def run_command(arguments: tuple[str, ...], timeout_s: float) -> CommandResult:
-    """Run the program and wait for it. Raises TimeoutError if it does not end, OSError if it cannot begin."""
+    """Run the program and wait for it. Raises TimeoutError if it does not end, OSError if it cannot be
+    started."""
     process = await asyncio.create_subprocess_exec(
         *arguments,
         stdin=asyncio.subprocess.DEVNULL,
@@ -58,7 +59,7 @@ async def run_command(arguments: tuple[str, ...], timeout_s: float) -> CommandRe
 
 
 def last_failure(text: bytes) -> str:
-    """The last complaint in what a runtime wrote, be it lines of JSON, of fields, or plain; or nothing."""
+    """The last error in a runtime's output, be it lines of JSON, of fields, or plain text; or empty."""
     for line in reversed(text.decode(errors="replace").splitlines()):
         entry = _parse(line.strip())
         if entry.msg and entry.level not in _HARMLESS:

@@ -1,8 +1,7 @@
-"""A container that proves a runtime: the usual configuration around a program of a few instructions.
+"""Probes an OCI runtime: runs a container with the usual configuration around a tiny program.
 
-The program needs nothing of the machine, no library and no shell: it is a whole executable file of 130
-bytes, made here, which ends with a code that nobody else would. The container has no network and lives for
-some 30 ms.
+The program needs nothing of the machine, no library and no shell: it is an executable file of 130 bytes,
+generated here, which exits with a distinctive code. The container has no network and runs for some 30 ms.
 """
 
 from __future__ import annotations
@@ -32,7 +31,7 @@ _NAME: Final = "trial"
 _LOADED_AT: Final = 0x400000
 _HEADERS_BYTES: Final = 64 + 56
 
-# The number of the machine in executables, and what calls exit(42).
+# The machine number in ELF headers, and code that calls exit(42).
 _PROGRAMS: Final = {
     "x86_64": (62, bytes.fromhex("b83c000000 bf2a000000 0f05")),  # mov eax,60; mov edi,42; syscall
     "aarch64": (183, bytes.fromhex("a80b80d2 400580d2 010000d4")),  # mov x8,93; mov x0,42; svc 0
@@ -40,13 +39,13 @@ _PROGRAMS: Final = {
 
 
 def program(machine: str = syscalls.MACHINE) -> bytes:
-    """An executable file that ends with code 42. Raises LookupError for a processor not known here."""
+    """An executable file that exits with code 42. Raises LookupError for an unsupported architecture."""
     if machine not in _PROGRAMS:
-        raise LookupError(f"containers need one of {', '.join(_PROGRAMS)}, and this is {machine}")
+        raise LookupError(f"containers run on {', '.join(_PROGRAMS)} only, and this is {machine}")
     number, instructions = _PROGRAMS[machine]
     size = _HEADERS_BYTES + len(instructions)
     entry = _LOADED_AT + _HEADERS_BYTES
-    # 64 bits, little-endian; an executable with one segment and no sections, to be read and run.
+    # 64 bits, little-endian; an executable with one segment, readable and executable, and no sections.
     identification = b"\x7fELF\x02\x01\x01" + bytes(9)
     header = struct.pack("<HHIQQQIHHHHHH", 2, number, 1, entry, 64, 0, 0, 64, 56, 1, 0, 0, 0)
     segment = struct.pack("<IIQQQQQQ", 1, 5, 0, _LOADED_AT, _LOADED_AT, size, size, 4096)
@@ -56,8 +55,8 @@ def program(machine: str = syscalls.MACHINE) -> bytes:
 async def probe_failure(
     runtime: str, folder: Path, cgroup_root: str, *, users: UserNamespaces | None = None
 ) -> str:
-    """Run a container with `runtime`, in `folder`, which comes and goes; why that failed, or nothing. With
-    `users` it has a user namespace, and a root whose owners are shown as its own."""
+    """Run a container with `runtime`, in `folder`, which is created and removed; why that failed, or empty.
+    With `users` it has a user namespace, and a root with mapped owners."""
     try:
         await _clean(runtime, folder, users)
         await asyncio.to_thread(_make_root, folder / "image")
@@ -67,7 +66,7 @@ async def probe_failure(
                 (runtime, "--root", str(folder / "state"), "run", "--bundle", str(folder), _NAME), _TRIAL_S
             )
     except TimeoutError:  # an OSError, without a text
-        return f"a container that ends at once had not ended after {_TRIAL_S:g} s"
+        return f"a container that exits at once had not ended after {_TRIAL_S:g} s"
     except (OSError, LookupError) as error:
         return str(error)
     except errors.SkerryError as error:
@@ -76,7 +75,7 @@ async def probe_failure(
         await _clean(runtime, folder, users)
     if done.code == _CODE:
         return ""
-    return done.failure or f"a container that ends with code {_CODE} ended with {done.code}"
+    return done.failure or f"a container that exits with code {_CODE} exited with {done.code}"
 
 
 def _make_root(root: Path) -> None:
@@ -87,7 +86,7 @@ def _make_root(root: Path) -> None:
 
 @contextlib.contextmanager
 def _laid_out(folder: Path, users: UserNamespaces | None) -> Iterator[tuple[Path, UserNamespace | None]]:
-    """Where the runtime finds the root, as every container in a user namespace has it."""
+    """The path of the root for the runtime, as for every container in a user namespace."""
     if users is None:
         yield folder / "image", None
         return
@@ -107,7 +106,7 @@ def _make_bundle(folder: Path, cgroup_root: str, rootfs: Path, users: UserNamesp
         ImageConfig(),
         identity=ContainerUser(),
         rootfs=rootfs,
-        # A group of its own at the top: the runtime removes what it made, and that is all of it.
+        # A top-level cgroup of its own: the runtime removes all of it.
         cgroups_path=f"/{cgroup_root}-trial-{secrets.token_hex(4)}",
         network_namespace=None,
         files=write_files(folder, host_name=_NAME, address="", resolv_conf=""),
@@ -117,7 +116,7 @@ def _make_bundle(folder: Path, cgroup_root: str, rootfs: Path, users: UserNamesp
 
 
 async def _clean(runtime: str, folder: Path, users: UserNamespaces | None) -> None:
-    """Remove the trial, also one that an agent was killed in the middle of."""
+    """Remove the probe, also one during which an agent was killed."""
     if (folder / "state" / _NAME).exists():
         await runtime_commands.run_command(
             (runtime, "--root", str(folder / "state"), "delete", "--force", _NAME), _TRIAL_S

@@ -1,11 +1,11 @@
-"""OCI runtimes: which one works on this machine, and how it is called.
+"""OCI runtimes: finds one that works on this machine, and builds its command lines.
 
-That one is installed proves little: crun refuses machines with both kinds of cgroups, and a version may not
-know what our configuration asks for. So each is made to run a container, with the same configuration as every
-other (`skerry.node.containers.runtime_probe`), once a boot.
+An installed runtime may not work: crun refuses machines with both cgroup versions, and a version may not
+support our configuration. So each runs a container with that configuration
+(`skerry.node.containers.runtime_probe`), once per boot.
 
-Starting containers and processes in them is the business of cells, which get a command line from here. The
-agent itself only looks, signals and deletes.
+Cells start containers and processes in them, with command lines from here. The agent itself only queries,
+signals and deletes.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ _VERSION: Final = re.compile(r"(\S+) version (\S+)")
 
 
 class OciRuntime(msgspec.Struct, frozen=True):
-    """A runtime that works here; `folder` is where it keeps what it knows of its containers."""
+    """A runtime that works here; `folder` is its state folder."""
 
     path: str
     name: str
@@ -44,79 +44,82 @@ class OciRuntime(msgspec.Struct, frozen=True):
     folder: str
 
     def run_arguments(self, container: str, *, bundle: Path, pid_file: Path, log: Path) -> tuple[str, ...]:
-        """The command line that starts a container and ends when it runs; for `Cells.start_container`."""
-        places = ("--bundle", str(bundle), "--pid-file", str(pid_file))
-        return (*self._logging(log), "run", "--detach", *places, container)
+        """The command line that starts a container and exits when it runs; for `Cells.start_container`."""
+        options = ("--bundle", str(bundle), "--pid-file", str(pid_file))
+        return (*self._logging(log), "run", "--detach", *options, container)
 
     def create_arguments(self, container: str, *, bundle: Path, pid_file: Path, log: Path) -> tuple[str, ...]:
-        """Likewise, but it ends when all is ready for the program, which `start` begins."""
-        places = ("--bundle", str(bundle), "--pid-file", str(pid_file))
-        return (*self._logging(log), "create", *places, container)
+        """Likewise, but it exits when the container is created; `start` starts its program."""
+        options = ("--bundle", str(bundle), "--pid-file", str(pid_file))
+        return (*self._logging(log), "create", *options, container)
 
     async def start(self, container: str) -> None:
-        """Begin the program of a container that was created. FailedPrecondition if that fails."""
-        self._check_known(container)
+        """Start the program of a created container. FailedPrecondition if that fails."""
+        self._check_exists(container)
         await self._call("start", container)
 
     def exec_arguments(
         self, container: str, *, process: Path, log: Path, pid_file: Path, console_socket: Path | None = None
     ) -> tuple[str, ...]:
-        """The command line that runs `process`, a file of `oci_config.make_process`; for `Cells.attach`.
+        """The command line that runs `process`, a file of `oci_config.make_process`; for
+        `Cells.start_trusted`.
 
-        It ends with the process, and with its code. With `console_socket`, which somebody listens on, the
-        master of the terminal of a process that has one is sent there.
+        It exits with the process, and with its code. With `console_socket`, on which the caller listens, the
+        master of the process's terminal is sent there.
         """
-        places = ("--process", str(process), "--pid-file", str(pid_file))
+        options = ("--process", str(process), "--pid-file", str(pid_file))
         console = () if console_socket is None else ("--console-socket", str(console_socket))
-        return (*self._logging(log), "exec", *places, *console, container)
+        return (*self._logging(log), "exec", *options, *console, container)
 
     async def state(self, container: str) -> str:
-        """`created`, `running`, `paused` or `stopped`; NotFound if the runtime does not know it."""
-        self._check_known(container)
+        """`created`, `running`, `paused` or `stopped`; NotFound if the runtime has no such container."""
+        self._check_exists(container)
         done = await self._call("state", container)
         try:
             return json_codec.decode(done.output, _State).status
         except json_codec.InvalidJson as error:
             raise errors.Internal(
-                f"{self.name} gave no readable state of container {container}; see the log", detail=str(error)
+                f"{self.name} returned an unreadable state of container {container}; see the log",
+                detail=str(error),
             ) from error
 
     async def kill(self, container: str, number: int) -> None:
-        """Send a signal to its first process. NotFound if the runtime does not know it, FailedPrecondition if
-        the container has ended."""
-        self._check_known(container)
+        """Send a signal to its first process. NotFound if the runtime has no such container,
+        FailedPrecondition if it has ended."""
+        self._check_exists(container)
         await self._call("kill", container, str(number))
 
     async def delete(self, container: str) -> None:
-        """Forget the container, killing what still runs; quick if nothing does. Not there: nothing done."""
-        if self._knows(container):
+        """Delete the container and kill what still runs; quick if nothing does. Does nothing if it does not
+        exist."""
+        if self._has_state(container):
             self._unmount_copies(container)
             await self._call("delete", "--force", container)
 
     def _unmount_copies(self, container: str) -> None:
-        """runc starts from a mount of itself that it takes away at once; who killed it then has left one,
-        and it would be in the way."""
+        """Unmount runc's copies of itself, which it mounts for a moment at each start: if it was killed then,
+        one is left and would block the deletion."""
         for copy in Path(self.folder, container).glob("runc.*"):
-            with contextlib.suppress(OSError):  # it is not mounted; else deleting fails, and says so
+            with contextlib.suppress(OSError):  # not mounted; other errors show when deleting fails
                 thread_syscalls.unmount(str(copy), mount_flags.MNT_DETACH)
 
     def _logging(self, log: Path) -> tuple[str, ...]:
         return (self.path, "--root", self.folder, "--log", str(log), "--log-format", "json")
 
-    def _knows(self, container: str) -> bool:
-        # Both runtimes keep a folder for each, and looking costs less than asking.
+    def _has_state(self, container: str) -> bool:
+        # Both runtimes have a folder per container, and a check of that costs less than a command.
         return (Path(self.folder) / container).exists()
 
-    def _check_known(self, container: str) -> None:
-        if not self._knows(container):
+    def _check_exists(self, container: str) -> None:
+        if not self._has_state(container):
             raise errors.NotFound(
-                f"{self.name} has no container {container}; it was not started, or has gone"
+                f"{self.name} has no container {container}; it was not started, or was deleted"
             )
 
     async def _call(self, verb: str, *arguments: str) -> runtime_commands.CommandResult:
-        line = (self.path, "--root", self.folder, verb, *arguments)
+        argv = (self.path, "--root", self.folder, verb, *arguments)
         try:
-            done = await runtime_commands.run_command(line, _CALL_S)
+            done = await runtime_commands.run_command(argv, _CALL_S)
         except TimeoutError as error:
             raise errors.TimedOut(
                 f"`{self.name} {verb}` did not end in {_CALL_S:g} s; the machine may be overloaded, or a "
@@ -137,8 +140,8 @@ class _State(msgspec.Struct):
     status: str
 
 
-class _Found(msgspec.Struct):
-    """What was found to work; good for this boot, and while the program is the same."""
+class _ProbedRuntime(msgspec.Struct):
+    """A probed runtime; valid in this boot, while the program is the same."""
 
     boot_id: str
     program: tuple[str, int, int, int]
@@ -147,7 +150,7 @@ class _Found(msgspec.Struct):
 
 
 def failure_in(log: Path) -> str:
-    """The last error that a runtime wrote to its `log`, in its words; empty if there is none."""
+    """The last error that a runtime wrote to its `log`; empty if there is none."""
     try:
         with open(log, "rb") as file:
             file.seek(max(0, os.fstat(file.fileno()).st_size - _LOG_BYTES))
@@ -157,36 +160,36 @@ def failure_in(log: Path) -> str:
 
 
 async def find_runtime(setting: str, folder: Path, *, cgroup_root: str, boot_id: str) -> OciRuntime:
-    """The runtime that `setting` (a name or a path) says, or the first of runc and crun that works.
+    """The runtime that `setting` (a name or a path) names, or the first of runc and crun that works.
 
-    `folder` is there; in it a runtime gets `runtime` for what it knows, and what was found is remembered for
-    this boot. Groups made on trial begin with `cgroup_root`. Raises Unavailable with why each was refused and
-    what to install.
+    `folder` exists; `runtime` in it is the runtime's state folder, and the result is cached there for this
+    boot. Cgroups of probes begin with `cgroup_root`. Raises Unavailable with the reason for each and what to
+    install.
     """
-    refused: list[str] = []
+    failures: list[str] = []
     for name in (setting,) if setting else _CANDIDATES:
         path = shutil.which(name, path=runtime_commands.PATH)
         if path is None:
-            refused.append(f"{name} is not installed")
+            failures.append(f"{name} is not installed")
             continue
         found = await _try(path, folder, cgroup_root, boot_id)
         if isinstance(found, OciRuntime):
             return found
-        refused.append(f"{path} does not work: {found}")
+        failures.append(f"{path} does not work: {found}")
     remedy = (
         "set node.runtime to one that works, or to nothing"
         if setting
         else "install one, as with `apt-get install runc`"
     )
-    raise errors.Unavailable(f"no OCI runtime for containers: {'; '.join(refused)}. To have one, {remedy}")
+    raise errors.Unavailable(f"no OCI runtime for containers: {'; '.join(failures)}. To fix this, {remedy}")
 
 
 async def _try(path: str, folder: Path, cgroup_root: str, boot_id: str) -> OciRuntime | str:
-    """The runtime at `path`, or why it is none."""
+    """The runtime at `path`, or why it does not work."""
     memory = folder / "runtime.json"
     program = _program(path)
-    known = record_files.read(memory, _Found)
-    if known is None or (known.boot_id, known.program) != (boot_id, program):
+    cached = record_files.read(memory, _ProbedRuntime)
+    if cached is None or (cached.boot_id, cached.program) != (boot_id, program):
         try:
             done = await runtime_commands.run_command((path, "--version"), _CALL_S)
         except TimeoutError:
@@ -195,26 +198,26 @@ async def _try(path: str, folder: Path, cgroup_root: str, boot_id: str) -> OciRu
             return f"it cannot be run: {error.strerror}"
         version = _VERSION.match(done.output.decode(errors="replace"))
         if done.code or version is None:
-            return f"`--version` says {done.failure or 'nothing of a runtime'}"
+            return f"`--version` fails: {done.failure or 'it prints no version'}"
         reason = await runtime_probe.probe_failure(path, folder / "trial", cgroup_root)
         if reason:
             log.info("runtime.refused", path=path, version=version[2], reason=reason)
             return reason
-        known = _Found(boot_id, program, version[1], version[2])
-        # Not synced, as it is for this boot only; what is half written is found anew.
-        memory.write_bytes(json_codec.encode(known))
-        log.info("runtime.found", path=path, name=known.name, version=known.version)
-    return OciRuntime(path, known.name, known.version, str(folder / "runtime"))
+        cached = _ProbedRuntime(boot_id, program, version[1], version[2])
+        # Not synced, as it is for this boot only; an unreadable file is ignored.
+        memory.write_bytes(json_codec.encode(cached))
+        log.info("runtime.found", path=path, name=cached.name, version=cached.version)
+    return OciRuntime(path, cached.name, cached.version, str(folder / "runtime"))
 
 
 async def userns_failure(runtime: OciRuntime, folder: Path, *, cgroup_root: str, boot_id: str) -> str:
-    """Why no container of `runtime` can have a user namespace on this machine; empty: they can.
+    """Why containers of `runtime` cannot have user namespaces on this machine; empty: they can.
 
-    `folder` is the one of `find_runtime`. Tried until it has worked, and then once a boot.
+    `folder` is the one of `find_runtime`. Probed until it succeeds, then once per boot.
     """
     memory = folder / "userns.json"
-    found = _Found(boot_id, _program(runtime.path), runtime.name, runtime.version)
-    if record_files.read(memory, _Found) == found:
+    found = _ProbedRuntime(boot_id, _program(runtime.path), runtime.name, runtime.version)
+    if record_files.read(memory, _ProbedRuntime) == found:
         return ""
     try:
         users = UserNamespaces(f"{cgroup_root}-trial")
@@ -229,6 +232,6 @@ async def userns_failure(runtime: OciRuntime, folder: Path, *, cgroup_root: str,
 
 
 def _program(path: str) -> tuple[str, int, int, int]:
-    """Tells one program at `path` from the next."""
+    """Identifies the program at `path`: another version has another value."""
     status = os.stat(path)
     return (path, status.st_ino, status.st_size, status.st_mtime_ns)

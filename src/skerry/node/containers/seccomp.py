@@ -1,14 +1,13 @@
-"""The filter on the system calls of containers, in the form of OCI runtimes: a list of what is allowed.
+"""The seccomp filter of containers, in the format of OCI runtimes: an allow-list.
 
-The list is that of cells, `skerry.node.kernel.syscall_numbers`. Everything else is refused with EPERM; calls
-newer than the newest that is listed and known to the runtime are answered with ENOSYS by it, as an older
-kernel would, and so is clone3, whose flags a filter cannot see. Beyond Docker's default the list leaves out
-tracing, io_uring, adjusting the time and local descriptor tables.
+The list is that of cells, `skerry.node.kernel.syscall_numbers`. Everything else fails with EPERM; for calls
+newer than the newest that is listed and known to the runtime it returns ENOSYS, as an older kernel would, and
+so it does for clone3, whose flags a filter cannot see. Beyond Docker's default it denies tracing, io_uring,
+adjusting the time and local descriptor tables.
 
-A runtime compiles this anew at every start, and what that costs is mostly the number of architectures: one,
-the machine's own, where Docker lists three. A program for another one, such as a 32-bit x86 program on
-x86_64, is killed at its first call. Rules that look at arguments cost more than names, so each is one rule
-where one can say it.
+A runtime compiles this at every start, and the cost is mostly the number of architectures: one, the machine's
+own, where Docker lists three. A program for another one, such as a 32-bit x86 program on x86_64, is killed at
+its first call. Rules on arguments cost more than names, so there are as few as possible.
 """
 
 from __future__ import annotations
@@ -27,7 +26,7 @@ _ALL_BITS: Final = 2**64 - 1
 
 @functools.cache
 def profile(machine: str = kernel_syscalls.MACHINE) -> dict[str, Any]:
-    """The filter for `machine`, as it stands in a runtime's configuration; not to be changed."""
+    """The filter for `machine`, as in a runtime's configuration; not to be modified."""
     if machine not in _ARCHITECTURES:
         raise errors.Unavailable(
             f"containers need a system call filter, and there is none for {machine}: use a node with one of "
@@ -40,16 +39,16 @@ def profile(machine: str = kernel_syscalls.MACHINE) -> dict[str, Any]:
         "syscalls": [
             {"names": sorted(syscall_numbers.allowed(machine)), "action": "SCMP_ACT_ALLOW"},
             _allow("clone", "SCMP_CMP_MASKED_EQ", syscall_numbers.NAMESPACES),
-            _allow("socket", "SCMP_CMP_LT", syscall_numbers.FIRST_REFUSED_FAMILY),
+            _allow("socket", "SCMP_CMP_LT", syscall_numbers.FIRST_DENIED_FAMILY),
             _allow("personality", "SCMP_CMP_MASKED_EQ", _ALL_BITS & ~syscall_numbers.PERSONALITIES),
-            _allow("personality", "SCMP_CMP_EQ", syscall_numbers.TELL_PERSONALITY),
+            _allow("personality", "SCMP_CMP_EQ", syscall_numbers.QUERY_PERSONALITY),
             {"names": ["clone3"], "action": "SCMP_ACT_ERRNO", "errnoRet": errno.ENOSYS},
         ],
     }
 
 
 def _allow(name: str, operator: str, value: int) -> dict[str, Any]:
-    """A rule on the first argument; for MASKED_EQ `value` is a mask, and what it leaves must be 0."""
+    """A rule on the first argument; for MASKED_EQ `value` is a mask of bits that must be 0."""
     return {
         "names": [name],
         "action": "SCMP_ACT_ALLOW",

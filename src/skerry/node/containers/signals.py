@@ -1,4 +1,4 @@
-"""Signals by name and by number, as images and people write them: `SIGTERM`, `term`, `15`, `RTMIN+3`."""
+"""Signals by name and by number, as in images and options: `SIGTERM`, `term`, `15`, `RTMIN+3`."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from typing import Final
 
 from skerry.model import errors
 
-# As the C library counts them: it keeps the first two real-time signals of the kernel for itself.
+# As in the C library, which reserves the first two real-time signals of the kernel.
 _FIRST_REAL_TIME: Final = 34
 _LAST: Final = 64
 _REAL_TIME: Final = re.compile(r"RTM(IN|AX)(?:([+-])([0-9]{1,2}))?")
@@ -22,17 +22,17 @@ _NAMES: Final = {int(one): one.name for one in signal.Signals if not one.name.st
 
 
 def number_of(text: str) -> int:
-    """The number of the signal that `text` names. Raises Invalid if there is none."""
-    word = text.strip().upper()
-    if re.fullmatch(r"[0-9]{1,2}", word):
-        number = int(word)
+    """The number of the signal named `text`. Raises Invalid if there is none."""
+    name = text.strip().upper()
+    if re.fullmatch(r"[0-9]{1,2}", name):
+        number = int(name)
     else:
-        word = word.removeprefix("SIG")
-        number = _NUMBERS.get(word) or _real_time(word)
+        name = name.removeprefix("SIG")
+        number = _NUMBERS.get(name) or _real_time(name)
     if number in _NAMES or _FIRST_REAL_TIME <= number <= _LAST:
         return number
     raise errors.Invalid(
-        f"{text[:40]!r} is no signal; write one such as SIGTERM or SIGRTMIN+3, or a number up to {_LAST}",
+        f"{text[:40]!r} is not a signal; write one such as SIGTERM or SIGRTMIN+3, or a number up to {_LAST}",
         field="signal",
     )
 
@@ -45,12 +45,12 @@ def name_of(number: int) -> str:
     return _NAMES.get(number, str(number))
 
 
-def _real_time(word: str) -> int:
-    """The number, which may be no signal's; 0 if `word` is of another form."""
-    form = _REAL_TIME.fullmatch(word)
+def _real_time(name: str) -> int:
+    """The number, which may be out of range; 0 if `name` has another form."""
+    form = _REAL_TIME.fullmatch(name)
     if form is None or (form[2] is not None and (form[2] == "+") != (form[1] == "IN")):
         return 0
     base = _FIRST_REAL_TIME if form[1] == "IN" else _LAST
-    # Off the other end is not another signal but none.
+    # Out of range is no signal.
     number = base + int(f"{form[2] or '+'}{form[3] or 0}")
     return number if _FIRST_REAL_TIME <= number <= _LAST else 0

@@ -1,15 +1,17 @@
-"""Starting a container: its root, its address and its process, as much as possible side by side.
+"""Starts a container: its root, its address and its process, as concurrently as possible.
 
 `Containers` holds the lock of the container. A start is acknowledged by the cell's record of the process:
-until then everything it did is undone if it fails, or by the next agent if this one dies.
+until then a failed start is undone, by the next agent if this one dies.
 """
 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable
+import os
+from collections.abc import Callable, Mapping
 from contextlib import suppress
-from typing import NamedTuple
+from pathlib import Path
+from typing import Any, NamedTuple
 
 import structlog
 from msgspec.structs import replace
@@ -19,9 +21,11 @@ from skerry.model import errors
 from skerry.model.cells import CellOwner, Executable, ExecutableState, RuntimeCommand
 from skerry.model.containers import NetworkMode
 from skerry.model.images import Image
+from skerry.model.secrets import SecretRef
 from skerry.model.workloads import UserNamespaceMode
-from skerry.node.containers import init_programs
+from skerry.node.containers import device_edits, init_programs
 from skerry.node.containers.etc_files import EtcFiles, write_files
+from skerry.node.containers.mounts import OpenMounts, check_links
 from skerry.node.containers.oci_config import command, host_name, make_config
 from skerry.node.containers.records import RunRecord
 from skerry.node.containers.run_teardown import RunTeardown
@@ -38,23 +42,25 @@ from skerry.node.containers.state import (
 from skerry.node.containers.users import ContainerUser, resolve_user
 from skerry.node.containers.writable_layers import OpenLayer
 from skerry.node.network.network import Attachment
+from skerry.node.secrets.secret_files import FileOwner
 from skerry.node.user_namespaces import UserNamespace
 
 log = structlog.get_logger(__name__)
 
-_LOST = "what it had written before was lost when the machine went down"
+_CONFIG = "config.json"
+_LAYER_LOST = "its writable layer was lost when the machine was restarted"
 
 
 class _Root(NamedTuple):
-    """The files of a container, laid out for a start."""
+    """The mounted root of a container and its files."""
 
-    identity: ContainerUser  # as its own files know the user
+    identity: ContainerUser  # by the container's own /etc/passwd
     files: EtcFiles
-    was_lost: bool  # what it had written before
+    is_layer_lost: bool  # the previous content of the writable layer
 
 
 class ContainerStartup:
-    """Starts containers that do not run."""
+    """Starts containers that are not running."""
 
     def __init__(self, deps: ContainerDeps, teardown: RunTeardown) -> None:
         self._deps = deps
@@ -63,7 +69,7 @@ class ContainerStartup:
     async def start(
         self, container: ContainerEntry, *, when_begun: Callable[[], None] = lambda: None
     ) -> None:
-        """`when_begun` is called as soon as the runtime works: what it does runs beside that."""
+        """`when_begun` is called as soon as the runtime works, for work that is done concurrently."""
         check_disk(self._deps, container.record.spec)
         image = self._image(container)
         await self._clear(container)
@@ -71,7 +77,7 @@ class ContainerStartup:
             state, reason = await self._start(container, image, when_begun)
             run = RunRecord(self._deps.boot, state.started_at, reason=reason)
             self._deps.records.set_run(container.name, run)
-            self._deps.reached("start.recorded")
+            self._deps.failpoint("start.recorded")
         except BaseException:
             await self._undo(container)
             raise
@@ -84,25 +90,25 @@ class ContainerStartup:
             return self._deps.images.get(container.record.image)
         except errors.NotFound:
             raise errors.FailedPrecondition(
-                f"the image of container {container.name!r} is gone from this node; remove the container, "
+                f"the image of container {container.name!r} is no longer on this node; remove the container, "
                 f"and create it again from {container.record.spec.image!r}"
             ) from None
 
     async def _clear(self, container: ContainerEntry) -> None:
-        """What the last run left must be gone; and there must be a cell, which there is not any more if the
-        machine was restarted or somebody removed its groups."""
+        """Release what the last run left, and create the cell again if it was lost in a reboot or its groups
+        were removed."""
         if container.has_leftovers:
             await self._undo(container)
         if container.has_leftovers:
             raise errors.Unavailable(
-                f"what the last run of container {container.name!r} held cannot be given back; "
+                f"resources of the last run of container {container.name!r} cannot be released; "
                 "the log says why; start it again later"
             )
         await self._rename_cell(container)
         await self._deps.cells.ensure(container.record.cell)
 
     async def _rename_cell(self, container: ContainerEntry) -> None:
-        """A version before this one may have called its cell otherwise."""
+        """An older version may have chosen another cell name."""
         deps, record = self._deps, container.record
         name = cell_name(deps.cells, record.spec)
         if record.cell.name == name:
@@ -116,74 +122,123 @@ class ContainerStartup:
     async def _start(
         self, container: ContainerEntry, image: Image, when_begun: Callable[[], None]
     ) -> tuple[ExecutableState, str]:
+        mounts = OpenMounts(container.record.spec.mounts)
+        try:
+            return await self._start_with(container, image, mounts, when_begun)
+        finally:
+            mounts.close()
+
+    async def _start_with(
+        self,
+        container: ContainerEntry,
+        image: Image,
+        mounts: OpenMounts,
+        when_begun: Callable[[], None],
+    ) -> tuple[ExecutableState, str]:
+        values = await self._secret_values(container)
         opening = asyncio.create_task(self._open_layer(container))
+        mounting = asyncio.create_task(self._open_mounts(container, mounts))
         try:
             attachment = await self._attach(container)
             container.users = await self._enter_users(container, attachment)
         finally:
-            # Whoever undoes this finds nothing that is still being done.
-            await asyncio.gather(opening, return_exceptions=True)
-        root = await self._lay_out(container, image, attachment, opening.result())
-        await self._forget_last(container)
+            # The undo must not run concurrently with this work.
+            await asyncio.gather(opening, mounting, return_exceptions=True)
+        mounting.result()
+        root = await self._lay_out(container, image, attachment, opening.result(), values)
+        await self._remove_last_run(container)
         is_begun = asyncio.Event()
         publishing = asyncio.create_task(self._publish(attachment, is_begun, when_begun))
         try:
-            state = await self._run(container, root, attachment, is_begun)
+            state = await self._run(container, root, attachment, mounts, is_begun)
         except BaseException:
             if not is_begun.is_set():
                 publishing.cancel()
-            # Whoever undoes this finds nothing that is still being done.
+            # The undo must not run concurrently with this work.
             await asyncio.gather(publishing, return_exceptions=True)
             raise
         await publishing
-        return state, _LOST if root.was_lost else ""
+        return state, _LAYER_LOST if root.is_layer_lost else ""
+
+    async def _secret_values(self, container: ContainerEntry) -> Mapping[SecretRef, bytes]:
+        spec, supply = container.record.spec, self._deps.secrets
+        if not spec.secrets:
+            return {}
+        if supply is None:
+            raise errors.FailedPrecondition("this node takes no secrets")
+        if any(use.variable for use in spec.secrets) and self._deps.runtime.name == "crun":
+            # It keeps a copy of the configuration, with the environment, on disk.
+            raise errors.FailedPrecondition(
+                "secrets in environment variables need runc on the node; use files, or set node.runtime"
+            )
+        return await supply.of_container(spec)
 
     async def _attach(self, container: ContainerEntry) -> Attachment | None:
         spec = container.record.spec
         if spec.network is NetworkMode.NONE:
             return None
         attachment = await self._deps.network.attach(
-            spec.name, spec.ports, is_apart=spec.is_apart, policy=container.record.policy
+            spec.name, spec.ports, is_isolated=spec.is_isolated, policy=container.record.policy
         )
         container.address = attachment.address
-        self._deps.reached("start.attached")
+        self._deps.failpoint("start.attached")
         return attachment
 
     async def _enter_users(
         self, container: ContainerEntry, attachment: Attachment | None
     ) -> UserNamespace | None:
-        """The user namespace of this run. One with a network was made with it, ahead of time."""
+        """The user namespace of this run. With a network, the two were created together, ahead of use."""
         spec, makes = container.record.spec, self._deps.users
         if attachment is None and makes is not None and spec.userns is UserNamespaceMode.PRIVATE:
             await asyncio.to_thread(makes.make, container.name)
         users = users_of(self._deps, container, attachment)
-        if users is None and spec.is_apart:
+        if users is None and spec.is_isolated:
             raise no_guests()
         return users
 
     async def _open_layer(self, container: ContainerEntry) -> OpenLayer:
-        """Beside the network: one that has a limit is mounted first, which takes some milliseconds."""
+        """Concurrently with the network: a layer with a limit is mounted first, which takes some
+        milliseconds."""
         deps = self._deps
-        arguments = container.place.layer, container.disk_limit, container.shared_disk
+        arguments = container.paths.layer, container.disk_limit, container.shared_disk
         has_limit = container.disk_limit is not None or container.shared_disk is not None
         opened = (
             await asyncio.to_thread(deps.disks.open, *arguments) if has_limit else deps.disks.open(*arguments)
         )
         container.disk_limit_kind = opened.kind
-        deps.reached("start.layer_opened")
+        deps.failpoint("start.layer_opened")
         return opened
 
+    async def _open_mounts(self, container: ContainerEntry, mounts: OpenMounts) -> None:
+        """Concurrently with the network, too."""
+        spec = container.record.spec
+        if not spec.mounts:
+            return
+        volumes = self._deps.volumes
+        if volumes is not None:
+            for mount in spec.mounts:
+                if mount.is_volume and mount.volume:
+                    await volumes.ready(mount.volume)
+        await asyncio.to_thread(mounts.open, volumes)
+        self._deps.failpoint("start.mounts_opened")
+
     async def _lay_out(
-        self, container: ContainerEntry, image: Image, attachment: Attachment | None, opened: OpenLayer
+        self,
+        container: ContainerEntry,
+        image: Image,
+        attachment: Attachment | None,
+        opened: OpenLayer,
+        values: Mapping[SecretRef, bytes],
     ) -> _Root:
-        deps, place, record = self._deps, container.place, container.record
+        deps, paths, record = self._deps, container.paths, container.record
         lowers = deps.images.layers(image)
 
         def lay_out() -> _Root:
-            was_emptied = deps.overlays.mount(place.rootfs, lowers, layer=place.layer, users=container.users)
-            was_lost = was_emptied or (opened.is_new and container.run is not None)
+            was_emptied = deps.overlays.mount(paths.rootfs, lowers, layer=paths.layer, users=container.users)
+            check_links(record.spec.mounts, paths.rootfs)
+            is_layer_lost = was_emptied or (opened.is_new and container.run is not None)
             files = write_files(
-                place.folder,
+                paths.folder,
                 host_name=host_name(record.spec),
                 address=attachment.address if attachment is not None else "",
                 resolv_conf=deps.network.resolv_conf(record.spec.dns) if attachment is not None else "",
@@ -192,27 +247,37 @@ class ContainerStartup:
             if record.spec.init:
                 files = replace(files, init=init_programs.require())
             user = record.spec.user or record.config.user
-            return _Root(resolve_user(user, place.rootfs, container.ids), files, was_lost)
+            identity = resolve_user(user, paths.rootfs, container.ids)
+            if deps.secrets is not None:
+                first_id = 0 if container.users is None else container.users.first_id
+                owner = FileOwner(identity.uid, identity.gid, first_id)
+                files = replace(files, secrets=deps.secrets.write(record.spec, values, owner))
+            return _Root(identity, files, is_layer_lost)
 
-        # It is a few short calls, which a thread would take longer to be told of than to make; but what an
-        # earlier boot left goes, which may be much.
+        # A few short calls, which take less time than handing them to a thread; but discarding the layer of
+        # an earlier boot may take long.
         is_quick = container.run is None or container.run.boot == deps.boot
         root = lay_out() if is_quick else await asyncio.to_thread(lay_out)
-        deps.reached("start.mounted")
+        deps.failpoint("start.mounted")
         return root
 
-    async def _forget_last(self, container: ContainerEntry) -> None:
-        """The last run, with its output, makes room for the next."""
+    async def _remove_last_run(self, container: ContainerEntry) -> None:
+        """Remove the last run with its logs."""
         try:
             await self._deps.cells.stop(container.cell, MAIN, grace_s=0, owner=CellOwner.CONTAINER)
         except errors.NotFound:
             return
-        self._deps.reached("start.forgotten")
+        self._deps.failpoint("start.forgotten")
 
     async def _run(
-        self, container: ContainerEntry, root: _Root, attachment: Attachment | None, is_begun: asyncio.Event
+        self,
+        container: ContainerEntry,
+        root: _Root,
+        attachment: Attachment | None,
+        mounts: OpenMounts,
+        is_begun: asyncio.Event,
     ) -> ExecutableState:
-        deps, record, place, users = self._deps, container.record, container.place, container.users
+        deps, record, paths, users = self._deps, container.record, container.paths, container.users
 
         def prepare(cgroups_path: str) -> RuntimeCommand:
             config = make_config(
@@ -225,51 +290,76 @@ class ContainerStartup:
                 files=root.files,
                 users=users,
             )
-            (place.folder / "config.json").write_bytes(
-                json_codec.encode(config)
-            )  # read at once, and never again
-            deps.reached("start.bundled")
+            if record.spec.devices:
+                edits = deps.devices.edits(record.spec.devices)
+                devices = device_edits.prepare(paths.folder, edits, users)
+                config = device_edits.apply(config, devices, ids=container.ids)
+            # Last: nothing of ours is created in a volume.
+            config["mounts"] = [*config["mounts"], *staged]
+            _write_config(paths.folder, config, root.files.secrets.folder)  # read at once, and only then
+            deps.failpoint("start.bundled")
             is_begun.set()
             arguments = prepares(
-                container.name, bundle=place.folder, pid_file=place.pid_file, log=place.runtime_log
+                container.name, bundle=paths.folder, pid_file=paths.pid_file, log=paths.runtime_log
             )
             return RuntimeCommand(
-                arguments, str(place.pid_file), owner=users.first_id if users is not None else 0
+                arguments, str(paths.pid_file), owner=users.first_id if users is not None else 0
             )
 
         async def release() -> None:
             await deps.runtime.start(container.name)
 
-        # Under a small quota the runtime's own work takes seconds. So it is done before the quota is on, and
-        # the program begins after; without a quota, one call of the runtime does both.
+        # Under a small quota the runtime's own work takes seconds. So that is done before the quota is set,
+        # and the
+        # program starts after; without a quota, one command of the runtime does both.
         has_quota = record.cell.limits.cpu_quota is not None
         prepares = deps.runtime.create_arguments if has_quota else deps.runtime.run_arguments
-        place.pid_file.unlink(missing_ok=True)
+        paths.pid_file.unlink(missing_ok=True)
+        mounts.give_empty_ones_to(root.identity.uid, root.identity.gid)
         executable = Executable(MAIN, container.cell, command_text(command(record.spec, record.config)))
-        with deps.overlays.reachable(place.rootfs, users) as rootfs:
+        with (
+            deps.overlays.reachable(paths.rootfs, users) as rootfs,
+            mounts.attached(users, paths.folder) as staged,
+        ):
             state = await deps.cells.start_container(executable, prepare, release if has_quota else None)
-        deps.reached("start.running")
+        if (memory := root.files.secrets.folder) is not None:
+            (memory / _CONFIG).unlink(missing_ok=True)
+        deps.failpoint("start.running")
         return state
 
     async def _publish(
         self, attachment: Attachment | None, is_begun: asyncio.Event, when_begun: Callable[[], None]
     ) -> None:
-        """Beside the runtime's work, which takes longer, and not before that has begun."""
+        """Concurrently with the runtime's work, which takes longer, and not before that has begun."""
         await is_begun.wait()
         when_begun()
         if attachment is not None and attachment.ports:
             await self._deps.network.publish(attachment.owner)
-            self._deps.reached("start.published")
+            self._deps.failpoint("start.published")
 
     async def _undo(self, container: ContainerEntry) -> None:
-        """Leave nothing of a start that failed."""
+        """Undo a start that failed."""
         try:
             await self._deps.cells.stop(container.cell, MAIN, grace_s=0, owner=CellOwner.CONTAINER)
         except errors.NotFound:
             pass
         except errors.SkerryError as error:
             log.warning("start.not_undone", container=container.name, error=error.message)
-            container.has_leftovers = True  # what still runs has the root and the address
+            container.has_leftovers = True  # what is still running uses the root and the address
             return
         container.address, container.users = "", None
         await self._teardown.tidy(container)
+
+
+def _write_config(bundle: Path, config: dict[str, Any], memory: Path | None) -> None:
+    """Write the configuration for the runtime; one with secrets in its environment to the folder `memory`,
+    which is on no disk."""
+    path = bundle / _CONFIG
+    path.unlink(missing_ok=True)  # it may be a link of an earlier run
+    if memory is None:
+        path.write_bytes(json_codec.encode(config))
+        return
+    descriptor = os.open(memory / _CONFIG, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600)
+    with open(descriptor, "wb") as file:
+        file.write(json_codec.encode(config))
+    path.symlink_to(memory / _CONFIG)

@@ -1,4 +1,4 @@
-"""Containers as the agent has them in memory, and what working on them takes.
+"""Containers in the agent's memory, and the dependencies of the modules that work on them.
 
 `Containers` owns these, with the records on disk beside them.
 """
@@ -26,23 +26,26 @@ from skerry.model.settings import NodeSettings
 from skerry.model.workloads import UserNamespaceMode
 from skerry.node.cells.cells import Cells
 from skerry.node.containers.disk_images import SMALLEST
+from skerry.node.containers.mounts import VolumeSource
 from skerry.node.containers.overlays import Overlays
 from skerry.node.containers.records import ContainerPaths, ContainerRecord, ContainerRecords, RunRecord
 from skerry.node.containers.runtimes import OciRuntime
 from skerry.node.containers.users import NODE_IDS
 from skerry.node.containers.writable_layers import DiskLimitKind, SharedDisk, WritableLayers
+from skerry.node.devices.device_catalog import NO_DEVICES, DeviceCatalog
 from skerry.node.images.images import Images
 from skerry.node.network.network import Attachment, Network
+from skerry.node.secrets.supply import SecretSupply
 from skerry.node.user_namespaces import IDS, UserNamespace, UserNamespaces
 
-MAIN = ExecutableName("main")  # what the container runs, as an executable of its cell
+MAIN = ExecutableName("main")  # the container's process, as an executable of its cell
 _GIGABYTE = 1024**3
-_PLACED = (INSTANCE_PREFIX, GUEST_PREFIX)  # how the names of containers begin that a scheduler placed
+_SCHEDULED_PREFIXES = (INSTANCE_PREFIX, GUEST_PREFIX)  # name prefixes of containers that a scheduler placed
 
 
 @dataclass(frozen=True, slots=True)
 class ContainerDeps:
-    """What working on containers takes."""
+    """Dependencies of the modules that work on containers."""
 
     records: ContainerRecords
     cells: Cells
@@ -54,9 +57,12 @@ class ContainerDeps:
     settings: NodeSettings
     clock: Clock
     boot: str
-    users: UserNamespaces | None = None  # of containers without a network; None: this machine makes none
-    # Told after every step that a crash may follow: tests end the process there.
-    reached: Callable[[str], None] = lambda step: None
+    devices: DeviceCatalog = NO_DEVICES
+    users: UserNamespaces | None = None  # of containers without a network; None: the machine has none
+    volumes: VolumeSource | None = None  # None: this node has none
+    # Called after every step that a crash may follow: tests end the process there.
+    failpoint: Callable[[str], None] = lambda step: None
+    secrets: SecretSupply | None = None  # None: containers with secrets are refused
 
 
 @dataclass(slots=True, eq=False)
@@ -64,19 +70,19 @@ class ContainerEntry:
     """A container that was created and not yet removed."""
 
     record: ContainerRecord
-    place: ContainerPaths
+    paths: ContainerPaths
     run: RunRecord | None = None  # the last one
     pid: int | None = None
     address: str = ""
-    users: UserNamespace | None = None  # that its processes are in; None: the node's own
+    users: UserNamespace | None = None  # of its processes; None: the node's own
     is_removing: bool = False
-    has_leftovers: bool = False  # a run has ended and still holds something
+    has_leftovers: bool = False  # a run has ended and its resources are not all released
     has_unrecorded_run: bool = False  # the disk refused the record of its end
     watcher: asyncio.Task[None] | None = None
-    # Of the run that goes on: what became of it, told when everything that it held is free again.
+    # Of the current run: its record, set when all of its resources are released.
     ended: asyncio.Future[RunRecord] | None = None
-    patience: asyncio.Timeout | None = None  # while it is asked to end; when it is over, it is killed
-    reason: str = ""  # why it is being ended, if nobody asked for that
+    grace: asyncio.Timeout | None = None  # while it is being stopped; when it expires, it is killed
+    reason: str = ""  # why it is being ended, if that was not requested
     disk_limit_kind: DiskLimitKind = DiskLimitKind.NONE
 
     @property
@@ -98,7 +104,7 @@ class ContainerEntry:
 
     @property
     def ids(self) -> int:
-        """How many users it has, and groups."""
+        """Number of its uids, and of its gids."""
         return NODE_IDS if self.users is None else IDS
 
     @property
@@ -131,9 +137,9 @@ class ContainerEntry:
 def make_container(
     deps: ContainerDeps, record: ContainerRecord, run: RunRecord | None = None
 ) -> ContainerEntry:
-    """A container that does not run."""
-    container = ContainerEntry(record, deps.records.place(record.spec.name), run)
-    # As it will be; a start finds out how it is.
+    """A container that is not running."""
+    container = ContainerEntry(record, deps.records.paths(record.spec.name), run)
+    # The default; a start sets the actual one.
     if container.shared_disk is not None:
         container.disk_limit_kind = DiskLimitKind.FILE_SYSTEM
     elif container.disk_limit is not None:
@@ -144,8 +150,8 @@ def make_container(
 def users_of(
     deps: ContainerDeps, container: ContainerEntry, attachment: Attachment | None
 ) -> UserNamespace | None:
-    """The user namespace that was made for a run of `container`; None if it is to be in none, or is in none
-    since it was started by a Skerry, or on a machine, that makes none."""
+    """The user namespace of a run of `container`; None if it needs none, or was started by a Skerry, or on a
+    machine, without user namespaces."""
     if container.record.spec.userns is UserNamespaceMode.HOST:
         return None
     if attachment is not None:
@@ -154,62 +160,60 @@ def users_of(
 
 
 def no_guests() -> errors.FailedPrecondition:
-    """Why a container of somebody else's cannot be here: their root would be the node's."""
+    """The error for guest containers without user namespaces: their root would be the node's."""
     return errors.FailedPrecondition(
-        "this node runs nothing for others: it cannot give them user namespaces; "
-        "`skerry status` there says why"
+        "this node leases no cells: it has no user namespaces for guests; `skerry status` there says why"
     )
 
 
 def shared_disk(spec: ContainerSpec) -> SharedDisk | None:
-    """What a stranger's container writes to, with all others in the same cell; None for one of our own."""
-    if not spec.is_apart:
+    """The disk that a guest container shares with all others in its cell; None for other containers."""
+    if not spec.is_isolated:
         return None
     return SharedDisk(spec.inside or spec.name, spec.shared_disk * _GIGABYTE or SMALLEST)
 
 
 def check_disk(deps: ContainerDeps, spec: ContainerSpec) -> None:
-    """Raises ResourcesExhausted if the disk of this node is full, and FailedPrecondition for what the kernel
-    here cannot hold to its disk, if nobody said that measuring is good enough; for strangers it never is."""
+    """Raises ResourcesExhausted if the disk of this node is full, and FailedPrecondition if the kernel cannot
+    enforce the disk limit and measured limits are not enabled; guests always need enforced ones."""
     if shortage := disk_reserve.shortage():
         raise errors.ResourcesExhausted(f"container {spec.name!r} cannot run on this node now: {shortage}")
-    if spec.is_apart:
+    if spec.is_isolated:
         check_guests(deps)
     elif spec.resources.disk and not takes_disk_limits(deps):
         raise errors.FailedPrecondition(
-            f"this node cannot hold a container to a disk limit, since {deps.disks.why_measured}; run it on "
+            f"this node cannot enforce disk limits, since {deps.disks.no_images_reason}; run it on "
             "another node, without a limit, or have limits measured (node.measured_disk_limits)"
         )
 
 
 def check_guests(deps: ContainerDeps) -> None:
-    """Raises FailedPrecondition if no stranger's container can run here."""
+    """Raises FailedPrecondition if guest containers cannot run here."""
     if deps.users is None:
         raise no_guests()
     if not deps.disks.can_share:
         raise errors.FailedPrecondition(
-            "this node runs nothing for buyers: it cannot hold them to a disk, since "
-            f"{deps.disks.why_measured}"
+            f"this node leases no cells: it cannot enforce disk limits, since {deps.disks.no_images_reason}"
         )
 
 
 def takes_disk_limits(deps: ContainerDeps) -> bool:
-    """Whether containers with a disk limit can run here."""
+    """True if containers with a disk limit can run here."""
     return deps.disks.kind is not DiskLimitKind.MEASURED or deps.settings.measured_disk_limits
 
 
 def command_text(arguments: tuple[str, ...]) -> str:
-    """A command line for people who look at the cell, cut off where that takes no more."""
+    """A command line for people who inspect the cell, truncated to the limit of that."""
     return shlex.join(arguments)[:MAX_COMMAND]
 
 
 def cell_name(cells: Cells, spec: ContainerSpec) -> CellName:
-    """What the cell of a container that is started now is called."""
-    return CellName(f"{cells.own(spec.inside)}/{spec.name}") if spec.inside else own_name(spec.name)
+    """The name of the cell of a container that is started now."""
+    return CellName(f"{cells.own_cell_name(spec.inside)}/{spec.name}") if spec.inside else own_name(spec.name)
 
 
 def cell_for(deps: ContainerDeps, spec: ContainerSpec) -> Cell:
-    """The cell that a container runs in. Namespaces are the runtime's to make."""
+    """The cell of a container. The runtime creates its namespaces."""
     return Cell(
         name=cell_name(deps.cells, spec),
         limits=CellLimits(
@@ -224,6 +228,6 @@ def cell_for(deps: ContainerDeps, spec: ContainerSpec) -> Cell:
 
 
 def _cpu_weight(spec: ContainerSpec) -> int | None:
-    """Of an instance, its share of a busy machine; None: the usual one. What people start on the machine and
-    functions are not counted by the scheduler, and weigh as a core."""
-    return weight_of(spec.resources.cpu) if spec.name.startswith(_PLACED) else None
+    """Cpu weight of an instance; None: the default. Containers that users start on the machine and functions
+    are unknown to the scheduler, and have the weight of a core."""
+    return weight_of(spec.resources.cpu) if spec.name.startswith(_SCHEDULED_PREFIXES) else None

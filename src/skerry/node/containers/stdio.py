@@ -1,7 +1,7 @@
-"""The standard streams of a program that a client runs in a container: pipes, or a terminal.
+"""Standard streams of a program that a client runs in a container: pipes, or a terminal.
 
-Made before the program is started, which gets the other ends. Our ends never block, and nothing is kept
-here: who reads slowly or writes fast waits.
+Created before the program is started, which gets the other ends. Our ends are non-blocking, and nothing is
+buffered here: a slow reader or a fast writer waits.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from skerry.kit.fd_readiness import wait_readable, wait_writable
 from skerry.model.cells import OutputChannel
 
 _CHUNK: Final = 32 * 1024
-_END_OF_INPUT: Final = b"\x04"  # as a terminal says it
+_END_OF_INPUT: Final = b"\x04"  # EOT, the end of input on a terminal
 
 
 class StdioStreams:
@@ -30,24 +30,24 @@ class StdioStreams:
 
     def __init__(
         self,
-        theirs: tuple[int, int, int],
+        program_fds: tuple[int, int, int],
         input_: int | None,
         outputs: Mapping[OutputChannel, int],
         *,
         has_terminal: bool,
     ) -> None:
-        self.theirs = theirs
+        self.program_fds = program_fds
         self.outputs = outputs
         self._input = input_
         self._has_terminal = has_terminal
         self._our_descriptors = {*outputs.values(), *(() if input_ is None else (input_,))}
-        self._their_descriptors = set(theirs)
+        self._open_program_fds = set(program_fds)
         for descriptor in self._our_descriptors:
             os.set_blocking(descriptor, False)
 
     @classmethod
     def pipes(cls, *, takes_input: bool) -> StdioStreams:
-        """A pipe each for output and errors, and one for input or none."""
+        """A pipe each for stdout and stderr, and one for stdin or none."""
         with ExitStack() as undo:
             output, their_output = _pipe(undo)
             errors, their_errors = _pipe(undo)
@@ -61,11 +61,13 @@ class StdioStreams:
 
     @classmethod
     def terminal(cls, rows: int, columns: int) -> StdioStreams:
-        """A terminal for all three. It passes everything on as it is: the container's own one interprets."""
-        ours, theirs = pty.openpty()
-        tty.setraw(theirs)
-        fcntl.ioctl(theirs, termios.TIOCSWINSZ, struct.pack("4H", rows, columns, 0, 0))
-        return cls((theirs, theirs, theirs), ours, {OutputChannel.STDOUT: ours}, has_terminal=True)
+        """A raw terminal for all three: the container's own terminal interprets control characters."""
+        master, program_fds = pty.openpty()
+        tty.setraw(program_fds)
+        fcntl.ioctl(program_fds, termios.TIOCSWINSZ, struct.pack("4H", rows, columns, 0, 0))
+        return cls(
+            (program_fds, program_fds, program_fds), master, {OutputChannel.STDOUT: master}, has_terminal=True
+        )
 
     def __enter__(self) -> StdioStreams:
         return self
@@ -73,34 +75,34 @@ class StdioStreams:
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        self.hand_over()
+        self.close_program_fds()
         while self._our_descriptors:
             os.close(self._our_descriptors.pop())
 
-    def hand_over(self) -> None:
-        """The program has its ends now; ours of them are closed, so that their end is heard."""
-        while self._their_descriptors:
-            os.close(self._their_descriptors.pop())
+    def close_program_fds(self) -> None:
+        """The program has its ends now; close our copies, so that the end of output is detected."""
+        while self._open_program_fds:
+            os.close(self._open_program_fds.pop())
 
     async def write(self, data: bytes) -> None:
-        """All of `data` to the program as it takes it; what nobody will read is dropped."""
-        left = memoryview(data)
-        while left and self._input is not None:
+        """Write all of `data` to the program as it reads; dropped if it no longer does."""
+        remaining = memoryview(data)
+        while remaining and self._input is not None:
             try:
-                left = left[os.write(self._input, left) :]
+                remaining = remaining[os.write(self._input, remaining) :]
             except BlockingIOError:
                 await wait_writable(self._input)
             except OSError:
-                self._close_input()  # the program has closed its input, or ended
+                self._close_input()  # the program has closed its stdin, or ended
 
     async def end_input(self) -> None:
-        """There will be no more."""
+        """Signal the end of input."""
         if self._has_terminal:
             await self.write(_END_OF_INPUT)
         self._close_input()
 
-    def take(self, stream: OutputChannel) -> bytes | None:
-        """Some of what was written to `stream`: None if there is nothing now, empty at its end."""
+    def read_available(self, stream: OutputChannel) -> bytes | None:
+        """Available output of `stream`: None if there is none now, empty at its end."""
         try:
             return os.read(self.outputs[stream], _CHUNK)
         except BlockingIOError:
@@ -108,10 +110,10 @@ class StdioStreams:
         except OSError as error:
             if error.errno != errno.EIO:
                 raise
-            return b""  # how a terminal says that nobody has the other end
+            return b""  # a terminal whose other end is closed
 
     async def readable(self, stream: OutputChannel) -> None:
-        """Return when `take` has something."""
+        """Return when `read_available` has something."""
         await wait_readable(self.outputs[stream])
 
     def _close_input(self) -> None:

@@ -1,8 +1,8 @@
-"""Trees of files that a container made: measured while it runs, removed when it is gone.
+"""Measures and removes file trees that a container created.
 
-Such trees are hostile: folders a hundred thousand deep, paths longer than the kernel takes, links to
-anywhere, and while the container runs all of it changes under the walker. Nothing here follows a link,
-leaves the file system, recurses, or holds more than a bounded number of descriptors.
+Such trees are hostile: folders a hundred thousand levels deep, paths longer than the kernel's limit, links to
+anywhere, and concurrent changes while the container runs. Nothing here follows a link, leaves the file
+system, recurses, or holds more than a bounded number of descriptors.
 """
 
 from __future__ import annotations
@@ -15,8 +15,8 @@ from typing import Final, NamedTuple
 
 from skerry.node.kernel import thread_syscalls, tree_removal
 
-_BLOCK: Final = 512  # what st_blocks counts in, whatever the file system
-_LONGEST_PATH: Final = 3500  # in one call; the kernel takes 4096, and one more name comes to it
+_BLOCK: Final = 512  # unit of st_blocks, on any file system
+_LONGEST_PATH: Final = 3500  # in one call; the kernel's limit is 4096, and one more name is appended
 _MOST_STEPS: Final = 64
 _WITHIN: Final = (
     thread_syscalls.RESOLVE_BENEATH | thread_syscalls.RESOLVE_NO_SYMLINKS | thread_syscalls.RESOLVE_NO_XDEV
@@ -25,7 +25,7 @@ _FOLDER: Final = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW
 
 
 class TreeSize(NamedTuple):
-    """What a tree takes on disk; if that is not `whole`, it is more."""
+    """Disk usage of a tree; a lower bound unless `whole`."""
 
     bytes: int
     files: int
@@ -33,7 +33,7 @@ class TreeSize(NamedTuple):
 
 
 def remove(path: Path) -> None:
-    """Remove whatever is at `path`, with all that is in it. Nothing there: nothing done."""
+    """Remove whatever is at `path`, recursively. Does nothing if it does not exist."""
     try:
         parent = os.open(path.parent, os.O_PATH | os.O_DIRECTORY | os.O_CLOEXEC)
     except FileNotFoundError:
@@ -45,9 +45,9 @@ def remove(path: Path) -> None:
 
 
 def measure(path: Path, *, within_s: float) -> TreeSize:
-    """The size of everything below `path`, a file with several names counted once.
+    """The size of everything below `path`, hard links counted once.
 
-    Not whole if the time was over first, or if folders lie in each other beyond all reason.
+    Not whole if the time was up first, or if folders are nested too deeply.
     """
     walker = _Walker(os.open(path, _FOLDER | os.O_CLOEXEC))
     deadline = time.monotonic() + within_s
@@ -61,7 +61,7 @@ def measure(path: Path, *, within_s: float) -> TreeSize:
 
 
 class _Base(NamedTuple):
-    """An open folder that paths begin at; `below` is how many folders were to be visited when it came."""
+    """An open folder that paths start at; `below` is the number of pending folders when it was opened."""
 
     descriptor: int
     below: int
@@ -72,23 +72,23 @@ class _Walker:
 
     def __init__(self, root: int) -> None:
         self._bases = [_Base(root, 0)]
-        self._left = [b"."]  # paths from the base that was the last when they came
+        self._pending = [b"."]  # paths, relative to the base that was the last when they were added
         self._several_names: set[int] = set()
         self.blocks = self.files = 0
         self.whole = True
 
     def step(self) -> bool:
         """Visit the next folder; False if there is none."""
-        if not self._left:
+        if not self._pending:
             return False
-        path = self._left.pop()
+        path = self._pending.pop()
         try:
             folder = thread_syscalls.open_at(self._bases[-1].descriptor, path, _FOLDER, resolve=_WITHIN)
         except OSError:
-            pass  # gone, moved, or replaced by a link meanwhile
+            pass  # removed, moved, or replaced by a link meanwhile
         else:
             self._visit(folder, path)
-        while self._bases[-1].below and len(self._left) < self._bases[-1].below:
+        while self._bases[-1].below and len(self._pending) < self._bases[-1].below:
             os.close(self._bases.pop().descriptor)
         return True
 
@@ -97,16 +97,16 @@ class _Walker:
             folders = [os.fsencode(entry.name) for entry in entries if self._count(entry)]
         if folders and len(path) > _LONGEST_PATH:
             if len(self._bases) < _MOST_STEPS:
-                self._bases.append(_Base(folder, len(self._left) + 1))
-                self._left += folders
+                self._bases.append(_Base(folder, len(self._pending) + 1))
+                self._pending += folders
                 return
             self.whole = False
         else:
-            self._left += [b"%s/%s" % (path, name) for name in folders]
+            self._pending += [b"%s/%s" % (path, name) for name in folders]
         os.close(folder)
 
     def _count(self, entry: os.DirEntry[str]) -> bool:
-        """Add it to what was found; True if it is a folder, to be visited."""
+        """Add it to the size; True if it is a folder to visit."""
         try:
             status = entry.stat(follow_symlinks=False)
         except FileNotFoundError:

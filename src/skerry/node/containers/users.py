@@ -1,7 +1,7 @@
-"""Who a container runs as: names and numbers, by the image's own `/etc/passwd` and `/etc/group`.
+"""The user of a container: names and numbers, by the image's own `/etc/passwd` and `/etc/group`.
 
-The same rules as Docker's: a name or a number is looked up, a number need not be there, and a group that is
-given replaces the user's own and its further ones. The node's own users are never asked.
+Docker's rules: a name or a number is looked up, a number need not exist, and an explicit group replaces the
+user's primary and supplementary groups. The node's users are never looked up.
 """
 
 from __future__ import annotations
@@ -16,13 +16,13 @@ from skerry.model import errors
 from skerry.node.containers import rootfs_files
 
 _LARGEST_FILE: Final = 4 * 1024 * 1024
-NODE_IDS: Final = 2**31  # without a user namespace; runtimes take no larger one than the last of these
+NODE_IDS: Final = 2**31  # without a user namespace; runtimes support no larger ones
 _LARGEST_ID: Final = NODE_IDS - 1
-_MOST_GROUPS: Final = 65_536  # the kernel takes no more
+_MOST_GROUPS: Final = 65_536  # the kernel's limit
 
 
 class ContainerUser(msgspec.Struct, frozen=True):
-    """A user as the kernel knows it, with the home that the image gives it."""
+    """Uid, gids and home folder in the image."""
 
     uid: int = 0
     gid: int = 0
@@ -44,46 +44,46 @@ class _Group(NamedTuple):
 
 
 def resolve_user(user: str, rootfs: Path, ids: int = NODE_IDS) -> ContainerUser:
-    """`name`, `uid`, `name:group` or `uid:gid`; empty is root. There are `ids` of each. Raises Invalid naming
+    """`name`, `uid`, `name:group` or `uid:gid`; empty is root. There are `ids` of each. Raises Invalid with
     what the image, or the container, lacks."""
     identity = _resolve(user, rootfs)
     largest = max(identity.uid, identity.gid, *identity.groups)
     if largest >= ids:
         raise errors.Invalid(
-            f"a container in a user namespace has users and groups 0 to {ids - 1}, and {largest} is asked "
-            "for; choose another, or have an admin run it with userns host",
+            f"a container in a user namespace has users and groups 0 to {ids - 1}, and {largest} was "
+            "requested; choose another, or have an admin run it with userns host",
             field="user",
         )
     return identity
 
 
 def _resolve(user: str, rootfs: Path) -> ContainerUser:
-    wanted, colon, wanted_group = user.partition(":")
-    wanted = wanted or "0"
-    if colon and not wanted_group:
-        raise errors.Invalid(f'user "{user}" names no group after ":"; leave the ":" out', field="user")
-    found = next((one for one in _users(rootfs) if wanted in (one.name, str(one.uid))), None)
+    name, colon, group = user.partition(":")
+    name = name or "0"
+    if colon and not group:
+        raise errors.Invalid(f'user "{user}" has no group after ":"; leave the ":" out', field="user")
+    found = next((one for one in _users(rootfs) if name in (one.name, str(one.uid))), None)
     if found is None:
-        uid = _number(wanted)
+        uid = _number(name)
         if uid is None:
             raise errors.Invalid(
-                f'image has no user "{wanted}"; name one of its /etc/passwd, or give a number from 0 to '
+                f'image has no user "{name}"; name one of its /etc/passwd, or give a number from 0 to '
                 f"{_LARGEST_ID}",
                 field="user",
             )
         found = _User("", uid, 0, "/")
-    if wanted_group:
-        return ContainerUser(found.uid, _group(wanted_group, rootfs), (), found.home)
+    if group:
+        return ContainerUser(found.uid, _group(group, rootfs), (), found.home)
     groups = {one.gid for one in _groups(rootfs) if found.name in one.members} if found.name else set()
     return ContainerUser(found.uid, found.gid, tuple(sorted(groups))[:_MOST_GROUPS], found.home)
 
 
-def _group(wanted: str, rootfs: Path) -> int:
-    found = next((one.gid for one in _groups(rootfs) if wanted in (one.name, str(one.gid))), None)
-    gid = _number(wanted) if found is None else found
+def _group(name: str, rootfs: Path) -> int:
+    found = next((one.gid for one in _groups(rootfs) if name in (one.name, str(one.gid))), None)
+    gid = _number(name) if found is None else found
     if gid is None:
         raise errors.Invalid(
-            f'image has no group "{wanted}"; name one of its /etc/group, or give a number from 0 to '
+            f'image has no group "{name}"; name one of its /etc/group, or give a number from 0 to '
             f"{_LARGEST_ID}",
             field="user",
         )
@@ -91,21 +91,21 @@ def _group(wanted: str, rootfs: Path) -> int:
 
 
 def _users(rootfs: Path) -> Iterator[_User]:
-    for fields in _lines(rootfs, "etc/passwd", 7):
+    for fields in _rows(rootfs, "etc/passwd", 7):
         uid, gid = _number(fields[2]), _number(fields[3])
         if uid is not None and gid is not None:
             yield _User(fields[0], uid, gid, fields[5] or "/")
 
 
 def _groups(rootfs: Path) -> Iterator[_Group]:
-    for fields in _lines(rootfs, "etc/group", 4):
+    for fields in _rows(rootfs, "etc/group", 4):
         gid = _number(fields[2])
         if gid is not None:
             yield _Group(fields[0], gid, frozenset(fields[3].split(",")) - {""})
 
 
-def _lines(rootfs: Path, path: str, fields: int) -> Iterator[list[str]]:
-    """Lines that are whole; others say nothing, as for the C library."""
+def _rows(rootfs: Path, path: str, fields: int) -> Iterator[list[str]]:
+    """Fields of well-formed lines; others are ignored, as in the C library."""
     data = rootfs_files.read_file(rootfs, path, _LARGEST_FILE) or b""
     for line in data.decode(errors="replace").split("\n"):
         parts = line.strip().split(":")

@@ -1,15 +1,14 @@
-"""Writable layers and what they may grow to, held by the kernel.
+"""Writable layers of containers and their disk limits, enforced by the kernel.
 
-A layer is a folder with `upper`, where the files go, and `work`, which the overlay needs beside it;
-`skerry.node.containers.overlays` mounts it. One with a limit is held to it by a project quota where the file
-system of the node has them (`quotas`), else by being a file system of that size in a file beside it
-(`disk_images`), which is mounted there while the container runs. Layers of strangers are together in one file
-system for each contract, whatever the node has. What a layer uses is the kernel's own count, for people to
-see.
+A layer is a folder with `upper`, which contains the files, and `work`, which the overlay needs beside it;
+`skerry.node.containers.overlays` mounts it. A limit is enforced by a project quota where the file system of
+the node supports them (`quotas`), else by a disk image of that size (`disk_images`), which is mounted at the
+layer while the container runs. Layers of guests share one disk image per contract, whatever the node
+supports. Usage is the kernel's own count.
 
-Where the kernel can do neither, `kind` says so, and who makes layers decides whether that is good enough.
-Then somebody has to ask for the size now and then and stop what is over: nothing here runs by itself. A
-container can outrun that, by what the disk takes between two looks and by what is not in any folder.
+Where the kernel supports neither, `kind` says so, and the caller decides whether that is acceptable. Then the
+size has to be measured now and then, and containers over their limit stopped: nothing here runs by itself. A
+container can exceed that, by what it writes between two measurements and by unlinked files.
 """
 
 from __future__ import annotations
@@ -41,28 +40,28 @@ _LEAST_INODES: Final = 64
 _CAP_SYS_RESOURCE: Final = 24
 _MEASURING_S: Final = 10.0
 _REFUSALS: Final = frozenset({errno.EDQUOT, errno.ENOSPC})
-# How the kernel refuses a file system that is damaged; EBUSY is for one that it made read-only for that.
+# Errors of the kernel for a damaged file system; EBUSY is for one that it made read-only for that.
 _DAMAGED: Final = frozenset({errno.EUCLEAN, errno.EIO, errno.EINVAL, errno.EROFS, errno.EBUSY})
 
 
 class DiskLimitKind(enum.StrEnum):
-    """How a limit is held."""
+    """How a disk limit is enforced."""
 
-    QUOTA = "quota"  # the kernel refuses to write more
-    FILE_SYSTEM = "filesystem"  # likewise, since there is no more
-    MEASURED = "measured"  # somebody has to look now and then, and stop what is over
+    QUOTA = "quota"  # the kernel refuses further writes
+    FILE_SYSTEM = "filesystem"  # the file system is full
+    MEASURED = "measured"  # the size is measured now and then, and the container stopped
     NONE = "none"
 
 
 class SharedDisk(NamedTuple):
-    """A file system that several layers are in, and that holds all of them together."""
+    """A disk image that several layers share, with one limit for all of them."""
 
-    name: str  # of the cell that was lent
+    name: str  # of the leased cell
     limit_bytes: int
 
     def part(self, limit_bytes: int | None) -> int | None:
-        """The size of the file system in this one that a layer with that limit is; None if it is none, since
-        it may have all."""
+        """The size of the inner disk image of a layer with that limit; None if it has none, since it may use
+        all."""
         return limit_bytes if limit_bytes is not None and limit_bytes < self.limit_bytes else None
 
 
@@ -70,12 +69,12 @@ class OpenLayer(NamedTuple):
     """A layer that can be mounted as part of an overlay."""
 
     kind: DiskLimitKind
-    is_new: bool = False  # nothing was in it: what there was before went with an earlier boot
+    is_new: bool = False  # it was empty: earlier content was lost with an earlier boot
 
 
 class WritableLayers:
-    """Writable layers on one file system. All methods block and belong in a thread, but `make` and `open` of
-    a layer without a limit."""
+    """Writable layers on one file system. All methods block and belong in a thread, except `make` and `open`
+    of a layer without a limit."""
 
     def __init__(
         self,
@@ -83,54 +82,53 @@ class WritableLayers:
         file_systems: DiskImages | None = None,
         *,
         boot_id: str = "",
-        why_measured: str = "",
+        no_images_reason: str = "",
     ) -> None:
-        """`why_measured` is why there are no file systems, for people."""
+        """`no_images_reason` is why there are no disk images, for people."""
         self._quotas = quotas
         self._file_systems = file_systems
         self._spares = None if file_systems is None else DiskImagePool(file_systems)
         self._boot_id = boot_id
-        self.why_measured = why_measured
-        # Which number is unused is found out in one step and taken in another.
+        self.no_images_reason = no_images_reason
+        # Finding an unused project number and taking it must be atomic.
         self._assigning = threading.Lock()
-        # Whether anybody is in a shared file system, and that it goes if not.
+        # So must checking that a shared disk image is unused and removing it.
         self._sharing = threading.Lock()
 
     @classmethod
     def on(cls, folder: Path, boot_id: str, *, has_userns: bool = True) -> WritableLayers:
-        """Layers will be below `folder`, which is there. Finds out by trying what works in it.
+        """Layers will be below `folder`, which exists. Probes what works there.
 
-        Outside a user namespace whoever owns a file can move it to another project, so without
-        `has_userns` no quota would hold.
+        Outside a user namespace the owner of a file can move it to another project, so without `has_userns`
+        no quota would be effective.
         """
         quotas = ProjectQuotas()
         file_systems = DiskImages(folder / _FILE_SYSTEMS)
-        reason = file_systems.why_not()
+        reason = file_systems.probe_failure()
         if reason:
             file_systems.close()
         return cls(
-            quotas if has_userns and _holds(quotas, folder / _TRIAL) else None,
+            quotas if has_userns and _enforces(quotas, folder / _TRIAL) else None,
             None if reason else file_systems,
             boot_id=boot_id,
-            why_measured=reason,
+            no_images_reason=reason,
         )
 
     @property
     def kind(self) -> DiskLimitKind:
-        """How limits are held here."""
+        """How limits are enforced here."""
         if self._quotas is not None:
             return DiskLimitKind.QUOTA
         return DiskLimitKind.MEASURED if self._file_systems is None else DiskLimitKind.FILE_SYSTEM
 
     @property
     def can_share(self) -> bool:
-        """True if layers can be held together, as those of strangers must be."""
+        """True if layers can share a limit, as those of guests must."""
         return self._file_systems is not None
 
     def make(self, layer: Path, limit_bytes: int | None, shared: SharedDisk | None = None) -> None:
-        """Make the folder `layer`, held to the limit as `kind` says, or with others to that of `shared`. May
-        be repeated on what an earlier call left unfinished; what is in it stays, if it is of this boot.
-        Raises Unavailable."""
+        """Create the folder `layer` with the limit, as `kind` says, or in `shared`. Idempotent; existing
+        content of this boot stays. Raises Unavailable."""
         layer.mkdir(mode=0o700, exist_ok=True)
         if shared is not None:
             with self._sharing:
@@ -140,18 +138,18 @@ class WritableLayers:
             self._systems.ensure(self._image(layer), limit_bytes)
         else:
             if self._quotas is not None:
-                # Before anything is in it, since only what comes later inherits the project.
+                # While it is empty, since only later files inherit the project.
                 with self._assigning:
                     self._quotas.assign(layer)
             _make_folders(layer)
             self.limit(layer, limit_bytes)
 
     def open(self, layer: Path, limit_bytes: int | None, shared: SharedDisk | None = None) -> OpenLayer:
-        """Make it if need be, and have `upper` and `work` in it, until it is unmounted if that is what it
-        takes: unmounting what is no mount does nothing. Raises Unavailable."""
+        """Create it if need be, and mount it if it is a disk image, so that `upper` and `work` exist; the
+        caller unmounts it, which does nothing if it is not mounted. Raises Unavailable."""
         for image in _images(layer):
             if image != self._image(layer):
-                image.unlink()  # after a crash nobody can say what is in it
+                image.unlink()  # after a crash its content cannot be trusted
         if os.path.ismount(layer):
             return OpenLayer(DiskLimitKind.FILE_SYSTEM)
         if self._is_outdated(layer, limit_bytes, shared):
@@ -164,14 +162,14 @@ class WritableLayers:
                 if error.errno != errno.ENOSPC:
                     raise
                 raise errors.ResourcesExhausted(
-                    "the disk that was bought is full; delete something on it first"
+                    "the disk of the leased cell is full; delete something on it first"
                 ) from error
             return OpenLayer(DiskLimitKind.FILE_SYSTEM, is_new)
         if self._is_file_system(layer, limit_bytes):
             assert limit_bytes is not None
             is_new = not self._image(layer).exists()
             layer.mkdir(mode=0o700, exist_ok=True)
-            if not (is_new and self._take_spare(layer, limit_bytes)):
+            if not (is_new and self._take_prepared(layer, limit_bytes)):
                 self._systems.ensure(self._image(layer), limit_bytes)
                 self._systems.mount(self._image(layer), layer)
         else:
@@ -180,8 +178,8 @@ class WritableLayers:
         _make_folders(layer)
         return OpenLayer(DiskLimitKind.FILE_SYSTEM, is_new)
 
-    def _take_spare(self, layer: Path, limit_bytes: int) -> bool:
-        """Have a file system that was made ahead at `layer`; False if there is none, or none that works."""
+    def _take_prepared(self, layer: Path, limit_bytes: int) -> bool:
+        """Mount a disk image of the pool at `layer`; False if there is none, or none that works."""
         assert self._spares is not None
         try:
             return self._spares.take(self._image(layer), limit_bytes, layer)
@@ -190,13 +188,13 @@ class WritableLayers:
             return False
 
     def refill(self) -> None:
-        """Make file systems ahead for layers to come, of the sizes that were wanted last."""
+        """Refill the pool of disk images, of the most recently used sizes."""
         if self._spares is not None:
             self._spares.refill()
 
     def _open_shared(self, layer: Path, limit_bytes: int | None, shared: SharedDisk) -> bool:
-        """Mount a folder of its own in the shared file system at `layer`; one that may have less than all of
-        it is a file system again, in a file in that folder. True if the folder is new."""
+        """Mount a folder of the shared disk image at `layer`; a layer with a limit of its own is another disk
+        image, in a file in that folder. True if the folder is new."""
         layer.mkdir(mode=0o700, exist_ok=True)
         name, image = layer.parent.name, self._shared_image(shared.name)
         with self._sharing:
@@ -207,14 +205,14 @@ class WritableLayers:
         if (part := shared.part(limit_bytes)) is not None:
             inner = self._image(layer / name / layer.name)
             self._systems.ensure(inner, part)
-            self._systems.mount(inner, layer, gives_back=True)
+            self._systems.mount(inner, layer, discards=True)
         else:
             thread_syscalls.mount(str(layer / name), str(layer), "", mount_flags.MS_BIND, "")
         return is_new
 
     def limit(self, layer: Path, limit_bytes: int | None) -> DiskLimitKind:
-        """See to the limit of a layer that is in use; tells how it is held. A file system stays as large as
-        it was made."""
+        """Apply the limit to a layer in use; returns how it is enforced. The size of a disk image does not
+        change."""
         if self._quotas is not None and self._quotas.has_project(layer):
             inodes = None if limit_bytes is None else max(_LEAST_INODES, limit_bytes // BYTES_PER_INODE)
             self._quotas.limit(layer, limit_bytes, inodes)
@@ -225,13 +223,13 @@ class WritableLayers:
             return DiskLimitKind.FILE_SYSTEM  # also without a limit of its own: in a shared one
         if limit_bytes is None:
             return DiskLimitKind.NONE
-        # Else it was made when neither worked.
-        is_held = self._quotas is not None and self._quotas.has_project(layer)
-        return DiskLimitKind.QUOTA if is_held else DiskLimitKind.MEASURED
+        # Else it was created when neither was supported.
+        has_quota = self._quotas is not None and self._quotas.has_project(layer)
+        return DiskLimitKind.QUOTA if has_quota else DiskLimitKind.MEASURED
 
     def used(self, layer: Path) -> int:
-        """Bytes of disk that the layer takes; 0 if it is not there, or in a shared file system and not in
-        use."""
+        """Bytes of disk that the layer occupies; 0 if it does not exist, or is in a shared disk image and not
+        in use."""
         try:
             image = self._image(layer)
             if image.exists():
@@ -246,8 +244,8 @@ class WritableLayers:
             log.warning("layer.too_large_to_measure", layer=str(layer), bytes=size.bytes, files=size.files)
         return size.bytes
 
-    def used_together(self, name: str) -> int:
-        """Bytes of the node's disk that everything in the shared file system of that name takes."""
+    def shared_usage(self, name: str) -> int:
+        """Bytes of the node's disk that the shared disk image of that name occupies."""
         if self._file_systems is None:
             return 0
         try:
@@ -255,17 +253,17 @@ class WritableLayers:
         except FileNotFoundError:
             return 0
 
-    def give_back(self, layer: Path, limit_bytes: int | None, shared: SharedDisk | None = None) -> None:
-        """Return to the node's disk what was deleted in a layer that is in use, if that is worth it."""
+    def discard_unused(self, layer: Path, limit_bytes: int | None, shared: SharedDisk | None = None) -> None:
+        """Return deleted blocks of a layer in use to the node's disk, if they are enough."""
         if shared is not None and shared.part(limit_bytes) is not None:
-            return  # it is mounted so that it does this by itself
+            return  # mounted so that it does this by itself
         image = self._image(layer) if shared is None else self._shared_image(shared.name)
         if image.exists() and os.path.ismount(layer):
-            disk_images.give_back(image, layer)
+            disk_images.discard_unused(image, layer)
 
-    def leave(self, layer: Path, shared: SharedDisk) -> None:
-        """Remove what `layer`, which is not mounted, has in a shared file system; with the last one that goes
-        too. What cannot be read or changed any more is no hindrance. May be repeated."""
+    def remove_shared(self, layer: Path, shared: SharedDisk) -> None:
+        """Remove the content of `layer`, which is not mounted, from a shared disk image; with the last one
+        that is removed too. A damaged one is removed as well. Idempotent."""
         if self._file_systems is None or not self._shared_image(shared.name).exists():
             return
         image, name = self._shared_image(shared.name), layer.parent.name
@@ -274,7 +272,7 @@ class WritableLayers:
             self._systems.mount(image, layer)
         except OSError as error:
             if error.errno not in _DAMAGED:
-                raise  # it may work later, and others have what they wrote in it
+                raise  # it may work later, and others have data in it
             log.warning("disk.broken", image=str(image), error=str(error))
             disk_images.remove(image)
             return
@@ -290,27 +288,26 @@ class WritableLayers:
             thread_syscalls.unmount(str(layer), mount_flags.MNT_DETACH)
 
     def keep_only(self, names: Set[str]) -> None:
-        """Remove shared file systems but those of these names, and those of earlier boots. For what a killed
-        agent left: while no layer is opened."""
+        """Remove shared disk images except those of these names, and those of earlier boots. For what a
+        killed agent left: while no layer is open."""
         if self._file_systems is None:
             return
-        kept = {self._shared_image(name) for name in names}
+        used_images = {self._shared_image(name) for name in names}
         for image in self._file_systems.folder.glob(f"*{_SUFFIX}*"):
-            if image not in kept:
+            if image not in used_images:
                 disk_images.remove(image)
 
     def remove(self, layer: Path) -> None:
-        """Remove it with all that is in it, whatever its container made there. Nothing may be mounted on it.
-        Not there: nothing done."""
+        """Remove it with all its content. Nothing may be mounted on it. Does nothing if it does not exist."""
         for image in _images(layer):
             disk_images.remove(image)
         if self._quotas is not None and layer.exists() and self._quotas.has_project(layer):
-            # Or the next folder with its number would find a limit.
+            # Or the next folder with its project number would inherit the limit.
             self._quotas.limit(layer, None, None)
         tree_size.remove(layer)
 
     def close(self) -> None:
-        """Leave nothing but layers."""
+        """Remove everything but layers."""
         if self._spares is not None:
             self._spares.close()
         if self._file_systems is not None:
@@ -319,19 +316,19 @@ class WritableLayers:
     @property
     def _systems(self) -> DiskImages:
         if self._file_systems is None:
-            raise errors.Unavailable(f"this node can make no file systems: {self.why_measured}")
+            raise errors.Unavailable(f"this node cannot create disk images: {self.no_images_reason}")
         return self._file_systems
 
     def _is_file_system(self, layer: Path, limit_bytes: int | None) -> bool:
-        """Whether the layer is one of its own. One that is in use as a folder stays that: it was made when
-        there were none."""
+        """True if the layer is a disk image. One that is in use as a folder stays that: it was created when
+        there were no disk images."""
         if limit_bytes is None or self.kind is not DiskLimitKind.FILE_SYSTEM:
             return False
         return not (layer / overlays.UPPER).exists() or os.path.ismount(layer)
 
     def _is_outdated(self, layer: Path, limit_bytes: int | None, shared: SharedDisk | None) -> bool:
-        """Whether it is a folder whose content is lost anyway, since the machine went down, and becomes a
-        file system now. One without a limit is emptied where it is mounted."""
+        """True for a folder whose content is lost anyway because of a reboot, and which becomes a disk image
+        now. One without a limit is emptied where it is mounted."""
         becomes_one = shared is not None or (
             limit_bytes is not None and self.kind is DiskLimitKind.FILE_SYSTEM
         )
@@ -339,7 +336,7 @@ class WritableLayers:
         return becomes_one and is_folder and not overlays.is_of_boot(layer, self._boot_id)
 
     def _image(self, layer: Path) -> Path:
-        """The file that the layer is in, named after the boot that it belongs to."""
+        """The file of the layer, named after the boot that it belongs to."""
         return layer.with_name(f"{layer.name}.{self._boot_id}{_SUFFIX}")
 
     def _shared_image(self, name: str) -> Path:
@@ -356,15 +353,15 @@ def _make_folders(layer: Path) -> None:
         (layer / name).mkdir(mode=0o755, exist_ok=True)
 
 
-def _holds(quotas: ProjectQuotas, trial: Path) -> bool:
-    """True if the kernel keeps somebody from writing more to the folder `trial` than it may."""
+def _enforces(quotas: ProjectQuotas, trial: Path) -> bool:
+    """True if the kernel enforces a quota on the folder `trial`."""
     tree_size.remove(trial)
     trial.mkdir(mode=0o700)
     try:
         quotas.assign(trial)
         quotas.limit(trial, _TRIAL_LIMIT, _LEAST_INODES)
         try:
-            return _is_refused(trial / "file", 4 * _TRIAL_LIMIT)
+            return _write_fails(trial / "file", 4 * _TRIAL_LIMIT)
         finally:
             quotas.limit(trial, None, None)
     except OSError as error:
@@ -374,10 +371,10 @@ def _holds(quotas: ProjectQuotas, trial: Path) -> bool:
         tree_size.remove(trial)
 
 
-def _is_refused(path: Path, size: int) -> bool:
-    """Whether writing `size` bytes to `path` fails for want of room, for somebody without privileges.
+def _write_fails(path: Path, size: int) -> bool:
+    """True if writing `size` bytes to `path` fails with a quota error, without privileges.
 
-    Capabilities are a thread's own: one that may exceed quotas is given up in a thread that does only this.
+    Capabilities belong to a thread: the one to exceed quotas is dropped in a thread that does only this.
     """
     found: list[int] = []
 

@@ -1,1 +1,1 @@
-"""Cells that are lent: room that a stranger bought, and the node that it finds in there."""
+"""Leased cells: resources that another cloud bought, and the guest agent that it uses them through."""

@@ -1,9 +1,9 @@
-"""The cells of this node that are lent: the home (`skerry.node.agent.instances.backends`) of instances that
-are cells.
+"""The leased cells of this node: the backend (`skerry.node.agent.instances.backends`) of instances that are
+cells.
 
-A cell that is lent holds a guest (`agent`) to exactly what was bought. It runs while the cell is there: a
-new agent takes both over as they are, and after a restart of the machine the cell is made anew. Stopping it
-is to the guest what going down is to a machine; removing it leaves nothing of either. Who bought what is not
+The limits of a leased cell are exactly the resources that were bought; a guest agent (`agent`) runs while the
+cell exists. A new agent of the node takes both over as they are; after a reboot the cell is created again.
+Stopping it is for the guest like a shutdown of its machine; removing it leaves nothing. Contracts are not
 known here.
 """
 
@@ -39,28 +39,28 @@ from skerry.node.guests.records import LeasedCellRecord, LeasedCellRecords
 
 log = structlog.get_logger(__name__)
 
-MAX_INSTANCES = 256  # of one guest
+MAX_INSTANCES = 256  # per guest
 _NO_IMAGE = ImageId("")
 _GIGABYTE = 1024**3
 _LOOK_S = 5.0
-_PATIENCE_S = 5.0  # beyond what stopping everything takes
-_GONE = "its cell is gone: the machine was restarted, or somebody removed its cgroups"
+_PATIENCE_S = 5.0  # on top of the time to stop everything
+_GONE = "its cell no longer exists: the machine was restarted, or somebody removed its cgroups"
 
 
 @dataclass(slots=True, eq=False)
 class _LeasedCell:
-    """A cell that was asked for and not yet removed."""
+    """A leased cell that was created and not yet removed."""
 
     record: LeasedCellRecord
     is_removing: bool = False
     guest: GuestAgent | None = None  # while it runs
-    reason: str = _GONE  # of its end, if it is not there any more
-    ended: asyncio.Event = field(default_factory=asyncio.Event)  # of the run that goes on
-    busy: asyncio.Lock = field(default_factory=asyncio.Lock)  # one at a time works on it
+    reason: str = _GONE  # why it ended, if the cell no longer exists
+    ended: asyncio.Event = field(default_factory=asyncio.Event)  # of the current run
+    busy: asyncio.Lock = field(default_factory=asyncio.Lock)  # held by the operation in progress
 
     @property
     def name(self) -> str:
-        """As it was asked for, and as its guest's containers know it."""
+        """Its name in orders and in the specs of its guest's containers."""
         return self.record.spec.name
 
     @property
@@ -69,7 +69,7 @@ class _LeasedCell:
 
 
 class LeasedCells:
-    """Every one of them."""
+    """All leased cells of this node."""
 
     def __init__(
         self,
@@ -83,7 +83,7 @@ class LeasedCells:
         connect: Callable[[TunnelStream], ControlConnection],
         max_instances: int = MAX_INSTANCES,
     ) -> None:
-        """`images` are what guests may have; `connect` makes the node's end of a session of a tunnel."""
+        """`images` pulls for guests; `connect` makes a control connection of a tunnel."""
         self._records = LeasedCellRecords(folder)
         self._cells = cells
         self._containers = containers
@@ -95,7 +95,7 @@ class LeasedCells:
         self._leased: dict[str, _LeasedCell] = {}
 
     async def open(self) -> LeasedCells:
-        """Take over what is in the folder: every guest whose cell is there goes on."""
+        """Load the records; every guest whose cell exists is resumed."""
         for found in await asyncio.to_thread(lambda: list(self._records.load())):
             record = self._own(found)
             each = _LeasedCell(record, is_removing=self._records.is_removing(record.spec.name))
@@ -105,28 +105,29 @@ class LeasedCells:
         return self
 
     def _own(self, record: LeasedCellRecord) -> LeasedCellRecord:
-        """With the cell as a contract's own, which a version that knew no owners did not say."""
+        """`record` with the owner of the cell, which versions without owners did not store."""
         if record.cell.owner is not None:
             return record
         try:
             self._cells.claim(record.cell, CellOwner.CONTRACT)
-        except OSError as error:  # it is anybody's until an agent that finds the disk well
+        except OSError as error:  # it stays without an owner until the record can be stored
             log.warning("lent.not_owned", cell=record.spec.name, error=str(error))
             return record
-        return replace(record, cell=replace(record.cell, owner=CellOwner.CONTRACT))  # saved when it goes on
+        # saved when it is resumed
+        return replace(record, cell=replace(record.cell, owner=CellOwner.CONTRACT))
 
     async def _take_over(self, leased: _LeasedCell, view: CellView) -> None:
         try:
-            await self._let_in(leased, view)
-        except errors.Unavailable as error:  # it does not run, then, and is started again
+            await self._start_guest(leased, view)
+        except errors.Unavailable as error:  # it is not running, then, and is started again
             log.warning("lent.not_adopted", cell=leased.name, error=error.message)
 
     async def create(self, spec: ContainerSpec) -> ContainerView:
-        """Have a cell of that name and room, which is made when it is started. Durable when this returns.
-        Raises AlreadyExists, Invalid, FailedPrecondition."""
+        """Create the record of a leased cell; `start` creates the cell. Durable on return. Raises
+        AlreadyExists, Invalid, FailedPrecondition."""
         self._containers.check_guests()
         if spec.name in self._leased:
-            raise errors.AlreadyExists(f"there is a lent cell {spec.name!r} already; remove it first")
+            raise errors.AlreadyExists(f"the leased cell {spec.name!r} exists already; remove it first")
         cell = policy.parent_cell(spec, pids=self._settings.container_pids)
         leased = _LeasedCell(LeasedCellRecord(spec, cell, self._clock.now()))
         await asyncio.to_thread(self._records.save, leased.record)
@@ -134,21 +135,23 @@ class LeasedCells:
         return self._view(leased)
 
     async def start(self, name: str) -> ContainerView:
-        """Make the cell, and let the guest in. Raises NotFound, FailedPrecondition, AlreadyExists (a cell of
-        that name which is not ours), ResourcesExhausted, Unavailable."""
+        """Create the cell and start the guest agent. Raises NotFound, FailedPrecondition, AlreadyExists
+        (another cell has the name), ResourcesExhausted, Unavailable."""
         leased = self._find(name)
         async with leased.busy:
             if leased.is_removing or leased.guest is not None:
-                raise errors.FailedPrecondition(f"the lent cell {name!r} is being removed, or runs already")
+                raise errors.FailedPrecondition(
+                    f"the leased cell {name!r} is being removed, or is running already"
+                )
             view = self._cell(leased)
             if view is None:
-                await self._free(leased)  # if that was begun before, or somebody removed its groups
-                # A version before this one may have called it otherwise.
+                await self._free(leased)  # if it was created partly, or somebody removed its groups
+                # An older version may have chosen another cell name.
                 cell = replace(leased.record.cell, name=own_name(name), owner=CellOwner.CONTRACT)
                 await self._save(leased, replace(leased.record, cell=cell))
                 await self._cells.allocate(cell)
                 view = self._cells.get(cell.name)
-            await self._let_in(leased, view)
+            await self._start_guest(leased, view)
         log.info(
             "lent.started",
             cell=name,
@@ -157,59 +160,59 @@ class LeasedCells:
         )
         return self._view(leased)
 
-    async def _let_in(self, leased: _LeasedCell, view: CellView) -> None:
-        """The guest goes on in the cell, which is there. Raises Unavailable."""
+    async def _start_guest(self, leased: _LeasedCell, view: CellView) -> None:
+        """Start the guest agent in the existing cell. Raises Unavailable."""
         leased.ended, leased.reason = asyncio.Event(), _GONE
         await self._save(leased, replace(leased.record, started_at=view.allocated_at))
         try:
             leased.guest = await GuestAgent.open(
                 self._records.guests_folder(leased.name),
                 leased.name,
-                leased.record.spec.resources,
+                policy.LeasedCapacity(leased.record.spec.resources, leased.record.spec.devices),
                 self._containers,
                 self._images,
                 self._clock,
                 most=self._max_instances,
             )
         except OSError as error:
-            raise _not_kept(error) from error
+            raise _storage_error(error) from error
 
     async def _save(self, leased: _LeasedCell, record: LeasedCellRecord) -> None:
         """Raises Unavailable."""
         try:
             await asyncio.to_thread(self._records.save, record)
         except OSError as error:
-            raise _not_kept(error) from error
+            raise _storage_error(error) from error
         leased.record = record
 
     async def stop(self, name: str) -> ContainerView:
-        """End everything in it and free the cell; what its guest has stays for the next start. Raises
+        """Stop everything in it and free the cell; the guest's records stay for the next start. Raises
         NotFound, Unavailable."""
         leased = self._find(name)
         async with leased.busy:
             await self._close_guest(leased)
-            inside = [view.spec.name for view in self._inside(leased)]
+            inside = [view.spec.name for view in self._guest_containers(leased)]
             await asyncio.gather(*(self._containers.stop(each) for each in inside))
             await self._free(leased)
             leased.reason = ""
         return self._view(leased)
 
     async def remove(self, name: str, *, force: bool = False) -> None:
-        """Nothing of it stays, nor of its guest; with `force` also if it runs. Raises NotFound,
+        """Remove it with everything of its guest, even while it is running if `force`. Raises NotFound,
         FailedPrecondition, Unavailable."""
         leased = self._find(name)
         if leased.guest is not None and not force:
             raise errors.FailedPrecondition(
-                f"the lent cell {name!r} runs; stop it first, or force the removal"
+                f"the leased cell {name!r} is running; stop it first, or force the removal"
             )
         async with leased.busy:
             self._records.mark_removing(name)
             leased.is_removing = True
             if leased.guest is not None:
-                # Its own drivers do it: they know what they have begun.
+                # Its own controllers remove them: they know the state of each.
                 await leased.guest.leave(self._settings.free_timeout_s + _PATIENCE_S)
                 await self._close_guest(leased)
-            inside = [view.spec.name for view in self._inside(leased)]
+            inside = [view.spec.name for view in self._guest_containers(leased)]
             await asyncio.gather(*(self._containers.remove(each, force=True) for each in inside))
             await self._free(leased)
             await asyncio.to_thread(self._records.discard, name)
@@ -223,7 +226,7 @@ class LeasedCells:
         leased.ended.set()
 
     async def _free(self, leased: _LeasedCell) -> None:
-        """The cell goes, if there is one of ours."""
+        """Free the cell, if it is ours."""
         with suppress(errors.NotFound):
             if self._cells.get(leased.cell).cell == leased.record.cell:
                 await self._cells.free(leased.cell, grace_s=0.0, owner=CellOwner.CONTRACT)
@@ -233,43 +236,43 @@ class LeasedCells:
         return self._view(self._find(name))
 
     async def wait(self, name: str) -> None:
-        """Return when it does not run any more. Raises NotFound."""
+        """Return when it is no longer running. Raises NotFound."""
         leased = self._find(name)
         if leased.guest is not None:
             await leased.ended.wait()
 
     def usage(self, name: str) -> CellUsage:
-        """What everything in it uses. Raises NotFound, also while it does not run."""
+        """Usage of everything in it. Raises NotFound, also while it is not running."""
         return self._cells.usage(self._find(name).cell)
 
     async def stats(self, name: str) -> ContainerStats:
-        """The same, with all that its guest has written. Raises NotFound."""
+        """The same, with the disk space that its guest uses. Raises NotFound."""
         leased = self._find(name)
         resources = leased.record.spec.resources
         return ContainerStats(
             usage=self.usage(name),
-            disk_bytes=await asyncio.to_thread(self._containers.used_together, leased.name),
+            disk_bytes=await asyncio.to_thread(self._containers.shared_disk_usage, leased.name),
             disk_limit_bytes=resources.disk * _GIGABYTE,
             disk_limit_kind=DiskLimitKind.FILE_SYSTEM.value,
         )
 
     async def run_session(self, name: str, instance: InstanceId, tunnel: TunnelStream) -> None:
-        """Be the node `instance` for whoever borrows it. Raises why that ended, NotFound,
+        """Serve as the node `instance` of its buyer. Raises the reason of the end, NotFound,
         FailedPrecondition."""
         await self._guest(name).run_session(self._connect(tunnel), instance)
 
-    async def answer(self, name: str, wanted: TunnelRequest, tunnel: TunnelStream) -> None:
-        """What is asked of one of the instances in it. Raises what is wrong with it, NotFound,
+    async def handle(self, name: str, request: TunnelRequest, tunnel: TunnelStream) -> None:
+        """Handle a tunnel to one of the instances in it. Raises the error to send, NotFound,
         FailedPrecondition."""
-        await self._guest(name).answer(wanted, tunnel)
+        await self._guest(name).handle(request, tunnel)
 
     async def run(self) -> None:
-        """See that cells are there. For ever."""
+        """Check now and then that the cells exist. Runs for ever."""
         while True:
             await asyncio.sleep(_LOOK_S)
-            await self.look()
+            await self.check()
 
-    async def look(self) -> None:
+    async def check(self) -> None:
         """Once."""
         for leased in list(self._leased.values()):
             if leased.guest is None or leased.busy.locked():
@@ -280,15 +283,15 @@ class LeasedCells:
                     await self._close_guest(leased)
 
     async def close(self) -> None:
-        """The agent ends; cells and what runs in them go on."""
+        """Stop the guest agents; cells and what runs in them stay."""
         for leased in self._leased.values():
             await self._close_guest(leased)
 
-    def _inside(self, leased: _LeasedCell) -> list[ContainerView]:
+    def _guest_containers(self, leased: _LeasedCell) -> list[ContainerView]:
         return [view for view in self._containers.list() if view.spec.inside == leased.name]
 
     def _cell(self, leased: _LeasedCell) -> CellView | None:
-        """The cell, if it is ours and there to stay, with its groups."""
+        """The cell, if it is ours, complete and not being freed."""
         if not self._cells.is_whole(leased.cell):
             return None
         view = self._cells.get(leased.cell)
@@ -314,17 +317,17 @@ class LeasedCells:
     def _guest(self, name: str) -> GuestAgent:
         guest = self._find(name).guest
         if guest is None:
-            raise errors.FailedPrecondition(f"the lent cell {name!r} does not run now; try again later")
+            raise errors.FailedPrecondition(f"the leased cell {name!r} is not running; try again later")
         return guest
 
     def _find(self, name: str) -> _LeasedCell:
         leased = self._leased.get(name)
         if leased is None:
-            raise errors.NotFound(f"there is no lent cell {name!r}")
+            raise errors.NotFound(f"there is no leased cell {name!r}")
         return leased
 
 
-def _not_kept(error: OSError) -> errors.Unavailable:
+def _storage_error(error: OSError) -> errors.Unavailable:
     return errors.Unavailable(
-        f"the node cannot keep the state of a lent cell: {error.strerror}", detail=repr(error)
+        f"the node cannot store the state of a leased cell: {error.strerror}", detail=repr(error)
     )

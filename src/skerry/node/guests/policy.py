@@ -1,8 +1,7 @@
-"""What a guest may have: the cell it is held to, what its instances become, and what its word is worth. Pure.
+"""Limits of a guest: its cell, the containers of its instances, its session config. Pure.
 
-Whoever borrows a cell is a stranger, and chooses ids, specs and times as it likes. Names of its containers
-are ours to make, so that none is ever another's; a spec that would reach out of the cell is refused as
-`Invalid`, with a sentence for the one who ordered it.
+The buyer of a leased cell is untrusted, and chooses ids, specs and times freely. The node chooses the names
+of its containers, so that none collides; a spec that would reach outside the cell raises `Invalid`.
 """
 
 from __future__ import annotations
@@ -10,6 +9,7 @@ from __future__ import annotations
 import hashlib
 import math
 from functools import partial
+from typing import NamedTuple
 
 from msgspec.structs import replace
 
@@ -27,11 +27,9 @@ _LONGEST_S = 86_400.0
 
 
 def parent_cell(spec: ContainerSpec, *, pids: int) -> Cell:
-    """The cell that is lent: exactly the room that was bought, and `pids` processes. Raises Invalid."""
+    """The leased cell: exactly the resources that were bought, and `pids` processes. Raises Invalid."""
     if not (spec.resources.cpu and spec.resources.memory):
-        raise errors.Invalid(
-            "a cell that is lent must have some cpu and some memory, or nothing would hold it", field="room"
-        )
+        raise errors.Invalid("a leased cell must have cpu and memory limits", field="room")
     limits = CellLimits(
         cpu_weight=weight_of(spec.resources.cpu),
         cpu_quota=spec.resources.cpu,
@@ -41,55 +39,78 @@ def parent_cell(spec: ContainerSpec, *, pids: int) -> Cell:
     return Cell(own_name(spec.name), limits, isolates_processes=False, owner=CellOwner.CONTRACT)
 
 
-def translation(cell: str, resources: Resources) -> SpecTranslation:
-    """What the instances of the guest in the lent `cell` become, which bought `resources`."""
-    return SpecTranslation(partial(guest_name, cell), partial(guest_spec, cell, resources))
+class LeasedCapacity(NamedTuple):
+    """What was bought with a leased cell: resources, and devices of the node by their names."""
+
+    resources: Resources
+    devices: tuple[str, ...] = ()
+
+
+def translation(cell: str, leased: LeasedCapacity) -> SpecTranslation:
+    """How instances of the guest in the leased `cell` become containers."""
+    return SpecTranslation(partial(guest_name, cell), partial(guest_spec, cell, leased))
 
 
 def guest_name(cell: str, instance: InstanceId) -> str:
-    """`g-` and a hash of both: what a lent cell is asked for as has no '/', so no two pairs are one text."""
+    """`g-` and a hash of both. Names of leased cells contain no '/', so different pairs never hash the same
+    text."""
     digest = hashlib.sha256(f"{cell}/{instance}".encode()).hexdigest()
     return f"{GUEST_PREFIX}{digest[:_HASH_DIGITS]}"
 
 
-def guest_spec(cell: str, resources: Resources, instance: InstanceId, spec: InstanceSpec) -> ContainerSpec:
+def guest_spec(cell: str, leased: LeasedCapacity, instance: InstanceId, spec: InstanceSpec) -> ContainerSpec:
     """Raises Invalid if a guest may not have that."""
+    resources = leased.resources
     if spec.kind is WorkloadKind.CELL:
-        raise errors.Invalid("what is borrowed cannot be lent on", field="kind")
+        raise errors.Invalid("a borrowed node cannot lease cells", field="kind")
     if spec.ports:
         raise errors.Invalid(
-            "what runs in a borrowed cell publishes no ports; run it on a node of your own", field="ports"
+            "instances on a borrowed node cannot publish ports; run it on a node of your own", field="ports"
         )
     if spec.userns is not UserNamespaceMode.PRIVATE:
         raise errors.Invalid(
-            "what runs in a borrowed cell has a user namespace of its own; leave userns out", field="userns"
+            "instances on a borrowed node always have a user namespace; leave userns out", field="userns"
+        )
+    if spec.secrets:
+        raise errors.Invalid(
+            "instances on a borrowed node have no secrets and configs, which its provider could read; run it "
+            "on a node of your own",
+            field="secrets",
+        )
+    if spec.mounts:
+        raise errors.Invalid(
+            "instances on a borrowed node have no volumes, and no other mounts; run it on a node of your own",
+            field="volumes",
         )
     if shortfall := resources.shortfall(spec.resources):
-        raise errors.Invalid(f"the borrowed cell is smaller than that: it {shortfall}", field="room")
-    plain = container_spec(instance, spec)
+        raise errors.Invalid(f"the borrowed node is too small: it {shortfall}", field="room")
+    for request in spec.devices:
+        if str(request) not in leased.devices:
+            raise errors.Invalid(f"device {request} is not of this contract", field="devices")
+    base = container_spec(instance, spec)
     return replace(
-        plain,
+        base,
         name=guest_name(cell, instance),
         inside=cell,
-        cpu_limit=plain.cpu_limit and min(plain.cpu_limit, resources.cpu),
-        is_apart=True,
-        # The kernel holds all of them together to the cell's cpu, memory and disk.
-        resources=replace(plain.resources, disk=plain.resources.disk or resources.disk),
+        cpu_limit=base.cpu_limit and min(base.cpu_limit, resources.cpu),
+        is_isolated=True,
+        # The kernel limits all of them together to the cell's cpu, memory and disk.
+        resources=replace(base.resources, disk=base.resources.disk or resources.disk),
         shared_disk=resources.disk,
-        read_only=plain.read_only or resources.disk == 0,
+        read_only=base.read_only or resources.disk == 0,
     )
 
 
-def clamp_session_config(terms: SessionConfig) -> SessionConfig:
-    """`terms` as far as they cost this machine no more than a control plane of its own would ask for."""
-    base_s = _within(terms.restart_base_s, 0.1)
+def clamp_session_config(config: SessionConfig) -> SessionConfig:
+    """`config`, with periods no shorter than a control plane of this node's own would use."""
+    base_s = _within(config.restart_base_s, 0.1)
     return replace(
-        terms,
-        report_s=_within(terms.report_s, 0.5),
+        config,
+        report_s=_within(config.report_s, 0.5),
         restart_base_s=base_s,
-        restart_cap_s=max(base_s, _within(terms.restart_cap_s, 1.0)),
-        restart_reset_s=_within(terms.restart_reset_s, 1.0),
-        silence_s=_within(terms.silence_s, 1.0) if terms.silence_s else 0.0,
+        restart_cap_s=max(base_s, _within(config.restart_cap_s, 1.0)),
+        restart_reset_s=_within(config.restart_reset_s, 1.0),
+        silence_s=_within(config.silence_s, 1.0) if config.silence_s else 0.0,
     )
 
 

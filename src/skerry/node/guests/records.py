@@ -1,13 +1,13 @@
-"""What the node remembers on disk of the cells that it lends, for the agent that comes after this one.
+"""Stores the leased cells of a node on disk for the next agent.
 
     lent/
-      i-contract-01hx/    a cell, by its name
-        cell.json         what was asked for, the cell that it became, when that was made last
-        removing          there while it is removed: whoever finds it finishes that
-        instances/        its guest's (`skerry.node.agent.instances.records`)
+      i-contract-01hx/    a leased cell, by its name
+        cell.json         spec, cell, and when the cell was last created
+        removing          present while it is removed: the next agent finishes that
+        instances/        of its guest (`skerry.node.agent.instances.records`)
       .gone-7             being removed: left over only by a crash
 
-A file is whole or absent, and outlives a power cut. Every method waits for the disk.
+A file is whole or absent, and survives a power cut. Every method waits for the disk.
 """
 
 from __future__ import annotations
@@ -29,23 +29,23 @@ log = structlog.get_logger(__name__)
 
 
 class LeasedCellRecord(msgspec.Struct, frozen=True):
-    """A cell that is to be lent."""
+    """A leased cell."""
 
-    spec: ContainerSpec  # in these words it was asked for
+    spec: ContainerSpec  # as it was ordered
     cell: Cell
     created_at: float
-    started_at: float | None = None  # when the cell was made that is there, or was there last
+    started_at: float | None = None  # when the current or last cell was created
 
 
 class LeasedCellRecords:
-    """The folder of all of them."""
+    """The folder of all leased cells."""
 
     def __init__(self, folder: Path) -> None:
         self._cells = RecordFolders(folder)
         self._folder = self._cells.folder
 
     def guests_folder(self, name: str) -> Path:
-        """For the records of the guest in it."""
+        """Folder for the records of its guest."""
         return self._folder / name / "instances"
 
     def save(self, record: LeasedCellRecord) -> None:
@@ -60,14 +60,14 @@ class LeasedCellRecords:
         return (self._folder / name / "removing").exists()
 
     def discard(self, name: str) -> None:
-        """It is gone at once for whoever reads, then file by file."""
+        """Remove it: at once for readers, then file by file."""
         trash = self._cells.discard(self._folder / name)
         if trash is not None:
             files.sync_folder(self._folder)
             shutil.rmtree(trash, ignore_errors=True)
 
     def load(self) -> Iterator[LeasedCellRecord]:
-        """Everything there is; what a crash left half removed goes."""
+        """Every record; what a crash left half removed is removed."""
         for folder in self._cells.leftovers():
             shutil.rmtree(folder, ignore_errors=True)
         for folder in sorted(self._folder.iterdir()):

@@ -40,6 +40,8 @@ class CheckState(msgspec.Struct, frozen=True):
     def record(self, check: HealthCheck, result: CheckResult, age_s: float) -> CheckState:
         """This after another result, `age_s` seconds after the start of the instance."""
         if result.has_passed:
+            if self.is_healthy and self.passes == check.healthy_after and not self.message:
+                return self  # nearly every result of every check
             passes = min(self.passes + 1, check.healthy_after)
             is_healthy = True if passes >= check.healthy_after else self.is_healthy
             return CheckState(is_healthy, passes, message="" if is_healthy else self.message)
@@ -75,12 +77,15 @@ class HealthState(msgspec.Struct, frozen=True):
         return cls(checks, tuple(map(first, checks)))
 
     def record(self, index: int, result: CheckResult, age_s: float) -> HealthState:
-        """This after another result of the check `index`."""
+        """This after another result of the check `index`; itself if the result changes nothing."""
+        state = self.states[index].record(self.checks[index], result, age_s)
+        if state is self.states[index]:
+            return self
         states = list(self.states)
-        states[index] = states[index].record(self.checks[index], result, age_s)
+        states[index] = state
         return replace(self, states=tuple(states))
 
-    def is_wanted(self, index: int) -> bool:
+    def is_active(self, index: int) -> bool:
         """True if the check `index` is to be run: startup checks until they have passed, others after that.
         None is once the instance has to be restarted."""
         if self.restart_reason:
@@ -140,8 +145,8 @@ class HealthState(msgspec.Struct, frozen=True):
                     continue
                 if state.is_healthy is False:
                     return _failed(check, state)
-                why = f": {state.message}" if state.message else ""
-                return f"{_name(check)} has not passed yet{why}"
+                reason = f": {state.message}" if state.message else ""
+                return f"{_name(check)} has not passed yet{reason}"
         return ""
 
 

@@ -15,7 +15,7 @@ from skerry.node.containers.ports import ExecHandle
 from skerry.node.containers.stdio import StdioStreams
 from skerry.node.health.decisions import CheckResult
 
-_KEPT: Final = 1024
+_OUTPUT_TAIL: Final = 1024
 _MAX_LINE: Final = 200
 
 
@@ -33,19 +33,19 @@ async def check(containers: ExecStarter, name: str, command: tuple[str, ...]) ->
 
     async def keep(stream: OutputChannel, data: bytes) -> None:
         nonlocal tail
-        tail = (tail + data)[-_KEPT:]
+        tail = (tail + data)[-_OUTPUT_TAIL:]
 
     with StdioStreams.pipes(takes_input=False) as streams:
-        session = await containers.exec(name, command, stdio=streams.theirs)
-        streams.hand_over()
-        code = await relay_stdio(session, streams, send=keep, listen=_say_nothing)
+        session = await containers.exec(name, command, stdio=streams.program_fds)
+        streams.close_program_fds()
+        code = await relay_stdio(session, streams, send=keep, listen=_send_no_input)
     if code == 0:
         return CheckResult(True)
     lines = tail.decode("utf-8", "replace").split("\n")
-    said = next((line.strip() for line in reversed(lines) if line.strip()), "")
-    said = "".join(char if char.isprintable() else " " for char in said[:_MAX_LINE])
-    return CheckResult(False, f"exit code {code}{': ' if said else ''}{said}")
+    last_line = next((line.strip() for line in reversed(lines) if line.strip()), "")
+    last_line = "".join(char if char.isprintable() else " " for char in last_line[:_MAX_LINE])
+    return CheckResult(False, f"exit code {code}{': ' if last_line else ''}{last_line}")
 
 
-async def _say_nothing() -> None:
+async def _send_no_input() -> None:
     await asyncio.get_running_loop().create_future()

@@ -15,13 +15,13 @@ import random
 from collections import deque
 from collections.abc import Callable
 from dataclasses import dataclass, field
+from functools import partial
 from typing import Final, Protocol
 
 import structlog
 
 from skerry.kit import metrics
 from skerry.kit.clock import Clock
-from skerry.kit.tasks import cancel_and_wait
 from skerry.model.health_checks import CheckMethod, HealthCheck
 from skerry.model.workloads import MetricSource
 from skerry.node.health.decisions import CheckResult, HealthState
@@ -35,18 +35,38 @@ METRIC_S: Final = 10.0
 _FIRST_S: Final = 0.1  # within which a run that begins is checked for the first time
 _LEAST_PAUSE_S: Final = 0.02
 # What is due within a part of its interval, or at most so soon, runs with what is due now: one alone finds
-# the loop asleep and its memory cold, which costs more than the check itself.
-_SLACK_PART: Final = 0.1
-_MOST_SLACK_S: Final = 0.1
+# the loop asleep and its memory cold, which costs more than the check itself. Only so many run together, so
+# that other work of the loop does not wait for them.
+_SLACK_PART: Final = 0.5
+_MOST_SLACK_S: Final = 0.5
+_MOST_EARLY: Final = 50
 _MESSAGE_S: Final = 5.0  # between two words on why it has not passed yet
 
 
 class Probes(Protocol):
-    """Asks instances, by the names of their containers. Does not raise."""
+    """Probes instances, by the names of their containers. Does not raise, and does not call `done` before it
+    has returned."""
 
-    async def check(self, name: str, check: HealthCheck) -> CheckResult: ...
+    def begin(self, name: str, check: HealthCheck, done: CheckDone) -> RunningProbe: ...
 
-    async def read_metric(self, name: str, source: MetricSource) -> float | None: ...
+    def begin_metric(self, name: str, source: MetricSource, done: MetricDone) -> RunningProbe: ...
+
+    async def close(self) -> None:
+        """Wait until nothing is left of probes that were cancelled."""
+        ...
+
+
+class RunningProbe(Protocol):
+    """A probe that has begun."""
+
+    def cancel(self) -> object:
+        """Give it up: what it was to call is not called any more."""
+        ...
+
+
+# Called with what a check has found; with None if it could not be run, which says nothing of the instance.
+CheckDone = Callable[[CheckResult | None], None]
+MetricDone = Callable[[float | None], None]
 
 
 @dataclass(frozen=True, slots=True)
@@ -80,7 +100,7 @@ class _Entry:
         """How much sooner than it is due it may run."""
         return min(self.interval_s * _SLACK_PART, _MOST_SLACK_S)
 
-    task: asyncio.Task[None] | None = None
+    probe: RunningProbe | None = None  # while it runs
 
 
 class HealthWatch:
@@ -126,7 +146,7 @@ class _Lane:
     running: int = 0
     waiting: deque[_Entry] = field(default_factory=deque)
 
-    def has_place_for(self, entry: _Entry) -> bool:
+    def has_capacity_for(self, entry: _Entry) -> bool:
         return self.running < self.at_once and entry.watch.running[entry.is_exec] < self.per_instance
 
 
@@ -153,7 +173,6 @@ class HealthMonitor:
         self._stale = 0  # entries of the schedule whose instance is not watched any more
         self._timer: asyncio.TimerHandle | None = None
         self._timer_at = 0.0
-        self._tasks: set[asyncio.Task[None]] = set()
         self._watches: set[HealthWatch] = set()
 
     @staticmethod
@@ -175,7 +194,7 @@ class HealthMonitor:
         # Many that were running when this agent began are not all asked at once, nor ever after.
         is_new = age_s < 1.0
         for entry in watch.entries:
-            if entry.index is None or subject.state.is_wanted(entry.index):
+            if entry.index is None or subject.state.is_active(entry.index):
                 within_s = min(entry.interval_s, _FIRST_S) if is_new else entry.interval_s
                 self._put(entry, self.now() + within_s * self._chance())
         return watch
@@ -186,8 +205,9 @@ class HealthMonitor:
         self._watches.discard(watch)
         for entry in watch.entries:
             self._stale += entry.is_scheduled
-            if entry.task is not None:
-                entry.task.cancel()
+            if entry.probe is not None:
+                entry.probe.cancel()
+                self._leave_lane(entry)
         if self._stale > 64 and self._stale > len(self._schedule) // 2:
             self._schedule = [item for item in self._schedule if item[2].watch.is_open]
             heapq.heapify(self._schedule)
@@ -195,16 +215,15 @@ class HealthMonitor:
 
     async def close(self) -> None:
         """End everything."""
-        for watch in self._watches:
-            watch.is_open = False
-        self._watches.clear()
-        self._schedule.clear()
         for lane in (self._probe_lane, self._exec_lane):
             lane.waiting.clear()
+        for watch in list(self._watches):
+            self.forget(watch)
+        self._schedule.clear()
         if self._timer is not None:
             self._timer.cancel()
             self._timer = None
-        await cancel_and_wait(list(self._tasks))
+        await self._probes.close()
 
     def _put(self, entry: _Entry, due: float) -> None:
         entry.is_scheduled = True
@@ -225,8 +244,14 @@ class HealthMonitor:
     def _run_due(self) -> None:
         self._timer = None
         now = self.now()
-        while self._schedule and self._schedule[0][0] <= now + self._schedule[0][2].slack_s:
-            _, _, entry = heapq.heappop(self._schedule)
+        early = 0
+        while self._schedule:
+            due, _, entry = self._schedule[0]
+            if due > now:
+                early += 1
+                if early > _MOST_EARLY or due > now + entry.slack_s:
+                    break
+            heapq.heappop(self._schedule)
             entry.is_scheduled = False
             if not entry.watch.is_open:
                 self._stale -= 1
@@ -248,25 +273,31 @@ class HealthMonitor:
         return False
 
     def _begin(self, entry: _Entry) -> None:
-        lane = self._exec_lane if entry.is_exec else self._probe_lane
-        if not lane.has_place_for(entry):
+        lane, watch = self._lane_of(entry), entry.watch
+        if not lane.has_capacity_for(entry):
             lane.waiting.append(entry)
             return
         lane.running += 1
-        entry.watch.running[entry.is_exec] += 1
-        entry.task = asyncio.get_running_loop().create_task(self._run(entry))
-        self._tasks.add(entry.task)
-        entry.task.add_done_callback(lambda task: self._end(task, entry, lane))
+        watch.running[entry.is_exec] += 1
+        name, began = watch.subject.name, self.now()
+        if entry.index is None:
+            assert watch.subject.metric is not None
+            entry.probe = self._probes.begin_metric(
+                name, watch.subject.metric, partial(self._take_metric, entry, began)
+            )
+        else:
+            check = watch.state.checks[entry.index]
+            entry.probe = self._probes.begin(name, check, partial(self._take_result, entry, began))
 
-    def _end(self, task: asyncio.Task[None], entry: _Entry, lane: _Lane) -> None:
-        self._tasks.discard(task)
-        entry.task = None
+    def _lane_of(self, entry: _Entry) -> _Lane:
+        return self._exec_lane if entry.is_exec else self._probe_lane
+
+    def _leave_lane(self, entry: _Entry) -> None:
+        """The probe of `entry` has ended, or was cancelled: others may begin."""
+        entry.probe = None
+        lane = self._lane_of(entry)
         lane.running -= 1
         entry.watch.running[entry.is_exec] -= 1
-        if not task.cancelled() and (error := task.exception()) is not None:
-            log.error("check.broken", container=entry.watch.subject.name, exc_info=error)
-            if entry.watch.is_open:  # a fault of ours, which must not end the checks
-                self._put(entry, self.now() + entry.interval_s)
         for _ in range(len(lane.waiting)):
             if lane.running >= lane.at_once:
                 break
@@ -274,30 +305,34 @@ class HealthMonitor:
             if waiting.watch.is_open:
                 self._begin(waiting)  # or it waits on, behind the others
 
-    async def _run(self, entry: _Entry) -> None:
-        watch, began = entry.watch, self.now()
-        if entry.index is None:
-            assert watch.subject.metric is not None
-            watch.metric = await self._probes.read_metric(watch.subject.name, watch.subject.metric)
-            self._put_again(entry, began + METRIC_S)
-            return
-        index = entry.index
-        result = await self._probes.check(watch.subject.name, watch.state.checks[index])
-        if not watch.is_open:
+    def _take_metric(self, entry: _Entry, began: float, value: float | None) -> None:
+        entry.watch.metric = value
+        self._leave_lane(entry)
+        self._put_again(entry, began + METRIC_S)
+
+    def _take_result(self, entry: _Entry, began: float, result: CheckResult | None) -> None:
+        watch, index = entry.watch, entry.index
+        assert index is not None
+        self._leave_lane(entry)
+        if result is None:  # a fault of ours, which must not end the checks
+            self._put_again(entry, began + entry.interval_s)
             return
         if not result.has_passed:
             check = watch.state.checks[index]
             FAILED.labels(check.role.value, check.method.value).inc()
         now = self.now()
         age_s = now - watch.born_at
-        had_started = watch.state.has_started
-        watch.state = state = watch.state.record(index, result, age_s)
-        if state.is_wanted(index):
+        before = watch.state
+        watch.state = state = before.record(index, result, age_s)
+        if state is before:  # it has passed again, and goes on as it did
+            self._put_again(entry, began + entry.interval_s)
+            return
+        if state.is_active(index):
             self._put_again(entry, began + state.pause_s(index, age_s))
-        if state.has_started and not had_started:  # now it is the others' turn
+        if state.has_started and not before.has_started:  # now it is the others' turn
             for other in watch.entries:
-                is_idle = not (other.is_scheduled or other.task)
-                if is_idle and other.index is not None and state.is_wanted(other.index):
+                is_idle = not (other.is_scheduled or other.probe)
+                if is_idle and other.index is not None and state.is_active(other.index):
                     self._put(other, now)
         self._report(watch, now)
 

@@ -1,1 +1,1 @@
-"""Images on a node: what a reference means, where they come from, how they are kept and collected."""
+"""Images on a node: references, sources, storage and garbage collection."""

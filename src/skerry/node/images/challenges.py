@@ -1,6 +1,6 @@
-"""What a registry wants to see: the `WWW-Authenticate` header, read as RFC 9110 has it.
+"""Parses the `WWW-Authenticate` header of a registry, by RFC 9110.
 
-Pure and total: what cannot be read is left out.
+Pure and total: malformed parts are skipped.
 """
 
 from __future__ import annotations
@@ -12,15 +12,15 @@ import msgspec
 
 _NAME = r"[!#$%&'*+.^_`|~0-9A-Za-z-]+"
 _SCHEME = re.compile(rf"[\s,]*({_NAME})(?=\s|,|$)")
-# A parameter is followed by a comma or the end; without that, it is no parameter.
+# A parameter must be followed by a comma or the end.
 _PARAMETER = re.compile(rf'[\s,]*({_NAME})\s*=\s*(?:"((?:[^"\\]|\\.)*)"|({_NAME}))\s*(?=,|$)', re.DOTALL)
-# Some schemes have one word instead of parameters.
-_WORD = re.compile(r"\s+[A-Za-z0-9._~+/-]+=*\s*(?=,|$)")
+# Some schemes have a token68 instead of parameters.
+_TOKEN68 = re.compile(r"\s+[A-Za-z0-9._~+/-]+=*\s*(?=,|$)")
 _ESCAPED = re.compile(r"\\(.)", re.DOTALL)
 
 
 class AuthChallenge(msgspec.Struct, frozen=True):
-    """One way to authenticate: its scheme in lower case, and what it says."""
+    """One challenge: its scheme in lower case, and its parameters."""
 
     scheme: str
     parameters: dict[str, str]
@@ -30,7 +30,7 @@ class AuthChallenge(msgspec.Struct, frozen=True):
 
 
 def parse(headers: Iterable[str]) -> list[AuthChallenge]:
-    """Every challenge in the headers, in their order."""
+    """Every challenge in the headers, in order."""
     return [challenge for header in headers for challenge in _in_header(header)]
 
 
@@ -41,11 +41,11 @@ def _in_header(text: str) -> list[AuthChallenge]:
         at = scheme.end()
         parameters: dict[str, str] = {}
         while parameter := _PARAMETER.match(text, at):
-            name, quoted, plain = parameter.groups()
-            value = plain if quoted is None else _ESCAPED.sub(r"\1", quoted)
+            name, quoted, unquoted = parameter.groups()
+            value = unquoted if quoted is None else _ESCAPED.sub(r"\1", quoted)
             parameters.setdefault(name.lower(), value)
             at = parameter.end()
-        if not parameters and (word := _WORD.match(text, at)):
-            at = word.end()
+        if not parameters and (token68 := _TOKEN68.match(text, at)):
+            at = token68.end()
         found.append(AuthChallenge(scheme[1].lower(), parameters))
     return found

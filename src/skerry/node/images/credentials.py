@@ -1,7 +1,7 @@
-"""Who we are to a registry: Docker's config.json, read anew for each pull.
+"""Registry logins from Docker's config.json, read for each pull.
 
-Programs that keep credentials for Docker (`credHelpers`, `credsStore`) are not run; where one of them would
-be asked, `hint` says so, for the message that follows if the registry wants to know who calls.
+Credential helpers (`credHelpers`, `credsStore`) are not run; where one is configured, `hint` says so, for the
+error message if the registry requires a login.
 """
 
 from __future__ import annotations
@@ -26,28 +26,29 @@ _API_PATHS = frozenset({"", "v1", "v2"})
 
 @dataclass(frozen=True, slots=True)
 class RegistryLogin:
-    """What a registry is shown. Never printed."""
+    """A login for a registry. Never printed."""
 
     user: str = ""
     password: str = field(default="", repr=False)
     identity_token: str = field(default="", repr=False)  # exchanged for tokens
-    registry_token: str = field(default="", repr=False)  # shown as it is
+    registry_token: str = field(default="", repr=False)  # sent as it is
 
     def basic(self) -> str:
-        """As the value of an `Authorization` header."""
+        """The value of an `Authorization` header."""
         return "Basic " + base64.b64encode(f"{self.user}:{self.password}".encode()).decode()
 
 
 @dataclass(frozen=True, slots=True)
 class RegistryCredentials:
-    """What the file says about one registry."""
+    """The login for one registry, if there is one."""
 
     login: RegistryLogin | None
-    hint: str  # what to do if these are not enough
+    hint: str  # what to do if the login is missing or insufficient
+    namespace: str = ""  # whose login it is; empty: the node's
 
 
 ANONYMOUS_CREDENTIALS = RegistryCredentials(
-    None, "images of buyers are pulled without one, so let everybody pull it"
+    None, "images of buyers are pulled without a login, so make it public"
 )
 
 
@@ -66,63 +67,65 @@ class _File(msgspec.Struct, rename="camel"):
 
 
 def load(path: str, reference: RegistryReference) -> RegistryCredentials:
-    """What `path` has for the registry of `reference`; empty: the usual file, if it is there."""
-    place = Path(path) if path else _usual_place()
-    document = _read(place, must_exist=bool(path))
+    """The login in `path` for the registry of `reference`; empty: the default file, if it exists."""
+    file = Path(path) if path else _default_path()
+    document = _read(file, must_exist=bool(path))
     if document is None:
-        where = place or "a file, and name it in images.credentials"
-        return RegistryCredentials(None, f"put a login for it into {where}, as `docker login` does")
+        target = file or "a file, and name it in images.credentials"
+        return RegistryCredentials(None, f"put a login for it into {target}, as `docker login` does")
     best: tuple[int, _Auth] | None = None
     for key, auth in (document.auths or {}).items():
-        score = _fits(key, reference)
+        score = _match_length(key, reference)
         if score is not None and (best is None or score > best[0]):
             best = score, auth
-    login = _login(best[1], place) if best else None
+    login = _login(best[1], file) if best else None
     if login is not None:
-        return RegistryCredentials(login, f"the login for it in {place} is not enough")
+        return RegistryCredentials(login, f"the login for it in {file} is not sufficient")
     helpers = [
-        name for key, name in (document.cred_helpers or {}).items() if _fits(key, reference) is not None
+        name
+        for key, name in (document.cred_helpers or {}).items()
+        if _match_length(key, reference) is not None
     ]
     if helper := next(iter(helpers), document.creds_store):
         return RegistryCredentials(
             None,
-            f"{place} leaves logins to the program docker-credential-{helper}, which is not run; name a file "
+            f"{file} uses the credential helper docker-credential-{helper}, which is not run; name a file "
             "with logins in images.credentials",
         )
-    return RegistryCredentials(None, f"put a login for it into {place}, as `docker login` does")
+    return RegistryCredentials(None, f"put a login for it into {file}, as `docker login` does")
 
 
-def _usual_place() -> Path | None:
+def _default_path() -> Path | None:
     try:
         return Path(pwd.getpwuid(os.getuid()).pw_dir) / ".docker" / "config.json"
     except KeyError:
         return None  # a user without a home
 
 
-def _read(place: Path | None, *, must_exist: bool) -> _File | None:
-    if place is None:
+def _read(path: Path | None, *, must_exist: bool) -> _File | None:
+    if path is None:
         return None
     try:
-        with place.open("rb") as file:
+        with path.open("rb") as file:
             data = file.read(_MAX_BYTES + 1)
     except (FileNotFoundError, NotADirectoryError):
         if must_exist:
             raise errors.FailedPrecondition(
-                f"images.credentials names {place}, and there is no such file"
+                f"images.credentials names {path}, and there is no such file"
             ) from None
         return None
     except OSError as error:
-        raise errors.FailedPrecondition(f"{place} cannot be read: {(error.strerror or '').lower()}") from None
+        raise errors.FailedPrecondition(f"{path} cannot be read: {(error.strerror or '').lower()}") from None
     if len(data) > _MAX_BYTES:
-        raise errors.TooLarge(f"{place} has more than {_MAX_BYTES} bytes; it holds more than credentials")
+        raise errors.TooLarge(f"{path} has more than {_MAX_BYTES} bytes, too many for a file of logins")
     try:
         return json_codec.decode(data, _File)
     except json_codec.InvalidJson as error:
-        raise errors.FailedPrecondition(f"{place} cannot be read: {error}") from None
+        raise errors.FailedPrecondition(f"{path} cannot be read: {error}") from None
 
 
-def _fits(key: str, reference: RegistryReference) -> int | None:
-    """How closely a key of the file is about `reference`; None if it is about something else."""
+def _match_length(key: str, reference: RegistryReference) -> int | None:
+    """How specific a key of the file is for `reference`; None if it does not match."""
     host, _, path = key.partition("://")[2].partition("/") if "://" in key else key.partition("/")
     hosts = _DOCKER_HUB_KEYS if reference.registry == DOCKER_HUB else {reference.registry}
     if host.lower() not in hosts:
@@ -133,7 +136,7 @@ def _fits(key: str, reference: RegistryReference) -> int | None:
     return len(path) if f"{reference.repository}/".startswith(f"{path}/") else None
 
 
-def _login(auth: _Auth, place: Path | None) -> RegistryLogin | None:
+def _login(auth: _Auth, path: Path | None) -> RegistryLogin | None:
     user, password = auth.username, auth.password
     if auth.auth:
         try:
@@ -142,7 +145,7 @@ def _login(auth: _Auth, place: Path | None) -> RegistryLogin | None:
             colon = ""
         if not colon:
             raise errors.FailedPrecondition(
-                f"a login in {place} cannot be read: its `auth` is not base64 of USER:PASSWORD"
+                f"a login in {path} cannot be read: its `auth` is not base64 of USER:PASSWORD"
             )
     password = password.strip("\0")
     if not (user or auth.identitytoken or auth.registrytoken):

@@ -1,7 +1,7 @@
-"""Images as `docker save` writes them (`docker-archive:`), in its old form, its new one, and as skopeo does.
+"""Images as `docker save` writes them (`docker-archive:`), in its old and new form, and as skopeo does.
 
-`manifest.json` names the configuration and the layers by their places in the tar. No digest of a layer is
-given; what is in it is held to the configuration, which pins every byte.
+`manifest.json` names the configuration and the layers by their paths in the tar. Layers have no digests
+there; their content is checked against the configuration, which has one for each.
 """
 
 from __future__ import annotations
@@ -29,11 +29,11 @@ class _Saved(msgspec.Struct, rename="pascal"):
 
 
 class DockerArchiveSource:
-    """The one image of such an archive."""
+    """The only image of such an archive."""
 
-    def __init__(self, members: SourceFiles, what: str) -> None:
+    def __init__(self, members: SourceFiles, label: str) -> None:
         self._members = members
-        self._what = what
+        self._label = label
 
     async def version(self) -> str:
         return oci_documents.digest_of(await self._configuration(await self._saved()))
@@ -41,15 +41,15 @@ class DockerArchiveSource:
     async def find(self, machine: Platform) -> ResolvedImage:
         saved = await self._saved()
         data = await self._configuration(saved)
-        places = saved.layers or []
+        paths = saved.layers or []
         return ResolvedImage(
-            blobs=tuple([LayerBlob(await self._members.size(place), place=place) for place in places]),
-            configuration=oci_documents.read_configuration(data, len(places), machine, self._what),
+            blobs=tuple([LayerBlob(await self._members.size(path), path=path) for path in paths]),
+            configuration=oci_documents.read_configuration(data, len(paths), machine, self._label),
             id=oci_documents.digest_of(data),
         )
 
     def stream(self, blob: LayerBlob) -> AsyncGenerator[bytes, None]:
-        return self._members.stream(blob.place)
+        return self._members.stream(blob.path)
 
     async def close(self) -> None:
         await self._members.close()
@@ -60,23 +60,23 @@ class DockerArchiveSource:
             images = json_codec.decode(data, list[_Saved])
         except errors.NotFound:
             raise errors.Unprocessable(
-                f"{self._what} was not written by `docker save`: it has no manifest.json. If it is a tar of "
+                f"{self._label} was not written by `docker save`: it has no manifest.json. If it is a tar of "
                 "an OCI layout, write `oci-archive:`"
             ) from None
         except json_codec.InvalidJson as error:
-            raise errors.Unprocessable(f"{self._what}: its manifest.json cannot be read: {error}") from None
+            raise errors.Unprocessable(f"{self._label}: its manifest.json cannot be read: {error}") from None
         if len(images) != 1:
-            names = [name for image in images for name in image.repo_tags or ["one without a name"]]
+            names = [name for image in images for name in image.repo_tags or ["one without a tag"]]
             raise errors.FailedPrecondition(
-                f"{self._what} holds {len(images)} images ({', '.join(names[:20])}); save one alone"
+                f"{self._label} contains {len(images)} images ({', '.join(names[:20])}); save one alone"
             )
         return images[0]
 
     async def _configuration(self, saved: _Saved) -> bytes:
         data = await self._members.read(saved.config, oci_documents.MAX_CONFIG_BYTES)
-        # All writers name the file for its digest.
+        # All writers name the file after its digest.
         name = posixpath.basename(saved.config).removesuffix(".json")
         found = oci_documents.digest_of(data)
         if _DIGEST.fullmatch(name) and f"sha256:{name}" != found:
-            raise oci_documents.wrong_digest(f"the configuration of {self._what}", f"sha256:{name}", found)
+            raise oci_documents.wrong_digest(f"the configuration of {self._label}", f"sha256:{name}", found)
         return data

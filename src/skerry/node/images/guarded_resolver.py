@@ -1,7 +1,7 @@
-"""From names to addresses for the connections of pulls: what `registry_policy` refuses is not connected to.
+"""DNS resolver for the connections of pulls, which rejects addresses by `registry_policy`.
 
-On aiohttp, so imported by `registry_http` with the first pull and not before. The addresses that are judged
-are the ones that are then used: a name that means something else a moment later gains nothing.
+Uses aiohttp, so `registry_http` imports it with the first pull. The addresses that are checked are the ones
+that are used: a name that resolves differently a moment later gains nothing.
 """
 
 from __future__ import annotations
@@ -16,14 +16,16 @@ from skerry.node.images.registry_policy import RegistryPolicy
 
 
 class GuardedResolver(AbstractResolver):
-    """Asks as everybody does, and raises FailedPrecondition for names that lead where nobody may be led.
+    """Resolves names, and raises FailedPrecondition for addresses that the policy forbids.
 
-    `seen` is told the addresses of every name before they are used.
+    `on_resolved` is called with the addresses of every name before they are used.
     """
 
-    def __init__(self, reach: RegistryPolicy | None, seen: Callable[[str, Iterable[str]], None]) -> None:
-        self._reach = reach
-        self._seen = seen
+    def __init__(
+        self, policy: RegistryPolicy | None, on_resolved: Callable[[str, Iterable[str]], None]
+    ) -> None:
+        self._policy = policy
+        self._on_resolved = on_resolved
         self._inner = ThreadedResolver()
 
     async def resolve(
@@ -31,9 +33,9 @@ class GuardedResolver(AbstractResolver):
     ) -> list[ResolveResult]:
         found = await self._inner.resolve(host, port, family)
         addresses = [each["host"] for each in found]
-        if self._reach is not None:
-            self._reach.check(host, port, addresses)
-        self._seen(host, addresses)
+        if self._policy is not None:
+            self._policy.check(host, port, addresses)
+        self._on_resolved(host, addresses)
         return found
 
     async def close(self) -> None:

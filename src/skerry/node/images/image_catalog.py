@@ -1,13 +1,12 @@
-"""Which images there are and what they are called, on disk and in memory.
+"""Images and their names, on disk and in memory.
 
-    images/HEX.json     an image, known by its id
-    names/HEX.json      a reference that leads to one; HEX is of the reference
+    images/HEX.json     an image, by its id
+    names/HEX.json      a reference and its image; HEX is a hash of the reference
 
-Each file is whole or absent, and written to the disk before anybody is told. A name moves from one image to
-another by one rename. A name whose image is gone, and an image whose layers are not all there, are dropped
-when the catalogue is loaded. An image that some registry's name led to once is marked for good
-(`from_registry`), also if the name moves on. Who may use or remove what is decided in
-`skerry.node.images.images`.
+A file is whole or absent, and synced before it is acknowledged. A name moves from one image to another by one
+rename. A name whose image is missing, and an image with missing layers, are dropped when the catalog is
+loaded. An image that was ever pulled from a registry is marked (`from_registry`), also if the name moves on.
+`skerry.node.images.images` decides who may use or remove what.
 """
 
 from __future__ import annotations
@@ -25,31 +24,32 @@ from skerry.kit.tasks import in_thread
 from skerry.model.ids import Digest
 from skerry.model.images import Image, ImageAccess, ImageId, is_path
 from skerry.node import record_files
+from skerry.node.images.layer_store import with_namespace
 
 log = structlog.get_logger(__name__)
 
 
 class NameRecord(msgspec.Struct, frozen=True):
-    """A reference in its canonical spelling, and what it led to when it was last asked for."""
+    """A reference in canonical form, and the image that it last resolved to."""
 
     reference: str
     image: ImageId
-    version: str  # what its source called that; empty: nothing
+    version: str  # of its source; empty: unknown
 
 
 class ImageCatalog:
-    """All images of a node. Whoever changes something holds `writing`."""
+    """All images of a node. Writers hold `writing`."""
 
-    def __init__(self, folder: Path, reached: Callable[[str], None]) -> None:
+    def __init__(self, folder: Path, failpoint: Callable[[str], None]) -> None:
         self._images_folder = files.private_folder(folder / "images")
         self._names_folder = files.private_folder(folder / "names")
-        self._reached = reached
+        self._failpoint = failpoint
         self.writing = asyncio.Lock()
         self._images: dict[ImageId, Image] = {}  # without their names
         self._names: dict[str, NameRecord] = {}
 
     def load(self, has_layer: Callable[[Digest], bool]) -> None:
-        """Read what is there; waits for the disk."""
+        """Load the records; waits for the disk."""
         for path in self._images_folder.iterdir():
             image = record_files.read(path, Image)
             if image is None or path != self._image_path(image.id) or not all(map(has_layer, image.layers)):
@@ -63,12 +63,12 @@ class ImageCatalog:
                 path.unlink()
             else:
                 self._names[name.reference] = name
-                if (marked := self._marked(name)) is not None:  # which earlier versions did not
+                if (marked := self._marked(name)) is not None:  # earlier versions did not mark them
                     _write(self._image_path(marked.id), marked)
                     self._images[marked.id] = marked
 
     def all(self) -> list[Image]:
-        """Every image, by their names and then by their age."""
+        """Every image, by names and then by age."""
         led_to: dict[ImageId, list[str]] = {}
         for name in self._names.values():
             led_to.setdefault(name.image, []).append(name.reference)
@@ -92,62 +92,81 @@ class ImageCatalog:
     def record(self, reference: str) -> NameRecord | None:
         return self._names.get(reference)
 
-    def of_version(self, version: str, *, from_registry: bool) -> ImageId | None:
-        """An image that its source called `version`; one that a registry did, if `from_registry`: the word of
-        a registry is no way to what came from the disk."""
+    def of_version(
+        self,
+        version: str,
+        *,
+        from_registry: bool,
+        may_use: Callable[[NameRecord, Image], bool] = lambda name, image: True,
+    ) -> ImageId | None:
+        """An image with this source version that `may_use` allows; with `from_registry`, only one that a
+        registry returned: a registry's version must not lead to images from the disk."""
         for name in self._names.values():
-            is_known_there = not from_registry or not is_path(name.reference)
-            if version and name.version == version and is_known_there:
+            is_allowed = not from_registry or not is_path(name.reference)
+            if version and name.version == version and is_allowed and may_use(name, self._images[name.image]):
                 return name.image
         return None
 
-    def starting_with(self, digits: str, access: ImageAccess) -> list[ImageId]:
-        """Those whose id begins so; without access to all, those that came from a registry."""
+    async def grant(self, id: ImageId, namespace: str) -> None:
+        """A registry has returned it to this `namespace`, or without one to all. Called before it gets its
+        name: that the image is here from the disk, too, shows it to nobody."""
+        image = self._images[id]
+        known = image.namespaces if image.from_registry else (namespace,)
+        namespaces = with_namespace(known, namespace)
+        if namespaces != image.namespaces:
+            granted = msgspec.structs.replace(image, namespaces=namespaces)
+            await in_thread(_write, self._image_path(id), granted)
+            self._images[id] = granted
+
+    def starting_with(self, digits: str, access: ImageAccess, namespace: str | None = None) -> list[ImageId]:
+        """Ids with this prefix; without access to all, only of images from a registry; with a namespace, not
+        of those that are private to others."""
         return sorted(
             id
             for id, image in self._images.items()
             if id.removeprefix("sha256:").startswith(digits)
             and (access is ImageAccess.ALL or image.from_registry)
+            and is_usable_by(image, namespace)
         )
 
     def layers_in_use(self) -> set[Digest]:
         return {layer for image in self._images.values() for layer in image.layers}
 
     def registry_layers(self) -> set[Digest]:
-        """Those of images that came from a registry."""
+        """Layers of images from a registry."""
         return {layer for image in self._images.values() if image.from_registry for layer in image.layers}
 
     async def add(self, image: Image) -> None:
         if image.id not in self._images:
-            plain = msgspec.structs.replace(image, names=())
-            await in_thread(_write, self._image_path(image.id), plain)
-            self._images[image.id] = plain
-        self._reached("pull.image")
+            unnamed = msgspec.structs.replace(image, names=())
+            await in_thread(_write, self._image_path(image.id), unnamed)
+            self._images[image.id] = unnamed
+        self._failpoint("pull.image")
 
     async def name(self, record: NameRecord) -> None:
-        """Let a reference lead to an image that was added."""
+        """Set the image of a reference; the image was added before."""
         if (marked := self._marked(record)) is not None:
             await in_thread(_write, self._image_path(marked.id), marked)
             self._images[marked.id] = marked
         if self._names.get(record.reference) != record:
             await in_thread(_write, self._name_path(record.reference), record)
             self._names[record.reference] = record
-        self._reached("pull.name")
+        self._failpoint("pull.name")
 
     async def forget(self, names: Iterable[str], image: ImageId | None = None) -> None:
-        """Drop names, and an image that has no others. For all here they are gone before this first waits."""
-        gone = [self._name_path(self._names.pop(name).reference) for name in names]
+        """Drop names, and an image that has no others. In memory they are gone before the first await."""
+        paths = [self._name_path(self._names.pop(name).reference) for name in names]
         if image is not None:
             del self._images[image]
-        for path in gone:
+        for path in paths:
             await in_thread(_unlink, path)
-            self._reached("remove.name")
+            self._failpoint("remove.name")
         if image is not None:
             await in_thread(_unlink, self._image_path(image))
-            self._reached("remove.image")
+            self._failpoint("remove.image")
 
     def _marked(self, name: NameRecord) -> Image | None:
-        """The image that `name` leads to, as one from a registry, if it is that and not marked so yet."""
+        """The image of `name` with the mark, if it is from a registry and not marked yet."""
         image = self._images[name.image]
         if image.from_registry or is_path(name.reference):
             return None
@@ -158,6 +177,11 @@ class ImageCatalog:
 
     def _name_path(self, reference: str) -> Path:
         return self._names_folder / f"{hashlib.sha256(reference.encode()).hexdigest()}.json"
+
+
+def is_usable_by(image: Image, namespace: str | None) -> bool:
+    """True if a registry has returned it to this namespace, or to all; None: for the node itself."""
+    return namespace is None or not image.namespaces or namespace in image.namespaces
 
 
 def _write(path: Path, record: msgspec.Struct) -> None:

@@ -1,18 +1,17 @@
 """The layers of all images, each unpacked once in a folder of its own.
 
     layers/HEX/           HEX is the digest of the layer's tar
-      root/               what overlayfs stacks
-      layer.json          what it took
-    drafts/N/             being unpacked: nobody's after a crash
-    trash/N/              being removed: nobody's after a crash
+      root/               the folder for overlayfs
+      layer.json          its size and origin
+    drafts/N/             being unpacked: removed after a crash
+    trash/N/              being removed: removed after a crash
 
-A layer is unpacked as a draft, brought to the disk, and only then renamed in place: one that is there is
-whole, also after a power cut. Which layers are needed is not known here.
+A layer is unpacked as a draft, synced, and then renamed into place: an existing one is complete, also after a
+power cut. Which layers are used is not known here.
 """
 
 from __future__ import annotations
 
-import ctypes
 import itertools
 import os
 from collections.abc import Callable, Iterable
@@ -32,14 +31,14 @@ log = structlog.get_logger(__name__)
 
 _RECORD = "layer.json"
 _ROOT = "root"
-_ROOT_MODE = 0o755  # what `/` has unless the layer says otherwise
-_libc = ctypes.CDLL(None, use_errno=True)
+_ROOT_MODE = 0o755  # of `/` unless the layer sets it
 
 
 class _LayerRecord(msgspec.Struct, frozen=True):
     bytes: int  # of the tar
     files: int
-    from_registry: bool = False  # a registry has handed it out
+    from_registry: bool = False  # a registry has returned it
+    namespaces: tuple[str, ...] = ()  # only for the logins of these; empty: for all
 
 
 class LayerDraft:
@@ -53,97 +52,125 @@ class LayerDraft:
 class LayerStore:
     """The folders of layers. Only one process uses them at a time."""
 
-    def __init__(self, folder: Path, reached: Callable[[str], None]) -> None:
+    def __init__(self, folder: Path, failpoint: Callable[[str], None]) -> None:
         self._layers = files.private_folder(folder / "layers")
         self._drafts = files.private_folder(folder / "drafts")
         self._trash = files.private_folder(folder / "trash")
-        self._reached = reached
+        self._failpoint = failpoint
         self._numbers = itertools.count()
-        self._known: dict[Digest, _LayerRecord] = {}
+        self._records: dict[Digest, _LayerRecord] = {}
 
     def load(self) -> None:
-        """Find out what is there, and remove what a crash left. Before anything else; waits for the disk."""
-        for left_over in (self._drafts, self._trash):
-            _remove(left_over / name for name in os.listdir(left_over))
+        """Load the records, and remove what a crash left. Call it before anything else; waits for the
+        disk."""
+        for folder in (self._drafts, self._trash):
+            _remove(folder / name for name in os.listdir(folder))
         strange = []
         for path in self._layers.iterdir():
             record = _read(path)
             if record is None:
                 strange.append(path)
             else:
-                self._known[Digest(f"sha256:{path.name}")] = record
+                self._records[Digest(f"sha256:{path.name}")] = record
         _remove(strange)
 
     def disk(self) -> tuple[int, int]:
-        """Bytes of the file system that they are on: free for anybody, and all."""
+        """Free and total bytes of their file system."""
         status = os.statvfs(self._layers)
         return status.f_bavail * status.f_frsize, status.f_blocks * status.f_frsize
 
     def __contains__(self, layer: Digest) -> bool:
-        return layer in self._known
+        return layer in self._records
 
-    def has(self, layer: Digest, *, from_registry: bool) -> bool:
-        """True if it is here; with `from_registry`, only if some registry has handed it out: to know the
-        digest of what came from the disk is not to have it."""
-        record = self._known.get(layer)
-        return record is not None and (record.from_registry or not from_registry)
+    def has(self, layer: Digest, *, from_registry: bool, namespace: str = "") -> bool:
+        """True if it is here; with `from_registry`, only if a registry has returned it, to all or to this
+        `namespace`: knowing the digest of a layer gives no right to it."""
+        record = self._records.get(layer)
+        if record is None or not from_registry:
+            return record is not None
+        return record.from_registry and (not record.namespaces or namespace in record.namespaces)
 
-    def known(self) -> set[Digest]:
-        return set(self._known)
+    def digests(self) -> set[Digest]:
+        return set(self._records)
 
     def root(self, layer: Digest) -> Path:
         return self._layers / layer.removeprefix("sha256:") / _ROOT
 
     async def draft(self) -> LayerDraft:
-        """A place to unpack a layer in: `root` is an empty folder."""
+        """A new draft: `root` is an empty folder."""
         draft = LayerDraft(self._drafts / str(next(self._numbers)))
         await in_thread(_make, draft)
         return draft
 
-    async def keep(self, draft: LayerDraft, unpacked: UnpackedLayer, *, from_registry: bool) -> None:
-        """Put the finished `draft` in its place; one that is there already stays."""
-        record = _LayerRecord(unpacked.bytes, unpacked.files, from_registry)
+    async def commit(
+        self, draft: LayerDraft, unpacked: UnpackedLayer, *, from_registry: bool, namespace: str = ""
+    ) -> None:
+        """Move the finished `draft` into place; an existing layer stays. A registry has returned it to this
+        `namespace`, or without one to all."""
+        namespaces = (namespace,) if namespace else ()
+        record = _LayerRecord(unpacked.bytes, unpacked.files, from_registry, namespaces)
         await in_thread(_finish, draft, record)
-        self._reached("layer.synced")
-        if unpacked.diff_id not in self._known:
+        self._failpoint("layer.synced")
+        if unpacked.diff_id not in self._records:
             os.rename(draft.folder, self.root(unpacked.diff_id).parent)
-            self._known[unpacked.diff_id] = record
+            self._records[unpacked.diff_id] = record
         elif from_registry:
-            await in_thread(self.mark, [unpacked.diff_id])
-        self._reached("layer.kept")
+            await in_thread(self.mark, [unpacked.diff_id], namespace)
+        self._failpoint("layer.kept")
 
-    def mark(self, layers: Iterable[Digest]) -> None:
-        """Those of `layers` that are here were handed out by a registry; waits for the disk."""
+    def mark(self, layers: Iterable[Digest], namespace: str = "") -> None:
+        """Mark those of `layers` that are here as returned by a registry to this `namespace`, or without one
+        to all; waits for the disk."""
         for layer in layers:
-            record = self._known.get(layer)
-            if record is not None and not record.from_registry:
-                marked = msgspec.structs.replace(record, from_registry=True)
-                place = self.root(layer).parent / _RECORD
-                files.write_atomically(place, json_codec.encode(marked), files.PRIVATE)
-                self._known[layer] = marked
+            record = self._records.get(layer)
+            if record is None:
+                continue
+            known = record.namespaces if record.from_registry else (namespace,)
+            marked = msgspec.structs.replace(
+                record, from_registry=True, namespaces=with_namespace(known, namespace)
+            )
+            if marked != record:
+                path = self.root(layer).parent / _RECORD
+                files.write_atomically(path, json_codec.encode(marked), files.PRIVATE)
+                self._records[layer] = marked
 
-    async def settle(self) -> None:
-        """Make the names of all layers durable: before a record that needs them is written."""
+    def grant(self, layers: Iterable[Digest], namespace: str) -> None:
+        """A registry has an image with these `layers` for this `namespace`, or without one for all: private
+        ones are so for fewer, or no more. Waits for the disk."""
+        self.mark(
+            [layer for layer in layers if layer in self._records and self._records[layer].namespaces],
+            namespace,
+        )
+
+    async def sync(self) -> None:
+        """Make the names of all layers durable, before a record that refers to them is written."""
         await in_thread(files.sync_folder, self._layers)
 
     async def discard(self, draft: LayerDraft) -> None:
-        """Remove what is left of a draft."""
+        """Remove the rest of a draft."""
         await in_thread(_remove, [draft.folder])
 
-    def take_away(self, layers: Iterable[Digest]) -> tuple[int, list[Path]]:
-        """Take layers out of their place, at once; their bytes, and what `empty` is to remove."""
+    def move_to_trash(self, layers: Iterable[Digest]) -> tuple[int, list[Path]]:
+        """Move layers to the trash, at once; returns their size, and the folders for `empty`."""
         freed, trash = 0, []
         for layer in layers:
-            place = self._trash / str(next(self._numbers))
-            os.rename(self.root(layer).parent, place)
-            freed += self._known.pop(layer).bytes
-            trash.append(place)
-            self._reached("layers.away")
+            path = self._trash / str(next(self._numbers))
+            os.rename(self.root(layer).parent, path)
+            freed += self._records.pop(layer).bytes
+            trash.append(path)
+            self._failpoint("layers.away")
         return freed, trash
 
     async def empty(self, trash: Iterable[Path]) -> None:
-        """Remove what was taken away."""
+        """Remove the folders of the trash."""
         await in_thread(_remove, list(trash))
+
+
+def with_namespace(known: tuple[str, ...], namespace: str) -> tuple[str, ...]:
+    """Those that something is private to, after a registry has returned it to `namespace`; empty: to all."""
+    if not namespace or not known:
+        return ()
+    return tuple(sorted({*known, namespace}))
 
 
 def _make(draft: LayerDraft) -> None:
@@ -154,18 +181,14 @@ def _make(draft: LayerDraft) -> None:
 
 def _finish(draft: LayerDraft, record: _LayerRecord) -> None:
     (draft.folder / _RECORD).write_bytes(json_codec.encode(record))
-    descriptor = os.open(draft.folder, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
     try:
-        # One call for thousands of files; syncing each of them would take many times as long.
-        if _libc.syncfs(descriptor) != 0:
-            number = ctypes.get_errno()
-            raise errors.Internal("the layer could not be brought to the disk", detail=os.strerror(number))
-    finally:
-        os.close(descriptor)
+        files.sync_file_system(draft.folder)
+    except OSError as error:
+        raise errors.Internal("the layer could not be synced to the disk", detail=str(error)) from error
 
 
 def _read(path: Path) -> _LayerRecord | None:
-    """What a layer's folder says of itself; None if it is none."""
+    """The record in a layer's folder; None if there is none."""
     try:
         ids.check_digest(f"sha256:{path.name}")
         return json_codec.decode((path / _RECORD).read_bytes(), _LayerRecord)

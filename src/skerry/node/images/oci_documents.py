@@ -1,7 +1,7 @@
-"""The documents of an image: index, manifest and configuration, of Docker and of the OCI.
+"""Parses the documents of an image: index, manifest and configuration, of Docker and of the OCI.
 
-Bytes in, checked values out; every fault is `Unprocessable` with a sentence that names the document. Where
-the bytes come from and whether they have the digest that was asked for is the business of the sources.
+Every defect raises `Unprocessable` with the name of the document. Sources fetch the bytes and check their
+digest.
 """
 
 from __future__ import annotations
@@ -32,9 +32,9 @@ _LAYERS = frozenset(
         *(f"{_DOCKER}image.rootfs.diff.tar{suffix}" for suffix in ("", ".gzip", ".zstd")),
     }
 )
-_RETIRED = f"{_DOCKER}distribution.manifest.v1"
-# Says nothing of what is inside, as some file servers and old registries do.
-_SILENT = frozenset({"", "application/json", "application/octet-stream", "text/plain"})
+_MANIFEST_V1 = f"{_DOCKER}distribution.manifest.v1"
+# Generic media types, which some file servers and old registries send.
+_GENERIC = frozenset({"", "application/json", "application/octet-stream", "text/plain"})
 MAX_DEPTH = 3
 
 _Size = Annotated[int, Meta(ge=0)]
@@ -52,7 +52,7 @@ class _PlatformDocument(msgspec.Struct):
 
 
 class OciDescriptor(msgspec.Struct, frozen=True, rename="camel"):
-    """Points to content: its kind, digest and size."""
+    """Refers to content: its media type, digest and size."""
 
     digest: str
     size: _Size
@@ -62,7 +62,7 @@ class OciDescriptor(msgspec.Struct, frozen=True, rename="camel"):
 
 
 class _AnyDocument(msgspec.Struct, rename="camel"):
-    """What an index and a manifest have between them."""
+    """The fields of an index and of a manifest."""
 
     schema_version: int = 0
     media_type: str = ""
@@ -72,7 +72,7 @@ class _AnyDocument(msgspec.Struct, rename="camel"):
 
 
 class OciManifest(msgspec.Struct, frozen=True):
-    """One image: where its configuration and its layers are."""
+    """One image: descriptors of its configuration and its layers."""
 
     config: OciDescriptor
     layers: tuple[OciDescriptor, ...]
@@ -85,7 +85,7 @@ class OciIndex(msgspec.Struct, frozen=True):
 
 
 class OciConfig(msgspec.Struct, frozen=True):
-    """What an image says of itself; `platform` is None if it does not say."""
+    """The configuration of an image; `platform` is None if it has none."""
 
     config: ImageConfig
     diff_ids: tuple[Digest, ...]
@@ -96,147 +96,155 @@ def digest_of(data: bytes) -> Digest:
     return Digest("sha256:" + hashlib.sha256(data).hexdigest())
 
 
-def check_digest(data: bytes, wanted: Digest, what: str) -> None:
-    """Raise unless `data` is what `wanted` names."""
-    if (found := digest_of(data)) != wanted:
-        raise wrong_digest(what, wanted, found)
+def check_digest(data: bytes, expected: Digest, label: str) -> None:
+    """Raise unless `data` has the digest `expected`."""
+    if (found := digest_of(data)) != expected:
+        raise wrong_digest(label, expected, found)
 
 
-def wrong_digest(what: str, wanted: str, found: str) -> errors.Unprocessable:
+def wrong_digest(label: str, expected: str, found: str) -> errors.Unprocessable:
     return errors.Unprocessable(
-        f"{what} has the wrong digest: {found} came instead of {wanted}. It was changed on its way or at its "
-        "source; push the image again, or look for a proxy in between"
+        f"{label} has the wrong digest: {found} instead of {expected}. It was modified in transit or at its "
+        "source; push the image again, or check for a proxy in between"
     )
 
 
-def truncated(what: str, got: int, size: int) -> errors.Unprocessable:
+def truncated(label: str, got: int, size: int) -> errors.Unprocessable:
     return errors.Unprocessable(
-        f"{what} is truncated: it ends after {got} of {size} bytes. The copy at the source is not whole; "
+        f"{label} is truncated: it ends after {got} of {size} bytes. The copy at the source is incomplete; "
         "push or save the image again"
     )
 
 
-def read_document(data: bytes, media_type: str, what: str) -> OciManifest | OciIndex:
-    """An index or a manifest. `media_type` is what came with it, empty if nothing did."""
-    said = media_type.partition(";")[0].strip().lower()
-    if said.startswith(_RETIRED):
+def read_document(data: bytes, media_type: str, label: str) -> OciManifest | OciIndex:
+    """Parse an index or a manifest. `media_type` is its content type, or empty."""
+    declared = media_type.partition(";")[0].strip().lower()
+    if declared.startswith(_MANIFEST_V1):
         raise errors.Unprocessable(
-            f"{what} is in Docker's retired manifest version 1; push the image again with a current tool"
+            f"{label} is in Docker's obsolete manifest version 1; push the image again with a current tool"
         )
     try:
         document = json_codec.decode(data, _AnyDocument)
     except json_codec.InvalidJson as error:
-        raise errors.Unprocessable(f"{what} is no manifest: {error}") from None
-    if said in _SILENT:
-        said = ""
-    # The same bytes must not mean one thing to us and another to whoever scanned or signed them.
-    if said and document.media_type and said != document.media_type:
+        raise errors.Unprocessable(f"{label} is not a manifest: {error}") from None
+    if declared in _GENERIC:
+        declared = ""
+    # The same bytes must not mean one thing to us and another to a scanner or signer.
+    if declared and document.media_type and declared != document.media_type:
         raise errors.Unprocessable(
-            f"{what} was sent as {said} and calls itself {document.media_type}; push the image again"
+            f"{label} was sent as {declared} and calls itself {document.media_type}; push the image again"
         )
     if document.manifests is not None and (document.layers is not None or document.config is not None):
-        raise errors.Unprocessable(f"{what} is both an index and a manifest; it is not used")
-    kind = said or document.media_type
+        raise errors.Unprocessable(f"{label} is both an index and a manifest, which is ambiguous")
+    kind = declared or document.media_type
     if not kind:
         kind = "index" if document.manifests is not None else "manifest"
     if kind == "index" or kind in INDEXES:
-        return OciIndex(tuple(_checked(each, what) for each in document.manifests or ()))
+        return OciIndex(tuple(_checked(each, label) for each in document.manifests or ()))
     if kind != "manifest" and kind not in MANIFESTS:
-        raise _unknown(what, kind)
+        raise _unknown(label, kind)
     if document.config is None or document.layers is None:
-        raise errors.Unprocessable(f"{what} is no manifest: it lacks its config or its layers")
-    return _manifest(document.config, document.layers, what)
+        raise errors.Unprocessable(f"{label} is not a manifest: it has no config or no layers")
+    return _manifest(document.config, document.layers, label)
 
 
-def choose(index: OciIndex, machine: Platform, what: str) -> OciDescriptor:
-    """The image of `index` that `machine` runs best; one without a platform is taken if there is no other."""
-    images = [each for each in index.manifests if each.media_type in MANIFESTS | INDEXES | _SILENT]
-    known = [(each, told) for each in images if each.platform and (told := each.platform.platform())]
-    place = platforms.choose(machine, [told for _, told in known])
-    if place is not None:
-        return known[place][0]
+def choose(index: OciIndex, machine: Platform, label: str) -> OciDescriptor:
+    """The best image of `index` for `machine`; one without a platform if there is no other."""
+    images = [each for each in index.manifests if each.media_type in MANIFESTS | INDEXES | _GENERIC]
+    with_platform = [
+        (each, platform) for each in images if each.platform and (platform := each.platform.platform())
+    ]
+    index_of_best = platforms.choose(machine, [platform for _, platform in with_platform])
+    if index_of_best is not None:
+        return with_platform[index_of_best][0]
     unsaid = [each for each in images if each.platform is None]
     if len(unsaid) == 1:
         return unsaid[0]
-    there = ", ".join(sorted({str(told) for _, told in known if told.system != "unknown"}))
-    raise wrong_platform(what, there or "no image at all", machine)
+    there = ", ".join(
+        sorted({str(platform) for _, platform in with_platform if platform.system != "unknown"})
+    )
+    raise wrong_platform(label, there or "no image at all", machine)
 
 
-def wrong_platform(what: str, there: str, machine: Platform) -> errors.Unprocessable:
-    return errors.Unprocessable(f"{what} is not for this machine: it is for {there}, this is {machine}")
+def wrong_platform(label: str, there: str, machine: Platform) -> errors.Unprocessable:
+    return errors.Unprocessable(f"{label} is not for this machine: it is for {there}, this is {machine}")
 
 
-def read_configuration(data: bytes, manifest_layers: int, machine: Platform, what: str) -> OciConfig:
-    """The configuration of an image of `manifest_layers` layers, which must be for `machine`."""
+def read_configuration(data: bytes, manifest_layers: int, machine: Platform, label: str) -> OciConfig:
+    """Parse the configuration of an image of `manifest_layers` layers, which must be for `machine`."""
     try:
         document = json_codec.decode(data, _ConfigDocument)
     except json_codec.InvalidJson as error:
-        raise errors.Unprocessable(f"{what}: its configuration cannot be read: {error}") from None
+        raise errors.Unprocessable(f"{label}: its configuration cannot be read: {error}") from None
     if document.rootfs.type != "layers" or len(document.rootfs.diff_ids) != manifest_layers:
         raise errors.Unprocessable(
-            f"{what}: its configuration names {len(document.rootfs.diff_ids)} layers, its manifest "
+            f"{label}: its configuration names {len(document.rootfs.diff_ids)} layers, its manifest "
             f"{manifest_layers}"
         )
     platform = document.platform()
     if platform is not None and platforms.fitness(machine, platform) is None:
-        raise wrong_platform(what, str(platform), machine)
+        raise wrong_platform(label, str(platform), machine)
     return OciConfig(
-        config=_what_to_run(document.config or _RunDocument(), what),
-        diff_ids=tuple(_digest(each, what) for each in document.rootfs.diff_ids),
+        config=_image_config(document.config or _ImageConfigDocument(), label),
+        diff_ids=tuple(_digest(each, label) for each in document.rootfs.diff_ids),
         platform=platform,
     )
 
 
-def _what_to_run(told: _RunDocument, what: str) -> ImageConfig:
-    words = [*(told.entrypoint or ()), *(told.cmd or ()), *(told.env or ()), told.user, told.working_dir]
-    if any("\0" in word for word in words):
-        raise errors.Unprocessable(
-            f"{what}: its configuration holds a NUL byte where no program can have one"
-        )
+def _image_config(document: _ImageConfigDocument, label: str) -> ImageConfig:
+    texts = [
+        *(document.entrypoint or ()),
+        *(document.cmd or ()),
+        *(document.env or ()),
+        document.user,
+        document.working_dir,
+    ]
+    if any("\0" in text for text in texts):
+        raise errors.Unprocessable(f"{label}: its configuration has a NUL byte in a string for the program")
     return ImageConfig(
-        entrypoint=tuple(told.entrypoint or ()),
-        command=tuple(told.cmd or ()),
-        environment=tuple(each for each in told.env or () if "=" in each[1:]),
-        user=told.user,
-        folder=told.working_dir,
-        stop_signal=told.stop_signal,
-        ports=tuple(sorted(told.exposed_ports or ())),
-        volumes=tuple(sorted(told.volumes or ())),
-        labels=told.labels or {},
+        entrypoint=tuple(document.entrypoint or ()),
+        command=tuple(document.cmd or ()),
+        environment=tuple(each for each in document.env or () if "=" in each[1:]),
+        user=document.user,
+        folder=document.working_dir,
+        stop_signal=document.stop_signal,
+        ports=tuple(sorted(document.exposed_ports or ())),
+        volumes=tuple(sorted(document.volumes or ())),
+        labels=document.labels or {},
     )
 
 
-def _manifest(config: OciDescriptor, layers: list[OciDescriptor], what: str) -> OciManifest:
-    # An artifact that is no image, such as a chart or a signature, gives itself away here.
+def _manifest(config: OciDescriptor, layers: list[OciDescriptor], label: str) -> OciManifest:
+    # An artifact that is no image, such as a chart or a signature, is recognised here.
     if config.media_type not in _CONFIGS:
-        raise _unknown(f"the configuration of {what}", config.media_type)
+        raise _unknown(f"the configuration of {label}", config.media_type)
     for layer in layers:
         if layer.media_type not in _LAYERS:
-            raise _unknown(f"layer {layer.digest[:80]} of {what}", layer.media_type)
+            raise _unknown(f"layer {layer.digest[:80]} of {label}", layer.media_type)
     if config.size > MAX_CONFIG_BYTES:
         raise errors.TooLarge(
-            f"the configuration of {what} has {config.size} bytes; at most {MAX_CONFIG_BYTES} are read"
+            f"the configuration of {label} has {config.size} bytes; at most {MAX_CONFIG_BYTES} are read"
         )
-    return OciManifest(_checked(config, what), tuple(_checked(layer, what) for layer in layers))
+    return OciManifest(_checked(config, label), tuple(_checked(layer, label) for layer in layers))
 
 
-def _checked(descriptor: OciDescriptor, what: str) -> OciDescriptor:
-    _digest(descriptor.digest, what)
+def _checked(descriptor: OciDescriptor, label: str) -> OciDescriptor:
+    _digest(descriptor.digest, label)
     return descriptor
 
 
-def _digest(text: str, what: str) -> Digest:
+def _digest(text: str, label: str) -> Digest:
     try:
         return ids.check_digest(text)
     except errors.Invalid:
         raise errors.Unprocessable(
-            f"{what} names content by {text[:80]!r}; only sha256 digests are checked, and no others used"
+            f"{label} uses the digest {text[:80]!r}; only sha256 is supported"
         ) from None
 
 
-def _unknown(what: str, media_type: str) -> errors.Unprocessable:
+def _unknown(label: str, media_type: str) -> errors.Unprocessable:
     return errors.Unprocessable(
-        f"{what} has the unknown media type {media_type[:120]!r}: it is no container image, or of a kind "
+        f"{label} has the unknown media type {media_type[:120]!r}: it is not a container image, or of a kind "
         "that this version cannot unpack"
     )
 
@@ -246,8 +254,8 @@ class _RootfsDocument(msgspec.Struct):
     diff_ids: list[str] = []
 
 
-class _RunDocument(msgspec.Struct):
-    """`config` of a configuration. Docker writes null for what is empty."""
+class _ImageConfigDocument(msgspec.Struct):
+    """`config` of a configuration. Docker writes null for empty values."""
 
     entrypoint: list[str] | None = msgspec.field(default=None, name="Entrypoint")
     cmd: list[str] | None = msgspec.field(default=None, name="Cmd")
@@ -261,5 +269,5 @@ class _RunDocument(msgspec.Struct):
 
 
 class _ConfigDocument(_PlatformDocument):
-    config: _RunDocument | None = None
+    config: _ImageConfigDocument | None = None
     rootfs: _RootfsDocument = msgspec.field(default_factory=_RootfsDocument)

@@ -1,6 +1,6 @@
-"""How far pulls have come: counted where layers are fetched, told to whoever listens, not too often.
+"""Progress of pulls: counted where layers are fetched, reported to listeners at a limited rate.
 
-A layer that several pulls wait for is counted once and told to the listeners of each.
+A layer that several pulls wait for is counted once and reported to the listeners of each.
 """
 
 from __future__ import annotations
@@ -23,11 +23,11 @@ _MEGABYTE = 1e6
 
 
 def ignore(progress: PullProgress) -> None:
-    """For callers that do not care."""
+    """A listener that does nothing."""
 
 
 class LayerCounter:
-    """One layer on its way here."""
+    """Progress of one layer."""
 
     def __init__(self, digest: Digest, total: int, state: str = "waiting") -> None:
         self._digest = digest
@@ -37,7 +37,7 @@ class LayerCounter:
         self._watchers: list[Callable[[bool], None]] = []
 
     def watch(self, watcher: Callable[[bool], None]) -> None:
-        """`watcher` is called at every change, with True if it is one of state."""
+        """`watcher` is called at every change, with True if the state changed."""
         self._watchers.append(watcher)
 
     def unwatch(self, watcher: Callable[[bool], None]) -> None:
@@ -47,22 +47,22 @@ class LayerCounter:
         if state == "pulling":
             self._bytes = 0
         self._state = state
-        self._tell(True)
+        self._notify(True)
 
     def add(self, count: int) -> None:
         self._bytes += count
-        self._tell(False)
+        self._notify(False)
 
     def snapshot(self) -> LayerProgress:
         return LayerProgress(self._digest, self._state, self._bytes, self._total)
 
-    def _tell(self, is_new_state: bool) -> None:
+    def _notify(self, is_new_state: bool) -> None:
         for watcher in self._watchers:
             watcher(is_new_state)
 
 
 class PullTracker:
-    """One pull under way: who listens, and what it counts on and must not be collected meanwhile."""
+    """One pull in progress: its listeners, and images and layers that must not be collected meanwhile."""
 
     def __init__(self, reference: str, clock: Clock) -> None:
         self.reference = reference
@@ -72,10 +72,10 @@ class PullTracker:
         self._counts: tuple[LayerCounter, ...] = ()
         self._message = ""
         self._listeners: list[OnProgress] = []
-        self._told_at = float("-inf")
+        self._notified_at = float("-inf")
 
     @contextmanager
-    def heard_by(self, listener: OnProgress) -> Iterator[None]:
+    def reporting_to(self, listener: OnProgress) -> Iterator[None]:
         self._listeners.append(listener)
         try:
             yield
@@ -83,41 +83,41 @@ class PullTracker:
             self._listeners.remove(listener)
 
     @property
-    def is_wanted(self) -> bool:
+    def has_listeners(self) -> bool:
         return bool(self._listeners)
 
-    def say(self, message: str) -> None:
-        """Tell `message` at once."""
+    def report(self, message: str) -> None:
+        """Report `message` at once."""
         self._message = message
-        self._tell()
+        self._notify()
 
     def count(self, counts: Iterable[LayerCounter]) -> None:
-        """From now on tell of these layers, too."""
+        """Report the progress of these layers, too."""
         self.end()
         self._counts = tuple(counts)
         self._message = ""
         for count in self._counts:
             count.watch(self._changed)
-        self._tell()
+        self._notify()
 
     def end(self) -> None:
-        """Tell of no layers any more."""
+        """Stop reporting layers."""
         for count in self._counts:
             count.unwatch(self._changed)
         self._counts = ()
 
     def _changed(self, is_new_state: bool) -> None:
-        if is_new_state or self._clock.monotonic() - self._told_at >= _EVERY_S:
-            self._tell()
+        if is_new_state or self._clock.monotonic() - self._notified_at >= _EVERY_S:
+            self._notify()
 
-    def _tell(self) -> None:
-        self._told_at = self._clock.monotonic()
+    def _notify(self) -> None:
+        self._notified_at = self._clock.monotonic()
         layers = tuple(count.snapshot() for count in self._counts)
-        told = PullProgress(self.reference, self._message or describe(layers), layers)
+        progress = PullProgress(self.reference, self._message or describe(layers), layers)
         for listener in tuple(self._listeners):
             try:
-                listener(told)
-            except Exception:  # one who cannot listen must not end the pull of others
+                listener(progress)
+            except Exception:  # a failing listener must not end the pull of others
                 log.warning("progress.not_heard", reference=self.reference, exc_info=True)
 
 

@@ -1,14 +1,13 @@
-"""What a reference to an image means, and its one canonical spelling.
+"""Parses references to images, and writes them in canonical form.
 
-    example.org:5000/team/web:1.2@sha256:...     a registry; what is missing is filled in as Docker does
+    example.org:5000/team/web:1.2@sha256:...     a registry; defaults as in Docker
     oci:/srv/layout[:tag]                         a folder in the OCI layout
     oci-archive:/srv/web.tar                      a tar of one
     docker-archive:/srv/web.tar                   what `docker save` writes
     rootfs:/srv/tree                              a folder that is the root file system, or a tarball of one
 
-`parse` takes every text and either returns a reference or raises `Invalid`. `str()` of a reference is its
-canonical spelling, and `parse` reads that back to the same reference. Nothing here looks at a disk or at a
-network.
+`parse` returns a reference or raises `Invalid`. `str()` of a reference is its canonical form, and `parse`
+reads that back to the same reference. No disk or network access.
 """
 
 from __future__ import annotations
@@ -38,7 +37,7 @@ _HEX = re.compile(r"[0-9a-f]{6,64}")
 
 
 class RegistryReference(msgspec.Struct, frozen=True):
-    """An image in a registry: by `tag`, by `digest`, or by both, when the digest decides."""
+    """An image in a registry: by `tag`, by `digest`, or by both, when the digest counts."""
 
     registry: str  # HOST[:PORT], in lower case
     repository: str
@@ -51,12 +50,12 @@ class RegistryReference(msgspec.Struct, frozen=True):
 
     @property
     def host(self) -> str:
-        """Whom to call, HOST[:PORT]."""
+        """The host to connect to, HOST[:PORT]."""
         return _DOCKER_HUB_HOST if self.registry == DOCKER_HUB else self.registry
 
     @property
     def version(self) -> str:
-        """What to ask the registry for."""
+        """The tag or digest to request."""
         return self.digest or self.tag
 
 
@@ -69,7 +68,7 @@ class LayoutReference(msgspec.Struct, frozen=True):
     def __str__(self) -> str:
         if self.tag:
             return f"oci:{self.path}:{self.tag}"
-        # The slash keeps a ':' in the last part from being read as the beginning of a tag.
+        # The slash keeps a ':' in the last part from being parsed as the beginning of a tag.
         return f"oci:{self.path}" + ("/" if ":" in self.path.rpartition("/")[2] else "")
 
 
@@ -83,7 +82,7 @@ class OciArchiveReference(msgspec.Struct, frozen=True):
 
 
 class DockerArchiveReference(msgspec.Struct, frozen=True):
-    """The only image in what `docker save` wrote."""
+    """The only image in an archive of `docker save`."""
 
     path: str
 
@@ -92,7 +91,7 @@ class DockerArchiveReference(msgspec.Struct, frozen=True):
 
 
 class RootfsReference(msgspec.Struct, frozen=True):
-    """A root file system as it is: a folder, used where it stands, or a tarball."""
+    """A root file system: a folder, used in place, or a tarball."""
 
     path: str
 
@@ -106,36 +105,36 @@ ImageReference = (
 
 
 def parse(text: str, default_registry: str = DOCKER_HUB) -> ImageReference:
-    """`text` as a reference; one that names no registry is in `default_registry`."""
+    """`text` as a reference; one without a registry is in `default_registry`."""
     if not 0 < len(text) <= _MAX_REFERENCE or not text.isprintable():
         raise _invalid(text, f"must be 1 to {_MAX_REFERENCE} printable characters")
-    scheme, colon, rest = text.partition(":")
+    scheme, colon, remainder = text.partition(":")
     if colon:
         match scheme:
             case "oci":
-                return _layout(text, rest)
+                return _layout(text, remainder)
             case "oci-archive":
-                return OciArchiveReference(_path(text, rest))
+                return OciArchiveReference(_path(text, remainder))
             case "docker-archive":
-                return DockerArchiveReference(_path(text, rest))
+                return DockerArchiveReference(_path(text, remainder))
             case "rootfs":
-                return RootfsReference(_path(text, rest))
+                return RootfsReference(_path(text, remainder))
     return _in_registry(text, default_registry)
 
 
 def parse_id_prefix(text: str) -> str | None:
-    """The hex digits, if `text` can be the beginning of an image's id: 6 to 64, after `sha256:` or not."""
+    """The hex digits, if `text` can be a prefix of an image's id: 6 to 64, after `sha256:` or not."""
     digits = text.removeprefix("sha256:")
     return digits if _HEX.fullmatch(digits) else None
 
 
 def is_id(text: str) -> bool:
-    """`sha256:` begins an id; as a reference it would be a repository of that name, which nobody has."""
+    """`sha256:` begins an id; as a reference it would be a repository of that name."""
     return text.startswith("sha256:")
 
 
 def is_loopback(host: str) -> bool:
-    """True if HOST[:PORT] is this machine by its very spelling."""
+    """True if HOST[:PORT] literally names this machine."""
     form = _HOST.fullmatch(host)
     if form is None:
         return False
@@ -148,15 +147,15 @@ def is_loopback(host: str) -> bool:
 
 def _in_registry(text: str, default_registry: str) -> RegistryReference:
     if "://" in text:
-        raise _invalid(text, "is no reference; write it without the `://`, such as `example.org/web:1.2`")
-    rest, at, digest_text = text.partition("@")
+        raise _invalid(text, "is not a reference; write it without the `://`, such as `example.org/web:1.2`")
+    remainder, at, digest_text = text.partition("@")
     digest = None
     if at:
         try:
             digest = ids.check_digest(digest_text)
         except errors.Invalid:
             raise _invalid(text, "must have `sha256:` and 64 hex digits after the `@`") from None
-    name, tag = _split_tag(rest)
+    name, tag = _split_tag(remainder)
     if tag is not None and not _TAG.fullmatch(tag):
         raise _invalid(text, "has a bad tag; it is 1 to 128 letters, digits, '_', '.' or '-'")
     first, slash, path = name.partition("/")
@@ -166,7 +165,7 @@ def _in_registry(text: str, default_registry: str) -> RegistryReference:
         registry, repository = default_registry, name
     if not _names_a_host(registry):
         raise errors.Invalid(
-            f"registry {registry[:60]!r} must have a dot or a port, or it reads as a part of the name",
+            f"registry {registry[:60]!r} must have a dot or a port, or it is parsed as a part of the name",
             field="images.default_registry",
         )
     registry = _registry(text, registry)
@@ -180,7 +179,7 @@ def _in_registry(text: str, default_registry: str) -> RegistryReference:
 
 
 def _split_tag(text: str) -> tuple[str, str | None]:
-    """A ':' after the last '/' begins the tag; before it, it belongs to a port."""
+    """A ':' after the last '/' begins the tag; one before it belongs to a port."""
     head, colon, tail = text.rpartition(":")
     return (head, tail) if colon and "/" not in tail else (text, None)
 
@@ -206,22 +205,22 @@ def _registry(text: str, host: str) -> str:
     return name + (f":{int(form['port'])}" if form["port"] else "")
 
 
-def _layout(text: str, rest: str) -> LayoutReference:
-    path, tag = _split_tag(rest)
+def _layout(text: str, remainder: str) -> LayoutReference:
+    path, tag = _split_tag(remainder)
     if tag is not None and not _TAG.fullmatch(tag):
         raise _invalid(text, "has a bad tag; it is 1 to 128 letters, digits, '_', '.' or '-'")
     return LayoutReference(_path(text, path), tag or "")
 
 
 def _path(text: str, path: str) -> str:
-    """The path without empty and `.` parts; what `..` leads to depends on links, so it is refused."""
+    """The path without empty and `.` parts; `..` is rejected, since its meaning depends on links."""
     if not path.startswith("/"):
-        raise _invalid(text, "must hold an absolute path, such as `oci:/srv/images/web`")
+        raise _invalid(text, "must have an absolute path, such as `oci:/srv/images/web`")
     parts = [part for part in path.split("/") if part not in ("", ".")]
     if not parts or ".." in parts:
-        raise _invalid(text, "must hold the path of a file or folder, without `..`")
+        raise _invalid(text, "must have the path of a file or folder, without `..`")
     return "/" + "/".join(parts)
 
 
-def _invalid(text: str, what: str) -> errors.Invalid:
-    return errors.Invalid(f"image {text[:120]!r} {what}", field="image")
+def _invalid(text: str, problem: str) -> errors.Invalid:
+    return errors.Invalid(f"image {text[:120]!r} {problem}", field="image")

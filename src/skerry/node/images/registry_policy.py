@@ -1,9 +1,9 @@
-"""Which hosts a pull may speak to: those in a zone of the network, and those that the settings name.
+"""Decides which hosts a pull may contact: those in a zone of the network, and those that the settings list.
 
-An image is pulled by this machine, which may stand where others do not: behind a firewall, beside a service
-that asks nobody who they are. For a stranger no host is spoken to that not anybody could speak to; and no
-registry sends us further inside than it is itself (`registry_http`). Names are judged by the addresses they
-lead to, at each connection anew (`guarded_resolver`); addresses in URLs by themselves.
+This machine may be able to reach what others cannot: hosts behind a firewall, services without
+authentication. For a guest only public hosts are contacted; and no registry may send us further inside than
+it is itself (`registry_http`). Names are judged by their addresses, at each connection (`guarded_resolver`);
+addresses in URLs by themselves.
 """
 
 from __future__ import annotations
@@ -24,39 +24,39 @@ _DEFAULT_PORTS = frozenset({80, 443})
 Address = IPv4Address | IPv6Address
 
 _FOR_GUESTS = (
-    "{host} is not in public reach, and images of buyers come only from registries that are; "
-    "use one that is, or let the provider name it in the setting market.guest_registries"
+    "{host} is not public, and images of buyers come only from public registries; "
+    "use one, or have the provider list it in the setting market.guest_registries"
 )
 
 
 class AddressZone(enum.IntEnum):
-    """From where an address is reached: the higher, the fewer reach it."""
+    """From where an address can be reached: the higher, the fewer hosts can."""
 
     PUBLIC = 0
-    PRIVATE = 1  # a network of somebody's own
-    MACHINE = 2  # this machine: its loopback, and every address that it has
-    LINK = 3  # what only answers on the same cable, such as the metadata service of a cloud
+    PRIVATE = 1  # a private network
+    MACHINE = 2  # this machine: its loopback, and all of its addresses
+    LINK = 3  # only the same link, such as the metadata service of a cloud
 
     @property
     def leads_to(self) -> AddressZone:
-        """The innermost zone that a host of this one may send us to."""
+        """The innermost zone that a host in this one may send us to."""
         return AddressZone.PRIVATE if self is AddressZone.LINK else self
 
 
 class RegistryPolicy:
-    """What may be spoken to: addresses as far inside as `zone`, and `listed`, patterns of HOST[:PORT]."""
+    """Hosts that may be contacted: in `zone` or further outside, and `listed`, patterns of HOST[:PORT]."""
 
     def __init__(
         self, listed: Iterable[str], zone: AddressZone = AddressZone.PUBLIC, *, refusal: str = _FOR_GUESTS
     ) -> None:
-        """`refusal` is what to say of a `{host}` that is not in it."""
+        """`refusal` is the error for a `{host}` that is forbidden."""
         self._listed = [re.compile(re.escape(each.lower()).replace(r"\*", ".*")) for each in listed]
         self._zone = zone
         self._refusal = refusal
 
     def check_url(self, host: str, port: int) -> None:
-        """Raise FailedPrecondition if `host` is an address that may not be spoken to. A name may yet lead to
-        one."""
+        """Raise FailedPrecondition if `host` is a forbidden address. A name is checked when it is
+        resolved."""
         try:
             address = ipaddress.ip_address(host.strip("[]"))
         except ValueError:
@@ -64,7 +64,7 @@ class RegistryPolicy:
         self.check(host, port, [str(address)])
 
     def check(self, host: str, port: int, addresses: Iterable[str]) -> None:
-        """Raise FailedPrecondition unless all `addresses` that `host` has may be spoken to."""
+        """Raise FailedPrecondition unless all `addresses` of `host` are allowed."""
         if self._is_listed(host, port):
             return
         if any(each > self._zone for each in zones_of(addresses)):
@@ -78,8 +78,8 @@ class RegistryPolicy:
 
 
 def is_misspelt_address(host: str) -> bool:
-    """True for digits and dots that are no address as everybody writes them, such as `127.1`, `2130706433` or
-    `012.0.0.1`. Some programs take them for one and some for a name, so nobody could say what was judged."""
+    """True for digits and dots that are no canonical address, such as `127.1`, `2130706433` or `012.0.0.1`.
+    Some programs parse them as an address and some as a name, so the check could be bypassed."""
     if not host.replace(".", "").isdigit():
         return False
     try:
@@ -90,9 +90,9 @@ def is_misspelt_address(host: str) -> bool:
 
 
 def zones_of(addresses: Iterable[str]) -> list[AddressZone]:
-    """The zone of each; empty for none."""
+    """The zone of each address."""
     own = _own_addresses()
-    return [_zone_of(_plain(_parse(each)), own) for each in addresses]
+    return [_zone_of(_unmapped(_parse(each)), own) for each in addresses]
 
 
 def _zone_of(address: Address, own: set[Address]) -> AddressZone:
@@ -104,13 +104,13 @@ def _zone_of(address: Address, own: set[Address]) -> AddressZone:
 
 
 def is_public(address: Address) -> bool:
-    """True if the whole world can reach `address`, as far as that is in its digits."""
-    plain = _plain(address)
-    return plain.is_global and not plain.is_multicast
+    """True if `address` is globally reachable by its range."""
+    unmapped = _unmapped(address)
+    return unmapped.is_global and not unmapped.is_multicast
 
 
-def _plain(address: Address) -> Address:
-    """The address of IPv4 that one of IPv6 is another way to write, if it is."""
+def _unmapped(address: Address) -> Address:
+    """The IPv4 address that an IPv6 address embeds, if it does."""
     if isinstance(address, IPv4Address):
         return address
     teredo = address.teredo
@@ -125,7 +125,7 @@ def _parse(text: str) -> Address:
 
 
 def _own_addresses() -> set[Address]:
-    """Those of this machine: from here, a firewall in front of it does not count."""
+    """Addresses of this machine: a firewall in front of it does not protect them from here."""
     return {
         _parse(each.address)
         for addresses in psutil.net_if_addrs().values()

@@ -1,8 +1,8 @@
-"""Images in registries: the distribution protocol, version 2, as a client that only pulls.
+"""Images in registries: the distribution protocol, version 2, pulls only.
 
-Documents are asked for again when that may help; a layer whose connection breaks goes on where it stopped.
-What is sent is bounded by what was announced. `registry_http` has the exchanges, `auth` the proofs; `puller`
-checks the digests of layers.
+Requests of documents are retried where that may help; a layer whose connection breaks is resumed. Response
+sizes are bounded by the announced ones. `registry_http` sends requests, `auth` authenticates; `puller` checks
+the digests of layers.
 """
 
 from __future__ import annotations
@@ -23,8 +23,10 @@ from skerry.model import errors
 from skerry.model.ids import Digest
 from skerry.model.images import Platform
 from skerry.model.settings import ImageSettings
-from skerry.node.images import challenges, credentials, oci_documents, registry_http, sources
+from skerry.node.images import challenges, oci_documents, registry_http, sources
+from skerry.node.images import credentials as node_credentials
 from skerry.node.images.auth import RegistryAuthorizer
+from skerry.node.images.credentials import RegistryCredentials
 from skerry.node.images.oci_documents import OciDescriptor, OciIndex, OciManifest
 from skerry.node.images.references import RegistryReference
 from skerry.node.images.registry_http import RegistryHttpClient, TransientFailure
@@ -44,11 +46,11 @@ _DIGEST_HEADER = "Docker-Content-Digest"
 _DIGEST = re.compile(r"sha256:[0-9a-f]{64}")
 _RANGE = re.compile(r"bytes ([0-9]{1,18})-[0-9]{1,18}/(?:([0-9]{1,18})|\*)")
 _MAX_ERROR_BYTES = 64 * 1024
-_PATIENCE = 4  # a document may take this many times the longest silence
+_DOCUMENT_TIMEOUTS = 4  # a document may take this many times the read timeout
 
 
 class RegistrySource:
-    """One image of one repository. Connects when it is first asked for something."""
+    """One image of one repository. Connects on first use."""
 
     def __init__(
         self,
@@ -57,232 +59,246 @@ class RegistrySource:
         clock: Clock,
         *,
         backoff: Backoff = BACKOFF,
-        reach: RegistryPolicy | None = None,
+        policy: RegistryPolicy | None = None,
+        credentials: RegistryCredentials | None = None,
     ) -> None:
-        """With `reach` it is for a stranger: no login is shown, and nobody spoken to who is not in it."""
-        self._reach = reach
+        """With `policy` it is for a guest: no login is sent, and no hosts outside the policy are contacted.
+        With `credentials` these are used instead of the node's."""
+        self._credentials = credentials
+        self._reach = policy
         self._reference = reference
         self._settings = settings
         self._clock = clock
         self._backoff = backoff
-        self._what = str(reference)
+        self._label = str(reference)
         self._transport = RegistryHttpClient(
             reference.host,
             insecure=settings.insecure,
             ca=settings.ca,
             timeout_s=settings.timeout_s,
             internal=settings.internal_hosts,
-            reach=reach,
+            policy=policy,
         )
         self._base: URL | None = None
         self._authorizer: RegistryAuthorizer | None = None
         self._connecting = asyncio.Lock()
 
+    @property
+    def granted_to(self) -> str:
+        """The namespace whose login the registry, or its token server, got: without it, it may not have
+        answered. Empty: none did."""
+        has_sent = self._authorizer is not None and self._authorizer.sent_login
+        return self._credentials.namespace if has_sent and self._credentials is not None else ""
+
     async def version(self) -> str:
-        """By HEAD, which registries do not count against anybody's allowance. Empty if it says too little."""
-        return await self._persist(self._head)
+        """By HEAD, which does not count against rate limits. Empty if the response has no digest."""
+        return await self._with_retries(self._head)
 
     async def find(self, machine: Platform) -> ResolvedImage:
-        wanted = self._reference.digest
-        data, media_type = await self._persist(lambda: self._manifest(self._reference.version, wanted))
-        document = oci_documents.read_document(data, media_type, self._what)
-        return await sources.find_in(self, document, oci_documents.digest_of(data), machine, self._what)
+        expected = self._reference.digest
+        data, media_type = await self._with_retries(lambda: self._manifest(self._reference.version, expected))
+        document = oci_documents.read_document(data, media_type, self._label)
+        return await sources.find_in(self, document, oci_documents.digest_of(data), machine, self._label)
 
     async def document(self, descriptor: OciDescriptor) -> OciManifest | OciIndex:
         digest = Digest(descriptor.digest)
-        data, media_type = await self._persist(lambda: self._manifest(digest, digest))
-        return oci_documents.read_document(data, media_type, self._what)
+        data, media_type = await self._with_retries(lambda: self._manifest(digest, digest))
+        return oci_documents.read_document(data, media_type, self._label)
 
     async def configuration(self, descriptor: OciDescriptor) -> bytes:
-        return await self._persist(lambda: self._configuration(descriptor))
+        return await self._with_retries(lambda: self._configuration(descriptor))
 
     async def close(self) -> None:
         await self._transport.close()
 
     async def stream(self, blob: LayerBlob) -> AsyncGenerator[bytes, None]:
-        assert blob.digest is not None, "a registry names everything by digest"
+        assert blob.digest is not None, "a registry refers to blobs by digest"
         got = failures = 0
         while got < blob.size:
             try:
-                async with self._ask_for_rest(blob, got) as rest, aclosing(rest) as pieces:
+                async with self._request_rest(blob, got) as rest, aclosing(rest) as pieces:
                     async for piece in pieces:
                         got += len(piece)
                         failures = 0
                         yield piece
-                if got < blob.size:  # it ended in good order, and did not say how much there is
+                if got < blob.size:  # it ended regularly, without a length
                     raise TransientFailure(oci_documents.truncated(self._of(blob), got, blob.size))
             except TransientFailure as passing:
                 failures += 1
                 await self._wait(passing, failures)
 
     @asynccontextmanager
-    async def _ask_for_rest(self, blob: LayerBlob, got: int) -> AsyncIterator[AsyncGenerator[bytes, None]]:
-        """What follows the first `got` bytes of `blob`, as one answer has it."""
+    async def _request_rest(self, blob: LayerBlob, got: int) -> AsyncIterator[AsyncGenerator[bytes, None]]:
+        """The rest of `blob` after the first `got` bytes, as one response."""
         headers = {"Range": f"bytes={got}-"} if got else {}
-        async with self._send("GET", f"blobs/{blob.digest}", headers) as answer:
-            if answer.status == 416:
+        async with self._send("GET", f"blobs/{blob.digest}", headers) as response:
+            if response.status == 416:
                 raise oci_documents.truncated(self._of(blob), got, blob.size)
-            await self._expect(answer, (200, 206), self._of(blob))
-            start, total = _extent(answer)
+            await self._expect(response, (200, 206), self._of(blob))
+            start, total = _extent(response)
             if start > got:
                 raise TransientFailure(
-                    errors.Unavailable(f"{self._reference.host} sent another part than it was asked for")
+                    errors.Unavailable(f"{self._reference.host} sent another range than requested")
                 )
             if total is not None and total != blob.size:
                 if total < blob.size:
                     raise oci_documents.truncated(self._of(blob), total, blob.size)
                 raise _too_long(self._of(blob), blob.size)
-            yield self._pieces(answer, blob, start, got)
+            yield self._pieces(response, blob, start, got)
 
     async def _pieces(
-        self, answer: aiohttp.ClientResponse, blob: LayerBlob, start: int, got: int
+        self, response: aiohttp.ClientResponse, blob: LayerBlob, start: int, got: int
     ) -> AsyncGenerator[bytes, None]:
-        skip = got - start  # a server that does not know parts sends all of it again
-        left = blob.size - got
-        async for piece in answer.content.iter_any():
+        skip = got - start  # a server without ranges sends all of it again
+        remaining = blob.size - got
+        async for piece in response.content.iter_any():
             if skip:
                 skipped = min(skip, len(piece))
                 skip -= skipped
                 piece = piece[skipped:]
                 if not piece:
                     continue
-            left -= len(piece)
-            if left < 0:
+            remaining -= len(piece)
+            if remaining < 0:
                 raise _too_long(self._of(blob), blob.size)
             yield piece
 
     async def _head(self) -> str:
-        async with self._send("HEAD", f"manifests/{self._reference.version}", {"Accept": _ACCEPT}) as answer:
-            if answer.status in (400, 405, 501):
-                return ""  # it does not know HEAD
-            await self._expect(answer, (200,), self._what)
-            said = answer.headers.get(_DIGEST_HEADER, "")
-            return said if _DIGEST.fullmatch(said) else ""
+        async with self._send(
+            "HEAD", f"manifests/{self._reference.version}", {"Accept": _ACCEPT}
+        ) as response:
+            if response.status in (400, 405, 501):
+                return ""  # it does not support HEAD
+            await self._expect(response, (200,), self._label)
+            declared = response.headers.get(_DIGEST_HEADER, "")
+            return declared if _DIGEST.fullmatch(declared) else ""
 
-    async def _manifest(self, version: str, wanted: Digest | None) -> tuple[bytes, str]:
-        what = f"the manifest of {self._what}"
-        async with self._send("GET", f"manifests/{version}", {"Accept": _ACCEPT}) as answer:
-            await self._expect(answer, (200,), self._what)
-            data = await registry_http.read(answer, oci_documents.MAX_MANIFEST_BYTES, what)
-            said = answer.headers.get(_DIGEST_HEADER, "")
-            media_type = answer.headers.get("Content-Type", "")
-        if wanted is not None:
-            oci_documents.check_digest(data, wanted, what)
-        elif said.startswith("sha256:"):
-            oci_documents.check_digest(data, Digest(said), what)
+    async def _manifest(self, version: str, expected: Digest | None) -> tuple[bytes, str]:
+        label = f"the manifest of {self._label}"
+        async with self._send("GET", f"manifests/{version}", {"Accept": _ACCEPT}) as response:
+            await self._expect(response, (200,), self._label)
+            data = await registry_http.read(response, oci_documents.MAX_MANIFEST_BYTES, label)
+            declared = response.headers.get(_DIGEST_HEADER, "")
+            media_type = response.headers.get("Content-Type", "")
+        if expected is not None:
+            oci_documents.check_digest(data, expected, label)
+        elif declared.startswith("sha256:"):
+            oci_documents.check_digest(data, Digest(declared), label)
         return data, media_type
 
     async def _configuration(self, descriptor: OciDescriptor) -> bytes:
-        what = f"the configuration of {self._what}"
-        async with self._send("GET", f"blobs/{descriptor.digest}", {}) as answer:
-            await self._expect(answer, (200,), what)
-            data = await registry_http.read(answer, oci_documents.MAX_CONFIG_BYTES, what)
+        label = f"the configuration of {self._label}"
+        async with self._send("GET", f"blobs/{descriptor.digest}", {}) as response:
+            await self._expect(response, (200,), label)
+            data = await registry_http.read(response, oci_documents.MAX_CONFIG_BYTES, label)
         if len(data) < descriptor.size:
-            raise oci_documents.truncated(what, len(data), descriptor.size)
-        oci_documents.check_digest(data, Digest(descriptor.digest), what)
+            raise oci_documents.truncated(label, len(data), descriptor.size)
+        oci_documents.check_digest(data, Digest(descriptor.digest), label)
         return data
 
     @asynccontextmanager
     async def _send(
         self, method: str, path: str, headers: dict[str, str]
     ) -> AsyncIterator[aiohttp.ClientResponse]:
-        """One request in the repository, with a proof if one is wanted; if that is refused, a fresh one."""
+        """One request in the repository, authenticated if required; on a 401 once more with a new header."""
         base, authorizer = await self._connect()
         url = base / self._reference.repository / path
-        shown = await authorizer.header()
-        async with self._transport.exchange(method, url, _with(headers, shown)) as answer:
-            if answer.status != 401:
-                yield answer
+        authorization = await authorizer.header()
+        async with self._transport.exchange(method, url, _with(headers, authorization)) as response:
+            if response.status != 401:
+                yield response
                 return
-            wanted = self._challenges(answer)
-        await authorizer.answer(wanted, shown)
-        shown = await authorizer.header()
-        async with self._transport.exchange(method, url, _with(headers, shown)) as answer:
-            if answer.status == 401:
-                raise authorizer.refusal(self._challenges(answer))
-            yield answer
+            required = self._challenges(response)
+        await authorizer.handle_challenges(required, authorization)
+        authorization = await authorizer.header()
+        async with self._transport.exchange(method, url, _with(headers, authorization)) as response:
+            if response.status == 401:
+                raise authorizer.access_error(self._challenges(response))
+            yield response
 
     async def _connect(self) -> tuple[URL, RegistryAuthorizer]:
         async with self._connecting:
             if self._base is None or self._authorizer is None:
-                self._base, self._authorizer = await self._greet()
+                self._base, self._authorizer = await self._probe_registry()
             return self._base, self._authorizer
 
-    async def _greet(self) -> tuple[URL, RegistryAuthorizer]:
-        """Find out how the registry is spoken to, and what it wants to see."""
+    async def _probe_registry(self) -> tuple[URL, RegistryAuthorizer]:
+        """Determine the scheme of the registry, and authenticate if required."""
         from yarl import URL
 
-        reference, plain = self._reference, self._transport.may_be_plain(self._reference.host)
-        known = (
-            await in_thread(credentials.load, self._settings.credentials, reference)
-            if self._reach is None
-            else credentials.ANONYMOUS_CREDENTIALS
-        )
-        scheme, wanted = await self._ping(plain)
+        reference, allows_plain = self._reference, self._transport.allows_plain_http(self._reference.host)
+        registry_credentials = self._credentials
+        if registry_credentials is None:
+            registry_credentials = (
+                await in_thread(node_credentials.load, self._settings.credentials, reference)
+                if self._reach is None
+                else node_credentials.ANONYMOUS_CREDENTIALS
+            )
+        scheme, required = await self._probe_scheme(allows_plain)
         base = URL(f"{scheme}://{reference.host}/v2")
         authorizer = RegistryAuthorizer(
             self._transport,
             self._clock,
-            known,
+            registry_credentials,
             base,
             registry=reference.registry,
             repository=reference.repository,
+            token_servers=self._settings.token_servers,
         )
-        if wanted is not None:
-            await authorizer.answer(wanted, "")
+        if required is not None:
+            await authorizer.handle_challenges(required, "")
         return base, authorizer
 
-    async def _ping(self, plain: bool) -> tuple[str, list[challenges.AuthChallenge] | None]:
-        """The scheme that is spoken, and the challenges if there are any; without TLS only if it may be."""
-        if not plain:
-            return "https", await self._hello("https")
+    async def _probe_scheme(self, allows_plain: bool) -> tuple[str, list[challenges.AuthChallenge] | None]:
+        """The scheme, and the challenges if there are any; plain HTTP only where it is allowed."""
+        if not allows_plain:
+            return "https", await self._get_v2("https")
         try:
-            return "http", await self._hello("http")
+            return "http", await self._get_v2("http")
         except errors.Unavailable as error:
-            # Something is there that is no registry in plain HTTP. It may well be one with TLS.
+            # A server that is no registry in plain HTTP. It may be one with TLS.
             try:
-                return "https", await self._hello("https")
+                return "https", await self._get_v2("https")
             except (registry_http.TlsNotOffered, TransientFailure):
                 raise error from None
 
-    async def _hello(self, scheme: str) -> list[challenges.AuthChallenge] | None:
+    async def _get_v2(self, scheme: str) -> list[challenges.AuthChallenge] | None:
         from yarl import URL
 
         host = self._reference.host
-        async with self._transport.exchange("GET", URL(f"{scheme}://{host}/v2/"), {}) as answer:
-            if answer.status == 200:
+        async with self._transport.exchange("GET", URL(f"{scheme}://{host}/v2/"), {}) as response:
+            if response.status == 200:
                 return None
-            if answer.status == 401:
-                return self._challenges(answer)
-            raise errors.Unavailable(f"{host} is no registry: it answers {answer.status} to /v2/")
+            if response.status == 401:
+                return self._challenges(response)
+            raise errors.Unavailable(f"{host} is not a registry: it returned {response.status} for /v2/")
 
-    def _challenges(self, answer: aiohttp.ClientResponse) -> list[challenges.AuthChallenge]:
-        """What the registry wants to see. What is for it is shown to nobody else, wherever it sends us."""
-        host = registry_http.host_of(answer.url)
+    def _challenges(self, response: aiohttp.ClientResponse) -> list[challenges.AuthChallenge]:
+        """The challenges of the registry. Credentials are sent to the registry's own host only."""
+        host = registry_http.host_of(response.url)
         if host.lower() != self._reference.host:
             raise errors.FailedPrecondition(
-                f"{self._reference.host} sends us to {host}, which wants proof of who calls; none is shown "
-                "there"
+                f"{self._reference.host} redirects to {host}, which requires a login; none is sent there"
             )
-        return challenges.parse(answer.headers.getall("WWW-Authenticate", ()))
+        return challenges.parse(response.headers.getall("WWW-Authenticate", ()))
 
-    async def _expect(self, answer: aiohttp.ClientResponse, statuses: tuple[int, ...], what: str) -> None:
-        if answer.status in statuses:
+    async def _expect(self, response: aiohttp.ClientResponse, statuses: tuple[int, ...], label: str) -> None:
+        if response.status in statuses:
             return
-        host, reason = self._reference.host, _spell(await _error_body(answer))
-        match answer.status:
+        host, reason = self._reference.host, _spell(await _error_body(response))
+        match response.status:
             case 404:
-                raise errors.NotFound(f"{host} has no {what}{reason}; check its name, or push it again")
+                raise errors.NotFound(f"{host} has no {label}{reason}; check its name, or push it again")
             case 403:
-                raise errors.FailedPrecondition(f"{host} does not let us pull {what}{reason}")
-        raise errors.Unavailable(f"{host} answers {answer.status} when asked for {what}{reason}")
+                raise errors.FailedPrecondition(f"{host} denies access to {label}{reason}")
+        raise errors.Unavailable(f"{host} returned {response.status} for {label}{reason}")
 
-    async def _persist(self, attempt: Callable[[], Awaitable[T]]) -> T:
-        """The outcome of `attempt`, made again while that may help. One takes a bounded time."""
+    async def _with_retries(self, attempt: Callable[[], Awaitable[T]]) -> T:
+        """The result of `attempt`, retried while that may help, with a timeout for each."""
         failures = 0
         while True:
             try:
-                async with asyncio.timeout(_PATIENCE * self._settings.timeout_s):
+                async with asyncio.timeout(_DOCUMENT_TIMEOUTS * self._settings.timeout_s):
                     return await attempt()
             except TransientFailure as passing:
                 failures += 1
@@ -290,54 +306,54 @@ class RegistrySource:
             except TimeoutError:
                 failures += 1
                 await self._wait(
-                    TransientFailure(errors.TimedOut(f"{self._reference.host} answers too slowly")), failures
+                    TransientFailure(errors.TimedOut(f"{self._reference.host} responds too slowly")), failures
                 )
 
     async def _wait(self, passing: TransientFailure, failures: int) -> None:
-        """Let some time pass before trying again; raise what went wrong if it was tried often enough."""
+        """Wait before a retry; raise the failure after too many."""
         if failures >= TRIES:
             raise passing.error
         after_s = passing.after_s
         await asyncio.sleep(self._backoff.delay(failures - 1) if after_s is None else after_s)
 
     def _of(self, blob: LayerBlob) -> str:
-        return f"layer {blob.digest} of {self._what}"
+        return f"layer {blob.digest} of {self._label}"
 
 
-def _with(headers: dict[str, str], shown: str) -> dict[str, str]:
-    return {**headers, "Authorization": shown} if shown else headers
+def _with(headers: dict[str, str], authorization: str) -> dict[str, str]:
+    return {**headers, "Authorization": authorization} if authorization else headers
 
 
-def _extent(answer: aiohttp.ClientResponse) -> tuple[int, int | None]:
-    """From where on the answer has the content, and how large the whole is, if that is said."""
-    if answer.status != 206:
-        return 0, answer.content_length
-    said = _RANGE.fullmatch(answer.headers.get("Content-Range", ""))
-    if said is None:
-        raise TransientFailure(errors.Unavailable("a part was sent that does not say which part it is"))
-    return int(said[1]), int(said[2]) if said[2] else None
+def _extent(response: aiohttp.ClientResponse) -> tuple[int, int | None]:
+    """The start of the response's range, and the size of the whole blob, if it is declared."""
+    if response.status != 206:
+        return 0, response.content_length
+    range_ = _RANGE.fullmatch(response.headers.get("Content-Range", ""))
+    if range_ is None:
+        raise TransientFailure(errors.Unavailable("a partial response has no Content-Range"))
+    return int(range_[1]), int(range_[2]) if range_[2] else None
 
 
-def _too_long(what: str, size: int) -> errors.Unprocessable:
-    return errors.Unprocessable(f"{what} is longer than the {size} bytes that its manifest says")
+def _too_long(label: str, size: int) -> errors.Unprocessable:
+    return errors.Unprocessable(f"{label} is longer than the {size} bytes in its manifest")
 
 
-class _Complaint(msgspec.Struct):
+class _ErrorDetail(msgspec.Struct):
     code: str = ""
     message: str = ""
 
 
-class _Complaints(msgspec.Struct):
-    errors: list[_Complaint] | None = None
+class _ErrorBody(msgspec.Struct):
+    errors: list[_ErrorDetail] | None = None
 
 
-async def _error_body(answer: aiohttp.ClientResponse) -> str:
-    """What the registry says is wrong, if it says it in the usual form."""
+async def _error_body(response: aiohttp.ClientResponse) -> str:
+    """The registry's error message, if it has the usual form."""
     try:
-        said = json_codec.decode(await registry_http.read(answer, _MAX_ERROR_BYTES, "it"), _Complaints)
+        body = json_codec.decode(await registry_http.read(response, _MAX_ERROR_BYTES, "it"), _ErrorBody)
     except (json_codec.InvalidJson, errors.TooLarge):
         return ""
-    return "; ".join(each.message or each.code for each in said.errors or ())
+    return "; ".join(each.message or each.code for each in body.errors or ())
 
 
 def _spell(reason: str) -> str:

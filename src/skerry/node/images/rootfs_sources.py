@@ -18,16 +18,17 @@ from skerry.node.images.sources import LayerBlob, ResolvedImage
 
 
 class TarballSource:
-    """A tarball of any compression that layers may have."""
+    """A tarball, compressed or not."""
 
     def __init__(self, path: str) -> None:
         self._path = path
 
     async def version(self) -> str:
-        """Whoever changes a file without a trace in its times must pull it under another name."""
+        """By file times: a file that was changed without a trace in them must be pulled under another
+        name."""
         with open_file(self._path) as opened:
-            told = opened.status
-        return f"{told.st_dev}.{told.st_ino}.{told.st_size}.{told.st_mtime_ns}.{told.st_ctime_ns}"
+            status = opened.status
+        return f"{status.st_dev}.{status.st_ino}.{status.st_size}.{status.st_mtime_ns}.{status.st_ctime_ns}"
 
     async def find(self, machine: Platform) -> ResolvedImage:
         with open_file(self._path) as opened:
@@ -44,12 +45,12 @@ class TarballSource:
 
 
 def id_of_layer(layer: Digest) -> ImageId:
-    """The id of an image that is one layer and nothing else: of the smallest configuration that says so."""
+    """The id of an image of one layer: the digest of the smallest configuration with it."""
     return ImageId(oci_documents.digest_of(json_codec.encode_canonical({"rootfs": {"diff_ids": [layer]}})))
 
 
 def id_of_folder(path: str) -> ImageId:
-    """The id of an image that is the folder `path`, whatever is in it."""
+    """The id of an image that is the folder `path`, whatever its content."""
     return ImageId(oci_documents.digest_of(json_codec.encode_canonical({"rootfs": {"folder": path}})))
 
 
@@ -61,7 +62,7 @@ def is_folder(path: str) -> bool:
 
 
 async def measure(path: str) -> int:
-    """The bytes of all files below a folder, as far as they can be looked at."""
+    """The size of all readable files below a folder."""
     enough = threading.Event()
     try:
         return await asyncio.to_thread(_measure, path, enough)
@@ -69,10 +70,10 @@ async def measure(path: str) -> int:
         enough.set()
 
 
-def _measure(path: str, enough: threading.Event) -> int:
+def _measure(path: str, cancelled: threading.Event) -> int:
     total = 0
     waiting = [path]
-    while waiting and not enough.is_set():
+    while waiting and not cancelled.is_set():
         try:
             with os.scandir(waiting.pop()) as entries:
                 for entry in entries:
@@ -81,5 +82,5 @@ def _measure(path: str, enough: threading.Event) -> int:
                     else:
                         total += entry.stat(follow_symlinks=False).st_size
         except OSError:
-            continue  # it went away while we looked
+            continue  # removed meanwhile
     return total

@@ -1,7 +1,7 @@
-"""Work that several may want at the same time and that is done once.
+"""Runs concurrent requests for the same work once.
 
-Who comes while it is under way waits for the same outcome. It is cancelled only when the last one who wants
-it gives up, and whoever gives up last waits until it has ended.
+Callers that join wait for the same result. The work is cancelled only when the last caller is cancelled,
+which then waits until it has ended.
 """
 
 from __future__ import annotations
@@ -24,33 +24,33 @@ class _Flight(Generic[T]):
 
 
 class SingleFlight(Generic[T]):
-    """Work under way, by key."""
+    """Work in progress, by key."""
 
     def __init__(self, *, shares_failures: bool) -> None:
-        """Unless failures are shared, who joined others' work that failed does it again on their own."""
+        """Unless failures are shared, a caller that joined work that failed runs it again."""
         self._shares_failures = shares_failures
         self._flights: dict[Hashable, _Flight[T]] = {}
         self._is_closed = False
 
     async def join(self, key: Hashable, begin: Callable[[], Coroutine[Any, Any, T]]) -> T:
-        """The outcome of the work for `key`, which is begun unless it is under way."""
+        """The result of the work for `key`, which is started unless it is in progress."""
         while True:
             if self._is_closed:
                 raise _stopping()
             flight = self._flights.get(key)
-            is_ours = flight is None
+            is_starter = flight is None
             if flight is None:
                 flight = _Flight(asyncio.create_task(begin()))
                 self._flights[key] = flight
-                flight.task.add_done_callback(partial(self._land, key, flight))
+                flight.task.add_done_callback(partial(self._finish, key, flight))
             try:
                 return await self._wait(key, flight)
             except errors.SkerryError:
-                if is_ours or self._shares_failures:
+                if is_starter or self._shares_failures:
                     raise
 
     async def close(self) -> None:
-        """End everything; those who wait are told."""
+        """Cancel everything; callers get an error."""
         self._is_closed = True
         tasks = [flight.task for flight in self._flights.values()]
         for task in tasks:
@@ -69,11 +69,11 @@ class SingleFlight(Generic[T]):
         finally:
             flight.waiting -= 1
             if not flight.waiting and not flight.task.done():
-                self._land(key, flight, flight.task)  # who comes now begins anew
+                self._finish(key, flight, flight.task)  # later callers start anew
                 flight.task.cancel()
                 await wait_for_end(flight.task)
 
-    def _land(self, key: Hashable, flight: _Flight[T], task: asyncio.Task[T]) -> None:
+    def _finish(self, key: Hashable, flight: _Flight[T], task: asyncio.Task[T]) -> None:
         if self._flights.get(key) is flight:
             del self._flights[key]
 

@@ -1,8 +1,8 @@
-"""Named files of a source on disk: in a folder, or inside a tar that is never extracted.
+"""Named files of a source on disk: in a folder, or inside a tar that is not extracted.
 
-A tar is read once for the places of its members, within bounds on their number and the length of their names;
-after that each is read where it lies. Links inside a tar lead only to other members. Everything that waits
-for a disk runs in threads.
+A tar is scanned once for the offsets of its members, with limits on their number and the length of their
+names; then each is read in place. Links inside a tar resolve only to other members. Disk access runs in
+threads.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ class SourceFiles(Protocol):
         ...
 
     def stream(self, name: str) -> AsyncGenerator[bytes, None]:
-        """All of it, piece by piece."""
+        """All of it, in pieces."""
         ...
 
     async def close(self) -> None: ...
@@ -71,7 +71,7 @@ class FolderFiles:
 
 
 class TarFiles:
-    """Members of a tar; made by `open`, which reads where they are."""
+    """Members of a tar; created by `open`, which scans it."""
 
     def __init__(
         self, path: str, opened: OpenFile, spans: dict[str, FileSpan], links: dict[str, str]
@@ -103,25 +103,27 @@ class TarFiles:
         self._opened.close()
 
     def _span(self, name: str) -> FileSpan:
-        at = _plain(name)
+        at = _normalized(name)
         for _ in range(_MAX_LINKS):
             if at in self._spans:
                 return self._spans[at]
             if at not in self._links:
                 break
             at = self._links[at]
-        raise errors.NotFound(f"{self._path} holds no file {name[:200]!r}; it is damaged, or of another kind")
+        raise errors.NotFound(
+            f"{self._path} contains no file {name[:200]!r}; it is damaged, or of another format"
+        )
 
 
 class FileSpan(NamedTuple):
-    """Where in a file some bytes are."""
+    """Offset and length of bytes in a file."""
 
     start: int
     size: int
 
 
 class OpenFile:
-    """A regular file, open for reading at any place."""
+    """A regular file, open for reading at any offset."""
 
     def __init__(self, descriptor: int) -> None:
         self.descriptor = descriptor
@@ -146,24 +148,26 @@ class OpenFile:
     def whole(self) -> FileSpan:
         return FileSpan(0, self.size)
 
-    async def read(self, span: FileSpan, most: int, what: str) -> bytes:
+    async def read(self, span: FileSpan, most: int, label: str) -> bytes:
         """All of `span`; raises `TooLarge` if that is more than `most` bytes."""
         if span.size > most:
-            raise errors.TooLarge(f"{what} has {span.size} bytes; at most {most} are read")
+            raise errors.TooLarge(f"{label} has {span.size} bytes; at most {most} are read")
         return await in_thread(os.pread, self.descriptor, span.size, span.start)
 
     async def stream(self, span: FileSpan) -> AsyncGenerator[bytes, None]:
-        """All of `span`, piece by piece; less if the file was cut off meanwhile."""
-        start, left = span
-        while left and (piece := await in_thread(os.pread, self.descriptor, min(_CHUNK, left), start)):
-            start, left = start + len(piece), left - len(piece)
+        """All of `span`, in pieces; less if the file was truncated meanwhile."""
+        start, remaining = span
+        while remaining and (
+            piece := await in_thread(os.pread, self.descriptor, min(_CHUNK, remaining), start)
+        ):
+            start, remaining = start + len(piece), remaining - len(piece)
             yield piece
 
 
 def open_file(path: str) -> OpenFile:
-    """The regular file at `path`; the errors are for people."""
+    """The regular file at `path`; raises errors for people."""
     try:
-        # A pipe of that name must not keep us waiting for its other end.
+        # Do not block on a named pipe.
         descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK)
     except (FileNotFoundError, NotADirectoryError):
         raise errors.NotFound(f"this node has no file {path}") from None
@@ -177,7 +181,7 @@ def open_file(path: str) -> OpenFile:
 
 
 class _FileFeed(ByteFeed):
-    """What the tar reader reads from: a file, in which what is skipped is not read."""
+    """Input of the tar reader: a file, in which skipped bytes are not read."""
 
     def __init__(self, opened: OpenFile) -> None:
         super().__init__(iter(()), 0)
@@ -201,7 +205,7 @@ class _FileFeed(ByteFeed):
 
 
 def _scan(opened: OpenFile, path: str) -> tuple[dict[str, FileSpan], dict[str, str]]:
-    """Where every file of a tar is, and what its links lead to."""
+    """Spans of every file of a tar, and targets of its links."""
     spans: dict[str, FileSpan] = {}
     links: dict[str, str] = {}
     feed = _FileFeed(opened)
@@ -211,13 +215,13 @@ def _scan(opened: OpenFile, path: str) -> tuple[dict[str, FileSpan], dict[str, s
                 raise errors.TooLarge(f"{path} has more than {_MAX_MEMBERS} members")
             if feed.position + entry.size > opened.size:
                 raise errors.Unprocessable(f"{path} is truncated: its last member is cut off; save it again")
-            name = _plain(os.fsdecode(entry.name))
+            name = _normalized(os.fsdecode(entry.name))
             if entry.kind == tar_reader.FILE:
                 spans[name] = FileSpan(feed.position, entry.size)
             elif entry.kind == tar_reader.SYMLINK:
-                links[name] = _plain(posixpath.join(posixpath.dirname(name), os.fsdecode(entry.link)))
+                links[name] = _normalized(posixpath.join(posixpath.dirname(name), os.fsdecode(entry.link)))
             elif entry.kind == tar_reader.HARD_LINK:
-                links[name] = _plain(os.fsdecode(entry.link))
+                links[name] = _normalized(os.fsdecode(entry.link))
     except TarError as error:
         if os.pread(opened.descriptor, 4, 0).startswith(_COMPRESSED):
             raise errors.Unprocessable(f"{path} is compressed; decompress it first, as with gunzip") from None
@@ -225,6 +229,7 @@ def _scan(opened: OpenFile, path: str) -> tuple[dict[str, FileSpan], dict[str, s
     return spans, links
 
 
-def _plain(name: str) -> str:
-    """One spelling for one member; what leads out of the archive leads to its top, where nothing is."""
+def _normalized(name: str) -> str:
+    """The normalised name of a member; names that lead out of the archive lead to its top, where nothing
+    is."""
     return posixpath.normpath("/" + name).lstrip("/")

@@ -1,8 +1,7 @@
-"""What every place that images come from can do, and the one way from a name to the parts of an image.
+"""The interface of image sources, and the resolution of a document to an image.
 
-Registries, layouts and archives are `ImageSource`s; `skerry.node.images.puller` knows only this. A source
-hands out documents that have the digest they were asked by, and layers as they come: their digest is checked
-by whoever reads them to the end.
+Registries, layouts and archives are `ImageSource`s; `skerry.node.images.puller` uses only this. A source
+returns documents with verified digests, and streams of layers, whose digest the reader verifies.
 """
 
 from __future__ import annotations
@@ -21,15 +20,15 @@ from skerry.node.images.oci_documents import OciConfig, OciDescriptor, OciIndex,
 
 
 class LayerBlob(msgspec.Struct, frozen=True):
-    """A layer at its source. Without a digest it is held only to what is in it."""
+    """A layer at its source. Without a digest it is checked by its content only."""
 
     size: int
     digest: Digest | None = None
-    place: str = ""  # where in an archive
+    path: str = ""  # in an archive
 
 
 class ResolvedImage(msgspec.Struct, frozen=True):
-    """The parts of one image. A bare file system is one blob, and has no configuration."""
+    """The parts of one image. A bare file system is one blob, without a configuration."""
 
     blobs: tuple[LayerBlob, ...]
     configuration: OciConfig | None = None
@@ -38,28 +37,28 @@ class ResolvedImage(msgspec.Struct, frozen=True):
 
 
 class ImageSource(Protocol):
-    """Where one image comes from; closed after use. What goes wrong is told in `skerry.model.errors`."""
+    """The source of one image; closed after use. Raises `skerry.model.errors`."""
 
     async def version(self) -> str:
-        """A word for what is there now, found with little effort: where it is the same, so is the image.
+        """A cheap identifier of the current content: the same version is the same image.
 
-        Empty if it cannot be told without reading everything.
+        Empty if it cannot be determined without reading everything.
         """
         ...
 
     async def find(self, machine: Platform) -> ResolvedImage:
-        """The parts of the image that `machine` can run."""
+        """The parts of the image for `machine`."""
         ...
 
     def stream(self, blob: LayerBlob) -> AsyncGenerator[bytes, None]:
-        """The bytes of `blob` from the first to the last, as far as they can be had."""
+        """The bytes of `blob`, in order, as far as they are available."""
         ...
 
     async def close(self) -> None: ...
 
 
 class SharedSource:
-    """A source that several use, each inside `async with`: it is closed when the last one leaves."""
+    """A source with several users, each inside `async with`: it is closed when the last one leaves."""
 
     def __init__(self, source: ImageSource) -> None:
         self._source = source
@@ -78,34 +77,32 @@ class SharedSource:
 
 
 class DocumentSource(Protocol):
-    """Documents by digest, as registries and layouts hold them."""
+    """Documents by digest, as in registries and layouts."""
 
     async def document(self, descriptor: OciDescriptor) -> OciManifest | OciIndex:
-        """The index or manifest that has this digest."""
+        """The index or manifest with this digest."""
         ...
 
     async def configuration(self, descriptor: OciDescriptor) -> bytes:
-        """The configuration that has this digest."""
+        """The configuration with this digest."""
         ...
 
 
 async def find_in(
-    content: DocumentSource, document: OciManifest | OciIndex, digest: Digest, machine: Platform, what: str
+    content: DocumentSource, document: OciManifest | OciIndex, digest: Digest, machine: Platform, label: str
 ) -> ResolvedImage:
     """Follow indexes from `document`, which has `digest`, to the image for `machine`."""
     for _ in range(oci_documents.MAX_DEPTH):
         if isinstance(document, OciManifest):
             break
-        chosen = oci_documents.choose(document, machine, what)
+        chosen = oci_documents.choose(document, machine, label)
         document, digest = await content.document(chosen), Digest(chosen.digest)
     if isinstance(document, OciIndex):
-        raise errors.Unprocessable(
-            f"{what}: indexes lead to indexes more than {oci_documents.MAX_DEPTH} times"
-        )
+        raise errors.Unprocessable(f"{label}: indexes are nested more than {oci_documents.MAX_DEPTH} times")
     data = await content.configuration(document.config)
     return ResolvedImage(
         blobs=tuple(LayerBlob(layer.size, Digest(layer.digest)) for layer in document.layers),
-        configuration=oci_documents.read_configuration(data, len(document.layers), machine, what),
+        configuration=oci_documents.read_configuration(data, len(document.layers), machine, label),
         id=Digest(document.config.digest),
         manifest=digest,
     )

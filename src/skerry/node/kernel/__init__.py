@@ -1,2 +1,1 @@
-"""Calls to the Linux kernel: system calls, namespaces, mount tables. Imported by child processes: standard
-library only."""
+"""System calls, namespaces and mounts of Linux. Imported by child processes: standard library only."""

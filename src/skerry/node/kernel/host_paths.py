@@ -1,4 +1,4 @@
-"""Paths that tell of the host or change it, hidden from or read-only for everything that runs in a cell.
+"""Paths of the host that are masked or read-only in every cell and container.
 
 `skerry.node.launcher.child.cell_mounts` applies them to cells and `skerry.node.containers.confinement` to
 containers, each with further ones of its own.
@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from typing import Final
 
-# Of the host and not of what runs on it, and nobody's business there.
+# They describe the host, not the cell.
 MASKED_PATHS: Final = (
     "/proc/acpi",
     "/proc/kcore",
@@ -22,5 +22,5 @@ MASKED_PATHS: Final = (
     "/proc/vmcore",
     "/sys/firmware",
 )
-# Root without a single capability may still write to these, as the owner of the files.
+# Root without any capability could still write to these, as the owner of the files.
 READ_ONLY_PATHS: Final = ("/proc/bus", "/proc/fs", "/proc/irq", "/proc/sys", "/proc/sysrq-trigger")

@@ -1,7 +1,7 @@
-"""Numbers of the kernel for mounts.
+"""Constants of the kernel for mounts.
 
-Used by `skerry.node.kernel.syscalls` (one thread), `skerry.node.kernel.thread_syscalls` (the agent) and those
-who call them. Linux gave the system calls one number on every machine.
+Used by `skerry.node.kernel.syscalls` (single-threaded), `skerry.node.kernel.thread_syscalls` (the agent) and
+their callers. The system calls have the same number on every architecture.
 """
 
 from __future__ import annotations
@@ -26,6 +26,7 @@ UMOUNT_NOFOLLOW: Final = 0x8
 MOUNT_ATTR_RDONLY: Final = 0x1
 MOUNT_ATTR_NOSUID: Final = 0x2
 MOUNT_ATTR_NODEV: Final = 0x4
+MOUNT_ATTR_NOEXEC: Final = 0x8
 MOUNT_ATTR_IDMAP: Final = 0x100000
 
 AT_FDCWD: Final = -100

@@ -1,7 +1,7 @@
-"""Namespaces and links, by system calls: making one for a network, keeping one by a mount, letting it go.
+"""Namespaces and network links, by system calls: create a network namespace, bind-mount it, remove it.
 
 Unlike `skerry.node.kernel.syscalls` this is called in threads of the agent, so the interpreter lock is
-given up during each call.
+released during each call.
 """
 
 from __future__ import annotations
@@ -30,15 +30,15 @@ T = TypeVar("T")
 
 
 def mac_of_link(name: str) -> str:
-    """The hardware address of a link in the calling thread's network namespace."""
+    """The MAC address of a link in the calling thread's network namespace."""
     request = struct.pack("256s", name.encode())
     with socket.socket(socket.AF_INET, socket.SOCK_DGRAM | socket.SOCK_CLOEXEC) as any_socket:
-        answer = fcntl.ioctl(any_socket, _SIOCGIFHWADDR, request)
-    return answer[18:24].hex(":")
+        reply = fcntl.ioctl(any_socket, _SIOCGIFHWADDR, request)
+    return reply[18:24].hex(":")
 
 
 def in_own_thread(work: Callable[[], T]) -> T:
-    """Do `work` in a thread that nobody uses afterwards, since it may end up in another namespace."""
+    """Run `work` in a thread that is not reused, since it may end up in another namespace."""
     result: list[T] = []
     failure: list[BaseException] = []
 
@@ -57,40 +57,40 @@ def in_own_thread(work: Callable[[], T]) -> T:
 
 
 def enter_new_namespace() -> None:
-    """Move the calling thread, and nothing else, to a fresh network namespace."""
+    """Move the calling thread, and nothing else, to a new network namespace."""
     if _libc.unshare(_CLONE_NEWNET):
-        raise OSError(ctypes.get_errno(), "cannot make a network namespace")
+        raise OSError(ctypes.get_errno(), "cannot create a network namespace")
 
 
 def enter_namespace(descriptor: int) -> None:
-    """Move the calling thread, and nothing else, to the network namespace that `descriptor` is open on."""
+    """Move the calling thread, and nothing else, to the network namespace open as `descriptor`."""
     if _libc.setns(descriptor, _CLONE_NEWNET):
         raise OSError(ctypes.get_errno(), "cannot enter a network namespace")
 
 
-def keep_namespace(place: Path, namespace: str = "/proc/thread-self/ns/net") -> None:
-    """Let a namespace, the calling thread's network namespace unless another is given, live on under the file
-    `place`, which must exist."""
-    if _libc.mount(os.fsencode(namespace), os.fsencode(place), None, _MS_BIND, None):
-        raise OSError(ctypes.get_errno(), "cannot keep a namespace", str(place))
+def bind_namespace(path: Path, namespace: str = "/proc/thread-self/ns/net") -> None:
+    """Bind-mount a namespace, by default the calling thread's network namespace, on the existing file
+    `path`, so that it outlives its processes."""
+    if _libc.mount(os.fsencode(namespace), os.fsencode(path), None, _MS_BIND, None):
+        raise OSError(ctypes.get_errno(), "cannot mount a namespace", str(path))
 
 
-def is_kept(place: Path) -> bool:
-    """True if something is mounted on `place`."""
+def is_mounted(path: Path) -> bool:
+    """True if something is mounted on `path`."""
     try:
-        return place.lstat().st_dev != place.parent.lstat().st_dev
+        return path.lstat().st_dev != path.parent.lstat().st_dev
     except FileNotFoundError:
         return False
 
 
-def let_go(place: Path) -> None:
-    """Take away whatever is mounted on `place`, and the file. It is no error if there is neither."""
-    unmount_all(place)
-    place.unlink(missing_ok=True)
+def remove_mount_file(path: Path) -> None:
+    """Unmount everything from `path`, and remove the file. Does nothing if there is neither."""
+    unmount_all(path)
+    path.unlink(missing_ok=True)
 
 
-def unmount_all(place: Path) -> None:
-    """Take away whatever is mounted on `place`, however much that is."""
-    while is_kept(place):
-        if _libc.umount2(os.fsencode(place), _MNT_DETACH | _UMOUNT_NOFOLLOW):
-            raise OSError(ctypes.get_errno(), "cannot unmount", str(place))
+def unmount_all(path: Path) -> None:
+    """Unmount everything from `path`."""
+    while is_mounted(path):
+        if _libc.umount2(os.fsencode(path), _MNT_DETACH | _UMOUNT_NOFOLLOW):
+            raise OSError(ctypes.get_errno(), "cannot unmount", str(path))

@@ -1,9 +1,9 @@
-"""The system calls that programs in cells and containers may make, by name, with their numbers.
+"""The system calls that are allowed in cells and containers, by name, with their numbers.
 
-One list for both filters: `skerry.node.launcher.child.seccomp` makes a program for the kernel of it, and
-`skerry.node.containers.seccomp` a profile for OCI runtimes. What is not in it is refused: what changes
-mounts, modules, time, keys or other processes, what hands a program a new namespace, tracing, io_uring, and
-what few programs need and many exploits begin with. Three calls are allowed by their first argument.
+One list for both filters: `skerry.node.launcher.child.seccomp` compiles it to BPF, and
+`skerry.node.containers.seccomp` to a profile for OCI runtimes. All others are denied: those that change
+mounts, modules, time, keys or other processes, that create namespaces, tracing, io_uring, and those that few
+programs need and many exploits use. Three calls are allowed by their first argument.
 """
 
 from __future__ import annotations
@@ -13,11 +13,11 @@ from typing import Final
 from skerry.node.kernel import syscalls
 
 MACHINES: Final = ("x86_64", "aarch64")
-# Beyond this a call is newer than the list, and answered as a kernel that does not have it would.
-LAST_KNOWN: Final = 466  # removexattrat, of Linux 6.13
-CLONE3: Final = 435  # its flags are in memory, which a filter cannot see; the C library falls back to clone
+# Calls beyond this are newer than the list, and return ENOSYS.
+LAST_LISTED: Final = 466  # removexattrat, of Linux 6.13
+CLONE3: Final = 435  # its flags are in memory, which a filter cannot read; the C library falls back to clone
 
-# What clone() may not be asked for.
+# Flags that clone() may not have.
 NAMESPACES: Final = (
     syscalls.CLONE_NEWNS
     | syscalls.CLONE_NEWCGROUP
@@ -27,14 +27,15 @@ NAMESPACES: Final = (
     | syscalls.CLONE_NEWPID
     | syscalls.CLONE_NEWNET
 )
-# From here on families of sockets reach past every namespace (the kernel's ciphers, a virtual machine's
-# host), or nobody needs them.
-FIRST_REFUSED_FAMILY: Final = 38
-# What personality() may be asked for: a 32-bit machine, an old version number, both, neither, or to tell.
+# Socket families from here on reach past every namespace (the kernel's ciphers, the host of a virtual
+# machine), or
+# are not needed.
+FIRST_DENIED_FAMILY: Final = 38
+# Allowed arguments of personality(): a 32-bit machine, an old version number, both, neither, or a query.
 PERSONALITIES: Final = 0x20008
-TELL_PERSONALITY: Final = 0xFFFFFFFF
+QUERY_PERSONALITY: Final = 0xFFFFFFFF
 
-# Looked at by their first argument: the numbers on x86_64 and aarch64.
+# Checked by their first argument: the numbers on x86_64 and aarch64.
 _CHECKED: Final = {"clone": (56, 220), "socket": (41, 198), "personality": (135, 92)}
 
 
@@ -43,7 +44,7 @@ def _table(text: str) -> dict[str, tuple[int, ...]]:
     return {name: tuple(map(int, numbers)) for name, *numbers in rows}
 
 
-# On every machine, by what they are about: the numbers on x86_64 and aarch64. Later calls have one for both.
+# On every machine, by topic: the numbers on x86_64 and aarch64. Newer calls have the same on both.
 _EVERYWHERE: Final = {
     "files": _table("""
         openat 257 56, openat2 437 437, close 3 57, close_range 436 436, read 0 63, write 1 64,
@@ -118,7 +119,7 @@ _EVERYWHERE: Final = {
         shmget 29 194, shmctl 31 195, shmat 30 196, shmdt 67 197
     """),
 }
-# Older spellings, which later machines never had.
+# Older calls, which newer architectures do not have.
 _ONLY_ON: Final = {
     "x86_64": _table("""
         open 2, creat 85, access 21, chmod 90, chown 92, lchown 94, mkdir 83, mknod 133, rmdir 84,
@@ -132,13 +133,13 @@ _ONLY_ON: Final = {
 
 
 def allowed(machine: str) -> dict[str, int]:
-    """The calls that may be made on `machine` with any arguments, and their numbers there."""
+    """The calls that are allowed on `machine` with any arguments, and their numbers there."""
     column = MACHINES.index(machine)
     everywhere = {name: row[column] for part in _EVERYWHERE.values() for name, row in part.items()}
     return everywhere | {name: number for name, (number,) in _ONLY_ON[machine].items()}
 
 
 def checked(machine: str) -> dict[str, int]:
-    """Those that are looked at by their first argument, and their numbers on `machine`."""
+    """The calls that are checked by their first argument, and their numbers on `machine`."""
     column = MACHINES.index(machine)
     return {name: row[column] for name, row in _CHECKED.items()}

@@ -1,7 +1,7 @@
 """System calls that Python 3.11 has no function for, by ctypes; a failure is an OSError that names its step.
 
-Everything here is called in processes of one thread only: the launcher, a cell's init, and what was forked
-from them. `skerry.node.launcher.client` uses the few that look at another process.
+For single-threaded processes only: the launcher, a cell's init, and their forks.
+`skerry.node.launcher.client` uses the few that inspect another process.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ from skerry.node.kernel.mount_flags import (
 
 MACHINE: Final = os.uname().machine
 
-# Linux gave these one number on every machine.
+# The same number on every architecture.
 _CLONE3: Final = 435
 _CLOSE_RANGE: Final = 436
 _PIDFD_GETFD: Final = 438
@@ -64,7 +64,7 @@ _CAPABILITY_VERSION_3: Final = 0x20080522
 _PROT_READ: Final = 1
 _PROT_EXEC: Final = 4
 
-# PyDLL, not CDLL: the interpreter lock stays held across a clone, so that the child is born holding it.
+# PyDLL, not CDLL: the interpreter lock stays held across a clone, so that the child has it.
 _libc = ctypes.PyDLL(None, use_errno=True)
 _long = ctypes.c_long
 _ulong = ctypes.c_ulong
@@ -79,7 +79,8 @@ for _hook in (_before_fork, _after_fork_in_parent, _after_fork_in_child):
     _hook.restype = None
 
 
-# A child pays for each page that it is the first to write to: what can be made before a fork is made here.
+# A child pays for each page that it is the first to write to: what can be allocated before a fork is
+# allocated here.
 _CLONE_ARGUMENTS = struct.Struct("=11Q")  # flags, pidfd, ..., the fifth: exit signal, the last: cgroup
 _pidfd = ctypes.c_int(-1)
 _pidfd_at = ctypes.addressof(_pidfd)
@@ -88,7 +89,7 @@ _CAPABILITIES = struct.Struct("=6I")  # effective, permitted, inheritable; low w
 
 
 class StepFailed(OSError):
-    """A system call failed; `step` says in a word or two what it was for."""
+    """A system call failed; `step` names its purpose in a word or two."""
 
     def __init__(self, number: int, step: str) -> None:
         super().__init__(number, os.strerror(number))
@@ -106,7 +107,7 @@ class _MountAttributes(ctypes.Structure):
 def clone(flags: int, clone_into: int | None = None) -> tuple[int, int]:
     """Fork with `flags`, into the cgroup whose folder is open as `clone_into`.
 
-    Gives (pid, pidfd) to the parent and (0, -1) to the child.
+    Returns (pid, pidfd) to the parent and (0, -1) to the child.
     """
     arguments = _clone_arguments(flags, clone_into)
     _before_fork()
@@ -122,7 +123,7 @@ def clone(flags: int, clone_into: int | None = None) -> tuple[int, int]:
 
 
 def clone_by(enter: Callable[[bytes], int], flags: int, clone_into: int | None) -> tuple[int, int]:
-    """The same with `enter` for the system call, whose child never comes back: no interpreter is forked."""
+    """The same with `enter` as the system call, whose child never returns: no interpreter is forked."""
     pid = enter(_clone_arguments(flags, clone_into))
     if pid < 0:
         raise StepFailed(-pid, "clone")
@@ -137,15 +138,15 @@ def _clone_arguments(flags: int, clone_into: int | None) -> bytes:
 
 
 def call(step: str, number: int, *arguments: int | bytes | tuple[bytes, ...]) -> None:
-    """The system call `number`. A text is passed by its address."""
+    """The system call `number`. Texts are passed by address."""
     passed = [_long(each) if isinstance(each, int) else each for each in arguments]
     if _syscall(_long(number), *passed) < 0:
         _fail(step)
 
 
-def make_executable(place: int, size: int) -> None:
-    """Pages that hold instructions from now on, and can be written no more."""
-    if _libc.mprotect(ctypes.c_void_p(place), ctypes.c_size_t(size), _PROT_READ | _PROT_EXEC):
+def make_executable(address: int, size: int) -> None:
+    """Make pages executable and read-only."""
+    if _libc.mprotect(ctypes.c_void_p(address), ctypes.c_size_t(size), _PROT_READ | _PROT_EXEC):
         _fail("make instructions executable")
 
 
@@ -156,11 +157,11 @@ def close_from(first: int) -> None:
 
 
 def descriptor_of(pidfd: int, number: int) -> int:
-    """A copy of descriptor `number` of another process."""
-    taken: int = _syscall(_long(_PIDFD_GETFD), _long(pidfd), _long(number), _long(0))
-    if taken < 0:
+    """A duplicate of descriptor `number` of another process."""
+    duplicate: int = _syscall(_long(_PIDFD_GETFD), _long(pidfd), _long(number), _long(0))
+    if duplicate < 0:
         _fail("take a descriptor")
-    return taken
+    return duplicate
 
 
 def mount(source: str, target: str, kind: str, flags: int = 0, options: str = "") -> None:
@@ -175,21 +176,21 @@ def set_mount(target: str, attributes: int, *, recursive: bool, private: bool = 
 
 
 def _set_mount(name: str, at: int, path: bytes, flags: int, attributes: int, *, private: bool) -> None:
-    wanted = _MountAttributes(set=attributes, propagation=MS_PRIVATE if private else 0)
+    request = _MountAttributes(set=attributes, propagation=MS_PRIVATE if private else 0)
     if _syscall(
         _long(MOUNT_SETATTR),
         _long(at),
         ctypes.c_char_p(path),
         _long(flags),
-        ctypes.byref(wanted),
-        _long(ctypes.sizeof(wanted)),
+        ctypes.byref(request),
+        _long(ctypes.sizeof(request)),
     ):
         _fail(f"set up mount {name}")
 
 
 def detached_mount(path: str, attributes: int) -> int:
-    """A mount of the folder or file `path` with `attributes`, as a descriptor: it is nowhere yet, and gone
-    with the descriptor unless `move_mount` puts it somewhere."""
+    """A detached mount of the folder or file `path` with `attributes`, as a descriptor; it is removed with
+    the descriptor unless `move_mount` attaches it."""
     detached: int = _syscall(
         _long(OPEN_TREE),
         _long(AT_FDCWD),
@@ -207,7 +208,7 @@ def detached_mount(path: str, attributes: int) -> int:
 
 
 def move_mount(detached: int, target: str) -> None:
-    """Put a mount that is nowhere yet at `target`."""
+    """Attach a detached mount at `target`."""
     if _syscall(
         _long(MOVE_MOUNT),
         _long(detached),
@@ -220,19 +221,19 @@ def move_mount(detached: int, target: str) -> None:
 
 
 def enter_namespace(descriptor: int, kind: int) -> None:
-    """Be in the namespace that is open as `descriptor`."""
+    """Enter the namespace that is open as `descriptor`."""
     if _libc.setns(ctypes.c_int(descriptor), ctypes.c_int(kind)):
         _fail("enter a namespace")
 
 
 def unshare(kind: int) -> None:
-    """Be in a new namespace, which is a copy of the one before."""
+    """Enter a new namespace, a copy of the current one."""
     if _libc.unshare(ctypes.c_int(kind)):
         _fail("make a namespace")
 
 
 def pivot_root(new: str, old: str) -> None:
-    """Make `new` the root of this mount namespace, with the root before mounted at `old`."""
+    """Make `new` the root of this mount namespace, with the old root mounted at `old`."""
     number = _PIVOT_ROOT[MACHINE]
     if _syscall(_long(number), ctypes.c_char_p(os.fsencode(new)), ctypes.c_char_p(os.fsencode(old))):
         _fail("change the root")
@@ -250,18 +251,18 @@ def set_host_name(name: str) -> None:
 
 
 def set_name(name: bytes) -> None:
-    """What `ps` and `top` call this process; at most 15 bytes."""
+    """Set the name of this process in `ps` and `top`; at most 15 bytes."""
     if _libc.prctl(_PR_SET_NAME, name, 0, 0, 0):
         _fail("set name")
 
 
 def set_dumpable(dumpable: bool) -> None:
-    """Whether others of the same user may look into this process."""
+    """Whether others of the same user may trace this process."""
     _prctl("set dumpable", _PR_SET_DUMPABLE, int(dumpable))
 
 
 def set_subreaper(adopts: bool) -> bool:
-    """Whether orphaned descendants become children of this process; returns what was so before."""
+    """Whether orphaned descendants become children of this process; returns the previous setting."""
     before = ctypes.c_int(0)
     _prctl("read subreaper", _PR_GET_CHILD_SUBREAPER, ctypes.addressof(before))
     _prctl("set subreaper", _PR_SET_CHILD_SUBREAPER, int(adopts))
@@ -269,8 +270,8 @@ def set_subreaper(adopts: bool) -> bool:
 
 
 def take_default_reserved_signals() -> None:
-    """For the signals that the C library keeps for itself and lets nobody set: it makes programs that some
-    starters run, such as make, ignore them."""
+    """Reset the signals that the C library reserves and does not allow to set: programs such as make start
+    others with these ignored."""
     number = _RT_SIGACTION.get(MACHINE)
     if number is not None:
         for reserved in _RESERVED_SIGNALS:
@@ -278,14 +279,14 @@ def take_default_reserved_signals() -> None:
 
 
 def set_parent_death_signal(number: int) -> None:
-    """The signal that comes when the process that forked this one ends; 0 for none."""
+    """The signal that this process gets when its parent ends; 0 for none."""
     _prctl("set parent death signal", _PR_SET_PDEATHSIG, number)
 
 
 def end_with(parent: int) -> None:
-    """Be killed when the parent of this process ends, of which `parent` is a pidfd; at once if it has."""
+    """Be killed when the parent of this process, of which `parent` is a pidfd, ends; at once if it has."""
     set_parent_death_signal(signal.SIGKILL)
-    # It may have ended before it could be told to take us with it. A new pid namespace does not know its id.
+    # It may have ended before the signal was set. A new pid namespace does not know its id.
     if select.select([parent], [], [], 0)[0]:
         os._exit(1)
 
@@ -295,16 +296,16 @@ def set_no_new_privileges() -> None:
 
 
 class SeccompFilter:
-    """A filter on system calls; `program` is BPF of eight bytes an instruction."""
+    """A seccomp filter; `program` is BPF of eight bytes per instruction."""
 
     def __init__(self, program: bytes) -> None:
         self._program = ctypes.create_string_buffer(program, len(program))
-        place = ctypes.addressof(self._program)
-        self._loaded = ctypes.create_string_buffer(struct.pack("@HP", len(program) // 8, place))
-        self.address = ctypes.addressof(self._loaded)  # as the kernel takes it
+        address = ctypes.addressof(self._program)
+        self._loaded = ctypes.create_string_buffer(struct.pack("@HP", len(program) // 8, address))
+        self.address = ctypes.addressof(self._loaded)  # struct sock_fprog
 
     def install(self) -> None:
-        """Hold this process, and all that come of it, to the filter for ever."""
+        """Apply the filter to this process and its descendants, irrevocably."""
         if _libc.prctl(PR_SET_SECCOMP, SECCOMP_MODE_FILTER, self.address, 0, 0):
             _fail("set seccomp filter")
 
@@ -314,27 +315,27 @@ def drop_from_bounding_set(capability: int) -> None:
 
 
 def clear_inheritable_capabilities() -> None:
-    """Give no capability on to a program by inheritance; what this process has, it keeps."""
-    held = ctypes.create_string_buffer(_CAPABILITIES.size)
-    if _libc.capget(CAPABILITY_HEADER, held):
+    """Pass no capability to programs by inheritance; this process keeps its own."""
+    sets = ctypes.create_string_buffer(_CAPABILITIES.size)
+    if _libc.capget(CAPABILITY_HEADER, sets):
         _fail("read capabilities")
-    low, also_low, _, high, also_high, _ = _CAPABILITIES.unpack(held.raw)
+    low, also_low, _, high, also_high, _ = _CAPABILITIES.unpack(sets.raw)
     if _libc.capset(CAPABILITY_HEADER, _CAPABILITIES.pack(low, also_low, 0, high, also_high, 0)):
         _fail("set capabilities")
 
 
 def set_capabilities(mask: int) -> None:
-    """Have exactly the capabilities of `mask`, and give none on to a program by inheritance."""
+    """Set exactly the capabilities of `mask`, none of them inheritable."""
     if _libc.capset(CAPABILITY_HEADER, capability_sets(mask)):
         _fail("set capabilities")
 
 
 def capability_sets(mask: int) -> bytes:
-    """`mask` as the kernel takes it: effective and permitted, not inheritable."""
+    """`mask` as the kernel's struct: effective and permitted, not inheritable."""
     low, high = mask & 0xFFFFFFFF, mask >> 32
     return _CAPABILITIES.pack(low, low, 0, high, high, 0)
 
 
-def _prctl(step: str, option: int, value: int, other: int = 0) -> None:
-    if _libc.prctl(option, value, other, 0, 0):
+def _prctl(step: str, option: int, value: int, second: int = 0) -> None:
+    if _libc.prctl(option, value, second, 0, 0):
         _fail(step)

@@ -1,7 +1,8 @@
 """System calls for files and mounts of containers, by ctypes; a failure is an OSError with the path.
 
 Unlike `skerry.node.kernel.syscalls` this is for the agent, which has threads: nothing here depends on or
-changes what threads share, such as the working folder, and the interpreter goes on while a call blocks.
+changes state that threads share, such as the working folder, and the interpreter lock is released during
+calls.
 """
 
 from __future__ import annotations
@@ -26,7 +27,7 @@ from skerry.node.kernel.mount_flags import (
     UMOUNT_NOFOLLOW,
 )
 
-# Linux gave these one number on every machine.
+# The same number on every architecture.
 _FSOPEN: Final = 430
 _FSCONFIG: Final = 431
 _FSMOUNT: Final = 432
@@ -52,7 +53,7 @@ _text = ctypes.c_char_p
 _libc.syscall.restype = _long
 _libc.mount.argtypes = [_text, _text, _text, ctypes.c_ulong, _text]
 _libc.umount2.argtypes = [_text, ctypes.c_int]
-_TRIES: Final = 100  # somebody in the container may rename things for ever
+_TRIES: Final = 100  # a process in the container may rename things for ever
 _CAPABILITY_HEADER: Final = struct.pack("=Ii", 0x20080522, 0)  # version 3, of this thread
 _OPEN_HOW: Final = struct.Struct("=QQQ")  # flags, mode, resolve
 _MOUNT_ATTRIBUTES: Final = struct.Struct("=QQQQ")  # set, cleared, propagation, user namespace
@@ -64,7 +65,7 @@ def _failed(path: str | bytes | os.PathLike[str] | None = None) -> OSError:
 
 
 def open_at(folder: int, path: str | bytes, flags: int, *, resolve: int) -> int:
-    """Open `path`, which is relative to the open `folder`, under the rules of `resolve`."""
+    """Open `path`, relative to the open `folder`, with the flags `resolve`."""
     how = _OPEN_HOW.pack(flags | os.O_CLOEXEC, 0, resolve)
     for _ in range(_TRIES):
         descriptor: int = _libc.syscall(
@@ -72,7 +73,7 @@ def open_at(folder: int, path: str | bytes, flags: int, *, resolve: int) -> int:
         )
         if descriptor >= 0:
             return descriptor
-        # The kernel says so if something was renamed meanwhile and it cannot tell whether that mattered.
+        # EAGAIN: something was renamed meanwhile, which might have mattered.
         if ctypes.get_errno() != errno.EAGAIN:
             break
     raise _failed(path)
@@ -84,7 +85,7 @@ def mount(source: str, target: str, kind: str, flags: int, options: str) -> None
 
 
 def change_mount(target: str, flags: int) -> None:
-    """Change what kind of mount `target` is, for example to MS_PRIVATE."""
+    """Change the propagation of the mount `target`, for example to MS_PRIVATE."""
     mount("", target, "", flags, "")
 
 
@@ -94,7 +95,7 @@ def unmount(target: str, flags: int = 0) -> None:
 
 
 def open_file_system(kind: str) -> int:
-    """A descriptor for a file system that is about to be described, and then made."""
+    """A descriptor of a file system context (fsopen)."""
     descriptor: int = _libc.syscall(_long(_FSOPEN), _text(kind.encode()), _long(_FSOPEN_CLOEXEC))
     if descriptor < 0:
         raise _failed()
@@ -102,7 +103,7 @@ def open_file_system(kind: str) -> int:
 
 
 def set_option(file_system: int, key: str, value: str | None = None) -> None:
-    """Describe it further; without a value the key is a flag."""
+    """Set an option of the context; without a value the key is a flag."""
     command = _FSCONFIG_SET_FLAG if value is None else _FSCONFIG_SET_STRING
     text = None if value is None else os.fsencode(value)
     if _libc.syscall(
@@ -112,7 +113,7 @@ def set_option(file_system: int, key: str, value: str | None = None) -> None:
 
 
 def make_file_system(file_system: int, attributes: int) -> int:
-    """Make what was described; a descriptor of it, mounted with `attributes` and not yet anywhere."""
+    """Create the file system; returns a descriptor of a detached mount with `attributes`."""
     if _libc.syscall(_long(_FSCONFIG), _long(file_system), _long(_FSCONFIG_CMD_CREATE), None, None, _long(0)):
         raise _failed()
     descriptor: int = _libc.syscall(
@@ -124,7 +125,7 @@ def make_file_system(file_system: int, attributes: int) -> int:
 
 
 def attach(mounted: int, target: str) -> None:
-    """Put what `make_file_system` gave at `target`."""
+    """Attach a detached mount at `target`."""
     if _libc.syscall(
         _long(MOVE_MOUNT),
         _long(mounted),
@@ -137,8 +138,7 @@ def attach(mounted: int, target: str) -> None:
 
 
 def clone_mount(path: str) -> int:
-    """What is mounted at `path`, from there on and without what is mounted below, as a descriptor of a mount
-    that is not yet anywhere."""
+    """A detached copy of the mount at `path`, without the mounts below, as a descriptor."""
     descriptor: int = _libc.syscall(
         _long(OPEN_TREE),
         _long(AT_FDCWD),
@@ -151,8 +151,8 @@ def clone_mount(path: str) -> int:
 
 
 def map_owners(mounted: int, namespace: int) -> None:
-    """Show who is 0 on the file system as who is 0 in the open user `namespace`, and so on, from now on, by
-    this mount. It is not yet anywhere."""
+    """Map owners of a detached mount: id 0 on the file system becomes id 0 of the open user `namespace`, and
+    so on."""
     attributes = _MOUNT_ATTRIBUTES.pack(MOUNT_ATTR_IDMAP, 0, 0, namespace)
     if _libc.syscall(
         _long(MOUNT_SETATTR),
@@ -167,10 +167,10 @@ def map_owners(mounted: int, namespace: int) -> None:
 
 @contextlib.contextmanager
 def making_files_as(user: int) -> Iterator[None]:
-    """What this thread makes belongs to `user` and the group of that number; it may still do all it could."""
+    """Files that this thread creates belong to `user` and the group of that number; its privileges stay."""
     capabilities = _capabilities()
     _libc.setfsgid(user)
-    _libc.setfsuid(user)  # the kernel takes capabilities for files away with this, and gives them back after
+    _libc.setfsuid(user)  # this drops capabilities for files, which are restored after
     try:
         if _libc.capset(_CAPABILITY_HEADER, capabilities):
             raise _failed()
@@ -181,14 +181,14 @@ def making_files_as(user: int) -> Iterator[None]:
 
 
 def control_quota(folder: int, command: int, number: int, data: bytearray) -> None:
-    """A quota command on the file system of the open `folder`; `data` goes in and comes back changed."""
+    """A quota command on the file system of the open `folder`; `data` is input and output."""
     space = (ctypes.c_char * len(data)).from_buffer(data)
     if _libc.syscall(_long(_QUOTACTL_FD), _long(folder), _long(command), _long(number), space):
         raise _failed()
 
 
 def drop_capability(number: int) -> None:
-    """Do without a capability from now on, in this thread alone."""
+    """Drop a capability of this thread alone."""
     data = _capabilities()
     word, bit = divmod(number, 32)
     data[3 * word] &= ~(1 << bit)

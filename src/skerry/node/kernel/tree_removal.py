@@ -1,9 +1,8 @@
-"""Removing a tree that a stranger made: of any depth, with any names, links or flags in it.
+"""Removes an untrusted file tree: of any depth, with any names, links or flags.
 
-`shutil.rmtree` recurses, and a layer can nest folders deeper than that goes. Here what lies in a folder of a
-folder is moved up a level, so that nothing stays deep and two folders are open at most. No link is followed.
-Used by the agent on what a failed unpacking left, and by the unpacker where one entry of a layer takes the
-place of a folder.
+`shutil.rmtree` recurses, and a layer can nest folders deeper than that allows. Here subfolders of a folder
+are moved up a level, so that nothing stays deep and at most two folders are open. No link is followed. Used
+by the agent on what a failed unpacking left, and by the unpacker where an entry of a layer replaces a folder.
 """
 
 from __future__ import annotations
@@ -26,9 +25,9 @@ _NOT_EMPTY: Final = frozenset({errno.ENOTEMPTY, errno.EEXIST})
 
 
 def remove(name: bytes | str, parent: int) -> None:
-    """Remove `name`, whatever it is and holds, from the folder that is open as `parent`.
+    """Remove `name`, whatever it is and contains, from the folder that is open as `parent`.
 
-    Nothing there is fine. Raises OSError if the file system does not let go of something.
+    Does nothing if it does not exist. Raises OSError if the file system refuses.
     """
     name = os.fsencode(name)
     if _drop(name, parent):
@@ -47,7 +46,7 @@ def remove(name: bytes | str, parent: int) -> None:
 
 
 def _lift(folder: bytes, top: int, number: int) -> int:
-    """Empty `folder`, moving what cannot be dropped at once to a name of its own in `top`."""
+    """Empty `folder`, moving non-empty subfolders to a name of their own in `top`."""
     opened = os.open(folder, _OPEN | os.O_DIRECTORY, dir_fd=top)
     try:
         for child in map(os.fsencode, os.listdir(opened)):
@@ -55,10 +54,10 @@ def _lift(folder: bytes, top: int, number: int) -> int:
                 number += 1
                 move = functools.partial(os.rename, child, b"%d" % number, src_dir_fd=opened, dst_dir_fd=top)
                 try:
-                    _insist(move, child, opened)
+                    _retry_unlocked(move, child, opened)
                     break
                 except OSError as error:
-                    # The name is taken, by something that goes as well: try the next.
+                    # The name is in use, by something that is removed as well: try the next.
                     if error.errno not in _NOT_EMPTY | {errno.ENOTDIR}:
                         raise
     finally:
@@ -67,10 +66,10 @@ def _lift(folder: bytes, top: int, number: int) -> int:
 
 
 def _drop(name: bytes, parent: int) -> bool:
-    """Remove it if one step does, as with all but a folder that holds something. True: it is not there."""
+    """Remove it if one call does, as for all but non-empty folders. True: it no longer exists."""
     try:
         act = os.rmdir if stat.S_ISDIR(os.lstat(name, dir_fd=parent).st_mode) else os.unlink
-        _insist(functools.partial(act, name, dir_fd=parent), name, parent)
+        _retry_unlocked(functools.partial(act, name, dir_fd=parent), name, parent)
     except FileNotFoundError:
         return True
     except OSError as error:
@@ -80,8 +79,8 @@ def _drop(name: bytes, parent: int) -> bool:
     return True
 
 
-def _insist(act: Callable[[], None], name: bytes, parent: int) -> None:
-    """Do it; if it is not permitted, unlock what it is about and the folder that it is in, and do it then."""
+def _retry_unlocked(act: Callable[[], None], name: bytes, parent: int) -> None:
+    """Do it; if it is not permitted, unlock the entry and its folder, and retry."""
     try:
         act()
     except PermissionError:
@@ -104,4 +103,4 @@ def _unlock(descriptor: int) -> None:
         if flags & _LOCKED:
             fcntl.ioctl(descriptor, _SET_FLAGS, _FLAGS.pack(flags & ~_LOCKED))
     except OSError:
-        pass  # a file system without such flags; what is asked next says what is wrong
+        pass  # a file system without such flags; the retry reports the error

@@ -1,2 +1,1 @@
-"""The agent's side of the launcher, which forks the inits of cells; the processes themselves are in
-`child`."""
+"""The agent's side of the launcher, which forks the inits of cells; `child` contains the processes."""

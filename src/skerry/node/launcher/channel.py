@@ -1,8 +1,8 @@
-"""One end of a conversation with the launcher or with an init, on the event loop.
+"""One end of a connection to the launcher or to an init, on the event loop.
 
-Requests are answered in any order and known by their numbers; an answer that nobody waits for is dropped with
-its descriptors. What comes unasked goes to a handler. The packets are `skerry.node.launcher.child.messages`;
-what they mean is `skerry.node.launcher.client`.
+Requests are numbered and may be answered in any order; a reply without a waiter is dropped with its
+descriptors. Other messages go to a handler. `skerry.node.launcher.child.messages` defines the packets,
+`skerry.node.launcher.client` their meaning.
 """
 
 from __future__ import annotations
@@ -23,43 +23,47 @@ class ChannelClosed(Exception):
 
 
 class LauncherChannel:
-    """Asks, and hears what is told unasked; owns the socket and needs a running loop."""
+    """Sends requests, and receives replies and notifications; owns the socket and needs a running loop."""
 
     def __init__(
-        self, end: socket.socket, *, on_told: Callable[[LauncherMessage], None], on_end: Callable[[], None]
+        self,
+        end: socket.socket,
+        *,
+        on_notification: Callable[[LauncherMessage], None],
+        on_end: Callable[[], None],
     ) -> None:
         self._end = end
-        self._on_told = on_told
+        self._on_notification = on_notification
         self._on_end = on_end
         self._loop = asyncio.get_running_loop()
-        # From a place nobody can guess: an init may still answer the requests of an agent that died.
+        # From a random number: an init may still reply to requests of an agent that died.
         self._numbers = itertools.count(secrets.randbits(48))
         self._waiting: dict[int, asyncio.Future[LauncherMessage]] = {}
         self._sending = asyncio.Lock()
         self.is_open = True
-        self._loop.add_reader(end, self._hear)
+        self._loop.add_reader(end, self._read)
 
-    async def ask(self, body: MessageBody, descriptors: Sequence[int] = ()) -> LauncherMessage:
-        """Send a request and wait for its answer, which the caller must close.
+    async def request(self, body: MessageBody, descriptors: Sequence[int] = ()) -> LauncherMessage:
+        """Send a request and wait for its reply, which the caller must close.
 
         `descriptors` stay the caller's. Raises `ChannelClosed`, `messages.MessageTooLarge`, Internal.
         """
         number = next(self._numbers)
         packet = messages.encode({"id": number, **body})
-        answer: asyncio.Future[LauncherMessage] = self._loop.create_future()
-        self._waiting[number] = answer
+        reply: asyncio.Future[LauncherMessage] = self._loop.create_future()
+        self._waiting[number] = reply
         try:
             await self._send(packet, list(descriptors))
-            return await answer
+            return await reply
         except asyncio.CancelledError:
-            if answer.done() and not answer.cancelled() and answer.exception() is None:
-                answer.result().close()  # it came in the moment that we were told to give up
+            if reply.done() and not reply.cancelled() and reply.exception() is None:
+                reply.result().close()  # it arrived at the moment of the cancellation
             raise
         finally:
             del self._waiting[number]
 
-    def tell(self, body: MessageBody, descriptors: Sequence[int] = ()) -> bool:
-        """Send without an answer; False if it could not be sent. `descriptors` stay the caller's."""
+    def notify(self, body: MessageBody, descriptors: Sequence[int] = ()) -> bool:
+        """Send without a reply; False if it could not be sent. `descriptors` stay the caller's."""
         try:
             messages.send(self._end, messages.encode(body), list(descriptors))
         except OSError:
@@ -67,8 +71,8 @@ class LauncherChannel:
         return True
 
     def read_all(self) -> None:
-        """Hear what has arrived by now without waiting for the loop to say so."""
-        while self.is_open and self._hear():
+        """Read what has arrived by now without waiting for the loop."""
+        while self.is_open and self._read():
             pass
 
     def close(self) -> None:
@@ -77,9 +81,9 @@ class LauncherChannel:
         self.is_open = False
         self._loop.remove_reader(self._end)
         self._end.close()
-        for answer in self._waiting.values():
-            if not answer.done():
-                answer.set_exception(ChannelClosed())
+        for reply in self._waiting.values():
+            if not reply.done():
+                reply.set_exception(ChannelClosed())
 
     async def _send(self, packet: bytes, descriptors: list[int]) -> None:
         async with self._sending:
@@ -88,18 +92,18 @@ class LauncherChannel:
                     messages.send(self._end, packet, descriptors)
                     return
                 except BlockingIOError:
-                    await self._room()
+                    await self._writable()
                 except (BrokenPipeError, ConnectionResetError):
                     self._over()
                 except OSError as error:
                     raise errors.Internal("a request could not be sent", detail=str(error)) from error
         raise ChannelClosed
 
-    async def _room(self) -> None:
-        has_room = asyncio.Event()
-        self._loop.add_writer(self._end, has_room.set)
+    async def _writable(self) -> None:
+        is_writable = asyncio.Event()
+        self._loop.add_writer(self._end, is_writable.set)
         try:
-            await has_room.wait()
+            await is_writable.wait()
         finally:
             if self.is_open:
                 self._loop.remove_writer(self._end)
@@ -108,7 +112,7 @@ class LauncherChannel:
         self.close()
         self._on_end()
 
-    def _hear(self) -> bool:
+    def _read(self) -> bool:
         try:
             message = messages.receive(self._end)
         except BlockingIOError:
@@ -121,11 +125,11 @@ class LauncherChannel:
             self._over()
             return False
         if "id" not in message.body:
-            self._on_told(message)
+            self._on_notification(message)
             return True
-        answer = self._waiting.get(message.body["id"])
-        if answer is None or answer.done():
+        reply = self._waiting.get(message.body["id"])
+        if reply is None or reply.done():
             message.close()
         else:
-            answer.set_result(message)
+            reply.set_result(message)
         return True

@@ -1,12 +1,12 @@
 """The agent's side of the launcher and of cell inits.
 
-`LauncherClient` has an init made for a cell; `InitClient` has executables started by it and hears of their
-ends. What happens at the other ends is `skerry.node.launcher.child`; `skerry.node.cells` decides when an init
-is made and what is started in it, and keeps on disk what `InitClient.adopt` needs after a restart.
+`LauncherClient` creates inits of cells; `InitClient` starts executables in one and receives their exits.
+`skerry.node.launcher.child` is the other end; `skerry.node.cells` decides when an init is created and what is
+started in it, and stores what `InitClient.adopt` needs after a restart.
 
-Nothing here kills: whoever gave an entrance to a cgroup empties that cgroup when a step has failed, which
-gets at everything that was begun. Children of a dead launcher become ours and are reaped here; orphans of any
-other kind that reach this process, as their subreaper, are the business of whoever started them.
+Nothing here kills: the owner of a cgroup entry empties the cgroup when a step has failed, which ends
+everything that was begun. Children of a dead launcher become ours and are reaped here; other orphans that
+this process, as their subreaper, gets are left to whoever started them.
 """
 
 from __future__ import annotations
@@ -20,7 +20,6 @@ import signal
 import socket
 import sys
 from collections.abc import AsyncIterator, Callable
-from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Final
 
@@ -28,13 +27,21 @@ import structlog
 
 import skerry
 from skerry.model import errors
-from skerry.model.cells import RuntimeCommand, Sandbox
 from skerry.node.cgroups.protocol import CgroupEntryFds
 from skerry.node.kernel import syscalls
 from skerry.node.launcher import channel as launcher_channel
 from skerry.node.launcher.child import messages
 from skerry.node.launcher.child.cell_root import HostView
 from skerry.node.launcher.exec_barriers import ExecBarrier
+from skerry.node.launcher.specs import (
+    ENVIRONMENT,
+    InitSpec,
+    ProcessExit,
+    RuntimeFailed,
+    StartedProcess,
+    StartSpec,
+    ZygoteSpec,
+)
 
 log = structlog.get_logger(__name__)
 
@@ -42,11 +49,6 @@ WITHIN_S: Final = 10.0
 _STOP_WITHIN_S: Final = 5.0
 _QUIT_WITHIN_S: Final = 1.0
 _STARTS: Final = 3  # of a launcher that is killed before it is ready
-ENVIRONMENT: Final = {
-    "PATH": "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin",
-    "HOME": "/tmp",  # noqa: S108 - the cell's own, and the one folder it can surely write to
-    "LANG": "C.UTF-8",
-}
 # Without site-packages, the environment and the user's folders: quick to start, and nothing foreign in it.
 _OPTIONS: Final = ("-I", "-S", "-X", "utf8", "-c")
 _PROGRAM: Final = (
@@ -54,82 +56,19 @@ _PROGRAM: Final = (
     "from skerry.node.launcher.child.main import main; main(*sys.argv[2:])"
 )
 _NO_MORE: Final = HostView()
-# Steps that fail for what was asked, not for what we are.
-_ASKED: Final = {
-    "limit open files": "ask for fewer open files",
-    "change folder": "name a folder that the cell has and its user may enter",
-    "exec": "name a program that is there for the user of the cell, which sees /usr and what the setting "
-    "node.cell_paths names",
+# Steps that fail because of the request, with a hint.
+_REQUEST_HINTS: Final = {
+    "limit open files": "request fewer open files",
+    "change folder": "choose a folder that exists in the cell and that its user may enter",
+    "exec": "choose a program that exists in the cell, which has /usr and the paths in the setting "
+    "node.cell_paths",
 }
 
 
-@dataclass(frozen=True, slots=True)
-class InitSpec:
-    """The namespaces of a cell."""
-
-    host_name: str
-    isolates_processes: bool = True  # own pid, mount, ipc and uts namespaces
-    isolates_network: bool = False  # own network namespace, with loopback up
-    tmp_mb: int = 64  # size of /tmp, of /var/tmp and of /dev/shm
-    is_spare: bool = False  # made ahead for any cell; until it enters one it ends with the launcher
-    network: int | None = None  # descriptor of the network namespace to be in, instead of a new one
-
-
-@dataclass(frozen=True, slots=True)
-class StartSpec:
-    """An executable to start in a cell."""
-
-    key: str  # what the init calls it when it tells of its end
-    command: str  # run by /bin/sh, unless the sandbox has arguments
-    sandbox: Sandbox
-    uid: int  # the cell's own, used where the sandbox names none
-    gid: int
-    log_bytes: int  # kept of each stream
-    runtime: RuntimeCommand | None = None  # instead of the command: starts the executable and ends
-    trusted: tuple[str, ...] = ()  # instead of the command: run as root, unconfined
-    streams: tuple[int, ...] = ()  # descriptors for input, output and error; none: the last two are logged
-    socket: int | None = None  # a descriptor that it has as its number 3
-    is_fork: bool = (
-        False  # instead of the command: what the launcher's interpreter has ready, without an exec
-    )
-    logs: Path | None = None  # where its output is kept, if not in its folder
-
-
-@dataclass(frozen=True, slots=True)
-class StartedProcess:
-    """An executable whose program runs, or has run already."""
-
-    pid: int  # as the node sees it
-    pidfd: int | None = field(repr=False)  # None: it has ended, and its number may be another's by now
-
-    def close(self) -> None:
-        if self.pidfd is not None:
-            os.close(self.pidfd)
-
-
-@dataclass(frozen=True, slots=True)
-class ProcessExit:
-    """The main process of an executable ended; `exit.json` in its folder says the same, or will when the disk
-    takes it."""
-
-    key: str
-    at: float
-    code: int | None
-    signal: int | None
-
-
-class RuntimeFailed(Exception):
-    """The runtime ended with `code`, and there is no container that it started."""
-
-    def __init__(self, code: int) -> None:
-        super().__init__(f"the runtime ended with {code}")
-        self.code = code
-
-
 class InitClient:
-    """A cell's init, as long as this agent knows it. The init does not care whether anybody does."""
+    """A cell's init, while this agent is connected. The init runs with or without an agent."""
 
-    control_fd: Final = messages.AGENT_END  # to be kept on disk with pid and start time
+    control_fd: Final = messages.AGENT_END  # to be stored with pid and start time
 
     def __init__(self, pid: int, start_time: int, pidfd: int, control: socket.socket) -> None:
         """Owns `pidfd` and `control`; use `LauncherClient.make_init` or `adopt`."""
@@ -141,29 +80,31 @@ class InitClient:
         self._ended: asyncio.Future[None] = self._loop.create_future()
         self._exits: asyncio.Queue[ProcessExit | None] = asyncio.Queue()
         self._is_closed = False
-        self._channel = launcher_channel.LauncherChannel(control, on_told=self._told, on_end=self._cut_off)
+        self._channel = launcher_channel.LauncherChannel(
+            control, on_notification=self._on_notification, on_end=self._on_disconnect
+        )
         self._loop.add_reader(pidfd, self._over)
 
     @classmethod
     def adopt(cls, pid: int, start_time: int, control_fd: int) -> InitClient | None:
-        """The init that another agent made, or None if it is gone. Needs a running loop.
+        """Connect to the init that another agent created; None if it is gone. Needs a running loop.
 
-        Read the exit records after this, not before: later exits are told, earlier ones are on disk, and
-        those that the disk refused are told again.
+        Read the exit records after this, not before: later exits are reported, earlier ones are on disk, and
+        those that the disk refused are reported again.
         """
         try:
             pidfd = os.pidfd_open(pid)
         except OSError:
             return None
         try:
-            # Only now is the pid pinned, so that what is read is about the process behind the pidfd.
+            # The pidfd pins the pid only from here on, so that what is read belongs to this process.
             if start_time_of(pid) != start_time:
-                raise ProcessLookupError(errno.ESRCH, "another process has the pid by now")
+                raise ProcessLookupError(errno.ESRCH, "the pid was reused")
             control = _socket_of(pidfd, control_fd)
         except PermissionError as error:
             os.close(pidfd)
             raise errors.Unavailable(
-                "the init of a cell cannot be taken over: allow this process CAP_SYS_PTRACE, and tracing by "
+                "the init of a cell cannot be adopted: allow this process CAP_SYS_PTRACE, and tracing by "
                 "root (kernel.yama.ptrace_scope below 3)",
                 detail=str(error),
             ) from error
@@ -172,83 +113,85 @@ class InitClient:
             return None
         handle = cls(pid, start_time, pidfd, control)
         handle._ready.set_result(None)
-        handle._channel.tell({"do": "repeat"})
+        handle._channel.notify({"do": "repeat"})
         return handle
 
     async def start(
         self,
         spec: StartSpec,
         folder: Path,
-        entrance: CgroupEntryFds,
+        entry: CgroupEntryFds,
         *,
         before_exec: Callable[[], None] | None = None,
         within_s: float = WITHIN_S,
     ) -> StartedProcess:
-        """Run an executable; its output and its exit record go to `folder`. `before_exec` is called when the
-        process is confined and before its program begins, which it does not if that raises.
+        """Run an executable; its logs and its exit record go to `folder`. `before_exec` is called when the
+        process is confined and before its program begins; if it raises, the program does not begin.
 
-        Returns once its program runs. Raises FailedPrecondition (what was asked is impossible), TooLarge,
-        Internal, TimedOut, Unavailable (the init is gone), RuntimeFailed, and what `before_exec` raises; the
-        caller then empties the cgroup, since a step may still be under way.
+        Returns once the program runs. Raises FailedPrecondition (an impossible request), TooLarge, Internal,
+        TimedOut, Unavailable (the init is gone), RuntimeFailed, and errors of `before_exec`; the caller then
+        empties the cgroup, since a step may still be in progress.
         """
-        body = _start_request(spec, has_clone_into=entrance.clone_into is not None)
+        body = _start_request(spec, has_clone_into=entry.clone_into is not None)
         with contextlib.ExitStack() as opened:
             folders = [folder] if spec.logs is None else [folder, spec.logs]
             passed = [_open_folder(each, opened) for each in folders]
             passed += [*spec.streams, *(() if spec.socket is None else (spec.socket,))]
-            passed += _descriptors(entrance)
-            if entrance.outside is not None:
+            passed += _descriptors(entry)
+            if entry.outside is not None:
                 body["has_outside"] = True
-                passed.insert(-1, entrance.outside)  # before the group that is inside
+                passed.insert(-1, entry.outside)  # before the group inside the quota
             barrier = None
             if before_exec is not None:
                 barrier = opened.enter_context(ExecBarrier(before_exec))
                 body["has_barrier"] = True
                 passed.append(barrier.descriptor)
-            answer = await self._ask(body, passed, within_s)
-        if "failed" in answer.body:
-            answer.close()
+            reply = await self._request(body, passed, within_s)
+        if "failed" in reply.body:
+            reply.close()
             if barrier is not None:
                 barrier.check()
-            if "code" in answer.body:
-                raise RuntimeFailed(answer.body["code"])
-            raise _not_started(spec, answer.body["failed"], answer.body["errno"])
-        pidfd = answer.descriptors[0] if answer.descriptors else None
-        return StartedProcess(answer.body.get("pid", answer.process), pidfd)
+            if "code" in reply.body:
+                raise RuntimeFailed(reply.body["code"])
+            raise _start_error(spec, reply.body["failed"], reply.body["errno"])
+        pidfd = reply.descriptors[0] if reply.descriptors else None
+        return StartedProcess(reply.body.get("pid", reply.process), pidfd)
 
-    async def mount(self, detached: int, place: str, *, within_s: float = WITHIN_S) -> None:
-        """Put a mount that is nowhere yet, open as `detached`, at `place` of the cell.
+    async def mount(self, detached: int, path: str, *, within_s: float = WITHIN_S) -> None:
+        """Attach a detached mount, open as `detached`, at `path` of the cell.
 
         Raises Internal, TimedOut, Unavailable.
         """
-        answer = await self._ask({"do": "mount", "place": place}, [detached], within_s)
-        answer.close()
-        if "failed" in answer.body:
-            raise _not_set_up(answer.body["failed"], answer.body["errno"])
+        reply = await self._request({"do": "mount", "place": path}, [detached], within_s)
+        reply.close()
+        if "failed" in reply.body:
+            raise _setup_error(reply.body["failed"], reply.body["errno"])
 
-    async def _ask(
+    async def _request(
         self, body: messages.MessageBody, descriptors: list[int], within_s: float
     ) -> messages.LauncherMessage:
         try:
             async with asyncio.timeout(within_s):
-                return await self._channel.ask(body, descriptors)
+                return await self._channel.request(body, descriptors)
         except launcher_channel.ChannelClosed as error:
-            raise errors.Unavailable("the cell's init is gone; free the cell and allocate it anew") from error
+            raise errors.Unavailable(
+                "the cell's init is gone; free the cell and allocate it again"
+            ) from error
         except TimeoutError as error:
             raise errors.TimedOut(f"the cell's init did not start it within {within_s} s") from error
         except messages.MessageTooLarge as error:
             raise errors.TooLarge(
-                f"command, arguments and environment are too long together: {error}"
+                f"command, arguments and environment together are too long: {error}"
             ) from error
 
     async def exits(self) -> AsyncIterator[ProcessExit]:
-        """Executables that ended, as they do, until the init itself ends; for one listener."""
+        """Exits of executables, until the init itself ends; for one reader."""
         while (exited := await self._exits.get()) is not None:
             yield exited
         self._exits.put_nowait(None)
 
     async def ended(self) -> None:
-        """Wait until the init is gone, and with it all that ran in its cell."""
+        """Wait until the init, and everything in its cell, has ended."""
         await asyncio.shield(self._ended)
 
     async def ready(self, within_s: float) -> None:
@@ -265,30 +208,28 @@ class InitClient:
     def has_ended(self) -> bool:
         return self._ended.done()
 
-    def enter(self, host_name: str, entrance: CgroupEntryFds) -> None:
-        """Make a spare the init of a cell; what it is asked next, it does there. If it cannot, it ends.
+    def enter(self, host_name: str, entry: CgroupEntryFds) -> None:
+        """Make a prestarted init the init of a cell; it handles later requests there. If it cannot, it ends.
         `host_name` is empty for one that has the host's.
 
-        Raises Unavailable if it could not even be told; it is no cell's init then, and starts nothing.
+        Raises Unavailable if the request could not be sent; then it is no cell's init, and starts nothing.
         """
-        body = {"do": "enter", "host_name": host_name, "has_cpu": entrance.has_cpu}
-        if not self._channel.tell(body, entrance.procs):
-            raise errors.Unavailable(
-                "an init that was made ahead could not be told to enter the cell; try again"
-            )
+        body = {"do": "enter", "host_name": host_name, "has_cpu": entry.has_cpu}
+        if not self._channel.notify(body, entry.procs):
+            raise errors.Unavailable("a prestarted init could not enter the cell; try again")
 
     def kill(self) -> None:
-        """End it, and with it all that runs in its cell."""
+        """Kill it, and with it everything in its cell."""
         if not self._is_closed:
             with contextlib.suppress(ProcessLookupError):
                 signal.pidfd_send_signal(self._pidfd, signal.SIGKILL)
 
     def quit(self) -> None:
-        """Ask it to end at its next turn."""
-        self._channel.tell({"do": "quit"})
+        """Request it to end."""
+        self._channel.notify({"do": "quit"})
 
     def close(self) -> None:
-        """Know it no more; the init and its cell go on."""
+        """Disconnect; the init and its cell keep running."""
         if self._is_closed:
             return
         self._is_closed = True
@@ -298,20 +239,20 @@ class InitClient:
         os.close(self._pidfd)
         self._exits.put_nowait(None)
 
-    def _told(self, message: messages.LauncherMessage) -> None:
+    def _on_notification(self, message: messages.LauncherMessage) -> None:
         message.close()
         body = message.body
         if "exited" in body:
             self._exits.put_nowait(ProcessExit(body["exited"], body["at"], body["code"], body["signal"]))
         elif "ready" in body:
-            self._settle(None)
+            self._set_ready(None)
         elif "failed" in body:
-            self._settle(_not_set_up(body["failed"], body["errno"]))
+            self._set_ready(_setup_error(body["failed"], body["errno"]))
 
-    def _cut_off(self) -> None:
-        self._settle(errors.Internal("the cell's init died while it was set up"))
+    def _on_disconnect(self) -> None:
+        self._set_ready(errors.Internal("the cell's init died while it was set up"))
 
-    def _settle(self, failure: errors.SkerryError | None) -> None:
+    def _set_ready(self, failure: errors.SkerryError | None) -> None:
         if not self._ready.done():
             self._ready.set_result(failure)
 
@@ -324,17 +265,8 @@ class InitClient:
             self._ended.set_result(None)
 
 
-@dataclass(frozen=True, slots=True)
-class ZygoteSpec:
-    """What a launcher has ready, so that a process of a cell can be a fork of it and need no exec."""
-
-    interpreter: str  # of the same version as ours
-    entry: str  # `module:function` of ours that such a process runs, given the number of its socket
-    preload: tuple[str, ...] = ()  # modules that it has imported; those that cannot be had are passed over
-
-
 class LauncherClient:
-    """The process that forks inits; one that died is replaced when it is needed again."""
+    """The process that forks inits; a dead one is replaced on demand."""
 
     def __init__(
         self, spawned: _Spawned, was_subreaper: bool, view: HostView, zygote: ZygoteSpec | None
@@ -347,8 +279,8 @@ class LauncherClient:
 
     @classmethod
     async def start(cls, zygote: ZygoteSpec | None = None, *, view: HostView = _NO_MORE) -> LauncherClient:
-        """Start it; its cells see `view` of the host. From now on orphaned descendants of this process become
-        its children.
+        """Start it; its cells have `view` of the host. From now on orphaned descendants of this process
+        become its children.
 
         Stop several in the reverse order. Raises Unavailable.
         """
@@ -364,28 +296,29 @@ class LauncherClient:
         return self._spawned.process.pid
 
     async def make_init(
-        self, spec: InitSpec, entrance: CgroupEntryFds, *, within_s: float = WITHIN_S
+        self, spec: InitSpec, entry: CgroupEntryFds, *, within_s: float = WITHIN_S
     ) -> InitClient:
-        """An init in new namespaces, inside the cgroup from its first instruction, ready to start things.
+        """An init in new namespaces, inside the cgroup from its first instruction, ready to start
+        executables.
 
-        Raises Internal, TimedOut, Unavailable. What was begun then ends by itself; the caller waits until the
-        cgroup is empty, or empties it.
+        Raises Internal, TimedOut, Unavailable. A partly created one then ends by itself; the caller waits
+        until the cgroup is empty, or empties it.
         """
         for is_last in (False, True):
             spawned = await self._alive()
             try:
-                return await _make_init(spawned.channel, spec, entrance, within_s)
+                return await _make_init(spawned.channel, spec, entry, within_s)
             except launcher_channel.ChannelClosed as error:
                 if is_last:
-                    raise errors.Unavailable("the launcher keeps dying; its log says why") from error
+                    raise errors.Unavailable("the launcher dies repeatedly; see its log") from error
         raise AssertionError("unreachable")
 
     async def failed(self) -> None:
-        """Wait until the launcher dies by itself. Cells go on; the next `make_init` starts another."""
+        """Wait until the launcher dies. Cells keep running; the next `make_init` starts another."""
         await self._spawned.died.wait()
 
     async def stop(self) -> None:
-        """End the launcher; inits go on."""
+        """End the launcher; inits keep running."""
         await self._spawned.stop()
         syscalls.set_subreaper(self._was_subreaper)
 
@@ -406,7 +339,7 @@ class _Spawned:
         self.died = asyncio.Event()
         self.ready = asyncio.Event()
         self.channel = launcher_channel.LauncherChannel(
-            end, on_told=lambda _: self.ready.set(), on_end=self._end
+            end, on_notification=lambda _: self.ready.set(), on_end=self._end
         )
 
     def _end(self) -> None:
@@ -425,8 +358,8 @@ class _Spawned:
 
 
 async def _spawn(view: HostView, zygote: ZygoteSpec | None) -> _Spawned:
-    """One that is ready. That one is killed while it starts says nothing of this machine: another is started.
-    Raises Unavailable."""
+    """Start one and wait until it is ready. One that is killed while it starts is replaced. Raises
+    Unavailable."""
     for _ in range(_STARTS):
         spawned = await _begin(view, zygote)
         try:
@@ -442,36 +375,36 @@ async def _spawn(view: HostView, zygote: ZygoteSpec | None) -> _Spawned:
         if (code := spawned.process.returncode) is None or code >= 0:
             break
         log.warning("launcher.killed", pid=spawned.process.pid, signal=-code)
-    raise errors.Unavailable("the launcher of cells does not start; its output says why")
+    raise errors.Unavailable("the launcher of cells does not start; see its output")
 
 
 async def _begin(view: HostView, zygote: ZygoteSpec | None) -> _Spawned:
-    ours, theirs = messages.pair()
-    with theirs:
+    agent_end, launcher_end = messages.pair()
+    with launcher_end:
         try:
             process = await asyncio.create_subprocess_exec(
                 sys.executable if zygote is None else zygote.interpreter,
                 *_OPTIONS,
                 _PROGRAM,
                 str(Path(skerry.__file__).parent.parent),
-                str(theirs.fileno()),
+                str(launcher_end.fileno()),
                 json.dumps(view._asdict()),
                 *(() if zygote is None else (zygote.entry, *zygote.preload)),
                 stdin=asyncio.subprocess.DEVNULL,
                 stdout=asyncio.subprocess.DEVNULL,
-                pass_fds=(theirs.fileno(),),
-                start_new_session=True,  # signals of the terminal are for the agent
+                pass_fds=(launcher_end.fileno(),),
+                start_new_session=True,  # terminal signals are for the agent
                 cwd="/",
-                env={},  # what the agent's environment holds is no business of cells
+                env={},  # keeps the agent's environment out of cells
             )
         except BaseException:
-            ours.close()
+            agent_end.close()
             raise
-    return _Spawned(process, ours)
+    return _Spawned(process, agent_end)
 
 
 async def _make_init(
-    channel: launcher_channel.LauncherChannel, spec: InitSpec, entrance: CgroupEntryFds, within_s: float
+    channel: launcher_channel.LauncherChannel, spec: InitSpec, entry: CgroupEntryFds, within_s: float
 ) -> InitClient:
     body = {
         "host_name": spec.host_name,
@@ -480,33 +413,33 @@ async def _make_init(
         "tmp_mb": spec.tmp_mb,
         "is_spare": spec.is_spare,
         "network": spec.network is not None,
-        "clone_into": entrance.clone_into is not None,
-        "has_cpu": entrance.has_cpu,
+        "clone_into": entry.clone_into is not None,
+        "has_cpu": entry.has_cpu,
     }
     agent_end, init_end = messages.pair()
     try:
         with init_end:
             descriptors = [agent_end.fileno(), init_end.fileno()]
-            descriptors += [*(() if spec.network is None else (spec.network,)), *_descriptors(entrance)]
+            descriptors += [*(() if spec.network is None else (spec.network,)), *_descriptors(entry)]
             async with asyncio.timeout(within_s):
-                answer = await channel.ask(body, descriptors)
+                reply = await channel.request(body, descriptors)
     except BaseException as error:
-        # There may be an init, or will be; it finds this in its socket and ends.
+        # An init may exist by now; it finds this in its socket and ends.
         with contextlib.suppress(OSError):
             messages.send(agent_end, messages.encode({"do": "quit"}))
         agent_end.close()
         if isinstance(error, TimeoutError):
-            raise errors.TimedOut(f"the launcher did not make an init within {within_s} s") from error
+            raise errors.TimedOut(f"the launcher did not create an init within {within_s} s") from error
         raise
-    if "failed" in answer.body:
+    if "failed" in reply.body:
         agent_end.close()
-        raise _not_set_up(answer.body["failed"], answer.body["errno"])
-    (pidfd,) = answer.descriptors
-    pid = answer.body["pid"]
+        raise _setup_error(reply.body["failed"], reply.body["errno"])
+    (pidfd,) = reply.descriptors
+    pid = reply.body["pid"]
     try:
         start_time = start_time_of(pid)
     except OSError:
-        start_time = 0  # it is gone already; what it has to say of that is in its socket
+        start_time = 0  # it is gone already; the reason is in its socket
     handle = InitClient(pid, start_time, pidfd, agent_end)
     try:
         await handle.ready(within_s)
@@ -522,13 +455,13 @@ async def _make_init(
 
 def _start_request(spec: StartSpec, *, has_clone_into: bool) -> messages.MessageBody:
     sandbox = spec.sandbox
-    asked = dict(setting.split("=", 1) for setting in sandbox.environment)
+    requested = dict(setting.split("=", 1) for setting in sandbox.environment)
     trusted = spec.trusted if spec.runtime is None else spec.runtime.arguments
     arguments = trusted or sandbox.arguments or ("/bin/sh", "-c", spec.command)
     return {
         "key": spec.key,
         "arguments": () if spec.is_fork else arguments,
-        "environment": {**ENVIRONMENT, **asked},
+        "environment": {**ENVIRONMENT, **requested},
         "folder": sandbox.folder,
         "uid": spec.uid if sandbox.uid is None else sandbox.uid,
         "gid": spec.gid if sandbox.gid is None else sandbox.gid,
@@ -552,30 +485,34 @@ def _open_folder(path: Path, opened: contextlib.ExitStack) -> int:
     return descriptor
 
 
-def _descriptors(entrance: CgroupEntryFds) -> list[int]:
-    return [*(() if entrance.clone_into is None else (entrance.clone_into,)), *entrance.procs]
+def _descriptors(entry: CgroupEntryFds) -> list[int]:
+    return [*(() if entry.clone_into is None else (entry.clone_into,)), *entry.procs]
 
 
-def _not_started(spec: StartSpec, step: str, number: int) -> errors.SkerryError:
-    why = os.strerror(number)
-    if step in _ASKED:
-        what = spec.sandbox.folder if step == "change folder" else (spec.sandbox.arguments or ("/bin/sh",))[0]
-        return errors.FailedPrecondition(f"cannot {step} ({what[:100]}): {why}; {_ASKED[step]}")
+def _start_error(spec: StartSpec, step: str, number: int) -> errors.SkerryError:
+    reason = os.strerror(number)
+    if step in _REQUEST_HINTS:
+        subject = (
+            spec.sandbox.folder if step == "change folder" else (spec.sandbox.arguments or ("/bin/sh",))[0]
+        )
+        return errors.FailedPrecondition(f"cannot {step} ({subject[:100]}): {reason}; {_REQUEST_HINTS[step]}")
     if step == "clone" and number == errno.EAGAIN:
-        return errors.FailedPrecondition("the cell has as many processes as it may; stop some or allow more")
-    return errors.Internal(f"the executable could not be started: {step}: {why}")
+        return errors.FailedPrecondition(
+            "the cell has reached its limit of processes; stop some or raise the limit"
+        )
+    return errors.Internal(f"the executable could not be started: {step}: {reason}")
 
 
-def _not_set_up(step: str, number: int) -> errors.SkerryError:
+def _setup_error(step: str, number: int) -> errors.SkerryError:
     return errors.Internal(f"the cell could not be set up: {step}: {os.strerror(number)}")
 
 
 def _socket_of(pidfd: int, number: int) -> socket.socket:
-    taken = syscalls.descriptor_of(pidfd, number)
+    descriptor = syscalls.descriptor_of(pidfd, number)
     try:
-        return socket.socket(fileno=taken)
+        return socket.socket(fileno=descriptor)
     except OSError:
-        os.close(taken)
+        os.close(descriptor)
         raise
 
 
@@ -583,11 +520,11 @@ def _reap(kind: int, number: int) -> None:
     try:
         os.waitid(kind, number, os.WEXITED | os.WNOHANG)
     except ChildProcessError:
-        pass  # the launcher's, or another agent's
+        pass  # reaped by the launcher or another agent
 
 
 def _reap_inits() -> None:
-    """Reap inits that had ended, and that a launcher left unreaped when it ended itself."""
+    """Reap ended inits that a launcher left when it ended itself."""
     for task in Path("/proc/self/task").iterdir():
         with contextlib.suppress(FileNotFoundError):
             for pid in (task / "children").read_text().split():
@@ -596,5 +533,5 @@ def _reap_inits() -> None:
 
 
 def start_time_of(pid: int) -> int:
-    """When a process began, in ticks since boot. Raises OSError if there is none of that pid."""
+    """When a process started, in ticks since boot. Raises OSError if there is none of that pid."""
     return int(Path(f"/proc/{pid}/stat").read_bytes().rpartition(b")")[2].split()[19])

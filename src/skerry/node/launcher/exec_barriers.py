@@ -1,8 +1,8 @@
-"""A barrier just before the program of a new process: the process waits there until the agent lets it on.
+"""A barrier just before the exec of a new process: it waits there for the agent.
 
-Used by `skerry.node.launcher.client` for a start that has something left to do once the process is confined.
-The other side is the end of `skerry.node.launcher.child.exec_setup.script`. The cell's init sleeps meanwhile.
-A process whose agent is gone, or could not do its part, never becomes its program.
+Used by `skerry.node.launcher.client` for a start with work left once the process is confined. The other side
+is the end of `skerry.node.launcher.child.exec_setup.script`. The cell's init sleeps meanwhile. A process
+whose agent is gone, or failed, never becomes its program.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ import socket
 from collections.abc import Callable
 from types import TracebackType
 
-_ANSWER = b"1"
+_GO = b"1"
 
 
 class ExecBarrier:
@@ -21,31 +21,31 @@ class ExecBarrier:
     def __init__(self, before: Callable[[], None]) -> None:
         self._before = before
         self._loop = asyncio.get_running_loop()
-        # The agent has both ends until the program runs, so that nothing but its own end closes the barrier.
-        self._ours, self._theirs = socket.socketpair()
-        self._ours.setblocking(False)
+        # The agent has both ends until the program runs, so that only the agent's end closes the barrier.
+        self._agent_end, self._process_end = socket.socketpair()
+        self._agent_end.setblocking(False)
         self._failure: Exception | None = None
-        self._loop.add_reader(self._ours, self._open)
+        self._loop.add_reader(self._agent_end, self._open)
 
     @property
     def descriptor(self) -> int:
         """The process's end, which stays ours."""
-        return self._theirs.fileno()
+        return self._process_end.fileno()
 
     def check(self) -> None:
-        """Raise what `before` raised, if it did."""
+        """Raise the error of `before`, if there was one."""
         if self._failure is not None:
             raise self._failure
 
     def _open(self) -> None:
-        self._loop.remove_reader(self._ours)
+        self._loop.remove_reader(self._agent_end)
         try:
             self._before()
-        except Exception as error:  # noqa: BLE001 - whoever starts the process is told
+        except Exception as error:  # noqa: BLE001 - the caller of the start gets it
             self._failure = error
-            self._ours.shutdown(socket.SHUT_RDWR)
+            self._agent_end.shutdown(socket.SHUT_RDWR)
         else:
-            self._ours.send(_ANSWER)
+            self._agent_end.send(_GO)
 
     def __enter__(self) -> ExecBarrier:
         return self
@@ -53,6 +53,6 @@ class ExecBarrier:
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        self._loop.remove_reader(self._ours)
-        self._ours.close()
-        self._theirs.close()
+        self._loop.remove_reader(self._agent_end)
+        self._agent_end.close()
+        self._process_end.close()

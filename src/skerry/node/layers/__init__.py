@@ -1,1 +1,1 @@
-"""Layers of images: from a tar that a stranger made to a folder that overlayfs can stack."""
+"""Layers of images: unpacks an untrusted tar to a folder for overlayfs."""

@@ -1,7 +1,7 @@
-"""Which layers of a stack can be seen at all.
+"""Which layers of a stack are visible.
 
-overlayfs hides what lies below an opaque folder, except at the root, where it does not look. So whoever
-mounts a stack leaves out what an opaque root covers.
+overlayfs hides what lies below an opaque folder, except at the root, where it ignores the attribute. So
+layers below an opaque root are left out of the mount.
 """
 
 from __future__ import annotations
@@ -14,10 +14,10 @@ from skerry.node.layers.unpacker.layer_writer import OPAQUE_XATTR
 
 
 def visible(layers: Sequence[Path]) -> list[Path]:
-    """Of `layers`, the lowest first, those that nothing above covers whole."""
-    for place in reversed(range(len(layers))):
-        if _is_opaque(layers[place]):
-            return list(layers[place:])
+    """Those of `layers`, the lowest first, that are not below an opaque root."""
+    for position in reversed(range(len(layers))):
+        if _is_opaque(layers[position]):
+            return list(layers[position:])
     return list(layers)
 
 
@@ -25,4 +25,4 @@ def _is_opaque(layer: Path) -> bool:
     try:
         return os.getxattr(layer, OPAQUE_XATTR) == b"y"
     except OSError:
-        return False  # it has no such attribute, or none at all
+        return False  # no such attribute

@@ -1,7 +1,7 @@
-"""The agent's side of unpacking: one confined child process per layer, watched, bounded and reaped.
+"""Unpacks layers in confined child processes, one per layer, with limits and a watchdog.
 
-`skerry.node.images` calls it with the bytes of a layer and a fresh folder; what happens at the other end is
-`skerry.node.layers.unpacker`. Nothing of a layer is ever decompressed or parsed in this process.
+`skerry.node.images` calls it with the bytes of a layer and a new folder; `skerry.node.layers.unpacker` is the
+child. Nothing of a layer is decompressed or parsed in this process.
 """
 
 from __future__ import annotations
@@ -29,14 +29,14 @@ _KINDS: Final[dict[str, type[errors.SkerryError]]] = {
     unpacker_errors.MALFORMED: errors.Invalid,
     unpacker_errors.REFUSED: errors.Unprocessable,
     unpacker_errors.TOO_LARGE: errors.TooLarge,
-    unpacker_errors.NO_ROOM: errors.ResourcesExhausted,
+    unpacker_errors.DISK_FULL: errors.ResourcesExhausted,
     unpacker_errors.BROKEN: errors.Internal,
 }
 
 
 @dataclass(frozen=True, slots=True)
 class UnpackLimits:
-    """What one layer may take: `ImageSettings.max_layer_bytes` and `ImageSettings.max_layer_files`."""
+    """Limits of one layer: `ImageSettings.max_layer_bytes` and `ImageSettings.max_layer_files`."""
 
     bytes: int  # of the uncompressed tar
     files: int  # entries, and folders that entries imply
@@ -44,7 +44,7 @@ class UnpackLimits:
 
 @dataclass(frozen=True, slots=True)
 class UnpackedLayer:
-    """A layer that is whole in its folder."""
+    """A complete layer in its folder."""
 
     diff_id: Digest  # of the uncompressed tar
     bytes: int  # of the uncompressed tar
@@ -55,7 +55,7 @@ class LayerUnpacker:
     """Unpacks layers, each in a child process of its own."""
 
     def __init__(self, *, idle_s: float = IDLE_S) -> None:
-        """A child that has input and tells of no progress for `idle_s` is given up."""
+        """A child that has input and reports no progress for `idle_s` is killed."""
         self._idle_s = idle_s
 
     async def unpack(
@@ -68,11 +68,11 @@ class LayerUnpacker:
     ) -> UnpackedLayer:
         """Unpack the layer `source` (gzip, zstd or plain tar) into the empty folder `target`.
 
-        The tree is as overlayfs wants it: a removal is a character device 0:0, an opaque folder has
-        `trusted.overlay.opaque=y`. It is not synced to disk. Raises Invalid (malformed, cut off, or not what
-        `diff_id` says), Unprocessable (what no layer may hold), TooLarge, ResourcesExhausted, TimedOut,
-        Unavailable, Internal, and what `source` raises. After an error or a cancel the child is gone, and so
-        is `target`.
+        The result is in overlayfs format: a whiteout is a character device 0:0, an opaque folder has
+        `trusted.overlay.opaque=y`. It is not synced to disk. Raises Invalid (malformed, truncated, or with
+        another `diff_id`), Unprocessable (content that no layer may have), TooLarge, ResourcesExhausted,
+        TimedOut, Unavailable, Internal, and the errors of `source`. After an error or a cancellation the
+        child has ended, and `target` is removed.
         """
         try:
             return await self._unpack(source, target, diff_id, limits)
@@ -89,36 +89,36 @@ class LayerUnpacker:
     ) -> UnpackedLayer:
         root = open_existing(target, _OPEN_FOLDER)
         try:
-            with LayerInput(source) as given:
+            with LayerInput(source) as layer_input:
                 child = await UnpackerProcess.start(
-                    given, root, diff_id or "", limits.bytes, limits.files, self._idle_s
+                    layer_input, root, diff_id or "", limits.bytes, limits.files, self._idle_s
                 )
                 try:
-                    answer = await child.converse(given)
+                    reply = await child.exchange(layer_input)
                 finally:
                     await run_to_completion(child.end())
         finally:
             os.close(root)
-        return _judge(answer, child, diff_id)
+        return _result(reply, child, diff_id)
 
 
-def _judge(answer: UnpackerMessage | None, child: UnpackerProcess, diff_id: Digest | None) -> UnpackedLayer:
-    """What the answer means. A child that was taken over could say anything, so it is not taken on trust."""
-    if child.complaint:
-        log.warning("unpacker.complained", complaint=child.complaint)
-    if answer is not None and answer.fault in _KINDS:
-        raise _KINDS[answer.fault](answer.message)
-    if answer is None or (diff_id is not None and answer.diff_id != diff_id):
-        log.error("unpacker.died", status=child.status, answer=answer)
+def _result(reply: UnpackerMessage | None, child: UnpackerProcess, diff_id: Digest | None) -> UnpackedLayer:
+    """The result of a reply. A compromised child could send anything, so it is validated."""
+    if child.stderr_tail:
+        log.warning("unpacker.complained", complaint=child.stderr_tail)
+    if reply is not None and reply.fault in _KINDS:
+        raise _KINDS[reply.fault](reply.message)
+    if reply is None or (diff_id is not None and reply.diff_id != diff_id):
+        log.error("unpacker.died", status=child.status, answer=reply)
         raise errors.Internal(
-            "the process that unpacks a layer died or made no sense; the log says what it left",
-            detail=f"status {child.status}: {child.complaint}",
+            "the process that unpacks a layer died or sent an invalid reply; see the log",
+            detail=f"status {child.status}: {child.stderr_tail}",
         )
-    return UnpackedLayer(check_digest(answer.diff_id, "diff_id"), answer.bytes, answer.files)
+    return UnpackedLayer(check_digest(reply.diff_id, "diff_id"), reply.bytes, reply.files)
 
 
 def _remove(target: Path) -> None:
-    """Whatever is in it, however deep."""
+    """Remove it, with any content."""
     parent = os.open(target.parent, _OPEN_FOLDER)
     try:
         tree_removal.remove(os.fsencode(target.name), parent)

@@ -1,7 +1,7 @@
-"""One child process that unpacks, as the agent holds it: how it is started, fed, heard and ended.
+"""One unpacker process, as the agent runs it: start, feed, watch, end.
 
-`skerry.node.layers.unpacker_client` says what is unpacked and where to; `skerry.node.layers.unpacker.main` is
-the program at the other end.
+`skerry.node.layers.unpacker_client` decides what is unpacked and where; `skerry.node.layers.unpacker.main` is
+the program.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ from skerry.kit import fd_readiness, json_codec
 from skerry.kit.tasks import cancel_and_wait
 from skerry.model import errors
 
-_PIPE_BYTES: Final = 1 << 20  # the most that the kernel gives without asking for privileges, by default
+_PIPE_BYTES: Final = 1 << 20  # the default limit for unprivileged processes
 _COMPLAINT_BYTES: Final = 8192
 # Without site-packages, the environment and the user's folders: quick to start, and nothing foreign in it.
 _INTERPRETER: Final = (sys.executable, "-I", "-S", "-X", "utf8", "-c")
@@ -39,17 +39,17 @@ _PROGRAM: Final = (
 
 
 class UnpackerMessage(msgspec.Struct):
-    """A line of the child."""
+    """A line of the child's output."""
 
     bytes: int = 0
     files: int = 0
-    diff_id: str = ""  # with it, the layer is done
-    fault: str = ""  # with it, given up
+    diff_id: str = ""  # present: the layer is complete
+    fault: str = ""  # present: it failed
     message: str = ""
 
 
 class LayerInput:
-    """The layer as the child gets it: an open file, or the reading end of a pipe that is fed here."""
+    """The layer as the child's stdin: an open file, or the reading end of a pipe that is fed here."""
 
     def __init__(self, source: Path | AsyncIterator[bytes]) -> None:
         self._source = source
@@ -59,7 +59,7 @@ class LayerInput:
             return
         self.reading, self._writing = os.pipe2(os.O_CLOEXEC)
         os.set_blocking(self._writing, False)
-        with contextlib.suppress(OSError):  # where pipes are scarce, a small one does too
+        with contextlib.suppress(OSError):  # over the limit of pipe memory; a small one works too
             fcntl.fcntl(self._writing, fcntl.F_SETPIPE_SZ, _PIPE_BYTES)
 
     def __enter__(self) -> LayerInput:
@@ -72,13 +72,13 @@ class LayerInput:
         self._close_writing()
 
     def close_reading(self) -> None:
-        """The child has it: when the child is gone, nobody shall seem to read."""
+        """The child has it: close our copy, so that writes fail when the child is gone."""
         if self.reading >= 0:
             os.close(self.reading)
             self.reading = -1
 
     async def feed(self, watch: ProgressWatchdog) -> None:
-        """Give the child all there is. It may end before it has read everything, and says itself why."""
+        """Write all input to the child. It may end before it has read everything, and reports why."""
         if isinstance(self._source, Path):
             return
         try:
@@ -93,7 +93,7 @@ class LayerInput:
             watch.resume()
             self._close_writing()
             close = getattr(self._source, "aclose", None)
-            if close is not None:  # a generator, which nobody reads further
+            if close is not None:  # a generator, which is not read further
                 await close()
 
     async def _write(self, chunk: bytes) -> None:
@@ -111,7 +111,7 @@ class LayerInput:
 
 
 class ProgressWatchdog:
-    """The time in which the child must show that it lives. It does not run while the child has no input."""
+    """The deadline for progress reports of the child. It does not run while the child has no input."""
 
     def __init__(self, deadline: asyncio.Timeout, idle_s: float) -> None:
         self._deadline = deadline
@@ -127,12 +127,12 @@ class ProgressWatchdog:
         self.restart()
 
     def restart(self) -> None:
-        """The child was heard of."""
+        """The child reported progress."""
         if not self._is_paused:
             self._set(asyncio.get_running_loop().time() + self._idle_s)
 
     def _set(self, when: float | None) -> None:
-        with contextlib.suppress(RuntimeError):  # it is over already
+        with contextlib.suppress(RuntimeError):  # it has expired already
             self._deadline.reschedule(when)
 
 
@@ -151,7 +151,7 @@ class UnpackerProcess:
 
     @classmethod
     async def start(
-        cls, given: LayerInput, root: int, diff_id: str, most_bytes: int, most_files: int, idle_s: float
+        cls, layer_input: LayerInput, root: int, diff_id: str, most_bytes: int, most_files: int, idle_s: float
     ) -> UnpackerProcess:
         """Start it on the folder that is open as `root`. Raises Unavailable."""
         arguments = (root, os.getpid(), diff_id, most_bytes, most_files, *import_paths())
@@ -160,7 +160,7 @@ class UnpackerProcess:
                 *_INTERPRETER,
                 _PROGRAM,
                 *map(str, arguments),
-                stdin=given.reading,
+                stdin=layer_input.reading,
                 stdout=PIPE,
                 stderr=PIPE,
                 pass_fds=(root,),
@@ -170,59 +170,59 @@ class UnpackerProcess:
             )
         except OSError as error:
             raise errors.Unavailable(
-                "no process can be started to unpack a layer; free memory or processes, and try again",
+                "no process can be started to unpack a layer: free some memory or processes, and try again",
                 detail=str(error),
             ) from error
-        given.close_reading()
+        layer_input.close_reading()
         return cls(process, idle_s)
 
     @property
-    def complaint(self) -> str:
-        """The end of what it wrote to its standard error."""
+    def stderr_tail(self) -> str:
+        """The end of its stderr."""
         return self._complaint.decode(errors="replace").strip()
 
     @property
     def status(self) -> int | None:
-        """How it ended, as the system tells it; a signal is negative."""
+        """Its exit code; negative for a signal."""
         return self._process.returncode
 
-    async def converse(self, given: LayerInput) -> UnpackerMessage | None:
-        """Feed it and hear what became of the layer; None if it did not say, or nothing that makes sense.
+    async def exchange(self, layer_input: LayerInput) -> UnpackerMessage | None:
+        """Feed it and return its reply; None if there was none, or an invalid one.
 
-        Raises TimedOut, and whatever the source of `given` raises.
+        Raises TimedOut, and the errors of the source of `layer_input`.
         """
         deadline = asyncio.timeout(self._idle_s)
         try:
             async with deadline:
                 watch = ProgressWatchdog(deadline, self._idle_s)
                 tasks = (
-                    asyncio.create_task(given.feed(watch)),
-                    asyncio.create_task(self._hear(watch)),
-                    asyncio.create_task(self._hear_complaints()),
+                    asyncio.create_task(layer_input.feed(watch)),
+                    asyncio.create_task(self._read_reply(watch)),
+                    asyncio.create_task(self._read_stderr()),
                 )
-                feeding, hearing, complaining = tasks
+                feeding, reading, complaining = tasks
                 try:
-                    await asyncio.wait((feeding, hearing), return_when=asyncio.FIRST_COMPLETED)
+                    await asyncio.wait((feeding, reading), return_when=asyncio.FIRST_COMPLETED)
                     if feeding.done():
                         feeding.result()
-                    answer = await hearing
+                    reply = await reading
                     await complaining
-                    return answer
+                    return reply
                 finally:
                     await cancel_and_wait(tasks)
         except TimeoutError as error:
             if not deadline.expired():
                 raise
             raise errors.TimedOut(
-                f"unpacking a layer made no progress for {self._idle_s:g} s; see whether the disk answers"
+                f"unpacking a layer made no progress for {self._idle_s:g} s; check the disk"
             ) from error
 
     async def end(self) -> None:
-        """Kill it, if it lives, and reap it."""
+        """Kill it, if it is running, and reap it."""
         self._kill()
         if self._pidfd is not None:
             os.close(self._pidfd)
-        # Its end is seen only when all that it said has been read.
+        # Its exit is reported only when its output has been read.
         for stream in (self._process.stdout, self._process.stderr):
             assert stream is not None
             while await stream.read(_COMPLAINT_BYTES):
@@ -234,19 +234,19 @@ class UnpackerProcess:
             with contextlib.suppress(ProcessLookupError):
                 signal.pidfd_send_signal(self._pidfd, signal.SIGKILL)
 
-    async def _hear(self, watch: ProgressWatchdog) -> UnpackerMessage | None:
+    async def _read_reply(self, watch: ProgressWatchdog) -> UnpackerMessage | None:
         assert self._process.stdout is not None
-        answer = None
+        reply = None
         try:
             while line := await self._process.stdout.readline():
                 watch.restart()
-                answer = json_codec.decode(line, UnpackerMessage)
-        except ValueError:  # no JSON, or a line without end
+                reply = json_codec.decode(line, UnpackerMessage)
+        except ValueError:  # not JSON, or a line that is too long
             self._kill()
             return None
-        return answer if answer is not None and (answer.diff_id or answer.fault) else None
+        return reply if reply is not None and (reply.diff_id or reply.fault) else None
 
-    async def _hear_complaints(self) -> None:
+    async def _read_stderr(self) -> None:
         assert self._process.stderr is not None
         while part := await self._process.stderr.read(_COMPLAINT_BYTES):
             self._complaint += part
@@ -254,24 +254,24 @@ class UnpackerProcess:
 
 
 def open_existing(path: Path, flags: int) -> int:
-    """Open what the caller has just made. Raises Internal."""
+    """Open a file or folder that the caller has just created. Raises Internal."""
     try:
         return os.open(path, flags)
     except OSError as error:
         raise errors.Internal(
             f"{path.name} cannot be opened: {(error.strerror or 'no reason').lower()}; "
-            "leave the data folder alone and pull the image again",
+            "do not change the data folder, and pull the image again",
             detail=str(error),
         ) from error
 
 
 @functools.cache
 def import_paths() -> tuple[str, ...]:
-    """Where the child finds Skerry and the decompressors, which this process does not import."""
+    """Import paths of the child for Skerry and the decompressors, which this process does not import."""
     paths = [str(Path(skerry.__file__).parent.parent)]
     for name in ("isal", "zstandard"):
         spec = importlib.util.find_spec(name)
         if spec is None or spec.origin is None:
-            raise errors.Unavailable(f"the Python package {name} is missing; install Skerry anew")
+            raise errors.Unavailable(f"the Python package {name} is missing; install Skerry again")
         paths.append(str(Path(spec.origin).parent.parent))
     return tuple(dict.fromkeys(paths))

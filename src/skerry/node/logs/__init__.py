@@ -1,1 +1,1 @@
-"""What executables print, kept on disk in bounded rings: written by a cell's init, read by the agent."""
+"""Logs of executables, in bounded rings on disk: written by a cell's init, read by the agent."""

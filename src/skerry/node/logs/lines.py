@@ -1,7 +1,7 @@
-"""Records into lines of text: joined across records, cut where they are too long, whatever the bytes are.
+"""Joins records to lines of text: across records, cut at a maximum length, for any bytes.
 
-Works on what `skerry.node.logs.readers` gives, for people and for contracts that speak of lines. Pure; only
-`follow_lines` waits, for its source. Who wants the exact bytes reads the records.
+Input is from `skerry.node.logs.readers`. Pure; only `follow_lines` waits, for its source. For exact bytes,
+read the records.
 """
 
 from __future__ import annotations
@@ -18,10 +18,10 @@ MAX_LINE = 16 * 1024
 
 
 class LogLine(msgspec.Struct, frozen=True):
-    """A line without its end; `time_ns` is when its first byte came.
+    """A line without its terminator; `time_ns` is when its first byte arrived.
 
-    A partial one was not ended by the program: it was cut at the longest length, by a gap, or by the end of
-    the stream.
+    A partial one was not terminated by the program: it was cut at the maximum length, by a gap, or by the end
+    of the stream.
     """
 
     time_ns: int
@@ -30,28 +30,28 @@ class LogLine(msgspec.Struct, frozen=True):
 
 
 def lines(items: Iterable[RingItem], max_line: int = MAX_LINE) -> Iterator[LogLine | SequenceGap]:
-    """The lines of what is there; gaps stay where they are."""
-    joining = LineAssembler(max_line)
+    """The lines of `items`; gaps stay in place."""
+    assembler = LineAssembler(max_line)
     for item in items:
-        yield from joining.take(item)
-    yield from joining.flush()
+        yield from assembler.take(item)
+    yield from assembler.flush()
 
 
 async def follow_lines(
     items: AsyncGenerator[RingItem, None], max_line: int = MAX_LINE
 ) -> AsyncGenerator[LogLine | SequenceGap, None]:
-    """`lines` of a stream that is being followed; each comes as soon as it is ended."""
-    joining = LineAssembler(max_line)
+    """The lines of a stream that is being followed; each is yielded when it is complete."""
+    assembler = LineAssembler(max_line)
     async with aclosing(items) as source:
         async for item in source:
-            for line in joining.take(item):
+            for line in assembler.take(item):
                 yield line
-    for line in joining.flush():
+    for line in assembler.flush():
         yield line
 
 
 class LineAssembler:
-    """The beginning of a line whose end has not come yet."""
+    """The beginning of an incomplete line."""
 
     def __init__(self, max_line: int = MAX_LINE) -> None:
         self._max_line = max_line
@@ -71,30 +71,30 @@ class LineAssembler:
             self._begun.clear()
 
     def _join(self, record: LogRecord) -> Iterator[LogLine]:
-        *ended, rest = record.data.split(b"\n")
+        *ended, unterminated = record.data.split(b"\n")
         for piece in ended:
             yield from self._extend(piece, record.time_ns)
             yield LogLine(self._time_ns, _text(self._begun.removesuffix(b"\r")))
             self._begun.clear()
-        yield from self._extend(rest, record.time_ns)
+        yield from self._extend(unterminated, record.time_ns)
 
     def _extend(self, piece: bytes, time_ns: int) -> Iterator[LogLine]:
         if not self._begun:
             self._time_ns = time_ns
         self._begun += piece
         while len(self._begun) > self._max_line:
-            at = _place_to_cut(self._begun, self._max_line)
+            at = _cut_position(self._begun, self._max_line)
             yield LogLine(self._time_ns, _text(self._begun[:at]), is_partial=True)
             del self._begun[:at]
             self._time_ns = time_ns
 
 
-def _place_to_cut(text: bytearray, most: int) -> int:
+def _cut_position(text: bytearray, most: int) -> int:
     """At `most`, or a little before it if that is inside a character."""
     for at in range(most, max(most - 4, 0), -1):
-        if text[at] & 0xC0 != 0x80:  # not a byte that continues a character
+        if text[at] & 0xC0 != 0x80:  # not a continuation byte of UTF-8
             return at
-    return most  # no UTF-8 anyway
+    return most  # not UTF-8
 
 
 def _text(data: bytes | bytearray) -> str:

@@ -1,7 +1,7 @@
-"""What several streams of one executable have written, as one: in the order of time, and then as it comes.
+"""Merges several streams of one executable: stored records in the order of time, then new ones as they come.
 
-The rings and their readers are `readers`'; the last lines of what is there are `tail`'s. Whoever reads slowly
-holds up nobody: a ring that overtakes the reader gives a gap.
+`readers` reads the rings; `tail` selects the last lines. A slow reader blocks nobody: a ring that overtakes
+it yields a gap.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ class LogSource(NamedTuple):
 async def pieces(
     sources: Sequence[LogSource], *, follow: bool
 ) -> AsyncGenerator[tuple[OutputChannel, RingItem], None]:
-    """What there is of all `sources` in the order of time, and with `follow` then what comes of any."""
+    """Stored items of all `sources` in the order of time, and with `follow` then new ones of any."""
     at = {source.stream: source.after for source in sources}
     for _, stream, item in heapq.merge(*map(_dated, sources), key=lambda each: each[0]):
         at[stream] = item.last if isinstance(item, SequenceGap) else item.seq
@@ -53,7 +53,7 @@ async def pieces(
 
 
 async def skip_to_tail(sources: Sequence[LogSource], lines: int) -> tail.TailFilter:
-    """What passes over all of `sources` but the last `lines` lines of what is there."""
+    """A filter that skips all of `sources` but the last `lines` stored lines."""
     async with aclosing(pieces(sources, follow=False)) as there:
         return tail.TailFilter(await tail.count(there) - lines)
 
@@ -63,7 +63,7 @@ async def _next(items: AsyncGenerator[RingItem, None]) -> RingItem | None:
 
 
 def _dated(source: LogSource) -> Iterator[tuple[int, OutputChannel, RingItem]]:
-    """What there is, with times that never go back; a gap is as old as what came before it."""
+    """Stored items, with times that never go back; a gap has the time of the item before it."""
     latest = 0
     for item in source.output.read(source.after):
         if not isinstance(item, SequenceGap):

@@ -1,9 +1,8 @@
-"""The reading side of a ring, in the agent: what is there, and what comes, from any position.
+"""Reads a ring, in the agent: stored and new records, from any position.
 
-The writer is another process (`skerry.node.logs.rings`, which explains the rules both keep) and never waits
-for a reader. A reader that was overtaken gets a `SequenceGap` with the numbers it missed and goes on with the
-oldest record that is kept. A segment that is open stays readable when the ring drops it. At most one chunk is
-in memory.
+The writer is another process (`skerry.node.logs.rings`, which explains the format) and never waits for a
+reader. A reader that was overtaken gets a `SequenceGap` with the missing numbers and continues with the
+oldest stored record. An open segment stays readable when the ring drops it. At most one chunk is in memory.
 """
 
 from __future__ import annotations
@@ -25,7 +24,7 @@ _WITHOUT_INOTIFY_S = 0.1
 
 
 class LogRecord(msgspec.Struct, frozen=True):
-    """Some bytes that an executable printed: whatever came in one piece, not a line."""
+    """Some bytes of output, as they were written, not a line."""
 
     seq: int
     time_ns: int
@@ -36,9 +35,9 @@ RingItem = LogRecord | SequenceGap
 
 
 class RingReader:
-    """One ring, for any number of readers at once.
+    """One ring, for any number of concurrent readers.
 
-    `ended` tells that the writer is gone, for a writer that was killed before it could write an end.
+    `ended` returns True when the writer is gone, in case it was killed before it could write an end.
     """
 
     def __init__(
@@ -47,15 +46,15 @@ class RingReader:
         stream: str,
         *,
         ended: Callable[[], bool] = lambda: False,
-        look_again_s: float = 1.0,
+        poll_s: float = 1.0,
     ) -> None:
         self._folder = folder
         self._stream = stream
         self._ended = ended
-        self._look_again_s = look_again_s
+        self._poll_s = poll_s
 
     def read(self, after: int = 0) -> Iterator[RingItem]:
-        """What is there now, after the record with the number `after`; nothing if the folder is gone."""
+        """Stored items after the record with the number `after`; none if the folder does not exist."""
         cursor = _Cursor.at(self._folder, self._stream, after)
         if cursor is None:
             return
@@ -65,9 +64,9 @@ class RingReader:
                 yield from items
 
     async def follow(self, after: int = 0) -> AsyncGenerator[RingItem, None]:
-        """`read`, and then what comes, until the stream ends, its writer is gone, or its folder is.
+        """`read`, and then new items, until the stream ends, its writer is gone, or its folder is removed.
 
-        Whoever stops before that closes it (`contextlib.aclosing`), since files are open in it.
+        Close it (`contextlib.aclosing`) to stop earlier, since it has open files.
         """
         cursor = _Cursor.at(self._folder, self._stream, after)
         if cursor is None:
@@ -78,45 +77,45 @@ class RingReader:
             if watch is not None:
                 opened.enter_context(closing(watch))
             while True:
-                # Asked before reading: what was written until then is read before this ends.
+                # Checked before reading: everything written until then is read before this ends.
                 is_last_look = cursor.is_removed or self._ended()
                 while items := cursor.take():
                     for item in items:
                         yield item
-                    await asyncio.sleep(0)  # a backlog must not keep the loop to itself
+                    await asyncio.sleep(0)  # let other tasks run during a backlog
                 if cursor.has_ended or is_last_look:
                     return
                 if watch is None:
-                    await asyncio.sleep(min(_WITHOUT_INOTIFY_S, self._look_again_s))
+                    await asyncio.sleep(min(_WITHOUT_INOTIFY_S, self._poll_s))
                 else:
-                    # Neither a killed writer nor a removed folder makes an event.
-                    await watch.changed(self._look_again_s)
+                    # Neither a killed writer nor a removed folder causes an event.
+                    await watch.changed(self._poll_s)
 
 
 def _watch(path: str) -> inotify.DirectoryWatch | None:
     try:
         return inotify.DirectoryWatch(path)
     except OSError:
-        return None  # too many on this machine; looking again and again works too
+        return None  # over the limit of inotify; polling works too
 
 
 class _Cursor:
-    """A position in a ring, with the segment it is in kept open."""
+    """A position in a ring, with its segment open."""
 
     def __init__(self, folder: int, stream: str, after: int) -> None:
         self._folder = folder
         self._stream = stream
         self._next = after + 1
-        self._first = 0  # of the segment it is in, or left last
+        self._first = 0  # of the current segment, or the last one
         self._file = -1
         self._offset = 0
-        self._is_finished = False  # the segment: a later one was seen
-        self.has_ended = False  # the stream: the last thing read was its end
+        self._is_finished = False  # the segment: a later one exists
+        self.has_ended = False  # the stream: the last item read was its end
 
     @classmethod
     def at(cls, folder: Path, stream: str, after: int) -> _Cursor | None:
         try:
-            # Kept open, so that a new folder of the same name is not taken for this one.
+            # Kept open, so that a new folder of the same name is not mistaken for this one.
             descriptor = os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
         except FileNotFoundError:
             return None
@@ -132,20 +131,20 @@ class _Cursor:
         return os.fstat(self._folder).st_nlink == 0
 
     def newest(self) -> tuple[int, int]:
-        """Where the ring ends now: the last segment, and its size."""
+        """The current end of the ring: the last segment, and its size."""
         while firsts := self._segments():
             name = rings.segment_name(self._stream, firsts[-1])
             try:
                 return firsts[-1], os.stat(name, dir_fd=self._folder).st_size
             except FileNotFoundError:
-                continue  # the writer was quicker
+                continue  # the writer removed it first
         return 0, 0
 
-    def is_past(self, place: tuple[int, int]) -> bool:
-        return (self._first, self._offset) >= place
+    def is_past(self, position: tuple[int, int]) -> bool:
+        return (self._first, self._offset) >= position
 
     def take(self) -> list[RingItem]:
-        """The next items, some at a time; empty if there are no more for now."""
+        """The next items, a few at a time; empty if there are no more for now."""
         items: list[RingItem] = []
         while not items and self._step(items):
             pass
@@ -164,8 +163,8 @@ class _Cursor:
         if self._is_finished:
             self._leave()
             return True
-        # The writer may have gone on here after the last read and before it began another segment: only
-        # what is read from now on is known to be all.
+        # The writer may have appended here after the last read and before it began another segment: only a
+        # further read is known to be complete.
         self._is_finished = any(first > self._first for first in self._segments())
         return self._is_finished
 
@@ -176,7 +175,7 @@ class _Cursor:
             try:
                 self._file = os.open(name, os.O_RDONLY | os.O_CLOEXEC | os.O_NOFOLLOW, dir_fd=self._folder)
             except FileNotFoundError:
-                continue  # the writer was quicker
+                continue  # the writer removed it first
             self._first, self._offset, self._is_finished = first, 0, False
             return True
         return False

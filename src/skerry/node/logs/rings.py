@@ -1,17 +1,17 @@
-"""The writing side of a ring: one stream of an executable, kept on disk within a bound.
+"""Writes a ring: one stream of an executable, stored on disk within a limit.
 
 A ring is a series of segment files in the executable's folder, each named by the number of its first record.
-`RingWriter` runs in a cell's init, which is a fork of the launcher, so this module needs little of the
-standard library and nothing else; `skerry.node.logs.readers` reads what it writes, in another process, at the
-same time, with no lock between them. Three rules make that safe:
+`RingWriter` runs in a cell's init, which is a fork of the launcher, so this module imports little of the
+standard library and nothing else; `skerry.node.logs.readers` reads it in another process, concurrently and
+without locks. Three rules make that safe:
 
-- A segment only ever grows. What could not be written whole stays at the end of its segment as a torn tail,
-  and the next record goes to a new segment. So bytes that were read once never change.
-- A segment that has a later one is finished, and what is torn in it stays torn.
-- Every record has a number, also one that was lost, so that a reader notices what it did not get.
+- A segment only grows. A record that could not be written completely stays at the end of its segment as a
+  torn tail, and the next record goes to a new segment. So bytes that were read once never change.
+- A segment with a successor is finished, and a torn record in it stays torn.
+- Every record has a number, also a lost one, so that a reader detects gaps.
 
-Output is worth less than the program that prints it: a full or broken disk loses records and raises nothing,
-and nothing is synced, since cells do not outlive a power cut either.
+Output matters less than the program: a full or broken disk loses records and raises nothing, and nothing is
+synced, since cells do not survive a power cut either.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ import os
 import struct
 from collections.abc import Iterable, Iterator
 
-HEADER = struct.Struct("<BBHIQQ")  # mark, kind, spare, length, number, nanoseconds since the epoch
+HEADER = struct.Struct("<BBHIQQ")  # mark, kind, padding, length, number, nanoseconds since the epoch
 DATA = 1
 END = 2
 MAX_RECORD = 64 * 1024
@@ -29,7 +29,7 @@ _MARK = 0xB5
 _OPENING = os.O_WRONLY | os.O_APPEND | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW
 
 Data = bytes | bytearray | memoryview
-RingRecordSpan = tuple[int, int, int, int, int]  # kind, number, time, and where its data begin and end
+RingRecordSpan = tuple[int, int, int, int, int]  # kind, number, time, start and end of its data
 
 
 def segment_name(stream: str, first: int) -> str:
@@ -52,7 +52,7 @@ def segments_of(stream: str, names: Iterable[str]) -> list[int]:
 
 
 def scan(chunk: bytes) -> Iterator[RingRecordSpan]:
-    """The whole records that `chunk` begins with; ends before the first that is torn or no record at all."""
+    """The complete records at the beginning of `chunk`; ends before the first torn or invalid one."""
     at, end = 0, len(chunk)
     while at + HEADER.size <= end:
         mark, kind, _, length, number, time_ns = HEADER.unpack_from(chunk, at)
@@ -64,11 +64,11 @@ def scan(chunk: bytes) -> Iterator[RingRecordSpan]:
 
 
 class RingWriter:
-    """Appends to one ring. Goes on after what an earlier writer left there; one writer at a time.
+    """Appends to one ring, after the records of an earlier writer; one writer at a time.
 
-    `folder_fd` is a descriptor of the executable's folder, opened for reading; the caller keeps it open for
-    as long as the writer lives. Each segment is at most `segment_bytes` long and all of them together, with
-    their headers, at most `max_bytes`: the oldest goes before there would be more.
+    `folder_fd` is a descriptor of the executable's folder, opened for reading; the caller keeps it open while
+    the writer is used. Each segment is at most `segment_bytes` long and all of them together, with headers,
+    at most `max_bytes`: the oldest is removed in time.
     """
 
     def __init__(
@@ -80,7 +80,7 @@ class RingWriter:
         segment_bytes: int | None = None,
         is_new: bool = False,
     ) -> None:
-        """`is_new`: there was no writer before, and nothing is looked for."""
+        """`is_new`: there was no writer before; skip the scan."""
         if segment_bytes is None:
             segment_bytes = max_bytes // 8
         if not HEADER.size < segment_bytes <= max_bytes // 2:
@@ -89,20 +89,21 @@ class RingWriter:
         self._stream = stream
         self._max_bytes = max_bytes
         self._segment_bytes = segment_bytes
-        # Two segments in a row hold more than one is long, unless a disk that is full now and then cut them
-        # short: so their number is bounded as well as their bytes.
+        # Two consecutive segments contain more than the length of one, unless a full disk cut them short: so
+        # their
+        # number is limited as well as their bytes.
         self._max_segments = 2 * (max_bytes // segment_bytes) + 2
         self._most = min(MAX_RECORD, segment_bytes - HEADER.size)
         self._sizes: dict[int, int] = {}  # by first number, oldest first
         self._total = 0
         self._file = -1
-        self._first = 0  # of the segment that `_file` is
+        self._first = 0  # of the segment `_file`
         self._next = 1
         if not is_new:
             self._take_over()
 
     def write(self, data: Data, now_ns: int) -> None:
-        """Keep `data`, as one record or several. Never raises; what cannot be written is lost."""
+        """Store `data`, as one or several records. Never raises; what cannot be written is lost."""
         if len(data) <= self._most:
             if data:
                 self._append(DATA, data, now_ns)
@@ -112,9 +113,9 @@ class RingWriter:
             self._append(DATA, view[at : at + self._most], now_ns)
 
     def end(self, now_ns: int) -> None:
-        """Tell readers that nothing more comes, and close."""
+        """Write the end of the stream, and close."""
         if not self._append(END, b"", now_ns) and len(self._sizes) > 1:
-            # Whoever follows waits for this; it is worth the oldest output.
+            # Followers wait for this; it is worth dropping the oldest output.
             try:
                 self._drop_oldest()
             except OSError:
@@ -123,7 +124,7 @@ class RingWriter:
         self.close()
 
     def close(self) -> None:
-        """Close without an end: a later writer goes on."""
+        """Close without an end: a later writer continues."""
         if self._file >= 0:
             os.close(self._file)
             self._file = -1
@@ -135,7 +136,7 @@ class RingWriter:
         if self._file >= 0 and self._sizes[self._first] + need > self._segment_bytes:
             self.close()
         try:
-            self._make_room(need)
+            self._free_space(need)
             if self._file < 0:
                 self._open(number)
             header = HEADER.pack(_MARK, kind, 0, len(data), number, now_ns)
@@ -144,12 +145,12 @@ class RingWriter:
                 self._total += need
                 return True
         except OSError:
-            pass  # lost, as is what was written in part: the disk is full or broken
+            pass  # lost, as is a partial write: the disk is full or broken
         self._abandon()
         return False
 
-    def _make_room(self, need: int) -> None:
-        # The open segment is never the one to go: alone it leaves room enough.
+    def _free_space(self, need: int) -> None:
+        # The open segment is never removed: it always leaves enough space.
         while self._total + need > self._max_bytes or (
             self._file < 0 and len(self._sizes) >= self._max_segments
         ):
@@ -162,7 +163,7 @@ class RingWriter:
         try:
             os.unlink(segment_name(self._stream, first), dir_fd=self._folder)
         except FileNotFoundError:
-            pass  # somebody cleans up
+            pass  # somebody else removed it
         self._total -= self._sizes.pop(first)
 
     def _open(self, first: int) -> None:
@@ -172,7 +173,7 @@ class RingWriter:
         self._sizes[first] = 0
 
     def _abandon(self) -> None:
-        """Leave the open segment with its torn tail; remove it if nothing else is in it."""
+        """Leave the open segment with its torn tail; remove it if it contains nothing else."""
         if self._file < 0:
             return
         whole = self._sizes[self._first]
@@ -187,10 +188,10 @@ class RingWriter:
             try:
                 self._remove(self._first)
             except OSError:
-                pass  # it still counts, and goes when it is the oldest
+                pass  # it still counts, and is removed when it is the oldest
 
     def _take_over(self) -> None:
-        """Find what is there, and the number to go on with."""
+        """Find existing segments, and the next number."""
         for first in segments_of(self._stream, os.listdir(self._folder)):
             name = segment_name(self._stream, first)
             self._sizes[first] = os.stat(name, dir_fd=self._folder, follow_symlinks=False).st_size
@@ -204,7 +205,7 @@ class RingWriter:
 
 
 def _end_of(folder: int, name: str, first: int) -> tuple[int, bool]:
-    """The number after the last whole record of a segment, and whether something torn follows that."""
+    """The number after the last complete record of a segment, and whether a torn one follows."""
     file = os.open(name, os.O_RDONLY | os.O_CLOEXEC | os.O_NOFOLLOW, dir_fd=folder)
     with open(file, "rb") as segment:
         content = segment.read()

@@ -1,5 +1,5 @@
-"""How containers reach others: a bridge, namespaces made ahead, addresses, published ports, name servers.
+"""The network of containers: a bridge, prestarted namespaces, addresses, published ports, name servers.
 
-`network.Network` is the door; the rest is its parts. Links are made with iproute2 and rules with nft, each a
-process for many commands at once.
+`network.Network` is the entry point. Links are managed with iproute2 and rules with nft, each run with many
+commands at once.
 """

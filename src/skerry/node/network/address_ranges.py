@@ -1,7 +1,7 @@
-"""Ranges of addresses that containers and functions do not reach, by default or by their policy. Pure.
+"""Address ranges that containers and functions cannot reach, by default or by their policy. Pure.
 
-`METADATA` is closed to all of them: whoever asks there is told the credentials of the machine. `PRIVATE` is
-what is around the machine and not the internet. Only IPv4: no container has IPv6 beyond its loopback, so the
+`METADATA` is closed to all of them: those services give out credentials of the machine. `PRIVATE` is the
+machine's surroundings, not the internet. IPv4 only: containers have no IPv6 beyond their loopback, so the
 IPv6 addresses of these services (such as fd00:ec2::254, fd20:ce::254 and all of fe80::/10) are closed too.
 """
 
@@ -19,7 +19,7 @@ METADATA: Final = (
     # on AWS, 169.254.0.23 is Tencent's, 169.254.42.42 Scaleway's.
     "169.254.0.0/16",
     "100.100.100.200/32",  # Alibaba
-    "168.63.129.16/32",  # Azure: the wire server, which hands out certificates and settings of extensions
+    "168.63.129.16/32",  # Azure: the wire server, with certificates and settings of extensions
     "192.0.0.192/32",  # Oracle, the older service
 )
 

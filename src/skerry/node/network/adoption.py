@@ -1,8 +1,8 @@
-"""Which attachments that an earlier agent left go on: the decision only.
+"""Decides which attachments of an earlier agent are adopted. Pure.
 
-The earlier agent may have been killed between any two steps, so the records, the namespaces and the links
-need not agree. An attachment goes on if its record is of this boot and its namespace is whole. Everything
-else that is called like ours is removed: nobody was told of it, or it was about to go.
+The earlier agent may have been killed between any two steps, so records, namespaces and links may disagree.
+An attachment is adopted if its record is of this boot and its namespace is complete. Everything else with our
+names is removed: it was not acknowledged, or was being removed.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from skerry.node.network.attachments import Attachment, AttachmentRecord
 def choose(
     found: Iterable[AttachmentRecord], boot: str, is_whole: Callable[[IPv4Address], bool]
 ) -> list[Attachment]:
-    """Those that go on."""
+    """The attachments to adopt."""
     return [
         record.attachment
         for record in found
@@ -25,6 +25,6 @@ def choose(
 
 
 def networks_of(attachments: Iterable[Attachment]) -> list[IPv4Network]:
-    """The subnets that they have addresses of, each once, that of the first one first."""
+    """The subnets of their addresses, each once, that of the first one first."""
     networks = (IPv4Network((each.gateway, each.prefix), strict=False) for each in attachments)
     return list(dict.fromkeys(networks))

@@ -1,12 +1,11 @@
-"""Who is attached to the network, and what is remembered of it on disk.
+"""Attachments to the network, and their records on disk.
 
     network/
-      ns/10.86.0.5              a network namespace, kept by a mount on this file
-      attached/10.86.0.5.json   whom it was given to, with which ports
+      ns/10.86.0.5              a network namespace, mounted on this file
+      attached/10.86.0.5.json   its owner and ports
 
-A file is whole or absent. Nothing is synced: namespaces do not outlive the machine's boot, and what this boot
-wrote it can read, also after `kill -9`. What a set of records means for an agent that starts is
-`skerry.node.network.adoption`'s to say.
+A file is whole or absent. Nothing is synced: namespaces do not survive a reboot, and what this boot wrote can
+be read, also after `kill -9`. `skerry.node.network.adoption` interprets the records.
 """
 
 from __future__ import annotations
@@ -23,21 +22,22 @@ from skerry.node.user_namespaces import UserNamespace
 
 
 class Attachment(msgspec.Struct, frozen=True):
-    """A network namespace with an address, as its owner sees it."""
+    """A network namespace with an address, and its owner."""
 
     owner: str
-    namespace: str  # path of a file that the namespace is mounted on
+    namespace: str  # path of the file that the namespace is mounted on
     address: str
     prefix: int
     gateway: str
     ports: tuple[PortMapping, ...] = ()
-    is_apart: bool = False  # from everybody else here, and from the node
-    users: UserNamespace | None = None  # that the namespace belongs to; None: the node's own
+    # From all other containers, and from the node.
+    is_isolated: bool = msgspec.field(default=False, name="is_apart")
+    users: UserNamespace | None = None  # that owns the namespace; None: the node's own
     policy: NetworkPolicy = OPEN_POLICY
 
 
 class AttachmentRecord(msgspec.Struct, frozen=True):
-    """An attachment as it was made."""
+    """An attachment with its boot."""
 
     attachment: Attachment
     boot: str
@@ -45,7 +45,7 @@ class AttachmentRecord(msgspec.Struct, frozen=True):
 
 
 def attachment_records(folder: Path) -> RecordFiles[AttachmentRecord]:
-    """The folder of all attachments. Nothing that is done to it waits for a disk."""
+    """The folder of all attachments. No operation on it waits for the disk."""
     return RecordFiles(folder, AttachmentRecord, _address)
 
 
@@ -53,4 +53,4 @@ def _address(record: AttachmentRecord) -> str:
     try:
         return str(IPv4Address(record.attachment.address))
     except ValueError:
-        return ""  # no file has this name, so such a record is passed over
+        return ""  # no file has this name, so such a record is skipped

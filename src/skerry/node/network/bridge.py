@@ -1,10 +1,10 @@
-"""Namespaces with their links, and the bridge that joins them: made, looked for, and removed.
+"""Network namespaces with their links, and the bridge that connects them.
 
-A namespace for a container has a loopback and `eth0`, one end of a veth pair, with its address and the
-default route by the bridge. The other end is a port of the bridge. Where the node makes user namespaces it
-belongs to one of its own: a runtime can mount /sys, and run commands, only for a container that owns its
-network. Everything here blocks and is called in threads, by one at a time
-(`skerry.node.network.namespace_pool`). Whose a namespace is, is not known here.
+The namespace of a container has a loopback and `eth0`, one end of a veth pair, with its address and the
+default route through the bridge. The other end is a port of the bridge. Where the node has user namespaces it
+belongs to one of its own: a runtime can mount /sys, and run execs, only in a container that owns its network.
+Everything here blocks and is called in threads, one at a time (`skerry.node.network.namespace_pool`). Owners
+are not known here.
 """
 
 from __future__ import annotations
@@ -23,23 +23,24 @@ from skerry.node.network.subnets import BridgeSubnets, KernelNames, NodeSubnet, 
 from skerry.node.user_namespaces import UserNamespace, UserNamespaces
 
 _SYSCTL = Path("/proc/sys/net")
-_LLDP = 0x0E  # the last byte of the group's hardware address
+_LLDP = 0x0E  # the last byte of the group's MAC address
 
-# In a container's namespace, before it has eth0. IPv6 is on its loopback only: programs may use ::1, and
-# nothing that is not routed, filtered or published by us gets in or out.
+# In a container's namespace, before it has eth0. IPv6 is enabled on its loopback only: programs may use ::1,
+# and
+# only traffic that we route, filter or publish gets in or out.
 _INSIDE = (
     ("ipv6/conf/default/disable_ipv6", "1"),
     ("ipv6/conf/default/accept_ra", "0"),
     ("ipv4/conf/all/accept_redirects", "0"),
     ("ipv4/conf/default/accept_redirects", "0"),
-    # As other engines do it: its ports are its own, so any user in it may listen on 80, and ping.
+    # As in other engines: any user in it may listen on port 80, and ping.
     ("ipv4/ip_unprivileged_port_start", "0"),
     ("ipv4/ping_group_range", "0 2147483647"),
 )
 
 
 class Bridge:
-    """The bridge of one Skerry and the namespaces on it, kept by mounts in `folder`."""
+    """The bridge of one Skerry and the namespaces on it, mounted in `folder`."""
 
     def __init__(
         self,
@@ -47,47 +48,47 @@ class Bridge:
         names: KernelNames,
         subnets: BridgeSubnets,
         folder: Path,
-        reached: Callable[[str], None],
+        failpoint: Callable[[str], None],
         users: UserNamespaces | None = None,
     ) -> None:
         self._programs = programs
         self._names = names
         self._subnets = subnets
         self._folder = files.private_folder(folder)
-        self._reached = reached
+        self._failpoint = failpoint
         self._users = users
 
     def users(self, address: IPv4Address) -> UserNamespace | None:
-        """The user namespace that the namespace of `address` belongs to; None if that is the node's own."""
+        """The user namespace that owns the network namespace of `address`; None if that is the node's own."""
         return None if self._users is None else self._users.get(str(address))
 
-    def place(self, address: IPv4Address) -> Path:
+    def namespace_path(self, address: IPv4Address) -> Path:
         """The file that the namespace of `address` is mounted on."""
         return self._folder / str(address)
 
     def make(self, addresses: Sequence[IPv4Address]) -> None:
-        """A whole namespace for each, or none."""
+        """Create a complete namespace for each, or none."""
         try:
             namespaces.in_own_thread(lambda: self._make_insides(addresses))
             self.join(addresses)
-            self._reached("make.joined")
+            self._failpoint("make.joined")
         except BaseException:
             self.remove(addresses)
             raise
 
     def _make_insides(self, addresses: Sequence[IPv4Address]) -> None:
         for address in addresses:
-            place, subnet = self.place(address), self._subnets.of(address)
-            place.touch(mode=0o600)
-            self._reached("make.file")
-            self._enter_new(address, place)
-            self._reached("make.kept")
+            path, subnet = self.namespace_path(address), self._subnets.of(address)
+            path.touch(mode=0o600)
+            self._failpoint("make.file")
+            self._enter_new(address, path)
+            self._failpoint("make.kept")
             for key, value in _INSIDE:
                 _set(key, value)
             self._programs.ip(
                 [
                     "link set lo up",
-                    # Our own process is in the node's namespace; only this thread has left it.
+                    # Our process is in the node's namespace; only this thread has left it.
                     f"link add eth0 address {mac_of(address)} type veth "
                     f"peer name {self._names.link(address)} netns {os.getpid()}",
                     f"address add {address}/{subnet.prefix} broadcast + dev eth0",
@@ -95,23 +96,23 @@ class Bridge:
                     f"route add default via {subnet.gateway} dev eth0",
                 ]
             )
-            self._reached("make.linked")
+            self._failpoint("make.linked")
 
-    def _enter_new(self, address: IPv4Address, place: Path) -> None:
-        """Move the calling thread to a new network namespace, which is kept on `place`."""
+    def _enter_new(self, address: IPv4Address, path: Path) -> None:
+        """Move the calling thread to a new network namespace, which is mounted on `path`."""
         if self._users is None:
             namespaces.enter_new_namespace()
-            namespaces.keep_namespace(place)
+            namespaces.bind_namespace(path)
             return
-        self._users.make(str(address), network=place)
-        descriptor = os.open(place, os.O_RDONLY | os.O_CLOEXEC)
+        self._users.make(str(address), network=path)
+        descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
         try:
             namespaces.enter_namespace(descriptor)
         finally:
             os.close(descriptor)
 
     def join(self, addresses: Sequence[IPv4Address]) -> None:
-        """Make the links of `addresses` ports of the bridge."""
+        """Attach the links of `addresses` to the bridge."""
         links = [self._names.link(address) for address in addresses]
         self._programs.ip(
             [
@@ -120,16 +121,17 @@ class Bridge:
                 for command in (
                     f"link set dev {link} addrgenmode none",
                     f"link set dev {link} master {self._names.bridge} up",
-                    # Where the machine filters bridged packets too, one from a container to a published port
-                    # of its own is turned round by the bridge itself.
+                    # Where the machine filters bridged packets too, the bridge itself returns a packet from a
+                    # container to a
+                    # published port of its own.
                     f"link set dev {link} type bridge_slave hairpin on",
                 )
             ]
         )
 
-    def subject(self, addresses: Sequence[IPv4Address]) -> None:
-        """Let no frame of these links get by the rules of bridges: those of LLDP do, and the bridge learns
-        from them who is where, unless they are to be passed on."""
+    def forward_lldp(self, addresses: Sequence[IPv4Address]) -> None:
+        """Let no frame of these links bypass the rules of bridges: LLDP frames do, and the bridge learns
+        addresses from them, unless they are forwarded."""
         self._programs.ip(
             [
                 f"link set dev {self._names.link(address)} type bridge_slave group_fwd_mask {1 << _LLDP:#x}"
@@ -138,34 +140,34 @@ class Bridge:
         )
 
     def remove(self, addresses: Sequence[IPv4Address]) -> None:
-        """Take namespaces away with their links, however much of them there is."""
+        """Remove namespaces with their links, complete or not."""
         self._remove_links([self._names.link(address) for address in addresses])
-        self._reached("remove.links")
+        self._failpoint("remove.links")
         for address in addresses:
-            namespaces.let_go(self.place(address))
+            namespaces.remove_mount_file(self.namespace_path(address))
             if self._users is not None:
                 self._users.remove(str(address))
-        self._reached("remove.places")
+        self._failpoint("remove.places")
 
     def is_whole(self, address: IPv4Address) -> bool:
-        """True if the namespace is kept and has its link."""
-        return namespaces.is_kept(self.place(address)) and _exists(self._names.link(address))
+        """True if the namespace is mounted and has its link."""
+        return namespaces.is_mounted(self.namespace_path(address)) and _exists(self._names.link(address))
 
-    def sweep(self, kept: Sequence[IPv4Address]) -> int:
-        """Remove what is called like ours and does not belong to `kept`; how much there was."""
-        links = {self._names.link(address) for address in kept}
+    def sweep(self, adopted: Sequence[IPv4Address]) -> int:
+        """Remove what has our names and does not belong to `adopted`; returns how much there was."""
+        links = {self._names.link(address) for address in adopted}
         stray = [name for name in _link_names() if self._names.is_link(name) and name not in links]
         self._remove_links(stray)
-        places = {self.place(address) for address in kept}
-        strangers = [path for path in self._folder.iterdir() if path not in places]
-        for path in strangers:
-            namespaces.let_go(path)
+        paths = {self.namespace_path(address) for address in adopted}
+        unknown = [path for path in self._folder.iterdir() if path not in paths]
+        for path in unknown:
+            namespaces.remove_mount_file(path)
         if self._users is not None:
-            self._users.keep_only(map(str, kept))
-        return len(stray) + len(strangers)
+            self._users.keep_only(map(str, adopted))
+        return len(stray) + len(unknown)
 
     def _remove_links(self, links: Sequence[str]) -> None:
-        """All at once: the kernel waits as long for one as for fifty."""
+        """In one command: the kernel takes as long for one as for fifty."""
         here = set(_link_names())
         links = [link for link in links if link in here]
         if not links:
@@ -173,15 +175,15 @@ class Bridge:
         group = self._names.doomed_group
         self._programs.ip(
             [*(f"link set dev {link} group {group}" for link in links), f"link delete group {group}"],
-            keep_going=True,  # one that went by itself meanwhile is no failure
+            ignore_errors=True,  # a link that disappeared meanwhile is no failure
         )
-        if left := sorted(set(_link_names()).intersection(links)):
-            raise errors.Unavailable(f"links cannot be removed: {', '.join(left)}")
+        if remaining := sorted(set(_link_names()).intersection(links)):
+            raise errors.Unavailable(f"links cannot be removed: {', '.join(remaining)}")
 
-    def build_bridge(self, *, anew: bool) -> None:
-        """The bridge with an address of every subnet, and the machine told to forward packets."""
+    def build_bridge(self, *, is_new: bool) -> None:
+        """Create the bridge with an address of every subnet, and enable forwarding."""
         name, subnets = self._names.bridge, self._subnets.all
-        if anew:
+        if is_new:
             self.remove_bridge()
         commands = []
         if not _exists(name):
@@ -197,14 +199,15 @@ class Bridge:
         self._programs.ip(commands)
         self._subnets.bridge_mac = namespaces.mac_of_link(name)
         _set(f"ipv6/conf/{name}/disable_ipv6", "1")
-        # A connection to a published port of 127.0.0.1 leaves by the bridge. The chain `guard` of our rules
-        # keeps containers from using this in the other direction.
+        # A connection to a published port of 127.0.0.1 goes through the bridge. The chain `guard` of our
+        # rules keeps
+        # containers from using this in the other direction.
         _set(f"ipv4/conf/{name}/route_localnet", "1")
         if (_SYSCTL / "ipv4/ip_forward").read_text().strip() == "0":
             _set("ipv4/ip_forward", "1")
 
     def drop_subnets(self, subnets: Sequence[NodeSubnet]) -> None:
-        """The bridge has no addresses of `subnets` any more."""
+        """Remove the addresses of `subnets` from the bridge."""
         name = self._names.bridge
         self._programs.ip([f"address del {each.gateway}/{each.prefix} dev {name}" for each in subnets])
 
@@ -226,7 +229,7 @@ def _exists(link: str) -> bool:
 
 
 def _set(key: str, value: str) -> None:
-    """A setting of the calling thread's network namespace. A kernel without IPv6 needs none for it."""
+    """Set a sysctl in the calling thread's network namespace. A kernel without IPv6 lacks those for it."""
     path = _SYSCTL / key
     if key.startswith("ipv6/") and not path.exists():
         return

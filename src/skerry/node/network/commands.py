@@ -1,7 +1,7 @@
-"""The programs that do the work: `ip` of iproute2 and `nft` of nftables.
+"""Runs `ip` of iproute2 and `nft` of nftables.
 
-Each run takes many commands on its standard input. A failure is `Unavailable` with what the program said;
-what it means is for the caller to know. Everything here blocks: call it in a thread.
+Each run takes many commands on its stdin. A failure is `Unavailable` with the program's message. Everything
+here blocks: call it in a thread.
 """
 
 from __future__ import annotations
@@ -20,41 +20,39 @@ _PACKAGES = {"ip": "iproute2", "nft": "nftables"}
 
 @dataclass(frozen=True, slots=True)
 class NetworkCommands:
-    """Where they are."""
+    """Paths of the two programs."""
 
     ip_path: str
     nft_path: str
 
-    def ip(self, commands: list[str], *, keep_going: bool = False) -> None:
+    def ip(self, commands: list[str], *, ignore_errors: bool = False) -> None:
         """Change links, addresses and routes of the calling thread's network namespace, in order."""
-        flags = ["-force"] if keep_going else []
-        _run([self.ip_path, *flags, "-batch", "-"], "\n".join([*commands, ""]), check=not keep_going)
+        flags = ["-force"] if ignore_errors else []
+        _run([self.ip_path, *flags, "-batch", "-"], "\n".join([*commands, ""]), check=not ignore_errors)
 
     def nft(self, text: str) -> None:
-        """Change rules, all or none of it."""
+        """Change rules, in one transaction."""
         _run([self.nft_path, "-f", "-"], text)
 
-    def nft_list(self, *what: str) -> str:
-        """What nft says of `what`, as JSON."""
-        return _run([self.nft_path, "-j", "-t", "list", *what], "")
+    def nft_list(self, *selector: str) -> str:
+        """List objects, as JSON."""
+        return _run([self.nft_path, "-j", "-t", "list", *selector], "")
 
 
 def find(path: str | None = None) -> NetworkCommands:
-    """Look along `path`, else along our own and where systems keep them. Raises Unavailable, saying what to
-    install, unless both are here and we may use them."""
+    """Find both on `path`, else on our own PATH and in the usual folders. Raises Unavailable, with what to
+    install, unless both exist and we may use them."""
     found = {
         name: shutil.which(name, path=path) or shutil.which(name, path=path or _SYSTEM) for name in _PACKAGES
     }
-    missing = [name for name, place in found.items() if place is None]
+    missing = [name for name, location in found.items() if location is None]
     if missing:
         raise errors.Unavailable(
             f"containers cannot have a network: {' and '.join(missing)} not found; install "
             + " and ".join(_PACKAGES[name] for name in missing)
         )
     if os.geteuid() != 0:
-        raise errors.Unavailable(
-            "containers cannot have a network: only root may make one; run Skerry as root"
-        )
+        raise errors.Unavailable("containers cannot have a network: that requires root; run Skerry as root")
     return NetworkCommands(str(found["ip"]), str(found["nft"]))
 
 
@@ -69,9 +67,9 @@ def _run(arguments: list[str], text: str, *, check: bool = True) -> str:
     except OSError as error:
         raise errors.Unavailable(f"{name} cannot be run: {error.strerror}") from error
     if check and done.returncode != 0:
-        said = next((line.strip() for line in done.stderr.splitlines() if line.strip()), "no reason given")
+        message = next((line.strip() for line in done.stderr.splitlines() if line.strip()), "no reason given")
         raise errors.Unavailable(
-            f"the network of containers could not be changed; {name} says: {said}",
+            f"the network of containers could not be changed; {name}: {message}",
             detail=f"{done.stderr}\n{text}",
         )
     return done.stdout

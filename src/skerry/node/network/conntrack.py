@@ -1,10 +1,9 @@
-"""Forget where the kernel sent datagrams of a port before, so that the next one follows the rules of now.
+"""Removes tracked UDP flows of a port, so that the next datagram follows the current rules.
 
-The kernel decides once for each flow of UDP where it goes, and every datagram keeps that decision alive. A
-sender that never pauses would go on to be sent to a container that is gone, or past one that has come. So
-when a UDP port is published or withdrawn, `skerry.node.network.firewall` has its flows forgotten, by
-netlink; only those to an address of this machine or to a container. TCP needs none of this: its connections
-end.
+The kernel decides once per UDP flow where it goes, and every datagram extends that decision. A sender that
+never pauses would reach a container that is gone, or miss a new one. So when a UDP port is published or
+withdrawn, `skerry.node.network.firewall` removes its flows, by netlink; only those to an address of this
+machine or to a container. TCP does not need this: its connections end.
 """
 
 from __future__ import annotations
@@ -21,7 +20,7 @@ import structlog
 log = structlog.get_logger(__name__)
 
 _NETLINK_NETFILTER: Final = 12
-_GET, _DELETE = 0x0101, 0x0102  # of the connection tracker
+_GET, _DELETE = 0x0101, 0x0102  # of conntrack
 _ERROR, _DONE = 2, 3
 _REQUEST, _ACKNOWLEDGE, _DUMP = 0x1, 0x4, 0x300
 _HEADER = struct.Struct("=IHHII")  # length, type, flags, sequence, port id
@@ -37,7 +36,7 @@ _TIMEOUT_S: Final = 5.0
 
 
 def forget_udp(ports: Set[int], subnet: IPv4Network) -> None:
-    """Forget flows of UDP to `ports` of this machine. What fails is logged: the rules hold all the same."""
+    """Remove UDP flows to `ports` of this machine. Failures are logged: the rules hold in any case."""
     try:
         with socket.socket(
             socket.AF_NETLINK, socket.SOCK_RAW | socket.SOCK_CLOEXEC, _NETLINK_NETFILTER
@@ -45,26 +44,26 @@ def forget_udp(ports: Set[int], subnet: IPv4Network) -> None:
             kernel.settimeout(_TIMEOUT_S)
             stale = [flow for flow in _flows(kernel) if _is_stale(flow, ports, subnet)]
             for flow in stale:
-                _ask(kernel, _DELETE, _REQUEST | _ACKNOWLEDGE, _identity(flow))
-                with contextlib.suppress(FileNotFoundError):  # it has ended by itself
-                    list(_answers(kernel))
+                _send_request(kernel, _DELETE, _REQUEST | _ACKNOWLEDGE, _identity(flow))
+                with contextlib.suppress(FileNotFoundError):  # it has expired
+                    list(_read_replies(kernel))
     except OSError as error:
         log.warning("network.flows_not_forgotten", ports=sorted(ports), error=str(error))
 
 
 def _flows(kernel: socket.socket) -> Iterator[bytes]:
-    """Every flow that is known, as the attributes of it."""
-    _ask(kernel, _GET, _REQUEST | _DUMP, b"")
-    return _answers(kernel)
+    """Every tracked flow, as attributes."""
+    _send_request(kernel, _GET, _REQUEST | _DUMP, b"")
+    return _read_replies(kernel)
 
 
-def _ask(kernel: socket.socket, kind: int, flags: int, body: bytes) -> None:
+def _send_request(kernel: socket.socket, kind: int, flags: int, body: bytes) -> None:
     length = _HEADER.size + len(_FAMILY) + len(body)
     kernel.sendto(_HEADER.pack(length, kind, flags, 0, 0) + _FAMILY + body, (0, 0))
 
 
-def _answers(kernel: socket.socket) -> Iterator[bytes]:
-    """Until the kernel says that it is done; an error of it is raised."""
+def _read_replies(kernel: socket.socket) -> Iterator[bytes]:
+    """Replies up to the end mark; raises the kernel's error."""
     while True:
         packet = kernel.recv(_BUFFER)
         while len(packet) >= _HEADER.size:
@@ -76,7 +75,7 @@ def _answers(kernel: socket.socket) -> Iterator[bytes]:
                 (number,) = struct.unpack_from("=i", body)
                 if number == 0:
                     return
-                raise OSError(-number, "the connection tracker refuses")
+                raise OSError(-number, "conntrack refuses")
             yield body[len(_FAMILY) :]
 
 
@@ -98,7 +97,7 @@ def _write_attribute(kind: int, data: bytes, *, nested: bool) -> bytes:
 
 
 def _identity(flow: bytes) -> bytes:
-    """What of a flow tells it apart from all others."""
+    """The attributes that identify a flow."""
     parts = _attributes(flow)
     zone = _write_attribute(_ZONE, parts[_ZONE], nested=False) if _ZONE in parts else b""
     return _write_attribute(_ORIGINAL, parts[_ORIGINAL], nested=True) + zone
@@ -112,9 +111,9 @@ def _is_stale(flow: bytes, ports: Set[int], subnet: IPv4Network) -> bool:
         return False
     if int.from_bytes(protocol.get(_DESTINATION_PORT, b""), "big") not in ports:
         return False
-    meant = IPv4Address(_attributes(there.get(_IP, b""))[_DESTINATION])
-    answering = IPv4Address(_attributes(back.get(_IP, b""))[_SOURCE])
-    return answering in subnet or _is_local(meant)
+    destination = IPv4Address(_attributes(there.get(_IP, b""))[_DESTINATION])
+    replier = IPv4Address(_attributes(back.get(_IP, b""))[_SOURCE])
+    return replier in subnet or _is_local(destination)
 
 
 def _is_local(address: IPv4Address) -> bool:

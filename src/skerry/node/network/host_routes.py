@@ -1,7 +1,7 @@
-"""Whether a subnet is free: no other network that this machine has a route to may overlap it.
+"""Checks that a subnet is free: no other route of this machine may overlap it.
 
-`parse` reads the kernel's table of IPv4 routes; `check_free` decides. Routes to half of the world or to all
-of it are ways out, not networks, and do not count.
+`parse` reads the kernel's table of IPv4 routes; `check_free` decides. Default routes, also as two halves, do
+not count.
 """
 
 from __future__ import annotations
@@ -21,14 +21,14 @@ _TABLE = Path("/proc/thread-self/net/route")
 
 
 class HostRoute(NamedTuple):
-    """Packets to `network` leave by `interface`; `*` for those that go nowhere."""
+    """Packets to `network` leave by `interface`; `*` for unreachable ones."""
 
     interface: str
     network: IPv4Network
 
 
 def parse(text: str) -> list[HostRoute]:
-    """The routes in /proc/net/route: numbers in the byte order of the machine, a header on top."""
+    """The routes in /proc/net/route: numbers in the machine's byte order, after a header."""
     found = []
     for line in text.splitlines()[1:]:
         interface, destination, _, _, _, _, _, mask, *_ = line.split()
@@ -43,15 +43,15 @@ def read() -> list[HostRoute]:
     return parse(_TABLE.read_text())
 
 
-def taken(routes: Iterable[HostRoute], bridge: str) -> list[IPv4Network]:
-    """The networks that `routes` lead to otherwise than by our own `bridge`."""
+def networks_in_use(routes: Iterable[HostRoute], bridge: str) -> list[IPv4Network]:
+    """The networks with `routes` through other interfaces than our own `bridge`."""
     return [
         route.network for route in routes if route.interface != bridge and route.network.prefixlen >= WIDEST
     ]
 
 
 def check_free(subnet: NodeSubnet, routes: Iterable[HostRoute], bridge: str) -> None:
-    """Raise FailedPrecondition if `routes` lead into `subnet` otherwise than by our own `bridge`."""
+    """Raise FailedPrecondition if `routes` to `subnet` use other interfaces than our own `bridge`."""
     for route in routes:
         if (
             route.interface != bridge

@@ -1,8 +1,8 @@
-"""Which name servers containers ask: the text of their /etc/resolv.conf.
+"""Name servers of containers: the text of their /etc/resolv.conf.
 
 Those of the settings, else the machine's own. A server on the machine's loopback cannot be reached from a
-container, nor one that has only an IPv6 address; where systemd-resolved listens on loopback, the servers
-behind it are in a file of its own. Search domains and options are kept.
+container, nor one with only an IPv6 address; where systemd-resolved listens on loopback, its upstream servers
+are in a file of its own. Search domains and options are kept.
 """
 
 from __future__ import annotations
@@ -15,24 +15,24 @@ from pathlib import Path
 
 from skerry.model import errors
 
-PLACES = (Path("/etc/resolv.conf"), Path("/run/systemd/resolve/resolv.conf"))
-_MOST_SERVERS = 3  # the C library reads no more
+PATHS = (Path("/etc/resolv.conf"), Path("/run/systemd/resolve/resolv.conf"))
+_MOST_SERVERS = 3  # the C library's limit
 NONE_REACHABLE = (
-    "containers can look up no names: this machine has no name server that they can reach; name some with "
+    "containers cannot resolve names: this machine has no name server that they can reach; set some with "
     "the setting network.dns"
 )
 
 
 @dataclass(frozen=True, slots=True)
 class ResolverConfig:
-    """How to look names up."""
+    """The content of a resolv.conf."""
 
     servers: tuple[str, ...] = ()
     search: tuple[str, ...] = ()
     options: tuple[str, ...] = ()
 
     def __str__(self) -> str:
-        """As /etc/resolv.conf has it."""
+        """As in /etc/resolv.conf."""
         lines = [f"nameserver {server}" for server in self.servers] or [f"# {NONE_REACHABLE}"]
         lines += [f"search {' '.join(self.search)}"] if self.search else []
         lines += [f"options {' '.join(self.options)}"] if self.options else []
@@ -40,50 +40,50 @@ class ResolverConfig:
 
 
 def parse(text: str) -> ResolverConfig:
-    """What a resolv.conf says; what is no known line of one is passed over, as the C library does it."""
+    """Parse a resolv.conf; unknown lines are skipped, as in the C library."""
     servers: list[str] = []
     search: tuple[str, ...] = ()
     options: list[str] = []
     for line in text.splitlines():
-        word, *rest = line.split() or [""]
-        match word:
-            case "nameserver" if rest:
-                servers.append(rest[0])
-            case "search" | "domain" if rest:
-                search = tuple(rest)  # the last one counts
+        key, *values = line.split() or [""]
+        match key:
+            case "nameserver" if values:
+                servers.append(values[0])
+            case "search" | "domain" if values:
+                search = tuple(values)  # the last one counts
             case "options":
-                options += rest
+                options += values
     return ResolverConfig(tuple(servers), search, tuple(options))
 
 
-def choose(wanted: Sequence[str], texts: Sequence[str]) -> ResolverConfig:
-    """`wanted` are the settings' servers, `texts` what files of the machine say, the first being its own."""
+def choose(configured: Sequence[str], texts: Sequence[str]) -> ResolverConfig:
+    """`configured` are the servers of the settings, `texts` the files of the machine, its own first."""
     found = [parse(text) for text in texts]
     own = found[0] if found else ResolverConfig()
-    candidates = [tuple(wanted)] if wanted else [each.servers for each in found]
+    candidates = [tuple(configured)] if configured else [each.servers for each in found]
     reachable = [tuple(server for server in servers if _is_reachable(server)) for servers in candidates]
     servers = next((some for some in reachable if some), ())
     return ResolverConfig(servers[:_MOST_SERVERS], own.search, own.options)
 
 
-def read(wanted: Sequence[str], places: Sequence[Path] = PLACES) -> ResolverConfig:
-    """As this machine is now."""
+def read(configured: Sequence[str], paths: Sequence[Path] = PATHS) -> ResolverConfig:
+    """Read the files of this machine."""
     texts = []
-    for place in places:
+    for path in paths:
         try:
-            texts.append(place.read_text(errors="replace"))
+            texts.append(path.read_text(errors="replace"))
         except OSError:
             texts.append("")
-    return choose(wanted, texts)
+    return choose(configured, texts)
 
 
-def check(wanted: Sequence[str]) -> None:
+def check(configured: Sequence[str]) -> None:
     """Raise Invalid unless containers can reach all servers of the settings."""
-    for server in wanted:
+    for server in configured:
         if not _is_reachable(server):
             raise errors.Invalid(
-                f"{server[:60]!r} is no name server for containers: it must be an IPv4 address, and not one "
-                "of loopback, which is each container's own",
+                f"{server[:60]!r} is not a name server for containers: it must be an IPv4 address, and not "
+                "on loopback, which is each container's own",
                 field="network.dns",
             )
 

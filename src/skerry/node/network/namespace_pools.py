@@ -1,7 +1,7 @@
-"""The namespaces that wait for containers, in one pool for each network policy, all of one subnet.
+"""Pools of network namespaces, one for each network policy, all of one subnet.
 
-`skerry.node.network.network` takes from here, and makes another of these when the node's subnet is another.
-What one pool is, is `skerry.node.network.namespace_pool`'s.
+`skerry.node.network.network` takes from here, and creates new ones when the node's subnet changes.
+`skerry.node.network.namespace_pool` is one pool.
 """
 
 from __future__ import annotations
@@ -21,12 +21,12 @@ from skerry.node.network.subnets import NodeSubnet
 
 
 class NamespacePools:
-    """Namespaces with addresses of `subnet`, but for those that are `taken`."""
+    """Namespaces with addresses of `subnet`, except those that are `in_use`."""
 
     def __init__(
         self,
         subnet: NodeSubnet,
-        taken: Iterable[IPv4Address],
+        in_use: Iterable[IPv4Address],
         links: Bridge,
         count: int,
         restrict: Callable[[IPv4Address, NetworkPolicy], Awaitable[None]],
@@ -35,15 +35,15 @@ class NamespacePools:
         self._count = count
         self._restrict = restrict
         self._addresses = AddressAllocator(subnet)
-        for address in taken:
+        for address in in_use:
             self._addresses.claim(address)
-        self._pools: dict[NetworkPolicy, NamespacePool] = {}  # of each policy that was ever asked for
+        self._pools: dict[NetworkPolicy, NamespacePool] = {}  # of each policy that was requested so far
         self._loops: asyncio.TaskGroup | None = None
         self._tasks: list[asyncio.Task[None]] = []
         self._pool_of(OPEN_POLICY)
 
     async def take(self, policy: NetworkPolicy) -> IPv4Address:
-        """Where no address is left, what waits for another policy is taken. Raises ResourcesExhausted,
+        """If no address is left, one is taken from the pool of another policy. Raises ResourcesExhausted,
         Unavailable."""
         try:
             return await self._pool_of(policy).take()
@@ -54,31 +54,31 @@ class NamespacePools:
             raise
 
     def put_back(self, address: IPv4Address, policy: NetworkPolicy) -> None:
-        """For one that was taken and not used."""
+        """Return one that was taken and not used."""
         self._pool_of(policy).put_back(address)
 
     async def remove(self, address: IPv4Address) -> None:
-        """Take away one that was used, also one of a former subnet. Its address is kept from others until it
-        is given back."""
+        """Remove one that was used, also one of a former subnet. Its address stays reserved until
+        `release`."""
         await self._pool_of(OPEN_POLICY).remove(address)
 
-    def give_back(self, address: IPv4Address) -> None:
-        """The namespace of `address` is gone; another may have the address."""
-        self._pool_of(OPEN_POLICY).give_back(address)
+    def release(self, address: IPv4Address) -> None:
+        """The namespace of `address` is removed; the address may be reused."""
+        self._pool_of(OPEN_POLICY).release(address)
 
-    def begin(self, loops: asyncio.TaskGroup) -> None:
+    def start_filling(self, loops: asyncio.TaskGroup) -> None:
         """Keep namespaces ready, in tasks of `loops`."""
         self._loops = loops
         self._tasks = [loops.create_task(pool.run()) for pool in self._pools.values()]
 
     async def close(self) -> None:
-        """Remove what waits, and what is being made."""
+        """Remove the pools, and what is being created."""
         self._loops = None
         await cancel_and_wait(self._tasks)
         await asyncio.gather(*(pool.close() for pool in self._pools.values()))
 
     def _pool_of(self, policy: NetworkPolicy) -> NamespacePool:
-        """Namespaces that are held to `policy` already: the first one is waited for, the next are not."""
+        """Namespaces with `policy` already applied: the first caller waits, the next do not."""
         if (pool := self._pools.get(policy)) is None:
 
             async def prepare(address: IPv4Address) -> None:

@@ -1,14 +1,15 @@
-"""Sockets in the network namespaces of others, made by a thread of their own.
+"""Creates sockets in other network namespaces, with a thread for that.
 
-A socket stays in the namespace that it was made in, so only making it needs the thread, which goes in and
-comes back; the rest of the process never leaves its own. Going there costs more than a socket: a few are made
-at once, and wait for those who ask next. Sockets keep a namespace alive, so those that wait are closed
-(`forget`) before it is removed. Idle, the thread is at home.
+A socket stays in the namespace that it was created in, so only creating it needs the thread, which enters the
+namespace and leaves it; the rest of the process is not affected. Entering costs more than a socket: a few are
+created at once, and kept for later requests. Sockets keep a namespace alive, so unused ones are closed
+(`forget`) before it is removed. Idle, the thread is in its own namespace.
 """
 
 from __future__ import annotations
 
 import asyncio
+import math
 import os
 import queue
 import socket
@@ -18,33 +19,45 @@ from typing import Final
 
 from skerry.node.kernel import namespaces
 
-_AT_ONCE: Final = 4  # sockets that are made for each that is asked for while none waits
+# Sockets per request, if none is kept: more if the last ones were used up soon.
+_FEWEST: Final = 2
+_MOST: Final = 16
+_SOON_S: Final = 5.0
 
 
 @dataclass(eq=False, slots=True)
 class _Spares:
-    """Sockets of one namespace that wait to be asked for."""
+    """Unused sockets of one namespace."""
 
     namespace: str
     sockets: list[socket.socket] = field(default_factory=list)
     is_forgotten: bool = False
-    is_coming: bool = False  # more of them are being made
+    is_coming: bool = False  # more are being created
+    count: int = _FEWEST  # to create at once
+    created_at: float = -math.inf
+
+    def next_count(self, now: float) -> int:
+        """How many to create now."""
+        is_used_up_soon = now - self.created_at < _SOON_S
+        self.created_at = now
+        self.count = min(self.count * 2, _MOST) if is_used_up_soon else max(self.count // 2, _FEWEST)
+        return self.count
 
 
 @dataclass(eq=False, slots=True)
 class _Request:
-    """Sockets that are to be made: one for `future`, and perhaps others that wait."""
+    """Sockets to create: one for `future`, and perhaps spares."""
 
     spares: _Spares
     loop: asyncio.AbstractEventLoop
     future: asyncio.Future[socket.socket]
     count: int
-    made: list[socket.socket] = field(default_factory=list)
+    sockets: list[socket.socket] = field(default_factory=list)
     error: OSError | None = None
 
 
 class NamespaceSockets:
-    """Makes sockets; the thread begins with the first and ends with `close`."""
+    """Creates sockets; the thread starts with the first and ends with `close`."""
 
     def __init__(self) -> None:
         self._spares: dict[str, _Spares] = {}
@@ -52,7 +65,7 @@ class NamespaceSockets:
         self._thread: threading.Thread | None = None
 
     def open(self, namespace: str) -> asyncio.Future[socket.socket]:
-        """A TCP socket in the namespace that is mounted on the file `namespace`; it does not block. Raises
+        """A non-blocking TCP socket in the namespace that is mounted on the file `namespace`. Raises
         OSError."""
         loop = asyncio.get_running_loop()
         future: asyncio.Future[socket.socket] = loop.create_future()
@@ -65,20 +78,21 @@ class NamespaceSockets:
         if self._thread is None or not self._thread.is_alive():
             self._thread = threading.Thread(target=self._run, name="namespace-sockets", daemon=True)
             self._thread.start()
-        # Of several who ask at once, only the first has others made.
-        self._requests.put(_Request(spares, loop, future, 1 if spares.is_coming else _AT_ONCE))
+        # Of concurrent requests, only the first creates spares.
+        count = 1 if spares.is_coming else spares.next_count(loop.time())
+        self._requests.put(_Request(spares, loop, future, count))
         spares.is_coming = True
         return future
 
     def forget(self, namespace: str) -> None:
-        """Close what waits of a namespace that is about to be removed. Another may have its name later."""
+        """Close unused sockets of a namespace that is about to be removed. The path may be reused later."""
         spares = self._spares.pop(namespace, None)
         if spares is not None:
             spares.is_forgotten = True
             _close_all(spares.sockets)
 
     def close(self) -> None:
-        """The thread ends when what was asked for is done."""
+        """End the thread after the pending requests."""
         thread, self._thread = self._thread, None
         if thread is not None:
             self._requests.put(None)
@@ -95,15 +109,15 @@ class NamespaceSockets:
                 try:
                     namespaces.enter_namespace(home)
                 except OSError:
-                    return  # the next request begins another thread
+                    return  # the next request starts another thread
                 finally:
-                    _hand_over(batch)
+                    _post(batch)
         finally:
             os.close(home)
 
     def _next_batch(self) -> list[_Request]:
-        """All that is asked for; nothing if the thread is to end. It is handed over together: whoever waits
-        for it would take turns with this thread, which costs more than the sockets."""
+        """All pending requests; empty if the thread is to end. They are delivered together: switching between
+        this thread and the waiters would cost more than the sockets."""
         batch: list[_Request] = []
         while not batch or not self._requests.empty():
             request = self._requests.get()
@@ -123,32 +137,32 @@ def _make(request: _Request) -> None:
         finally:
             os.close(descriptor)
         for _ in range(request.count):
-            request.made.append(socket.socket(socket.AF_INET, socket.SOCK_STREAM | socket.SOCK_NONBLOCK))
+            request.sockets.append(socket.socket(socket.AF_INET, socket.SOCK_STREAM | socket.SOCK_NONBLOCK))
     except OSError as error:
         request.error = error
 
 
-def _hand_over(batch: list[_Request]) -> None:
+def _post(batch: list[_Request]) -> None:
     try:
         batch[0].loop.call_soon_threadsafe(_deliver, batch)
     except RuntimeError:  # it is closed
         for request in batch:
-            _close_all(request.made)
+            _close_all(request.sockets)
 
 
 def _deliver(batch: list[_Request]) -> None:
     for request in batch:
-        future, made = request.future, request.made
-        if not future.done():  # else whoever wanted it has gone
-            if made:
-                future.set_result(made.pop())
+        future, sockets = request.future, request.sockets
+        if not future.done():  # else the caller was cancelled
+            if sockets:
+                future.set_result(sockets.pop())
             else:
                 future.set_exception(request.error or OSError("no socket was made"))
         request.spares.is_coming = False
         if request.spares.is_forgotten:
-            _close_all(made)
+            _close_all(sockets)
         else:
-            request.spares.sockets.extend(made)
+            request.spares.sockets.extend(sockets)
 
 
 def _close_all(sockets: list[socket.socket]) -> None:

@@ -1,9 +1,9 @@
-"""The network of this node's containers: an address, a way out and published ports for whoever is attached.
+"""The network of this node's containers: addresses, masquerading and published ports for attachments.
 
-The only door to this folder. `attach` hands out a namespace that was made ahead and holds the ports;
-`publish` makes them lead there, and may run beside the start of what will listen. Attachments outlive the
-agent: `open` takes over what an earlier one left, `close` leaves them with their rules. Who the owners are,
-and what runs in their namespaces, is not known here.
+The entry point of this package. `attach` returns a prestarted namespace and reserves ports; `publish`
+forwards them, and may run concurrently with the start of the program that will listen. Attachments outlive
+the agent: `open` adopts what an earlier one left, `close` leaves them with their rules. Owners, and what runs
+in their namespaces, are not known here.
 """
 
 from __future__ import annotations
@@ -56,12 +56,11 @@ class Network:
         boot: str | None = None,
         closed: Sequence[IPv4Network] = (),
         users: UserNamespaces | None = None,
-        reached: Callable[[str], None] = lambda step: None,
+        failpoint: Callable[[str], None] = lambda step: None,
     ) -> None:
-        """`key`: 8 hex digits that no other Skerry on this machine has. `closed`: networks of this cloud, for
-        those who are kept apart; all that are private are closed to them anyway. `users`: makes the user
-        namespaces that network namespaces are to belong to. Raises Unavailable (it cannot be had here),
-        Invalid (the settings)."""
+        """`key`: 8 hex digits that no other Skerry on this machine has. `closed`: networks of this cloud,
+        closed to isolated attachments, as all private ones are. `users` creates the user namespaces that own
+        network namespaces. Raises Unavailable (no network here), Invalid (the settings)."""
         nameservers.check(settings.dns)
         ranges = port_rules.AddressRanges(parse_allowed(settings.allow), tuple(closed))
         tools = commands.find()
@@ -70,18 +69,18 @@ class Network:
         self._clock = clock
         self._boot = host.boot_id() if boot is None else boot
         self._key = key
-        self._reached = reached
+        self._failpoint = failpoint
         self._names = KernelNames(key)
         self._records = attachment_records(folder / "attached")
         self._subnets = BridgeSubnets()
-        self._links = Bridge(tools, self._names, self._subnets, folder / "ns", reached, users)
+        self._links = Bridge(tools, self._names, self._subnets, folder / "ns", failpoint, users)
         self._firewall = Firewall(tools, self._names, self._subnets, ranges, self._name_servers)
-        self._seclusion = NetworkIsolation(tools, self._names, self._subnets, ranges.closed)
+        self._isolation = NetworkIsolation(tools, self._names, self._subnets, ranges.closed)
         self._pools: NamespacePools | None = None  # of the current subnet
         self._loops: asyncio.TaskGroup | None = None  # while `run` runs
         self._switching = asyncio.Lock()
-        self._why_no_subnet: Callable[[], str] = lambda: ""
-        self._holds = PortReservations()
+        self._no_subnet_reason: Callable[[], str] = lambda: ""
+        self._reservations = PortReservations()
         self._attached: dict[str, Attachment] = {}
         self._coming: dict[str, asyncio.Future[None]] = {}
         self._leaving: dict[str, asyncio.Task[None]] = {}
@@ -89,31 +88,33 @@ class Network:
         self._sockets = NamespaceSockets()
 
     async def open(self, *, assigned: str = "", waits: bool = False) -> Network:
-        """Take over what is in the folder, and make the rest.
+        """Adopt the attachments in the folder, and create the rest.
 
-        `assigned`: the subnet that the server gave this node; without one it has the setting, or one of its
-        own choice. With `waits` it chooses none: containers have to wait until it `use`s one. Raises
-        Unavailable (it cannot be had here), FailedPrecondition (the subnet).
+        `assigned`: the subnet that the server assigned to this node; without one it uses the setting, or
+        chooses one. With `waits` it chooses none: attachments fail until `use` sets one. Raises Unavailable
+        (no network here), FailedPrecondition (the subnet).
         """
-        with _told():
-            kept = await asyncio.to_thread(self._choose)
+        with _translated_errors():
+            adopted = await asyncio.to_thread(self._choose)
         try:
-            with _told():
-                subnet = self._first_subnet(assigned, kept, waits=waits)
-                await asyncio.to_thread(self._take_over, kept, subnet)
-            for each in kept:
-                for failure in await self._holds.retake(each.owner, each.ports):
+            with _translated_errors():
+                subnet = self._first_subnet(assigned, adopted, waits=waits)
+                await asyncio.to_thread(self._take_over, adopted, subnet)
+            for each in adopted:
+                for failure in await self._reservations.reserve_again(each.owner, each.ports):
                     log.warning("network.port_not_held", owner=each.owner, reason=failure)
         except BaseException:
-            await self._give_up(is_anybody_attached=bool(kept))
+            await self._clean_up(is_anybody_attached=bool(adopted))
             raise
         return self
 
     def _choose(self) -> list[Attachment]:
         return adoption.choose(self._records.scan(), self._boot, self._links.is_whole)
 
-    def _first_subnet(self, assigned: str, kept: Sequence[Attachment], *, waits: bool) -> NodeSubnet | None:
-        """What new containers get addresses of before the server was asked. Raises FailedPrecondition."""
+    def _first_subnet(
+        self, assigned: str, adopted: Sequence[Attachment], *, waits: bool
+    ) -> NodeSubnet | None:
+        """The subnet before the first session with a server. Raises FailedPrecondition."""
         if assigned:
             try:
                 self._check_free(NodeSubnet(assigned))
@@ -125,38 +126,38 @@ class Network:
             subnet = NodeSubnet(self._settings.subnet)
             self._check_free(subnet)
             return subnet
-        if networks := adoption.networks_of(kept):
+        if networks := adoption.networks_of(adopted):
             return NodeSubnet(str(networks[0]))
-        return None if waits or assigned else NodeSubnet(subnets.choose(self._key, self._reached_otherwise()))
+        return None if waits or assigned else NodeSubnet(subnets.choose(self._key, self._routed_networks()))
 
-    def _reached_otherwise(self) -> list[IPv4Network]:
-        return host_routes.taken(host_routes.read(), self._names.bridge)
+    def _routed_networks(self) -> list[IPv4Network]:
+        return host_routes.networks_in_use(host_routes.read(), self._names.bridge)
 
     def _check_free(self, subnet: NodeSubnet) -> None:
         host_routes.check_free(subnet, host_routes.read(), self._names.bridge)
 
-    def _take_over(self, kept: Sequence[Attachment], subnet: NodeSubnet | None) -> None:
-        self._subnets.replace(subnet, [NodeSubnet(str(each)) for each in adoption.networks_of(kept)])
-        addresses = [IPv4Address(each.address) for each in kept]
+    def _take_over(self, adopted: Sequence[Attachment], subnet: NodeSubnet | None) -> None:
+        self._subnets.replace(subnet, [NodeSubnet(str(each)) for each in adoption.networks_of(adopted)])
+        addresses = [IPv4Address(each.address) for each in adopted]
         swept = self._links.sweep(addresses)
-        self._reached("open.swept")
-        self._records.keep_only(each.address for each in kept)
+        self._failpoint("open.swept")
+        self._records.keep_only(each.address for each in adopted)
         if not self._subnets.all:
             log.info("network.waits", bridge=self._names.bridge, removed=swept)
             return
-        self._links.build_bridge(anew=not kept)
-        self._links.join(addresses)  # they are on it, unless somebody took the bridge away
-        self._reached("open.bridge")
+        self._links.build_bridge(is_new=not adopted)
+        self._links.join(addresses)  # they are on it, unless somebody removed the bridge
+        self._failpoint("open.bridge")
         host_ports: dict[port_rules.HostPort, port_rules.ContainerPort] = {}
-        for each, address in zip(kept, addresses, strict=True):
+        for each, address in zip(adopted, addresses, strict=True):
             self._attached[each.owner] = each
             host_ports |= port_rules.published_ports(address, each.ports)
-        policies = {IPv4Address(each.address): each.policy for each in kept if each.policy != OPEN_POLICY}
+        policies = {IPv4Address(each.address): each.policy for each in adopted if each.policy != OPEN_POLICY}
         self._firewall.open(host_ports, policies)
-        if apart := [IPv4Address(each.address) for each in kept if each.is_apart]:
-            self._links.subject(apart)
-        self._seclusion.replace(apart, self._name_servers())
-        self._reached("open.ruled")
+        if isolated := [IPv4Address(each.address) for each in adopted if each.is_isolated]:
+            self._links.forward_lldp(isolated)
+        self._isolation.replace(isolated, self._name_servers())
+        self._failpoint("open.ruled")
         if subnet is not None:
             self._pools = self._pools_of(subnet)
         self._hindrances = self._firewall.hindrances()
@@ -166,96 +167,96 @@ class Network:
             "network.opened",
             bridge=self._names.bridge,
             subnets=[str(each) for each in self._subnets.all],
-            kept=len(kept),
+            kept=len(adopted),
             removed=swept,
         )
 
     @property
     def subnet(self) -> str:
-        """What new containers get addresses of; empty while there is none."""
+        """The subnet of new containers; empty while there is none."""
         return "" if self._subnets.current is None else str(self._subnets.current)
 
     @property
     def former(self) -> tuple[str, ...]:
-        """Subnets that it had before, for as long as containers have addresses of them."""
+        """Former subnets that containers still have addresses of."""
         return tuple(map(str, self._subnets.former))
 
     @property
     def occupied(self) -> tuple[str, ...]:
-        """Networks that this machine reaches otherwise, the widest first: no use as a subnet."""
-        networks = sorted(set(self._reached_otherwise()), key=lambda each: (each.prefixlen, each))
+        """Networks with other routes of this machine, the widest first: not usable as a subnet."""
+        networks = sorted(set(self._routed_networks()), key=lambda each: (each.prefixlen, each))
         return tuple(map(str, networks))
 
     def explain_wait(self, reason: Callable[[], str]) -> None:
-        """Let `reason` say why there is no subnet yet, if it knows."""
-        self._why_no_subnet = reason
+        """Set a callback that explains why there is no subnet yet."""
+        self._no_subnet_reason = reason
 
     async def use(self, text: str) -> None:
-        """Give new containers addresses of this subnet. Those that have others keep them, with everything
-        that leads there, until they end. Raises Invalid, FailedPrecondition (this machine reaches it
-        otherwise), Unavailable."""
+        """Use this subnet for new containers. Existing addresses stay, with their ports, until their
+        containers end. Raises Invalid, FailedPrecondition (this machine has another route to it),
+        Unavailable."""
         subnet = NodeSubnet(text)
         async with self._switching:
             before = self._subnets.current
             if before is not None and before.network == subnet.network:
                 return
-            with _told():
+            with _translated_errors():
                 await asyncio.to_thread(self._check_free, subnet)
                 await self._add_subnet(subnet)
             old, self._pools = self._pools, self._pools_of(subnet)
             if self._loops is not None:
-                self._pools.begin(self._loops)
+                self._pools.start_filling(self._loops)
             if old is not None:
-                with _told():
+                with _translated_errors():
                     await old.close()
             await self._drop_unused()
         log.info("network.subnet_changed", before=str(before or ""), after=text)
 
     async def _add_subnet(self, subnet: NodeSubnet) -> None:
         is_first = not self._subnets.all
-        before, others = self._subnets.current, self._subnets.former
+        before, former = self._subnets.current, self._subnets.former
         self._subnets.switch(subnet)
         try:
-            await asyncio.to_thread(self._links.build_bridge, anew=is_first)
+            await asyncio.to_thread(self._links.build_bridge, is_new=is_first)
             if is_first:
                 await asyncio.to_thread(self._firewall.open, {}, {})
             else:
                 await self._firewall.rewrite()
-                await self._seclusion.rewrite()
+                await self._isolation.rewrite()
         except BaseException:
-            self._subnets.replace(before, others)
+            self._subnets.replace(before, former)
             raise
 
     async def _drop_unused(self) -> None:
-        """Take former subnets away that nobody has, or is about to have, an address of."""
+        """Remove former subnets without attachments."""
         if self._coming or not self._subnets.former:
-            return  # looked at again when one of them leaves
+            return  # checked again when one of them is detached
         dropped = self._subnets.keep_only(adoption.networks_of(self._attached.values()))
         if dropped:
-            with _told():
+            with _translated_errors():
                 await asyncio.to_thread(self._links.drop_subnets, dropped)
                 await self._firewall.rewrite()
-                await self._seclusion.rewrite()
+                await self._isolation.rewrite()
             log.info("network.subnets_dropped", subnets=[str(each) for each in dropped])
 
     def _pools_of(self, subnet: NodeSubnet) -> NamespacePools:
-        taken = [IPv4Address(each.address) for each in self._attached.values()]
-        return NamespacePools(subnet, taken, self._links, self._settings.pool, self._firewall.restrict)
+        in_use = [IPv4Address(each.address) for each in self._attached.values()]
+        return NamespacePools(subnet, in_use, self._links, self._settings.pool, self._firewall.restrict)
 
     def lacking(self) -> tuple[str, ...]:
-        """What containers will not be able to do, and why, in plain sentences; best empty."""
+        """What containers cannot do here, and why, in sentences; ideally empty."""
         names = () if self._name_servers() else (nameservers.NONE_REACHABLE,)
         return (*self._hindrances, *self._firewall.lacking(), *names)
 
     def resolv_conf(self, servers: Sequence[str] = ()) -> str:
-        """What a container's /etc/resolv.conf must say now; with `servers` instead of the node's."""
+        """The current /etc/resolv.conf of a container; with `servers` instead of the node's."""
         return str(nameservers.read(servers or self._settings.dns))
 
     def _name_servers(self) -> tuple[str, ...]:
         return nameservers.read(self._settings.dns).servers
 
     def attachments(self) -> dict[str, Attachment]:
-        """Who is attached, by owner."""
+        """Attachments by owner."""
         return dict(self._attached)
 
     async def attach(
@@ -263,135 +264,135 @@ class Network:
         owner: str,
         mappings: Sequence[PortMapping] = (),
         *,
-        is_apart: bool = False,
+        is_isolated: bool = False,
         policy: NetworkPolicy = OPEN_POLICY,
     ) -> Attachment:
-        """A namespace with an address, and `mappings` held for it; `publish` lets packets through them.
+        """A namespace with an address, and reservations of `mappings`; `publish` forwards them.
 
-        It is held to `policy` before anything runs in it. With `is_apart` it reaches what is outside, and
-        neither the node nor anybody else here reaches it or is reached by it. Raises AlreadyExists (it is
-        attached), ResourcesExhausted (no address is free), FailedPrecondition (somebody has a port, and who),
-        Unavailable.
+        `policy` is effective before anything runs in it. With `is_isolated` it reaches outside addresses
+        only, and neither the node nor other containers can connect to it. Raises AlreadyExists (it is
+        attached), ResourcesExhausted (no address is free), FailedPrecondition (a port is in use, and by
+        whom), Unavailable.
         """
-        wanted = tuple(mappings)
-        ports.check_all(wanted)
-        if wanted and is_apart:
-            raise errors.Invalid(f"{owner!r} is kept apart and cannot publish ports", field="ports")
+        requested = tuple(mappings)
+        ports.check_all(requested)
+        if requested and is_isolated:
+            raise errors.Invalid(f"{owner!r} has an isolated network and cannot publish ports", field="ports")
         if owner in self._attached or owner in self._coming:
-            raise errors.AlreadyExists(f"{owner!r} is attached to the network already")
+            raise errors.AlreadyExists(f"{owner!r} is already attached to the network")
         coming = self._coming[owner] = asyncio.get_running_loop().create_future()
         try:
-            return await self._attach(owner, wanted, is_apart=is_apart, policy=policy)
+            return await self._attach(owner, requested, is_isolated=is_isolated, policy=policy)
         finally:
             del self._coming[owner]
             coming.set_result(None)
 
     async def _attach(
-        self, owner: str, wanted: tuple[PortMapping, ...], *, is_apart: bool, policy: NetworkPolicy
+        self, owner: str, mappings: tuple[PortMapping, ...], *, is_isolated: bool, policy: NetworkPolicy
     ) -> Attachment:
-        await self._holds.take(owner, wanted)
+        await self._reservations.reserve(owner, mappings)
         try:
             pools = self._require_pools()
-            with _told():
+            with _translated_errors():
                 address = await pools.take(policy)
             try:
                 subnet = self._subnets.of(address)
                 attachment = Attachment(
                     owner=owner,
-                    namespace=str(self._links.place(address)),
+                    namespace=str(self._links.namespace_path(address)),
                     address=str(address),
                     prefix=subnet.prefix,
                     gateway=str(subnet.gateway),
-                    ports=wanted,
-                    is_apart=is_apart,
+                    ports=mappings,
+                    is_isolated=is_isolated,
                     users=self._links.users(address),
                     policy=policy,
                 )
-                self._reached("attach.taken")
+                self._failpoint("attach.taken")
                 await self._firewall.restrict(address, policy)
-                self._reached("attach.restricted")
-                if is_apart:
-                    await self._wall_off(attachment)
+                self._failpoint("attach.restricted")
+                if is_isolated:
+                    await self._isolate(attachment)
                 else:
-                    if self._seclusion.holds(address):  # of one who was given up before it had begun
-                        await self._seclusion.end(address)
-                    self._write_down(attachment)
+                    if self._isolation.may_be_isolated(address):  # left by an attach that failed
+                        await self._isolation.release(address)
+                    self._store(attachment)
             except BaseException:
                 await self._put_back(pools, address, policy)
                 raise
         except BaseException:
-            self._holds.release(wanted)
+            self._reservations.release(mappings)
             raise
         self._attached[owner] = attachment
-        log.info("network.attached", owner=owner, address=attachment.address, is_apart=is_apart)
+        log.info("network.attached", owner=owner, address=attachment.address, is_apart=is_isolated)
         return attachment
 
     def _require_pools(self) -> NamespacePools:
         if self._pools is None:
-            why = self._why_no_subnet() or "no server was reached yet"
+            reason = self._no_subnet_reason() or "no server has been reached yet"
             raise errors.Unavailable(
-                f"this node waits for the subnet of its containers, which its server gives it: {why}"
+                f"this node waits for its server to assign a subnet for containers: {reason}"
             )
         return self._pools
 
     async def _put_back(self, pools: NamespacePools, address: IPv4Address, policy: NetworkPolicy) -> None:
         if pools is self._pools:
             pools.put_back(address, policy)
-        else:  # of a subnet that is former by now
+        else:  # of a former subnet by now
             await pools.remove(address)
 
-    async def _wall_off(self, attachment: Attachment) -> None:
-        """Before anybody is in its namespace, and before it is on disk: what is there and apart has walls."""
+    async def _isolate(self, attachment: Attachment) -> None:
+        """Before anything is in its namespace, and before the record is written: a recorded attachment is
+        isolated."""
         address = IPv4Address(attachment.address)
         try:
-            await asyncio.to_thread(self._links.subject, [address])
-            await self._seclusion.begin(address, self._name_servers())
-            self._reached("attach.walled")
-            self._write_down(attachment)
+            await asyncio.to_thread(self._links.forward_lldp, [address])
+            await self._isolation.isolate(address, self._name_servers())
+            self._failpoint("attach.walled")
+            self._store(attachment)
         except BaseException:
-            with contextlib.suppress(errors.Unavailable):  # whoever gets the address next tries again
-                await self._seclusion.end(address)
+            with contextlib.suppress(errors.Unavailable):  # the next owner of the address tries again
+                await self._isolation.release(address)
             raise
 
-    def _write_down(self, attachment: Attachment) -> None:
-        with _told():
+    def _store(self, attachment: Attachment) -> None:
+        with _translated_errors():
             self._records.save(AttachmentRecord(attachment, self._boot, self._clock.now()))
-        self._reached("attach.recorded")
+        self._failpoint("attach.recorded")
 
     def open_socket(self, owner: str) -> asyncio.Future[socket.socket]:
-        """A TCP socket in the namespace of `owner`, not connected, which does not block. Raises
-        FailedPrecondition (it is not attached), OSError."""
+        """An unconnected, non-blocking TCP socket in the namespace of `owner`. Raises FailedPrecondition (it
+        is not attached), OSError."""
         attachment = self._attached.get(owner)
         if attachment is None or owner in self._leaving:
             raise errors.FailedPrecondition(f"{owner!r} is not attached to the network")
         return self._sockets.open(attachment.namespace)
 
     async def publish(self, owner: str) -> None:
-        """Its ports lead to it when this returns. Raises NotFound, Unavailable."""
+        """Publish its ports; effective on return. Raises NotFound, Unavailable."""
         attachment = self._attached.get(owner)
         if attachment is None or owner in self._leaving:
             raise errors.NotFound(f"{owner!r} is not attached to the network")
         await self._firewall.publish(IPv4Address(attachment.address), attachment.ports)
-        self._reached("publish.ruled")
+        self._failpoint("publish.ruled")
 
     async def restrict(self, owner: str, policy: NetworkPolicy) -> None:
-        """It is held to `policy` from now on, also when the agent is another. Nothing if it is not attached.
-        Raises Unavailable."""
+        """Apply `policy` from now on, durably. Does nothing if it is not attached. Raises Unavailable."""
         if (coming := self._coming.get(owner)) is not None:
             await asyncio.shield(coming)
         attachment = self._attached.get(owner)
         if attachment is None or owner in self._leaving or attachment.policy == policy:
             return
         await self._firewall.restrict(IPv4Address(attachment.address), policy)
-        self._reached("restrict.ruled")
-        if self._attached.get(owner) is attachment:  # it may have left meanwhile
-            held = msgspec.structs.replace(attachment, policy=policy)
-            self._write_down(held)
-            self._attached[owner] = held
+        self._failpoint("restrict.ruled")
+        if self._attached.get(owner) is attachment:  # it may have been detached meanwhile
+            restricted = msgspec.structs.replace(attachment, policy=policy)
+            self._store(restricted)
+            self._attached[owner] = restricted
 
     async def detach(self, owner: str) -> None:
-        """Take its ports, links and namespace away; nothing to do if there is none. Its address and ports are
-        free when this returns. Done to its end even if the caller goes. Raises Unavailable: detach again."""
+        """Remove its ports, links and namespace; does nothing if there is none. Its address and ports are
+        free on return. Completes even if the caller is cancelled. Raises Unavailable: detach again."""
         if (coming := self._coming.get(owner)) is not None:
             await asyncio.shield(coming)
         leaving = self._leaving.get(owner)
@@ -406,26 +407,26 @@ class Network:
     async def _detach(self, attachment: Attachment) -> None:
         address = IPv4Address(attachment.address)
         self._sockets.forget(attachment.namespace)  # they would keep it alive
-        with _told():
+        with _translated_errors():
             await self._firewall.withdraw(attachment.ports)
-            self._reached("detach.withdrawn")
+            self._failpoint("detach.withdrawn")
             await self._require_pools().remove(address)
-            if attachment.is_apart:  # not before its link is gone
-                await self._seclusion.end(address)
-                self._reached("detach.unwalled")
+            if attachment.is_isolated:  # not before its link is gone
+                await self._isolation.release(address)
+                self._failpoint("detach.unwalled")
             await self._firewall.restrict(address, OPEN_POLICY)
-            self._reached("detach.unrestricted")
+            self._failpoint("detach.unrestricted")
             self._records.remove(attachment.address)
-            self._reached("detach.unrecorded")
-        self._holds.release(attachment.ports)
+            self._failpoint("detach.unrecorded")
+        self._reservations.release(attachment.ports)
         del self._attached[attachment.owner]
-        self._require_pools().give_back(address)
+        self._require_pools().release(address)
         async with self._switching:
             await self._drop_unused()
         log.info("network.detached", owner=attachment.owner, address=attachment.address)
 
     async def keep_only(self, owners: set[str]) -> None:
-        """Detach everybody else: after a restart, those whose owners are gone."""
+        """Detach all others: after a restart, those whose owners are gone."""
         await asyncio.gather(*(self.detach(owner) for owner in self._attached if owner not in owners))
 
     async def run(self) -> None:
@@ -433,50 +434,50 @@ class Network:
         try:
             async with asyncio.TaskGroup() as self._loops:
                 if self._pools is not None:
-                    self._pools.begin(self._loops)
+                    self._pools.start_filling(self._loops)
                 self._loops.create_task(self._firewall.run())
-                self._loops.create_task(self._seclusion.run())
+                self._loops.create_task(self._isolation.run())
         finally:
             self._loops = None
 
     async def close(self) -> None:
-        """The agent ends. Who is attached stays so, with ports and all; if nobody is, nothing is left."""
+        """Stop the agent's part. Attachments stay, with their ports; without any, everything is removed."""
         self._sockets.close()
         await asyncio.gather(*self._coming.values(), *self._leaving.values(), return_exceptions=True)
         try:
             if self._pools is not None:
                 await self._pools.close()
             await self._firewall.drain()
-            await self._seclusion.drain()
+            await self._isolation.drain()
             if not self._attached and self._folder.exists():
                 await asyncio.to_thread(self._remove)
         finally:
-            self._holds.close()
+            self._reservations.close()
 
-    async def _give_up(self, *, is_anybody_attached: bool) -> None:
-        """Opening failed: what there was before stays, and nothing else."""
-        self._holds.close()
+    async def _clean_up(self, *, is_anybody_attached: bool) -> None:
+        """Opening failed: keep existing attachments, and remove the rest."""
+        self._reservations.close()
         if not is_anybody_attached:
             try:
                 await asyncio.to_thread(self._remove)
-            except (errors.SkerryError, OSError) as error:  # most likely what opening failed of
+            except (errors.SkerryError, OSError) as error:  # most likely the cause of the failure
                 log.warning("network.not_removed", error=str(error))
 
     def _remove(self) -> None:
         self._links.sweep([])
         self._links.remove_bridge()
-        self._reached("close.bridge")
+        self._failpoint("close.bridge")
         try:
             self._firewall.remove()
-            self._seclusion.replace((), ())
-            self._reached("close.unruled")
+            self._isolation.replace((), ())
+            self._failpoint("close.unruled")
         finally:
             shutil.rmtree(self._folder)
 
 
 @contextlib.contextmanager
-def _told() -> Iterator[None]:
-    """What the kernel or the disk refuses becomes an error for callers."""
+def _translated_errors() -> Iterator[None]:
+    """Translate errors of the kernel and the disk."""
     try:
         yield
     except OSError as error:

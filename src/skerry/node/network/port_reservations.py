@@ -1,8 +1,8 @@
-"""Ports of the machine: who of us has which, and a hold on each so that no other process takes it.
+"""Reserves published ports of the machine, so that no other process takes them.
 
-A port is held by a socket that is bound and does nothing: packets for it never get that far, since the
-rules send them on. The socket ends with the agent; the next one holds the port again. Who else has a port
-that cannot be held is found out for the error, once it has failed.
+A port is reserved by a bound socket that does nothing: packets for it never reach it, since the rules forward
+them. The socket ends with the agent; the next one reserves the port again. If a port cannot be reserved, its
+user is looked up for the error.
 """
 
 from __future__ import annotations
@@ -30,43 +30,44 @@ class PortReservations:
         self._owners: dict[HostPort, str] = {}
         self._sockets: dict[HostPort, socket.socket] = {}
 
-    async def take(self, owner: str, mappings: Iterable[PortMapping]) -> None:
-        """Hold the source ports of all, or raise FailedPrecondition, saying who has one of them, and hold
-        none."""
-        wanted = list(mappings)
-        for host_port in _host_ports(wanted):
-            if (other := self._owners.get(host_port)) is not None:
+    async def reserve(self, owner: str, mappings: Iterable[PortMapping]) -> None:
+        """Reserve the source ports of all, or raise FailedPrecondition, with the user of one of them, and
+        reserve none."""
+        requested = list(mappings)
+        for host_port in _host_ports(requested):
+            if (owned_by := self._owners.get(host_port)) is not None:
                 raise errors.FailedPrecondition(
-                    f"port {_name(host_port)} is published by {other!r}; choose another, or remove that"
+                    f"port {_name(host_port)} is published by {owned_by!r}; choose another, or remove that"
                 )
-        self._owners |= dict.fromkeys(_host_ports(wanted), owner)
+        self._owners |= dict.fromkeys(_host_ports(requested), owner)
         try:
-            for host_port in _host_ports(wanted):
-                self._sockets[host_port] = await _hold(host_port)
+            for host_port in _host_ports(requested):
+                self._sockets[host_port] = await _reserve(host_port)
         except BaseException:
-            self.release(wanted)
+            self.release(requested)
             raise
 
-    async def retake(self, owner: str, mappings: Iterable[PortMapping]) -> list[str]:
-        """For ports that are published already: they are the owner's, held or not; what could not be held."""
+    async def reserve_again(self, owner: str, mappings: Iterable[PortMapping]) -> list[str]:
+        """For ports that are already published: they belong to the owner, reserved or not; returns those that
+        could not be."""
         failures = []
         for host_port in _host_ports(mappings):
             self._owners[host_port] = owner
             try:
-                self._sockets[host_port] = await _hold(host_port)
+                self._sockets[host_port] = await _reserve(host_port)
             except errors.FailedPrecondition as error:
                 failures.append(error.message)
         return failures
 
     def release(self, mappings: Iterable[PortMapping]) -> None:
-        """Let go of them, held or not."""
+        """Release them, reserved or not."""
         for host_port in _host_ports(mappings):
             self._owners.pop(host_port, None)
             if (holding := self._sockets.pop(host_port, None)) is not None:
                 holding.close()
 
     def close(self) -> None:
-        """Let go of every port, published or not: the agent ends."""
+        """Release every reservation: the agent ends."""
         for holding in self._sockets.values():
             holding.close()
         self._sockets.clear()
@@ -76,7 +77,7 @@ def _host_ports(mappings: Iterable[PortMapping]) -> list[HostPort]:
     return [(each.source, each.protocol) for each in mappings]
 
 
-async def _hold(host_port: HostPort) -> socket.socket:
+async def _reserve(host_port: HostPort) -> socket.socket:
     try:
         return _bind(host_port)
     except OSError as error:
@@ -86,10 +87,10 @@ async def _hold(host_port: HostPort) -> socket.socket:
             ) from error
     holder = await asyncio.to_thread(_find_holder, host_port)
     if holder is None:
-        # Connections that have ended linger on the port. They keep nobody off it who says that they may be
-        # there; such a hold keeps off only those who do not say so themselves, and is better than none.
+        # Closed connections linger on the port, which blocks only sockets without SO_REUSEADDR. A reservation
+        # with it blocks only those without it, and is better than none.
         try:
-            return _bind(host_port, over_lingering=True)
+            return _bind(host_port, reuse_address=True)
         except OSError:
             holder = "another process, which does not listen on it"
     raise errors.FailedPrecondition(
@@ -97,13 +98,13 @@ async def _hold(host_port: HostPort) -> socket.socket:
     )
 
 
-def _bind(host_port: HostPort, *, over_lingering: bool = False) -> socket.socket:
+def _bind(host_port: HostPort, *, reuse_address: bool = False) -> socket.socket:
     port, protocol = host_port
     holding = socket.socket(socket.AF_INET, _KINDS[protocol] | socket.SOCK_CLOEXEC)
     try:
-        # As little as can be is kept of datagrams that come before the rules do: nobody reads them.
+        # The smallest buffer for datagrams that arrive before the rules are set: nobody reads them.
         holding.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 0)
-        holding.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, over_lingering)
+        holding.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, reuse_address)
         holding.bind((_EVERYWHERE, port))
     except BaseException:
         holding.close()
@@ -112,18 +113,20 @@ def _bind(host_port: HostPort, *, over_lingering: bool = False) -> socket.socket
 
 
 def _find_holder(host_port: HostPort) -> str | None:
-    """Who has the port, in words; None if only ended connections are seen on it."""
+    """The user of the port, in words; None if only closed connections are found on it."""
     port, protocol = host_port
-    seen = [
+    connections = [
         each
         for each in psutil.net_connections(protocol.value)
         if each.laddr and each.laddr.port == port and each.status != psutil.CONN_TIME_WAIT
     ]
-    if not seen:
+    if not connections:
         return None
-    # Who listens is more to the point than who was accepted there.
-    seen.sort(key=lambda each: (each.status not in (psutil.CONN_LISTEN, psutil.CONN_NONE), each.pid is None))
-    pid = seen[0].pid
+    # A listener is more relevant than an accepted connection.
+    connections.sort(
+        key=lambda each: (each.status not in (psutil.CONN_LISTEN, psutil.CONN_NONE), each.pid is None)
+    )
+    pid = connections[0].pid
     if pid is None:
         return "a process that cannot be found, perhaps in another container"
     if pid == os.getpid():

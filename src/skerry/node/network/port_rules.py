@@ -1,12 +1,11 @@
-"""The rules of the firewall, as text for nft. Pure.
+"""Rules of the firewall, as text for nft. Pure.
 
-Two tables whose name nobody else has, of the families `ip` and `bridge`; nothing outside them is read or
-changed. The one of the family `ip` publishes ports, hides containers behind the node, and holds them to what
-they may reach. Connections to containers that only the node may open (`Ingress.NODE`) need the other one as
-well: frames between ports of a bridge never come by the first, so it sends such a container's traffic through
-the node, where the first one decides. `write_tables` is the whole of both, which replaces what was before in
-one transaction; `write_changes` is the way from some contents to others. `skerry.node.network.firewall` runs
-them.
+Two tables with a name of our own, of the families `ip` and `bridge`; nothing else is read or changed. The one
+of the family `ip` publishes ports, masquerades containers, and applies their policies. Connections to
+containers that only the node may open (`Ingress.NODE`) need the other one as well: frames between ports of a
+bridge bypass the first, so it routes such a container's traffic through the node, where the first one
+applies. `write_tables` writes both, replacing existing ones in one transaction; `write_changes` writes the
+difference. `skerry.node.network.firewall` runs them.
 """
 
 from __future__ import annotations
@@ -22,7 +21,7 @@ from skerry.node.network.address_ranges import METADATA, PRIVATE
 from skerry.node.network.subnets import BridgeSubnets, KernelNames
 
 HostPort = tuple[int, Protocol]  # a port of the machine
-ContainerPort = tuple[IPv4Address, int]  # where it leads to
+ContainerPort = tuple[IPv4Address, int]  # the port that it is forwarded to
 PublishedPorts = Mapping[HostPort, ContainerPort]
 
 FAMILIES = ("ip", "bridge")
@@ -30,14 +29,14 @@ _Set = tuple[str, str]  # its family and its name
 
 
 class AddressRanges(msgspec.Struct, frozen=True):
-    """Networks that the settings name: open to all, and closed with `Egress.INTERNET`."""
+    """Networks of the settings: open to all, and closed with `Egress.INTERNET`."""
 
     allowed: tuple[IPv4Network, ...] = ()
     closed: tuple[IPv4Network, ...] = ()
 
 
 class NftTableContents(msgspec.Struct, frozen=True):
-    """What changes in the tables while containers come and go."""
+    """The contents of the tables, which change while containers come and go."""
 
     host_ports: PublishedPorts = msgspec.field(default_factory=dict)
     policies: Mapping[IPv4Address, NetworkPolicy] = msgspec.field(default_factory=dict)
@@ -56,8 +55,8 @@ def write_tables(
     *,
     has_bridge_family: bool = True,
 ) -> str:
-    """Both tables with `contents`, in place of whatever they were before; without `has_bridge_family`, which
-    not every kernel has, only the first."""
+    """Both tables with `contents`, replacing existing ones; without `has_bridge_family`, which not every
+    kernel has, only the first."""
     sets = _elements(names, contents)
     text = write_removal(names, has_bridge_family=has_bridge_family) + _write_ip(names, subnets, ranges, sets)
     return text + (_write_bridge(names, subnets, sets) if has_bridge_family else "")
@@ -67,7 +66,7 @@ def _write_ip(
     names: KernelNames, subnets: BridgeSubnets, ranges: AddressRanges, sets: Mapping[_Set, Mapping[str, str]]
 ) -> str:
     networks = ", ".join(map(str, subnets.networks))
-    ours = networks if len(subnets.networks) == 1 else f"{{ {networks} }}"
+    own_networks = networks if len(subnets.networks) == 1 else f"{{ {networks} }}"
     bridge = f'"{names.bridge}"'
     publish = "".join(
         f"fib daddr type local dnat ip to {protocol} dport map @{_map_name(protocol)}\n    "
@@ -79,8 +78,9 @@ def _write_ip(
         for protocol in Protocol
     )
     dns = "ip daddr @resolvers meta l4proto { tcp, udp } th dport 53"
-    # What a container asks for is judged before others may send it elsewhere, and answers are not: those of a
-    # published port go to wherever the caller is.
+    # Requests of a container are filtered before DNAT, and replies are not: those of a published port go to
+    # wherever
+    # the client is.
     return f"""\
 table ip {names.table} {{
 {maps}\
@@ -92,7 +92,7 @@ table ip {names.table} {{
   set private {{ type ipv4_addr; flags interval; auto-merge; {_fill([*PRIVATE, *map(str, ranges.closed)])} }}
   chain guard {{
     type filter hook prerouting priority raw; policy accept;
-    iifname {bridge} ip saddr != {ours} drop
+    iifname {bridge} ip saddr != {own_networks} drop
     iifname {bridge} ip daddr 127.0.0.0/8 drop
   }}
   chain egress {{
@@ -102,7 +102,7 @@ table ip {names.table} {{
     {dns} accept
     ip daddr @allowed accept
     ip daddr @metadata drop
-    ip saddr @internet_only ip daddr != {ours} ip daddr @private fib daddr type != local drop
+    ip saddr @internet_only ip daddr != {own_networks} ip daddr @private fib daddr type != local drop
   }}
   chain node {{
     type filter hook input priority filter; policy accept;
@@ -126,7 +126,7 @@ table ip {names.table} {{
   }}
   chain leaving {{
     type nat hook postrouting priority srcnat; policy accept;
-    ip saddr {ours} oifname != {bridge} masquerade
+    ip saddr {own_networks} oifname != {bridge} masquerade
     ip saddr {{ {networks}, 127.0.0.0/8 }} oifname {bridge} ct status dnat masquerade
   }}
   chain entering {{
@@ -143,8 +143,9 @@ table ip {names.table} {{
 
 
 def _write_bridge(names: KernelNames, subnets: BridgeSubnets, sets: Mapping[_Set, Mapping[str, str]]) -> str:
-    # No packet of or for such a container passes between two ports before the first table has judged it. On
-    # machines that filter bridged packets, those from and to published ports do so afterwards.
+    # No packet of or for such a container passes between two ports before the first table has filtered it. On
+    # machines
+    # that filter bridged packets, those from and to published ports do so afterwards.
     return f"""\
 table bridge {names.table} {{
   set links {{ type ifname; {_fill(sets["bridge", "links"])} }}
@@ -173,16 +174,16 @@ table bridge {names.table} {{
 def write_changes(
     names: KernelNames, before: NftTableContents, after: NftTableContents, *, has_bridge_family: bool = True
 ) -> str:
-    """What makes of tables with `before` such with `after`; empty if they are the same."""
+    """Commands that change tables with `before` to `after`; empty if they are equal."""
     lines = []
     had = _elements(names, before)
     for (family, name), elements in _elements(names, after).items():
         if family == "bridge" and not has_bridge_family:
             continue
         old = had[family, name]
-        gone = [key for key, element in old.items() if elements.get(key) != element]
-        come = [element for key, element in elements.items() if old.get(key) != element]
-        for verb, some in (("delete", gone), ("add", come)):
+        removed = [key for key, element in old.items() if elements.get(key) != element]
+        added = [element for key, element in elements.items() if old.get(key) != element]
+        for verb, some in (("delete", removed), ("add", added)):
             if some:
                 lines.append(f"{verb} element {family} {names.table} {name} {{ {', '.join(some)} }}\n")
     return "".join(lines)
@@ -198,7 +199,7 @@ def write_removal(names: KernelNames, *, has_bridge_family: bool = True) -> str:
 
 
 def _elements(names: KernelNames, contents: NftTableContents) -> dict[_Set, dict[str, str]]:
-    """What is in each set, by what it is looked up by."""
+    """The elements of each set, by key."""
     policies = sorted(contents.policies.items())
     node_only = [address for address, policy in policies if policy.ingress is Ingress.NODE]
     internet_only = [address for address, policy in policies if policy.egress is Egress.INTERNET]

@@ -1,7 +1,6 @@
-"""The subnet that the server gave this node, on disk: it has it also when it starts while no server is there.
+"""The subnet that the server assigned to this node, on disk, for a start while no server can be reached.
 
-`skerry.daemon.node_agent` writes it with every connection; `skerry.daemon.containers` opens the network with
-it.
+`skerry.daemon.node_agent` writes it at every session; `skerry.daemon.containers` opens the network with it.
 """
 
 from __future__ import annotations
@@ -22,7 +21,7 @@ class _File(msgspec.Struct, frozen=True):
 
 
 class SubnetAssignment:
-    """`subnet` is what the file at `path` says; empty: no server ever gave this node one."""
+    """`subnet` is the content of the file at `path`; empty: none was ever assigned."""
 
     def __init__(self, path: Path) -> None:
         self._path = path
@@ -41,6 +40,6 @@ class SubnetAssignment:
             return json_codec.decode(self._path.read_bytes(), _File).subnet
         except FileNotFoundError:
             return ""
-        except json_codec.InvalidJson as error:  # the server tells it again
+        except json_codec.InvalidJson as error:  # the server sends it again
             log.warning("network.assignment_unreadable", file=str(self._path), error=str(error))
             return ""

@@ -1,9 +1,9 @@
-"""The addresses of one node's containers, and everything that is named after them. Pure.
+"""The subnet of a node's containers, and names that are derived from addresses. Pure.
 
-The first address of the subnet is the node's own, on the bridge; the others are for containers. A
-container's MAC address and the name of its link follow from its address, so one that is used again confuses
-no neighbour's cache, and a link that a crash left behind tells whose it was. All names carry the `key` that
-tells the Skerrys of one machine apart.
+The first address of the subnet is the node's own, on the bridge; the others are for containers. A container's
+MAC address and the name of its link are derived from its address, so a reused one does not confuse ARP
+caches, and a link that a crash left behind can be identified. All names contain the `key` that distinguishes
+the Skerrys of one machine.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from ipaddress import IPv4Address, IPv4Network, collapse_addresses
 from skerry.model import errors
 
 WIDEST, NARROWEST = 8, 30
-_POOL = IPv4Network("10.64.0.0/10")  # of subnets that nobody has named
+_POOL = IPv4Network("10.64.0.0/10")  # of subnets that are not configured
 _USUAL_PREFIX = 24
 BRIDGE_PREFIX = "sk-"  # of the bridges of all Skerrys on this machine
 _KEY = re.compile(r"[0-9a-f]{8}")
@@ -27,7 +27,7 @@ def parse_network(text: str, *, field: str) -> IPv4Network:
         return IPv4Network(text)
     except ValueError as error:
         raise errors.Invalid(
-            f"{text[:40]!r} is no IPv4 network: {error}; write one such as 10.86.0.0/24", field=field
+            f"{text[:40]!r} is not an IPv4 network: {error}; write one such as 10.86.0.0/24", field=field
         ) from None
 
 
@@ -44,13 +44,13 @@ class NodeSubnet:
         first = network.network_address
         if first.is_loopback or first.is_multicast or first.is_reserved or first.is_unspecified:
             raise errors.Invalid(
-                f"{network} is not for machines; choose a private network such as 10.86.0.0/24",
+                f"{network} cannot be used for hosts; choose a private network such as 10.86.0.0/24",
                 field="network.subnet",
             )
         self.network: IPv4Network = network
         self.prefix = network.prefixlen
         self.gateway = first + 1
-        self.size = network.num_addresses - 3  # without the network's own, the gateway's and the broadcast's
+        self.size = network.num_addresses - 3  # without those of network, gateway and broadcast
 
     def __str__(self) -> str:
         return str(self.network)
@@ -60,7 +60,7 @@ class NodeSubnet:
         return address in self.network and 0 <= self.number(address) < self.size
 
     def number(self, address: IPv4Address) -> int:
-        """Which of the containers' addresses it is, from 0 on."""
+        """The index of a container's address, from 0 on."""
         return int(address) - int(self.gateway) - 1
 
     def address(self, number: int) -> IPv4Address:
@@ -68,18 +68,18 @@ class NodeSubnet:
 
 
 class BridgeSubnets:
-    """The subnets of one bridge: `current`, which new containers get addresses of, and former ones, which
-    stay for as long as containers have addresses of them. None is current while the node has none."""
+    """The subnets of one bridge: `current`, for new containers, and former ones, which stay while containers
+    have addresses of them. `current` is None while the node has none."""
 
-    def __init__(self, current: NodeSubnet | None = None, others: Iterable[NodeSubnet] = ()) -> None:
-        self.replace(current, others)
-        # Containers remember it, so it stays when the subnet is another; `Bridge` reads it from the kernel.
+    def __init__(self, current: NodeSubnet | None = None, former: Iterable[NodeSubnet] = ()) -> None:
+        self.replace(current, former)
+        # Containers cache it, so it stays when the subnet changes; `Bridge` reads it from the kernel.
         self.bridge_mac = mac_of(self.all[0].gateway) if self.all else ""
 
-    def replace(self, current: NodeSubnet | None, others: Iterable[NodeSubnet]) -> None:
-        """Have exactly these."""
+    def replace(self, current: NodeSubnet | None, former: Iterable[NodeSubnet]) -> None:
+        """Set exactly these."""
         self.current = current
-        self.former = tuple(each for each in others if current is None or each.network != current.network)
+        self.former = tuple(each for each in former if current is None or each.network != current.network)
 
     @property
     def all(self) -> tuple[NodeSubnet, ...]:
@@ -87,27 +87,27 @@ class BridgeSubnets:
 
     @property
     def networks(self) -> tuple[IPv4Network, ...]:
-        """What all of them cover, without overlaps."""
+        """The ranges of all of them, without overlaps."""
         return tuple(collapse_addresses(each.network for each in self.all))
 
     def of(self, address: IPv4Address) -> NodeSubnet:
-        """The one that a container with `address` has it of; the current one, if they overlap."""
+        """The subnet of a container with `address`; the current one, if they overlap."""
         return next(each for each in self.all if each.has(address))
 
     def switch(self, subnet: NodeSubnet) -> None:
-        """New containers get addresses of `subnet` from now on."""
+        """Use `subnet` for new containers from now on."""
         self.replace(subnet, self.all)
 
     def keep_only(self, networks: Collection[IPv4Network]) -> list[NodeSubnet]:
-        """Drop former ones that are not among `networks`; those that were."""
+        """Drop former ones that are not among `networks`; returns those."""
         dropped = [each for each in self.former if each.network not in networks]
         self.former = tuple(each for each in self.former if each.network in networks)
         return dropped
 
 
-def choose(key: str, taken: Iterable[IPv4Network]) -> str:
-    """A subnet for a Skerry that was given none: the same one for the same `key`, unless it is `taken`."""
-    occupied = list(taken)
+def choose(key: str, in_use: Iterable[IPv4Network]) -> str:
+    """A subnet for a Skerry without an assigned one: the same for the same `key`, unless it is `in_use`."""
+    occupied = list(in_use)
     size = 1 << _USUAL_PREFIX - _POOL.prefixlen
     first = int(key, 16)
     for number in range(size):
@@ -121,12 +121,12 @@ def choose(key: str, taken: Iterable[IPv4Network]) -> str:
 
 
 def mac_of(address: IPv4Address) -> str:
-    """The hardware address of whoever has `address`."""
+    """The MAC address of the container with `address`."""
     return ":".join([_MAC_PREFIX, *(f"{byte:02x}" for byte in address.packed)])
 
 
 class KernelNames:
-    """What things of one Skerry are called in the kernel."""
+    """Names of one Skerry's objects in the kernel."""
 
     def __init__(self, key: str) -> None:
         if not _KEY.fullmatch(key):
@@ -135,16 +135,17 @@ class KernelNames:
         self._link = re.compile(rf"{self.link_prefix}[0-9a-f]{{6}}")
         self.bridge = f"{BRIDGE_PREFIX}{key}"
         self.table = f"skerry_{key}"
-        self.apart_table = f"skerry_{key}_apart"
-        # Links on their way out are put in a group, since the kernel removes a group at once. Never group 0,
-        # where every link of the machine is.
+        self.isolation_table = f"skerry_{key}_apart"
+        # Links to be removed are put in a group, since the kernel removes a group at once. Never group 0,
+        # which
+        # contains every link of the machine.
         self.doomed_group = int(key, 16) & 0x3FFFFFFF | 0x40000000
 
     def link(self, address: IPv4Address) -> str:
-        """The node's end of the link to `address`: 15 characters, the most that a link's name has. The first
-        byte of the address is not in it: all addresses of a subnet share that."""
+        """The node's end of the link to `address`: 15 characters, the limit of link names. The first byte of
+        the address is not in it: all addresses of a subnet share that."""
         return f"{self.link_prefix}{address.packed[1:].hex()}"
 
     def is_link(self, name: str) -> bool:
-        """True if a link called `name` is one of ours, whether anybody knows of it or not."""
+        """True if a link called `name` is one of ours, known or not."""
         return self._link.fullmatch(name) is not None

@@ -1,1 +1,1 @@
-"""Signals that the kernel sends to processes of this machine, as it sends them."""
+"""Signals that the kernel sends to processes of this machine, observed by tracing."""

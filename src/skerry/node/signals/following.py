@@ -1,9 +1,9 @@
-"""Who is told which signal: of one cell, or of the whole machine.
+"""Distributes traced signals to followers: of one cell, or of the whole machine.
 
-`skerry.wire.aurae` follows; `skerry.node.signals.tracing` reads what the kernel traces, and is open only
-while somebody follows. A signal belongs to a cell if it was sent to a process of one of the cell's
-executables, or to a descendant of one; the cell's init and the cells below it do not count. A process is
-often gone when the signal that killed it is read, so processes are also known by who forked them.
+`skerry.wire.aurae` follows; `skerry.node.signals.tracing` reads the kernel's trace, which is open only while
+there are followers. A signal belongs to a cell if it was sent to a process of one of the cell's executables,
+or to a descendant of one; the cell's init and child cells do not count. A process is often gone when the
+signal that killed it is read, so processes are also identified by their parent.
 """
 
 from __future__ import annotations
@@ -23,22 +23,22 @@ from skerry.model.cells import ExecutableState
 from skerry.model.ids import CellName
 from skerry.node.signals.tracing import ForkRecord, LostRecords, SignalRecord, Trace, TraceRecord
 
-_MOST_FORKS: Final = 65_536  # that are remembered
-_MOST_KNOWN: Final = 65_536  # processes that a follower remembers to be in its cell, or not to be
-_MOST_UNREAD: Final = 10_000  # signals that a follower may be behind
-_LOOK_S: Final = 1.0  # how often a follower of a cell sees whether it is still there
-_JUST_ENDED_S: Final = 5.0  # an executable that ended no longer ago may still get the signal that ended it
+_MOST_FORKS: Final = 65_536  # to remember
+_MAX_REMEMBERED: Final = 65_536  # processes that a follower remembers to be in its cell, or not
+_MOST_UNREAD: Final = 10_000  # signals that a follower may lag behind
+_CHECK_S: Final = 1.0  # between two checks that the cell of a follower exists
+_JUST_ENDED_S: Final = 5.0  # an executable that ended more recently may still get the signal that ended it
 
 
 class SignalSent(msgspec.Struct, frozen=True):
-    """A signal for a process, by the number that the node knows it by."""
+    """A signal to a process, by its pid on the node."""
 
     number: int
     pid: int
 
 
 class CellProcesses(Protocol):
-    """What is needed of `skerry.node.cells`."""
+    """The part of `skerry.node.cells` that is used here."""
 
     def pids(self, name: CellName) -> Sequence[int]: ...
 
@@ -46,37 +46,37 @@ class CellProcesses(Protocol):
 
 
 class OpenTrace(Protocol):
-    """What is needed of a `Trace`."""
+    """The part of `Trace` that is used here."""
 
     def close(self) -> None: ...
 
 
 class Lineage:
-    """Which process made which, of those that were made lately."""
+    """Parents of recently forked processes."""
 
     def __init__(self, most: int = _MOST_FORKS) -> None:
         self._most = most
-        self._made: OrderedDict[int, tuple[int, int]] = OrderedDict()  # by thread: its process, its parent
+        self._parents: OrderedDict[int, tuple[int, int]] = OrderedDict()  # by thread: its process, its parent
 
     def add(self, fork: ForkRecord) -> None:
-        self._made.pop(fork.thread, None)
-        self._made[fork.thread] = (fork.pid, fork.parent)
-        if len(self._made) > self._most:
-            self._made.popitem(last=False)
+        self._parents.pop(fork.thread, None)
+        self._parents[fork.thread] = (fork.pid, fork.parent)
+        if len(self._parents) > self._most:
+            self._parents.popitem(last=False)
 
     def process_of(self, thread: int) -> int:
-        """The process that a thread is of; the thread's own number if neither forks nor the kernel tell."""
-        if (made := self._made.get(thread)) is not None:
-            return made[0]
+        """The process of a thread; the thread's own id if neither forks nor the kernel know it."""
+        if (fork := self._parents.get(thread)) is not None:
+            return fork[0]
         return _thread_group(thread) or thread
 
     def upwards(self, pid: int) -> Iterator[int]:
-        """`pid` and the processes it descends from, as far as is known."""
-        seen: set[int] = set()
-        while pid not in seen:
-            seen.add(pid)
+        """`pid` and its ancestors, as far as known."""
+        visited: set[int] = set()
+        while pid not in visited:
+            visited.add(pid)
             yield pid
-            pid = self._made.get(pid, (pid, pid))[1]
+            pid = self._parents.get(pid, (pid, pid))[1]
 
 
 class SignalSource:
@@ -89,13 +89,13 @@ class SignalSource:
         *,
         now: Callable[[], float] = time.time,
         most_unread: int = _MOST_UNREAD,
-        look_s: float = _LOOK_S,
+        check_s: float = _CHECK_S,
     ) -> None:
         self._cells = cells
         self._open_trace = open_trace
         self._now = now
         self._most_unread = most_unread
-        self._look_s = look_s
+        self._check_s = check_s
         self._followers: set[Follower] = set()
         self._trace: OpenTrace | None = None
         self._lineage = Lineage()
@@ -105,12 +105,13 @@ class SignalSource:
         """From now on: signals of `cell`, or all. Raises NotFound, Unavailable."""
         if self._trace is None:
             self._lineage = Lineage()
-            self._trace = self._open_trace(self._hear)
+            self._trace = self._open_trace(self._on_records)
         with contextlib.ExitStack() as undo:
             undo.callback(self._close_unused)
-            # Only now that forks are heard: none may fall between this look and the first record.
+            # Only after the trace has started, so that no fork is missed between this list and the first
+            # record.
             members = None if cell is None else _Members(self._cells, cell, self._now)
-            follower = Follower(members, self._most_unread, self._look_s)
+            follower = Follower(members, self._most_unread, self._check_s)
             self._followers.add(follower)
             undo.callback(self._followers.discard, follower)
             yield follower
@@ -120,43 +121,43 @@ class SignalSource:
             self._trace.close()
             self._trace = None
 
-    def _hear(self, records: list[TraceRecord]) -> None:
+    def _on_records(self, records: list[TraceRecord]) -> None:
         for record in records:
             if isinstance(record, ForkRecord):
                 self._lineage.add(record)
             for follower in self._followers:
-                follower.hear(record, self._lineage)
+                follower.handle(record, self._lineage)
 
 
 class Follower:
-    """One who follows; iterate to get the signals. Ends with its cell, and raises Overloaded if it was too
-    slow: nothing is left out silently."""
+    """One follower; iterate to get signals. Ends with its cell, and raises Overloaded if it was too slow: no
+    signal is dropped silently."""
 
-    def __init__(self, members: _Members | None, most_unread: int, look_s: float) -> None:
+    def __init__(self, members: _Members | None, most_unread: int, check_s: float) -> None:
         self._members = members
         self._most_unread = most_unread
-        self._look_s = look_s
+        self._check_s = check_s
         self._unread: deque[SignalSent] = deque()
-        self._lost = 0
+        self._lost_count = 0
         self._woken = asyncio.Event()
 
-    def hear(self, record: TraceRecord, lineage: Lineage) -> None:
+    def handle(self, record: TraceRecord, lineage: Lineage) -> None:
         if isinstance(record, ForkRecord):
             if self._members is not None:
                 self._members.forget(record.thread)
             return
         if isinstance(record, LostRecords):
-            self._lost += record.missing
+            self._lost_count += record.missing
         else:
             self._take(record, lineage)
         self._woken.set()
 
     def _take(self, record: SignalRecord, lineage: Lineage) -> None:
         pid = lineage.process_of(record.thread)
-        if self._lost or (self._members is not None and not self._members.has(pid, lineage)):
+        if self._lost_count or (self._members is not None and not self._members.has(pid, lineage)):
             return
         if len(self._unread) >= self._most_unread:
-            self._lost = 1
+            self._lost_count = 1
             return
         self._unread.append(SignalSent(record.number, pid))
 
@@ -164,13 +165,13 @@ class Follower:
         while True:
             while self._unread:
                 yield self._unread.popleft()
-            if self._lost:
+            if self._lost_count:
                 raise errors.Overloaded(
-                    "signals came faster than they were read, and some are lost; follow again"
+                    "signals arrived faster than they were read, and some were lost; follow again"
                 )
             self._woken.clear()
             try:
-                async with asyncio.timeout(None if self._members is None else self._look_s):
+                async with asyncio.timeout(None if self._members is None else self._check_s):
                     await self._woken.wait()
             except TimeoutError:
                 assert self._members is not None
@@ -189,7 +190,7 @@ class _Members:
         self._outside: set[int] = set()
 
     def has_cell(self) -> bool:
-        with contextlib.suppress(OSError):  # one of its groups is going just now
+        with contextlib.suppress(OSError):  # one of its groups is just being removed
             try:
                 self._cells.pids(self._cell)
             except errors.NotFound:
@@ -197,7 +198,7 @@ class _Members:
         return True
 
     def forget(self, pid: int) -> None:
-        """The number is another process's from now on."""
+        """The pid belongs to another process from now on."""
         self._inside.discard(pid)
         self._outside.discard(pid)
 
@@ -207,7 +208,7 @@ class _Members:
         if any(each in self._inside or self._is_executable(each) for each in lineage.upwards(pid)):
             self._inside.add(pid)
             return True
-        if len(self._inside) + len(self._outside) > _MOST_KNOWN:  # most are long gone
+        if len(self._inside) + len(self._outside) > _MAX_REMEMBERED:  # most have ended long ago
             self._inside, self._outside = set(self._listed()), set()
         is_inside = pid in self._listed()
         (self._inside if is_inside else self._outside).add(pid)
@@ -225,12 +226,12 @@ class _Members:
     def _listed(self) -> Sequence[int]:
         try:
             return self._cells.pids(self._cell)
-        except (errors.NotFound, OSError):  # the cell, or one of its groups, is going just now
+        except (errors.NotFound, OSError):  # the cell, or one of its groups, is just being removed
             return ()
 
 
 def _thread_group(thread: int) -> int:
-    """The process of a thread that lives, or 0."""
+    """The process of a living thread, or 0."""
     try:
         status = Path(f"/proc/{thread}/status").read_bytes()
     except OSError:

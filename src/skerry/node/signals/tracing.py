@@ -1,9 +1,9 @@
-"""The kernel's tracepoint `signal:signal_generate`, read through perf events: one buffer per processor.
+"""Reads the kernel's tracepoint `signal:signal_generate` through perf events: one buffer per processor.
 
-`skerry.node.signals.following` opens a `Trace` while somebody listens. Besides signals a trace has the forks,
-by which the processes of a cell are still known when they are gone. Nothing is changed on the host: the
-events are descriptors of this process and go with it, and tracefs is read through a mount that is nowhere.
-Records are decoded by pure functions; what the kernel could not put into a full buffer is counted.
+`skerry.node.signals.following` opens a `Trace` while there are followers. A trace also has forks, by which
+processes of a cell are identified after their end. Nothing is changed on the host: the events are descriptors
+of this process, and tracefs is read through a detached mount. Records are decoded by pure functions; records
+that the kernel dropped because a buffer was full are counted.
 """
 
 from __future__ import annotations
@@ -25,10 +25,10 @@ from skerry.model import errors
 
 _TRACEPOINT: Final = "events/signal/signal_generate"
 _TRACEFS: Final = ("/sys/kernel/tracing", "/sys/kernel/debug/tracing")
-_HOST_PIDS: Final = 0xEFFFFFFC  # inode of the first pid namespace, whose numbers tracepoints tell
+_HOST_PIDS: Final = 0xEFFFFFFC  # inode of the initial pid namespace, whose pids tracepoints report
 
 _PERF_EVENT_OPEN: Final = {"x86_64": 298, "aarch64": 241}
-_FSOPEN, _FSCONFIG, _FSMOUNT = 430, 431, 432  # on every machine
+_FSOPEN, _FSCONFIG, _FSMOUNT = 430, 431, 432  # on every architecture
 _FSOPEN_CLOEXEC: Final = 1
 _FSCONFIG_CMD_CREATE: Final = 6
 _FSMOUNT_CLOEXEC: Final = 1
@@ -39,18 +39,18 @@ _ATTRIBUTES: Final = struct.Struct("=IIQQQQQIIQ")
 _PERF_TYPE_TRACEPOINT: Final = 2
 _PERF_SAMPLE_TIME: Final = 1 << 2
 _PERF_SAMPLE_RAW: Final = 1 << 10
-_WITH_TASKS: Final = 1 << 13  # tell forks and exits, too
+_WITH_TASKS: Final = 1 << 13  # report forks and exits, too
 _TIME_ON_ALL: Final = 1 << 18
 
-_PAGES: Final = 64  # of a buffer, after the page that describes it; a power of two
-_HEAD: Final = 1024  # in that page: how far the kernel has written, and after it how far we have read
-_COUNTER: Final = struct.Struct("@Q")  # native, so that it is read and written as one
+_PAGES: Final = 64  # of a buffer, after its control page; a power of two
+_HEAD: Final = 1024  # in the control page: the kernel's write position, followed by our read position
+_COUNTER: Final = struct.Struct("@Q")  # native, so that it is read and written atomically
 
 _HEADER: Final = struct.Struct("=IHH")  # kind, flags, size with this header
 _LOST, _FORK, _SAMPLE = 2, 7, 9
 _LOST_BODY: Final = struct.Struct("=QQ")  # which event, how many
 _FORK_BODY: Final = struct.Struct("=IIIIQ")  # pid, parent, thread, parent's thread, time
-_SAMPLE_BODY: Final = struct.Struct("=QI")  # time, size of what follows
+_SAMPLE_BODY: Final = struct.Struct("=QI")  # time, size of the rest
 _NUMBER: Final = struct.Struct("=i")
 _FIELD: Final = re.compile(r"field:[^;]*\b(\w+)(?:\[\d+\])?;\s*offset:(\d+);")
 
@@ -67,7 +67,8 @@ class SignalRecord(NamedTuple):
 
 
 class ForkRecord(NamedTuple):
-    """`thread` of process `pid` was made by process `parent`; for a new thread both processes are one."""
+    """`thread` of process `pid` was created by process `parent`; for a new thread both processes are the
+    same."""
 
     time: int
     thread: int
@@ -76,7 +77,7 @@ class ForkRecord(NamedTuple):
 
 
 class LostRecords(NamedTuple):
-    """The buffer was full: so many records are missing."""
+    """The buffer was full: number of missing records."""
 
     time: int
     missing: int
@@ -87,7 +88,7 @@ TraceRecord = SignalRecord | ForkRecord | LostRecords
 
 @dataclass(frozen=True, slots=True)
 class SignalFormat:
-    """The tracepoint as this kernel numbers and lays it out."""
+    """Number and layout of the tracepoint in this kernel."""
 
     number: int
     signal_at: int
@@ -101,13 +102,12 @@ def parse_format(number: str, text: str) -> SignalFormat:
         return SignalFormat(int(number), offsets["sig"], offsets["pid"])
     except (KeyError, ValueError) as error:
         raise errors.Unavailable(
-            "signals cannot be observed: this kernel describes them in an unknown way", detail=repr(error)
+            "signals cannot be observed: this kernel has an unknown format for them", detail=repr(error)
         ) from error
 
 
 def decode(data: bytes, layout: SignalFormat) -> Iterator[TraceRecord]:
-    """The records in `data`, which begins and ends with whole ones; kinds that nobody asked for are passed
-    over."""
+    """The records in `data`, which begins and ends with complete ones; other kinds are skipped."""
     at = 0
     while at + _HEADER.size <= len(data):
         kind, _, size = _HEADER.unpack_from(data, at)
@@ -130,18 +130,19 @@ def decode(data: bytes, layout: SignalFormat) -> Iterator[TraceRecord]:
 
 
 class Trace:
-    """All processors, until `close`; `heard` is called in the event loop with records in order of time."""
+    """Traces all processors until `close`; `on_records` is called in the event loop with records in order of
+    time."""
 
-    def __init__(self, layout: SignalFormat, heard: Callable[[list[TraceRecord]], None]) -> None:
+    def __init__(self, layout: SignalFormat, on_records: Callable[[list[TraceRecord]], None]) -> None:
         self._layout = layout
-        self._heard = heard
+        self._on_records = on_records
         self._buffers: list[_Buffer] = []
         self._loop = asyncio.get_running_loop()
 
     @classmethod
-    def open(cls, heard: Callable[[list[TraceRecord]], None]) -> Trace:
+    def open(cls, on_records: Callable[[list[TraceRecord]], None]) -> Trace:
         """Raises Unavailable, with the reason, where signals cannot be observed."""
-        trace = cls(read_format(), heard)
+        trace = cls(read_format(), on_records)
         try:
             for cpu in _processors():
                 trace._add(cpu)
@@ -164,10 +165,10 @@ class Trace:
         self._loop.add_reader(descriptor, self._drain)
 
     def _drain(self) -> None:
-        """All buffers, whichever was told to have something: a fork on one explains a signal on another."""
+        """Read all buffers, whichever has new data: a fork on one explains a signal on another."""
         found = [record for buffer in self._buffers for record in decode(buffer.take(), self._layout)]
         if found:
-            self._heard(sorted(found, key=lambda record: record.time))
+            self._on_records(sorted(found, key=lambda record: record.time))
 
     def close(self) -> None:
         while self._buffers:
@@ -177,7 +178,7 @@ class Trace:
 
 
 class _Buffer:
-    """What the kernel writes for one processor."""
+    """The buffer of one processor."""
 
     def __init__(self, descriptor: int) -> None:
         self.descriptor = descriptor
@@ -185,7 +186,7 @@ class _Buffer:
         self._memory = mmap.mmap(descriptor, mmap.PAGESIZE + self._size)
 
     def take(self) -> bytes:
-        """All that is new, as one piece; its place is the kernel's again."""
+        """All new data; its space is the kernel's again."""
         (head,) = _COUNTER.unpack_from(self._memory, _HEAD)
         (tail,) = _COUNTER.unpack_from(self._memory, _HEAD + _COUNTER.size)
         begin, end = tail % self._size, head % self._size
@@ -205,10 +206,10 @@ class _Buffer:
 
 
 def read_format() -> SignalFormat:
-    """Raises Unavailable where there is no such tracepoint, or where its pids would not be ours."""
+    """Raises Unavailable where the tracepoint does not exist, or where its pids are not ours."""
     if os.stat("/proc/self/ns/pid").st_ino != _HOST_PIDS:
         raise errors.Unavailable(
-            "signals cannot be observed: Skerry runs in a pid namespace, and the kernel tells the host's pids"
+            "signals cannot be observed: Skerry runs in a pid namespace, but the kernel reports host pids"
         )
     try:
         with _tracefs() as folder:
@@ -224,7 +225,7 @@ def read_format() -> SignalFormat:
 
 @contextlib.contextmanager
 def _tracefs() -> Iterator[int]:
-    """Its folder, where it is mounted or else as a mount that is nowhere."""
+    """The folder of tracefs, where it is mounted or else as a detached mount."""
     mounted = next((path for path in _TRACEFS if Path(path, _TRACEPOINT).exists()), None)
     folder = _detached_tracefs() if mounted is None else os.open(mounted, os.O_PATH | os.O_CLOEXEC)
     try:
@@ -248,7 +249,7 @@ def _read(folder: int, path: str) -> str:
 
 
 def _processors() -> list[int]:
-    """Those that are online, from a list such as `0-3,6`."""
+    """The online processors, from a list such as `0-3,6`."""
     spans = [
         span.split("-") for span in Path("/sys/devices/system/cpu/online").read_text().strip().split(",")
     ]
@@ -256,16 +257,16 @@ def _processors() -> list[int]:
 
 
 def _open_event(tracepoint: int, cpu: int) -> int:
-    """Every hit of `tracepoint` on `cpu`, by whichever process."""
+    """Every hit of `tracepoint` on `cpu`, by any process."""
     attributes = _ATTRIBUTES.pack(
         _PERF_TYPE_TRACEPOINT,
         _ATTRIBUTES.size,
         tracepoint,
-        1,  # each one
+        1,  # period: each one
         _PERF_SAMPLE_TIME | _PERF_SAMPLE_RAW,
         0,
         _WITH_TASKS | _TIME_ON_ALL,
-        1,  # wake us at each
+        1,  # wake-up: at each
         0,
         0,
     )
@@ -276,8 +277,8 @@ def _open_event(tracepoint: int, cpu: int) -> int:
 
 
 def _syscall(number: int, *arguments: int | ctypes.c_char_p | None) -> int:
-    taken = [ctypes.c_long(each) if isinstance(each, int) else each for each in arguments]
-    result = int(_libc.syscall(ctypes.c_long(number), *taken))
+    converted = [ctypes.c_long(each) if isinstance(each, int) else each for each in arguments]
+    result = int(_libc.syscall(ctypes.c_long(number), *converted))
     if result < 0:
         failure = ctypes.get_errno()
         raise OSError(failure, os.strerror(failure))

@@ -1,1 +1,1 @@
-"""Workers of functions: the programs in them, the words they are spoken to in, and how they come to be."""
+"""Function workers: the programs in them, their protocols, and how they are created."""

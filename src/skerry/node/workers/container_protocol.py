@@ -1,7 +1,7 @@
-"""What is said to the worker of an image, and what its answer means. Pure.
+"""Request and reply bodies of a container worker. Pure.
 
-The words are Serverledge's, so that images made for it run here: `Params` and the like to it, `Success`,
-`Result` and `Output` from it. Parameters are carried as they are, and so is the JSON in `Result`.
+The format is Serverledge's, so that images for it run here: `Params` and the like in requests, `Success`,
+`Result` and `Output` in replies. Parameters are passed unchanged, and so is the JSON in `Result`.
 """
 
 from __future__ import annotations
@@ -15,12 +15,12 @@ from skerry.model.calls import NULL, CallFailure, CallResult
 from skerry.model.settings import FunctionSettings
 
 _OK: Final = 200
-_MAX_SHOWN: Final = 2000  # of a body that is no answer
-_MAX_REST: Final = 64 * 1024  # of a body: all but result and output
+_MAX_QUOTED: Final = 2000  # of an invalid body, in an error
+_MAX_OVERHEAD: Final = 64 * 1024  # of a body: all but result and output
 
 
 class _Reply(msgspec.Struct, rename="pascal"):
-    """What is not there is as if it were empty."""
+    """Missing fields are empty."""
 
     success: bool = False
     result: str | None = ""
@@ -37,13 +37,13 @@ def request(params: bytes, *, wants_output: bool) -> bytes:
 
 
 def max_reply(settings: FunctionSettings) -> int:
-    """How long a body may be whose result and output are as long as they may be: in it they are texts, and
-    every quote in them takes a second byte."""
-    return 2 * (settings.max_result_bytes + settings.max_output_bytes) + _MAX_REST
+    """The size limit of a body whose result and output have their maximum sizes: they are JSON strings in it,
+    in which every quote takes a second byte."""
+    return 2 * (settings.max_result_bytes + settings.max_output_bytes) + _MAX_OVERHEAD
 
 
-def too_much(settings: FunctionSettings, duration_s: float) -> CallResult:
-    """To a call whose reply is longer than that."""
+def reply_too_large(settings: FunctionSettings, duration_s: float) -> CallResult:
+    """The result of a call whose reply is over the limit."""
     return CallResult(
         duration_s,
         failure=CallFailure.RESULT,
@@ -52,41 +52,39 @@ def too_much(settings: FunctionSettings, duration_s: float) -> CallResult:
     )
 
 
-def answer(
+def parse_reply(
     status: int, body: bytes, *, duration_s: float, wants_output: bool, settings: FunctionSettings
 ) -> CallResult:
-    """What `body`, which came with `status`, says of the call."""
+    """The result of the call whose reply has `status` and `body`."""
     if status != _OK:
-        return _failed(
-            duration_s, CallFailure.HANDLER, f"it answered with HTTP status {status}: {_shown(body)}"
-        )
+        return _failed(duration_s, CallFailure.HANDLER, f"it returned HTTP status {status}: {_quoted(body)}")
     try:
         reply = json_codec.decode(body, _Reply)
     except json_codec.InvalidJson as error:
-        wanted = '{"Success": true, "Result": "{}", "Output": ""}'
-        said = f"it must answer with JSON such as {wanted}, and did not: {error}; it said {_shown(body)}"
-        return _failed(duration_s, CallFailure.RESULT, said)
+        example = '{"Success": true, "Result": "{}", "Output": ""}'
+        message = f"it must return JSON such as {example}, and did not: {error}; it returned {_quoted(body)}"
+        return _failed(duration_s, CallFailure.RESULT, message)
     output = _cut(reply.output or "", settings.max_output_bytes)
     if not reply.success:
-        why = reply.error or "it answered that the call did not succeed, without saying why"
-        return _failed(duration_s, CallFailure.HANDLER, why, output)
-    result = _as_json(reply.result or "")
+        reason = reply.error or "it reported a failure without a reason"
+        return _failed(duration_s, CallFailure.HANDLER, reason, output)
+    result = _to_json(reply.result or "")
     if len(result) > settings.max_result_bytes:
         return _failed(
             duration_s,
             CallFailure.RESULT,
-            f"the result has {len(result)} bytes, and may have {settings.max_result_bytes}; "
+            f"the result has {len(result)} bytes, and the limit is {settings.max_result_bytes}; "
             "see functions.max_result_bytes",
             output,
         )
     return CallResult(duration_s, result=result, output=output if wants_output else "")
 
 
-def _as_json(text: str) -> bytes:
-    """The JSON in `text`; a text that is none stands for itself, and no text for null."""
+def _to_json(text: str) -> bytes:
+    """The JSON in `text`; other text becomes a JSON string, and no text null."""
     data = text.encode()
     try:
-        json_codec.decode(data, msgspec.Raw)  # checked, and not made anything of
+        json_codec.decode(data, msgspec.Raw)  # validated only
     except json_codec.InvalidJson:
         return json_codec.encode(text) if text.strip() else NULL
     return data
@@ -103,5 +101,5 @@ def _cut(text: str, most: int) -> str:
     return f"{data[:most].decode(errors='ignore')}\n[the rest, {len(data) - most} bytes, was cut off]"
 
 
-def _shown(body: bytes) -> str:
-    return repr(body[:_MAX_SHOWN].decode(errors="replace")) if body.strip() else "nothing"
+def _quoted(body: bytes) -> str:
+    return repr(body[:_MAX_QUOTED].decode(errors="replace")) if body.strip() else "nothing"

@@ -1,8 +1,8 @@
-"""One POST after another over a connection that is kept: HTTP as workers of images are spoken to.
+"""A minimal HTTP client for container workers: one POST after another over a kept connection.
 
-`skerry.node.workers.container_workers` says where to and what; here are only bytes. There is no redirect, no
-proxy, no second try and no name to look up: what is sent reaches whoever the socket was connected to, or
-nobody. What comes without having been asked for ends the connection, so that it is never taken for an answer.
+`skerry.node.workers.container_workers` decides where to and what. There are no redirects, proxies, retries or
+name lookups: a request reaches the host that the socket was connected to, or fails. Unsolicited data ends the
+connection, so that it is never taken for a reply.
 """
 
 from __future__ import annotations
@@ -18,11 +18,11 @@ _MAX_HEADERS: Final = 64 * 1024
 
 
 class MalformedHttpReply(Exception):
-    """There was no whole answer: the connection ended before, or what came is no HTTP."""
+    """There was no complete reply: the connection ended before, or it is not valid HTTP."""
 
 
 class HttpReplyTooLarge(Exception):
-    """The answer is longer than it may be."""
+    """The reply is over its size limit."""
 
 
 class WorkerHttpConnection(asyncio.Protocol):
@@ -31,29 +31,29 @@ class WorkerHttpConnection(asyncio.Protocol):
     def __init__(self, host: str) -> None:
         self._host = host
         self._transport: asyncio.Transport | None = None
-        self._answer: _Answer | None = None  # that is waited for
+        self._reply: _HttpReply | None = None  # expected
         self._waiter: asyncio.Future[None] | None = None
         self._is_open = True
-        self.idle_since = 0.0  # for whoever keeps it
+        self.idle_since = 0.0  # for the pool of connections
 
     @classmethod
-    async def open(cls, made: socket.socket, host: str, port: int) -> WorkerHttpConnection:
-        """By a socket that is not connected yet, and is closed if this fails. Raises OSError."""
+    async def open(cls, sock: socket.socket, host: str, port: int) -> WorkerHttpConnection:
+        """Connect a socket, which is closed on failure. Raises OSError."""
         loop = asyncio.get_running_loop()
         try:
-            made.setblocking(False)
-            made.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
-            await loop.sock_connect(made, (host, port))
-            _, connection = await loop.create_connection(lambda: cls(f"{host}:{port}"), sock=made)
+            sock.setblocking(False)
+            sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+            await loop.sock_connect(sock, (host, port))
+            _, connection = await loop.create_connection(lambda: cls(f"{host}:{port}"), sock=sock)
         except BaseException:
-            made.close()
+            sock.close()
             raise
         return connection
 
     @property
     def is_usable(self) -> bool:
-        """False as soon as the other side has closed it, or sent what nobody waits for, whether or not the
-        loop has got to know it."""
+        """False as soon as the other side has closed it, or sent unsolicited data, whether or not the loop
+        has noticed."""
         if not self._is_open or self._transport is None:
             return False
         poll = select.poll()
@@ -61,11 +61,11 @@ class WorkerHttpConnection(asyncio.Protocol):
         return not poll.poll(0)
 
     async def post(self, path: str, body: bytes, *, most: int) -> tuple[int, bytes]:
-        """Status and body of the answer, which has at most `most` bytes. Unless this returns, the connection
-        is of no more use. Raises MalformedHttpReply, HttpReplyTooLarge."""
+        """Status and body of the reply, which has at most `most` bytes. Unless this returns, the connection
+        is unusable. Raises MalformedHttpReply, HttpReplyTooLarge."""
         if self._transport is None or self._waiter is not None or not self.is_usable:
             raise MalformedHttpReply("the connection was closed")
-        answer = self._answer = _Answer(most)
+        reply = self._reply = _HttpReply(most)
         waiter = self._waiter = asyncio.get_running_loop().create_future()
         head = (
             f"POST {path} HTTP/1.1\r\nHost: {self._host}\r\nContent-Type: application/json\r\n"
@@ -78,13 +78,13 @@ class WorkerHttpConnection(asyncio.Protocol):
             self.close()
             raise
         finally:
-            self._answer = self._waiter = None
-        if not answer.keeps_alive:
+            self._reply = self._waiter = None
+        if not reply.keeps_alive:
             self.close()
-        return answer.status, answer.body
+        return reply.status, reply.body
 
     def close(self) -> None:
-        """At once: what is unsent is dropped."""
+        """At once: unsent data is dropped."""
         self._is_open = False
         if self._transport is not None:
             self._transport.abort()
@@ -93,26 +93,26 @@ class WorkerHttpConnection(asyncio.Protocol):
         self._transport = cast(asyncio.Transport, transport)
 
     def data_received(self, data: bytes) -> None:
-        answer, waiter = self._answer, self._waiter
-        if answer is None or waiter is None or waiter.done():
-            self.close()  # nobody has asked
+        reply, waiter = self._reply, self._waiter
+        if reply is None or waiter is None or waiter.done():
+            self.close()  # unsolicited
             return
         try:
-            answer.feed(data)
+            reply.feed(data)
         except (MalformedHttpReply, HttpReplyTooLarge) as error:
             waiter.set_exception(error)
             return
-        if answer.is_whole:
+        if reply.is_whole:
             waiter.set_result(None)
 
     def eof_received(self) -> bool:
         self._is_open = False
         if self._waiter is not None and not self._waiter.done():
-            if self._answer is not None and self._answer.may_end_here:
+            if self._reply is not None and self._reply.may_end_here:
                 self._waiter.set_result(None)
             else:
                 self._waiter.set_exception(
-                    MalformedHttpReply("the connection was closed before the answer was whole")
+                    MalformedHttpReply("the connection was closed before the reply was complete")
                 )
         return False
 
@@ -120,20 +120,20 @@ class WorkerHttpConnection(asyncio.Protocol):
         self._is_open = False
         if self._waiter is not None and not self._waiter.done():
             self._waiter.set_exception(
-                MalformedHttpReply("the connection was cut before the answer was whole")
+                MalformedHttpReply("the connection was lost before the reply was complete")
             )
 
 
-class _Answer:
-    """An answer as it comes in."""
+class _HttpReply:
+    """A reply, parsed as it arrives."""
 
     def __init__(self, most: int) -> None:
         self._most = most
         self._parts: list[bytes] = []
         self._size = 0
         self._header_size = 0
-        self._tells_its_length = False
-        self._is_too_much = False
+        self._has_length = False
+        self._is_too_large = False
         self._parser = httptools.HttpResponseParser(self)
         self.status = 0
         self.is_whole = False
@@ -143,11 +143,9 @@ class _Answer:
         try:
             self._parser.feed_data(data)
         except (httptools.HttpParserError, httptools.HttpParserUpgrade) as error:
-            if self._is_too_much:
+            if self._is_too_large:
                 raise HttpReplyTooLarge from None
-            raise MalformedHttpReply(
-                f"what it answered is no HTTP that could be understood: {error}"
-            ) from None
+            raise MalformedHttpReply(f"its reply is not valid HTTP: {error}") from None
 
     @property
     def body(self) -> bytes:
@@ -155,18 +153,18 @@ class _Answer:
 
     @property
     def may_end_here(self) -> bool:
-        """True if it goes on until the connection ends, which it does."""
-        return self.status != 0 and not self._tells_its_length
+        """True if its end is the end of the connection."""
+        return self.status != 0 and not self._has_length
 
     def on_header(self, name: bytes, value: bytes) -> None:
         self._header_size += len(name) + len(value)
         self._check(self._header_size, _MAX_HEADERS)
         if name.lower() in (b"content-length", b"transfer-encoding"):
-            self._tells_its_length = True
+            self._has_length = True
 
     def on_headers_complete(self) -> None:
         status = self._parser.get_status_code()
-        if status // 100 != 1:  # `100 Continue` and its like come before the answer
+        if status // 100 != 1:  # `100 Continue` and the like come before the reply
             self.status = status
 
     def on_body(self, data: bytes) -> None:
@@ -176,7 +174,7 @@ class _Answer:
 
     def on_message_begin(self) -> None:
         if self.is_whole:
-            raise MalformedHttpReply  # a second answer, to nothing
+            raise MalformedHttpReply  # a second reply, unsolicited
 
     def on_message_complete(self) -> None:
         if self.status:
@@ -185,5 +183,5 @@ class _Answer:
 
     def _check(self, size: int, most: int) -> None:
         if size > most:
-            self._is_too_much = True
+            self._is_too_large = True
             raise HttpReplyTooLarge

@@ -1,9 +1,9 @@
-"""Which Python and which Node.js run functions on this machine, found once when the agent starts.
+"""Finds the Python and Node.js interpreters for functions on this machine, once when the agent starts.
 
-A worker runs as a user of its own and does not see the host's homes, so an interpreter that lies in one, as
-pyenv and nvm put them, is of no use to it: then the machine's own is taken. Of one that lies anywhere else
-outside /usr, workers are shown its folders of programs and libraries and nothing around them. What cannot be
-had is a sentence for whoever asks for it, and no reason for the agent not to start.
+A worker runs as a user of its own and does not see home folders, so an interpreter in one, as with pyenv and
+nvm, is unusable: then the system's is used. Of one anywhere else outside /usr, workers see its folders of
+programs and libraries only. If there is none, functions of that runtime fail with the reason; the agent
+starts nevertheless.
 """
 
 from __future__ import annotations
@@ -19,13 +19,13 @@ from pathlib import Path
 from typing import Final
 
 from skerry.model import errors
-from skerry.node.launcher.client import ENVIRONMENT
+from skerry.node.launcher.specs import ENVIRONMENT
 
-_UNSEEN: Final = ("/dev", "/home", "/proc", "/root", "/run", "/tmp", "/var/tmp")  # noqa: S108 - in a worker
+_INVISIBLE: Final = ("/dev", "/home", "/proc", "/root", "/run", "/tmp", "/var/tmp")  # noqa: S108 - in a worker
 _PROBE_S: Final = 20.0
 _LEAST_PYTHON: Final = (3, 11)
 _LEAST_NODE: Final = (16,)
-_ASK_PYTHON: Final = (
+_PYTHON_PROBE: Final = (
     "import os, sys; print(sys.version.split()[0]); print(os.path.dirname(os.__file__)); "
     "print(sys.base_prefix); print(sys.base_exec_prefix)"
 )
@@ -37,26 +37,26 @@ class Interpreter:
     """An interpreter that workers can run."""
 
     path: str
-    version: str  # as people write it: `Python 3.11.2`
-    needs: tuple[str, ...] = ()  # what a worker must be shown of it; in /usr that is nothing
+    version: str  # for people: `Python 3.11.2`
+    needs: tuple[str, ...] = ()  # host paths that a worker must see; none for one in /usr
 
 
 _Attempt = Callable[[str], Awaitable[Interpreter]]
 
 
 class InterpreterUnusable(Exception):
-    """Why a program cannot be used, in words."""
+    """Why a program cannot be used."""
 
 
 async def find_python() -> Interpreter:
-    """The interpreter that runs Skerry, or else the machine's. Raises Unavailable."""
+    """The interpreter that runs Skerry, or else the system's. Raises Unavailable."""
     own = getattr(sys, "_base_executable", None) or sys.executable
     found = await _first_of([own, _look_up("python3")], _try_python)
     if isinstance(found, Interpreter):
         return found
     raise errors.Unavailable(
         f"Python functions cannot run here ({found}); install Python {_text(_LEAST_PYTHON)} or later where "
-        "everybody can read it, as the package python3 does, and start Skerry again"
+        "all users can read it, as the package python3 does, and restart Skerry"
     )
 
 
@@ -67,7 +67,7 @@ async def find_node() -> Interpreter:
         return found
     raise errors.Unavailable(
         f"Node.js functions cannot run here ({found}); install Node.js {_text(_LEAST_NODE)} or later where "
-        "everybody can read it, as the package nodejs does, and start Skerry again"
+        "all users can read it, as the package nodejs does, and restart Skerry"
     )
 
 
@@ -78,32 +78,32 @@ async def _first_of(paths: Iterable[str | None], attempt: _Attempt) -> Interpret
             return await attempt(path)
         except InterpreterUnusable as error:
             reasons.append(f"{path} {error}")
-    return "; ".join(reasons) or "there is none"
+    return "; ".join(reasons) or "not installed"
 
 
 async def _try_python(path: str) -> Interpreter:
-    version, library, *prefixes = (await _ask(path, "-I", "-S", "-c", _ASK_PYTHON)).splitlines()
+    version, library, *prefixes = (await _run(path, "-I", "-S", "-c", _PYTHON_PROBE)).splitlines()
     _check_version(version, _LEAST_PYTHON)
-    _seen(library)
-    real = _seen(path)
+    _visible_path(library)
+    real = _visible_path(path)
     return Interpreter(real, f"Python {version}", _needs(real, prefixes))
 
 
 async def _try_node(path: str) -> Interpreter:
-    version = (await _ask(path, "--version")).strip().removeprefix("v")
+    version = (await _run(path, "--version")).strip().removeprefix("v")
     _check_version(version, _LEAST_NODE)
-    real = _seen(path)
+    real = _visible_path(path)
     return Interpreter(real, f"Node.js {version}", _needs(real, [str(Path(real).parent.parent)]))
 
 
 def _needs(program: str, prefixes: Iterable[str]) -> tuple[str, ...]:
-    """What there is of installations at `prefixes` that not every cell sees anyway."""
+    """The existing paths of installations at `prefixes` that cells do not see by default."""
     parts = [Path(prefix).resolve() / part for prefix in dict.fromkeys(prefixes) for part in _PARTS]
     every = [Path(program), *(part for part in parts if part.is_dir())]
     return tuple(str(path) for path in every if not path.resolve().is_relative_to("/usr"))
 
 
-async def _ask(*command: str) -> str:
+async def _run(*command: str) -> str:
     try:
         process = await asyncio.create_subprocess_exec(
             *command,
@@ -116,32 +116,32 @@ async def _ask(*command: str) -> str:
         raise InterpreterUnusable(f"does not start: {error.strerror}") from error
     try:
         async with asyncio.timeout(_PROBE_S):
-            said, _ = await process.communicate()
+            output, _ = await process.communicate()
     except TimeoutError:
-        raise InterpreterUnusable(f"does not tell its version within {_PROBE_S:g} s") from None
+        raise InterpreterUnusable(f"does not print its version within {_PROBE_S:g} s") from None
     finally:
         if process.returncode is None:
             process.kill()
             await process.wait()
     if process.returncode:
-        raise InterpreterUnusable(f"ended with {process.returncode} when it was asked for its version")
-    return said.decode(errors="replace")
+        raise InterpreterUnusable(f"exits with {process.returncode} instead of printing its version")
+    return output.decode(errors="replace")
 
 
 def _check_version(version: str, least: tuple[int, ...]) -> None:
     numbers = tuple(int(part) for part in version.split(".")[: len(least)] if part.isdigit())
     if numbers < least:
-        raise InterpreterUnusable(f"is of version {version}, and {_text(least)} is needed")
+        raise InterpreterUnusable(f"has version {version}, and {_text(least)} is required")
 
 
-def _seen(path: str) -> str:
-    """Where it is, which a worker must see and be let in to by every folder on the way."""
+def _visible_path(path: str) -> str:
+    """Its real path, which a worker must see and be able to reach through every folder."""
     real = Path(path).resolve()
     for each in (real, *real.parents):
-        if str(each) in _UNSEEN:
-            raise InterpreterUnusable(f"lies in {each}, which workers do not see")
+        if str(each) in _INVISIBLE:
+            raise InterpreterUnusable(f"is in {each}, which workers do not see")
         if not os.stat(each).st_mode & stat.S_IXOTH:
-            raise InterpreterUnusable(f"is for some users only, because of {each}")
+            raise InterpreterUnusable(f"is not accessible to all users, because of {each}")
     return str(real)
 
 

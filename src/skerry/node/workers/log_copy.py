@@ -1,7 +1,7 @@
-"""What the container of a worker prints, copied to where the output of its function is kept.
+"""Copies the output of a container worker to the logs of its function.
 
-A container's own rings go with it (`skerry.node.containers`), and what a function has printed is wanted for
-longer. Whoever copies slowly holds up nobody: what was lost meanwhile is said where it was.
+A container's own rings are removed with it (`skerry.node.containers`), and logs of functions are kept for
+longer. A slow copy blocks nobody: gaps are marked where they are.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from skerry.node.logs.rings import RingWriter
 
 
 async def copy(sources: Sequence[LogSource], folder: Path, *, max_bytes: int) -> None:
-    """Copy all that comes from `sources` to rings in `folder`, each at most `max_bytes`, until they end."""
+    """Copy `sources` to rings in `folder`, each at most `max_bytes`, until they end."""
     with ExitStack() as opened:
         descriptor = os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
         opened.callback(os.close, descriptor)

@@ -1,8 +1,8 @@
-"""For which registration of each function its image was looked up last: on disk, so that a restart knows.
+"""The registration of each function for which its image was last resolved, on disk for the next agent.
 
-Whoever registers a function means what its image's reference means then, which may be a repaired image under
-the same tag. So each registration has it looked up once on every node. Registrations are compared for being
-the same and never by their time: clocks of two machines differ.
+A registration means the image that its reference resolves to at that time, which may be a repaired one under
+the same tag. So each registration is resolved once on every node. Registrations are compared for equality and
+never by time: clocks of two machines differ.
 """
 
 from __future__ import annotations
@@ -19,11 +19,11 @@ from skerry.model.ids import FunctionName
 
 log = structlog.get_logger(__name__)
 
-_MOST: Final = 10_000  # functions; one that was forgotten is looked up once more
+_MOST: Final = 10_000  # functions; a dropped one is resolved once more
 
 
 class ImageLookups:
-    """One file, and what is in it."""
+    """One file, and its content."""
 
     def __init__(self, path: Path) -> None:
         self._path = path
@@ -36,15 +36,15 @@ class ImageLookups:
         except (OSError, json_codec.InvalidJson) as error:
             log.warning("image_lookups.not_read", path=str(path), error=str(error))
 
-    def is_known(self, function: Function) -> bool:
+    def is_resolved(self, function: Function) -> bool:
         return self._by_name.get(function.name) == _registration(function)
 
     def get(self, name: FunctionName) -> str | None:
-        """What `put` takes, to have it as it was."""
+        """The value for `put`, to restore it."""
         return self._by_name.get(name)
 
-    async def note(self, function: Function) -> None:
-        """Its image was looked up for this registration; durable on return, unless the disk is full."""
+    async def mark_resolved(self, function: Function) -> None:
+        """Its image was resolved for this registration; durable on return, unless the disk is full."""
         await self.put(function.name, _registration(function))
 
     async def put(self, name: FunctionName, registration: str | None) -> None:
@@ -62,10 +62,10 @@ class ImageLookups:
             data = json_codec.encode(self._by_name)
             try:
                 await asyncio.to_thread(files.write_atomically, self._path, data, files.PRIVATE)
-            except OSError as error:  # it is looked up again after a restart
+            except OSError as error:  # it is resolved again after a restart
                 log.warning("image_lookups.not_written", path=str(self._path), error=str(error))
 
 
 def _registration(function: Function) -> str:
-    """Another one for every registration, also of functions that had the same name."""
+    """Differs for every registration, also of functions with the same name."""
     return f"{function.version} {function.created_at!r} {function.updated_at!r}"

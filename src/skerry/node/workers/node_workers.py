@@ -1,7 +1,7 @@
-"""All workers of functions on this machine as one host: by a function's runtime, a process or a container.
+"""All function workers of this machine: a process or a container, by the function's runtime.
 
-`skerry.functions` knows it as `ports.LocalWorkerHost`. On a server without a node there are no workers, and
-whoever asks for what they printed is told where to find it.
+Implements `ports.LocalWorkerHost` of `skerry.functions`. On a server without a node there are no workers, and
+requests for logs fail with a hint where to find them.
 """
 
 from __future__ import annotations
@@ -22,16 +22,16 @@ from skerry.node.workers.function_logs import FunctionLogLine
 from skerry.node.workers.process_workers import ProcessWorker, ProcessWorkers
 
 _MEGABYTE: Final = 1024 * 1024
-_SHARE: Final = 4  # of the machine's memory: one part in so many is for functions, unless a setting says else
+_SHARE: Final = 4  # one part in so many of the machine's memory is for functions, unless set otherwise
 
 
 def worker_memory_mb(settings: FunctionSettings) -> int:
-    """What all workers may have together, MB."""
+    """Memory of all workers together, MB."""
     return settings.memory_mb or int(psutil.virtual_memory().total // _MEGABYTE // _SHARE)
 
 
 def worker_cpus(settings: FunctionSettings) -> float:
-    """The cores of all busy workers together."""
+    """Cores of all busy workers together."""
     return settings.cpus or float(psutil.cpu_count() or 1)
 
 
@@ -39,7 +39,7 @@ class NodeWorkers:
     """Both kinds of workers."""
 
     def __init__(self, processes: ProcessWorkers | None, containers: ContainerWorkers | None) -> None:
-        """Without `processes` there are no workers of any kind, and nothing that they printed."""
+        """Without `processes` there are neither workers nor logs."""
         self.processes = processes
         self._containers = containers
 
@@ -47,7 +47,7 @@ class NodeWorkers:
         if function.runtime != CUSTOM:
             return await self._get_processes().spawn(function, code)
         containers = self._get_containers()
-        await self._get_processes().ensure_pool()  # which processes see to themselves
+        await self._get_processes().ensure_pool()  # process workers do this themselves
         return await containers.spawn(function, code)
 
     async def prepare(self, function: Function, *, force: bool) -> None:
@@ -55,7 +55,7 @@ class NodeWorkers:
         await host.prepare(function, force=force)
 
     def provisional(self, name: str, image: str) -> AbstractAsyncContextManager[None]:
-        """Where a function of `image` is tried and registered: if that fails, images are as they were."""
+        """While a function of `image` is tried and registered: if that fails, images are restored."""
         return nullcontext() if self._containers is None else self._containers.provisional(name, image)
 
     def describe(self, runtime_kind: str) -> str:
@@ -70,14 +70,14 @@ class NodeWorkers:
         return self._get_processes().logs(name, lines=lines, follow=follow)
 
     def forget(self, name: FunctionName) -> None:
-        """The function is gone, and so is what it printed."""
+        """The function was deleted; remove its logs."""
         if self.processes is not None:
             self.processes.forget(name)
 
     def _get_processes(self) -> ProcessWorkers:
         if self.processes is None:
             raise errors.Unavailable(
-                "functions run on nodes of this cloud and not here, and a node keeps what is printed there: "
+                "functions run on nodes of this cloud and not here, and a node stores its own logs: "
                 "'skerry fn invoke --printed' shows that of one call, and 'skerry fn logs' on a node with "
                 "node.http set that of all its calls"
             )
@@ -86,5 +86,5 @@ class NodeWorkers:
     def _get_containers(self) -> ContainerWorkers:
         self._get_processes()
         if self._containers is None:
-            raise errors.Unavailable("this machine runs no containers, and so no functions of images")
+            raise errors.Unavailable("this machine runs no containers, and so no functions of runtime custom")
         return self._containers

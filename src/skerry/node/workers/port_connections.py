@@ -1,8 +1,8 @@
-"""The way into a container that is called: connections to one port of one process, kept between calls.
+"""Connections to one port of one process in a container, kept between calls.
 
-A connection leads to that process or nowhere. As long as it lives its address is its own, so a connection is
-good if the process still lives after it was made; what a dead process had, somebody else may have by then. A
-container without a network is entered by its namespace. Knows nothing of containers or calls.
+A connection reaches that process or fails. While the process lives its address is its own, so a connection is
+valid if the process is still alive after it was made; afterwards the address may be reused. A container
+without a network is reached through its namespace. Knows nothing of containers or calls.
 """
 
 from __future__ import annotations
@@ -18,11 +18,13 @@ from skerry.kit.clock import Clock
 from skerry.node.kernel import namespaces
 from skerry.node.workers.http_client import WorkerHttpConnection
 
-# A connection that is closed just as a call goes out has that call fail, and nobody knows whether it was
-# made. Servers close those that nobody uses, some after two seconds: ours are closed long before. And some
-# close every one without saying so: the first must last for a moment before any is used again. No second one
-# is made in that moment: a server that answers one connection after the other would leave it waiting.
-_KEPT_S: Final = 1.0
+# A connection that is closed just as a call is sent fails that call, and it is unknown whether it ran.
+# Servers close
+# idle ones, some after two seconds: ours are closed long before. And some close every one without announcing
+# it:
+# the first must last for a moment before any is reused. No second one is opened in that moment: a server that
+# handles one connection after the other would leave it waiting.
+_IDLE_LIMIT_S: Final = 1.0
 _PROOF_S: Final = 0.02
 _CONNECT_S: Final = 5.0
 _LOOPBACK: Final = "127.0.0.1"
@@ -30,15 +32,15 @@ _ENDED: Final = "its process has ended"
 
 
 class PortClosed(Exception):
-    """Nobody opens: the process has ended, or does not listen."""
+    """The process has ended, or does not listen."""
 
 
 class PortConnections:
-    """One port of one process."""
+    """Connections to one port of one process."""
 
     def __init__(self, process: int, host: str, port: int, clock: Clock, *, namespace: int = -1) -> None:
-        """`process` is a pidfd, and `namespace` one of a network, if `host` is not in ours; both are closed
-        with the door."""
+        """`process` is a pidfd, and `namespace` a descriptor of a network namespace, if `host` is not in
+        ours; both are closed with this."""
         self._process = process
         self._namespace = namespace
         self._host = host
@@ -49,15 +51,15 @@ class PortConnections:
         self._poll = select.poll()
         self._poll.register(process, select.POLLIN)
         self._is_closed = False
-        self._server_keeps: bool | None = None  # its connections; None until it has shown that
+        self._keeps_alive: bool | None = None  # whether it keeps connections open; None until that is known
         loop = asyncio.get_running_loop()
         self.ended: asyncio.Future[None] = loop.create_future()
         loop.add_reader(process, self._end)
 
     @classmethod
     def to(cls, pid: int, address: str, port: int, clock: Clock, *, group: str) -> PortConnections:
-        """To a process that was in the cgroup `group` when this began, and to no other that has its number
-        by now; without an address, by its own loopback. Raises PortClosed if it has ended."""
+        """To a process that was in the cgroup `group` when this began, not one that reused its pid; without
+        an address, through its own loopback. Raises PortClosed if it has ended."""
         opened: list[int] = []
         try:
             opened.append(os.pidfd_open(pid))
@@ -74,22 +76,22 @@ class PortConnections:
 
     @property
     def has_ended(self) -> bool:
-        """True as soon as the process has, whether or not the loop has got to know it."""
+        """True as soon as the process has, whether or not the loop has noticed."""
         return self._is_closed or self.ended.done() or bool(self._poll.poll(0))
 
-    async def enter(self) -> WorkerHttpConnection:
-        """A connection, to be given back or closed. Raises PortClosed."""
+    async def acquire(self) -> WorkerHttpConnection:
+        """A connection, to be returned or discarded. Raises PortClosed."""
         self._check()
-        if self._server_keeps is None and self._idle:
-            await self._see_whether_it_keeps()
-        if (kept := self._take_idle()) is not None:
-            self._used.add(kept)
-            return kept
+        if self._keeps_alive is None and self._idle:
+            await self._probe_keep_alive()
+        if (idle := self._take_idle()) is not None:
+            self._used.add(idle)
+            return idle
         try:
             async with asyncio.timeout(_CONNECT_S):
                 connection = await WorkerHttpConnection.open(self._make_socket(), self._host, self._port)
         except TimeoutError:
-            raise PortClosed(f"port {self._port} takes no connection") from None
+            raise PortClosed(f"port {self._port} accepts no connection") from None
         except OSError as error:
             raise PortClosed(f"nothing listens on port {self._port}: {error.strerror}") from None
         try:
@@ -100,22 +102,22 @@ class PortConnections:
         self._used.add(connection)
         return connection
 
-    def give_back(self, connection: WorkerHttpConnection) -> None:
-        """It is kept for the next, if it is good for more."""
+    def release(self, connection: WorkerHttpConnection) -> None:
+        """Keep it for the next call, if it is usable."""
         self._used.discard(connection)
-        if connection.is_usable and self._server_keeps is not False and not self.has_ended:
+        if connection.is_usable and self._keeps_alive is not False and not self.has_ended:
             connection.idle_since = self._clock.monotonic()
             self._idle.append(connection)
         else:
             connection.close()
 
     def discard(self, connection: WorkerHttpConnection) -> None:
-        """It is closed."""
+        """Close it."""
         self._used.discard(connection)
         connection.close()
 
     def close(self) -> None:
-        """Cut every connection. Again does nothing."""
+        """Close every connection. Idempotent."""
         if self._is_closed:
             return
         self._is_closed = True
@@ -126,25 +128,25 @@ class PortConnections:
         if self._namespace >= 0:
             os.close(self._namespace)
 
-    async def _see_whether_it_keeps(self) -> None:
-        """Its first connection, from its first answer on: once in the life of a server."""
+    async def _probe_keep_alive(self) -> None:
+        """Wait after its first reply: once per server."""
         idle_s = self._clock.monotonic() - self._idle[0].idle_since
         if idle_s < _PROOF_S:
             await asyncio.sleep(_PROOF_S - idle_s)
-        if self._server_keeps is None and self._idle:
-            self._server_keeps = self._idle[0].is_usable
+        if self._keeps_alive is None and self._idle:
+            self._keeps_alive = self._idle[0].is_usable
 
     def _take_idle(self) -> WorkerHttpConnection | None:
-        """One that can be relied on, if there is one."""
+        """A reliable one, if there is one."""
         now = self._clock.monotonic()
-        while self._idle and now - self._idle[0].idle_since >= _KEPT_S:
+        while self._idle and now - self._idle[0].idle_since >= _IDLE_LIMIT_S:
             self._idle.pop(0).close()
-        while self._server_keeps and self._idle:
-            kept = self._idle.pop()
-            if kept.is_usable:
-                return kept
-            self._server_keeps = False
-            kept.close()
+        while self._keeps_alive and self._idle:
+            idle = self._idle.pop()
+            if idle.is_usable:
+                return idle
+            self._keeps_alive = False
+            idle.close()
         return None
 
     def _check(self) -> None:

@@ -1,7 +1,7 @@
-"""Prestarted workers of one sort, a few of them kept ready.
+"""A pool of prestarted workers of one kind.
 
-None is made before somebody has wanted one, unless it is said that somebody will: what nobody uses costs
-nothing. How one is made is `prestarted`'s business.
+None is created before the first use, unless one is announced: unused kinds cost nothing. `prestarted` creates
+them.
 """
 
 from __future__ import annotations
@@ -18,9 +18,9 @@ from skerry.node.workers.prestarted import PrestartedWorker, PrestartedWorkerFac
 
 log = structlog.get_logger(__name__)
 
-_PATIENCE_S: Final = 0.1  # whoever took one is busy with it now; the next is made when that is over
+_REFILL_DELAY_S: Final = 0.1  # the next is created when the start that took one is over
 _RETRY_S: Final = 1.0
-_SELDOM_S: Final = 10.0  # between looks at whether those that wait are still alive
+_CHECK_S: Final = 10.0  # between checks that they are alive
 
 
 class PrestartedPool:
@@ -28,51 +28,51 @@ class PrestartedPool:
 
     def __init__(
         self,
-        blanks: PrestartedWorkerFactory,
+        factory: PrestartedWorkerFactory,
         make: Callable[[], Awaitable[PrestartedWorker]],
         count: int,
         *,
         begins_at_once: bool,
     ) -> None:
-        self._blanks = blanks
+        self._factory = factory
         self._make = make
         self._count = count
         self._ready: list[PrestartedWorker] = []
-        self._wanted = asyncio.Event()
+        self._refill = asyncio.Event()
         self._is_used = begins_at_once
         if begins_at_once:
-            self._wanted.set()
+            self._refill.set()
 
     async def take(self) -> PrestartedWorker:
-        """One that is the caller's now: from the pool, or made while the caller waits. Raises what making it
-        raises."""
+        """One that the caller owns now: from the pool, or created while the caller waits. Raises errors of
+        the creation."""
         self._is_used = True
-        self._wanted.set()
+        self._refill.set()
         while self._ready:
-            blank = self._ready.pop()
-            if self._blanks.is_good(blank):
-                return blank
-            await tasks.run_to_completion(self._blanks.close(blank))
+            worker = self._ready.pop()
+            if self._factory.is_alive(worker):
+                return worker
+            await tasks.run_to_completion(self._factory.close(worker))
         return await self._make()
 
-    def want(self) -> None:
-        """Somebody will take one soon."""
+    def announce(self) -> None:
+        """Announce that one will be taken soon."""
         self._is_used = True
-        self._wanted.set()
+        self._refill.set()
 
     async def run(self) -> None:
-        """Make what is missing, for ever."""
+        """Fill the pool, for ever."""
         while True:
             try:
-                async with asyncio.timeout(_SELDOM_S):
-                    await self._wanted.wait()
+                async with asyncio.timeout(_CHECK_S):
+                    await self._refill.wait()
             except TimeoutError:
                 pass
-            self._wanted.clear()
+            self._refill.clear()
             if not self._is_used:
                 continue
             await self._discard_dead()
-            await asyncio.sleep(_PATIENCE_S)
+            await asyncio.sleep(_REFILL_DELAY_S)
             while len(self._ready) < self._count:
                 try:
                     self._ready.append(await self._make())
@@ -81,12 +81,12 @@ class PrestartedPool:
                     await asyncio.sleep(_RETRY_S)
 
     async def _discard_dead(self) -> None:
-        dead = [blank for blank in self._ready if not self._blanks.is_good(blank)]
-        self._ready = [blank for blank in self._ready if blank not in dead]
-        for blank in dead:
-            await tasks.run_to_completion(self._blanks.close(blank))
+        dead = [worker for worker in self._ready if not self._factory.is_alive(worker)]
+        self._ready = [worker for worker in self._ready if worker not in dead]
+        for worker in dead:
+            await tasks.run_to_completion(self._factory.close(worker))
 
     async def close(self) -> None:
-        """Remove those that wait. `run` has ended."""
-        left, self._ready = self._ready, []
-        await asyncio.gather(*(self._blanks.close(blank) for blank in left))
+        """Remove all. `run` has ended."""
+        workers, self._ready = self._ready, []
+        await asyncio.gather(*(self._factory.close(worker) for worker in workers))

@@ -1,9 +1,8 @@
-"""The workers of functions on this node: made from prestarted ones, called, and gone without a trace.
+"""Process workers of this node: created from prestarted ones, and removed completely at their end.
 
-`skerry.functions` decides how many there are and who is called; it knows this as its host. A worker is a
-process in a cell of its own, `@functions/w<id>`, below a cell that holds all of them to the node's pool. No
-worker outlives the agent that made it: its socket closes and it ends, and the next agent frees what is left
-of its cell. Nothing here knows a contract or keeps a function.
+`skerry.functions` decides how many there are and which one is called. A worker is a process in a cell of its
+own, `@functions/w<id>`, below a cell that limits all of them. No worker outlives its agent: its socket closes
+and it ends, and the next agent frees its cell. Contracts and registrations are not known here.
 """
 
 from __future__ import annotations
@@ -21,20 +20,24 @@ from skerry.model import errors
 from skerry.model.calls import CodeLoadError
 from skerry.model.cells import Cell, CellLimits, CellOwner
 from skerry.model.containers import NetworkMode
+from skerry.model.function_names import plain_name
 from skerry.model.functions import Function
 from skerry.model.ids import CellName, FunctionName
 from skerry.model.network import Egress, Ingress, NetworkPolicy
 from skerry.model.resources import Megabytes
 from skerry.model.settings import FunctionSettings
-from skerry.node.launcher.client import ENVIRONMENT, LauncherClient, ZygoteSpec
+from skerry.node.kernel import mount_flags
+from skerry.node.launcher.client import LauncherClient
+from skerry.node.launcher.specs import ENVIRONMENT, ZygoteSpec
 from skerry.node.network.network import Network
+from skerry.node.secrets.secret_files import NO_FILES, SecretFiles
 from skerry.node.workers import interpreters
 from skerry.node.workers.function_logs import FunctionLogLine
 from skerry.node.workers.interpreters import Interpreter
 from skerry.node.workers.prestarted import (
     CELL,
     CODE,
-    PLACES,
+    MOUNT_POINTS,
     POOL,
     PrestartedWorker,
     PrestartedWorkerFactory,
@@ -52,32 +55,33 @@ PYTHON: Final = "python"
 NODEJS: Final = "nodejs"
 PROGRAM: Final = "go"  # an executable, which a Python worker starts and calls
 _ENTRY: Final = "skerry.node.workers.python_worker:main"
-_MOST_LOST: Final = 3  # prestarted workers whose cell was removed, that one start passes over
-# What a worker without a function takes, beyond the memory that functions are given: more than any needs.
+_MAX_SKIPPED: Final = 3  # prestarted workers whose cell was removed, that one start skips
+# Memory of a worker without a function, beyond that of functions: more than any needs.
 _BLANK_MB: Final = {PYTHON: 16, NODEJS: 96}
 
 
 class ProcessWorkers:
-    """Makes workers of the runtimes `python`, `nodejs` and `go`."""
+    """Creates workers of the runtimes `python`, `nodejs` and `go`."""
 
     def __init__(
         self, deps: WorkerDeps, settings: FunctionSettings, *, memory_mb: int, kind_of: Callable[[str], str]
     ) -> None:
-        """`memory_mb` is what all workers may have together; `kind_of` tells the kind of a runtime."""
+        """`memory_mb` is the limit of all workers together; `kind_of` returns the kind of a runtime."""
         files.private_folder(deps.folder)
         self._logs = deps.logs
         self._cells = deps.cells
         self._settings = settings
         self._clock = deps.clock
         self._kind_of = kind_of
-        self._reached = deps.reached
+        self._failpoint = deps.failpoint
         self._workers: dict[str, ProcessWorker] = {}
         self._programs: dict[str, Interpreter | errors.SkerryError] = {}
         self._launcher: LauncherClient | None = None
         self._network = deps.network
+        self._secrets = deps.secrets
         has_network = isinstance(deps.network, Network)
         self._modes = (NetworkMode.BRIDGE, NetworkMode.NONE) if has_network else (NetworkMode.NONE,)
-        # Whoever waits prestarted is not counted by the pool.
+        # Prestarted workers are not counted by the pool.
         spare_mb = settings.spare_workers * len(self._modes) * sum(_BLANK_MB.values())
         self._pool = Cell(CELL, CellLimits(memory=Megabytes(memory_mb + spare_mb)), owner=CellOwner.FUNCTIONS)
         limits = CellLimits(memory=Megabytes(memory_mb), pids=settings.worker_pids)
@@ -86,7 +90,7 @@ class ProcessWorkers:
         self._stocks: dict[tuple[str, NetworkMode], PrestartedPool] = {}
 
     async def open(self) -> ProcessWorkers:
-        """Free what an earlier agent left, and begin. Containers that it left in the cell of all workers must
+        """Free what an earlier agent left, and start. Containers that it left in the cell of all workers must
         have been removed before."""
         try:
             await self._begin()
@@ -99,9 +103,9 @@ class ProcessWorkers:
         await self._free_all()
         network = self._network
         if isinstance(network, Network):
-            ours = tuple(f"{name}/" for name in (CELL, POOL))
-            left = [owner for owner in network.attachments() if owner.startswith(ours)]
-            await asyncio.gather(*(network.detach(owner) for owner in left))
+            prefixes = tuple(f"{name}/" for name in (CELL, POOL))
+            attached = [owner for owner in network.attachments() if owner.startswith(prefixes)]
+            await asyncio.gather(*(network.detach(owner) for owner in attached))
         for kind, find in ((PYTHON, interpreters.find_python), (NODEJS, interpreters.find_node)):
             try:
                 self._programs[kind] = await find()
@@ -113,9 +117,9 @@ class ProcessWorkers:
         for kind in (PYTHON, NODEJS):
             if isinstance(self._programs[kind], Interpreter):
                 for mode in self._modes:
-                    self._stocks[kind, mode] = self._stock(kind, mode, is_usual=mode is self._modes[0])
+                    self._stocks[kind, mode] = self._make_pool(kind, mode, is_usual=mode is self._modes[0])
 
-    def _stock(self, kind: str, mode: NetworkMode, *, is_usual: bool) -> PrestartedPool:
+    def _make_pool(self, kind: str, mode: NetworkMode, *, is_usual: bool) -> PrestartedPool:
         return PrestartedPool(
             self._blanks,
             lambda: self._make(kind, mode),
@@ -124,12 +128,12 @@ class ProcessWorkers:
         )
 
     async def ensure_pool(self) -> None:
-        """Have the cell of all workers, made again if somebody removed its groups; raises as that does."""
+        """Make sure that the cell of all workers exists, complete; raises as `Cells.ensure` does."""
         await self._cells.ensure(self._pool)
 
     async def _free_all(self) -> None:
-        for name in (CELL, CellName(POOL)):  # versions before this one did not mark the name
-            with contextlib.suppress(errors.NotFound):  # the last agent ended well, or there was none
+        for name in (CELL, CellName(POOL)):  # older versions did not mark the name
+            with contextlib.suppress(errors.NotFound):  # the last agent stopped regularly, or there was none
                 self._cells.claim(self._cells.get(name).cell, CellOwner.FUNCTIONS)
                 if self._cells.get(name).cell.owner is CellOwner.FUNCTIONS:
                     await self._cells.free(name, grace_s=0.0, owner=CellOwner.FUNCTIONS)
@@ -138,7 +142,7 @@ class ProcessWorkers:
         found = [each for each in self._programs.values() if isinstance(each, Interpreter)]
         view = self._cells.view
         paths = (*view.paths, *(path for each in found for path in each.needs))
-        view = view._replace(paths=paths, places=PLACES)
+        view = view._replace(paths=paths, mount_points=MOUNT_POINTS)
         python = self._programs[PYTHON]
         if isinstance(python, Interpreter):
             try:
@@ -151,78 +155,102 @@ class ProcessWorkers:
         return await LauncherClient.start(view=view)  # for the inits of the others
 
     async def spawn(self, function: Function, code: Path | None) -> ProcessWorker:
-        """A worker that has loaded the function. Raises CodeLoadError, ResourcesExhausted, Unavailable;
-        whatever was begun is undone then, and also if the caller is cancelled."""
+        """Create a worker with the function loaded. Raises CodeLoadError, ResourcesExhausted, Unavailable;
+        then, and if the caller is cancelled, everything is undone."""
         began = self._clock.monotonic()
         if code is None:
             raise errors.Unavailable(f"the code of function {function.name!r} is not on this node")
-        with _blamed():
-            worker = await self._spawn_from(self._stock_for(function), function, code)
+        with _translated_errors():
+            worker = await self._spawn_from(self._pool_for(function), function, code)
         worker.init_s = self._clock.monotonic() - began
         return worker
 
-    def _stock_for(self, function: Function) -> PrestartedPool:
+    def _pool_for(self, function: Function) -> PrestartedPool:
         kind = _host_kind(self._kind_of(function.runtime))
         self._program(kind)
-        stock = self._stocks.get((kind, function.network))
-        if stock is None:
+        pool = self._stocks.get((kind, function.network))
+        if pool is None:
             raise errors.Unavailable(
                 f"this node has no network for functions ({self._network}); create the function with network "
                 "`none`, or call it on another node"
             )
-        return stock
+        return pool
 
-    async def _spawn_from(self, stock: PrestartedPool, function: Function, code: Path) -> ProcessWorker:
-        for _ in range(_MOST_LOST):
+    async def _spawn_from(self, pool: PrestartedPool, function: Function, code: Path) -> ProcessWorker:
+        for _ in range(_MAX_SKIPPED):
             try:
-                return await self._spawn(await stock.take(), function, code)
-            except errors.NotFound as error:  # somebody has removed its cell; the next has one
+                return await self._spawn(await pool.take(), function, code)
+            except errors.NotFound as error:  # somebody has removed its cell; try the next
                 log.warning("workers.cell_lost", function=function.name, error=error.message)
-        return await self._spawn(await stock.take(), function, code)
+        return await self._spawn(await pool.take(), function, code)
 
-    async def _spawn(self, blank: PrestartedWorker, function: Function, code: Path) -> ProcessWorker:
+    async def _spawn(self, prestarted: PrestartedWorker, function: Function, code: Path) -> ProcessWorker:
         try:
-            worker = await tasks.run_to_completion(self._furnish(blank, function, code))
+            files = await self._secret_files(prestarted, function)
+            worker = await tasks.run_to_completion(self._set_up(prestarted, function, code, files))
         except BaseException:
-            await tasks.run_to_completion(self._blanks.close(blank))
+            self._remove_secrets(prestarted.id, function)
+            await tasks.run_to_completion(self._blanks.close(prestarted))
             raise
         try:
-            await worker.load(self._load(function), within_s=self._timeout_s(function))
-            self._reached("spawn.loaded")
+            request = self._load(function, files.environment)
+            await worker.load(request, within_s=self._timeout_s(function))
+            self._failpoint("spawn.loaded")
         except BaseException:
             await tasks.run_to_completion(worker.close())
             raise
         return worker
 
-    async def _furnish(self, blank: PrestartedWorker, function: Function, code: Path) -> ProcessWorker:
-        """Give a prestarted worker what it needs of the function."""
+    async def _secret_files(self, prestarted: PrestartedWorker, function: Function) -> SecretFiles:
+        """The values that the function uses, as files and variables. Raises Unavailable if the server does
+        not send them, CodeLoadError if it refuses."""
+        if not function.secrets:
+            return NO_FILES
+        if self._secrets is None:
+            raise errors.Unavailable("this node takes no secrets")
         try:
-            await self._cells.change_limits(blank.cell, CellLimits(memory=function.memory))
+            return await self._secrets.of_function(prestarted.id, function)
+        except (errors.FailedPrecondition, errors.Invalid) as error:
+            raise CodeLoadError(error.message) from error
+
+    def _remove_secrets(self, worker: str, function: Function) -> None:
+        if self._secrets is not None and function.secrets:
+            self._secrets.files.remove(worker)
+            self._secrets.values.prune()
+
+    async def _set_up(
+        self, prestarted: PrestartedWorker, function: Function, code: Path, files: SecretFiles
+    ) -> ProcessWorker:
+        """Mount the code in a prestarted worker, set its limits and load the function."""
+        try:
+            await self._cells.change_limits(prestarted.cell, CellLimits(memory=function.memory))
         except errors.Invalid as error:
             raise CodeLoadError(
-                f"{function.memory} MB are too little for {self.describe(self._kind_of(function.runtime))} "
+                f"{function.memory} MB are not enough for {self.describe(self._kind_of(function.runtime))} "
                 f"alone; give the function more memory ({error.message})"
             ) from error
-        self._reached("spawn.limited")
-        await self._blanks.mount(blank, code, CODE)
-        self._reached("spawn.mounted")
-        if function.cpu is not None:  # last: what the node does in the cell is not at the function's expense
-            await self._cells.change_limits(blank.cell, CellLimits(cpu_quota=function.cpu))
-        self._logs.assign(blank.id, function.name)
+        self._failpoint("spawn.limited")
+        await self._blanks.mount(prestarted, code, CODE)
+        for path, source in files.mounts:
+            await self._blanks.mount(prestarted, source, path, mount_flags.MOUNT_ATTR_NOEXEC)
+        self._failpoint("spawn.mounted")
+        if function.cpu is not None:  # last: the node's own work in the cell does not count
+            await self._cells.change_limits(prestarted.cell, CellLimits(cpu_quota=function.cpu))
+        self._logs.assign(prestarted.id, function.name)
         worker = ProcessWorker(
-            blank, function, self._cells, self._blanks, self._logs, self._clock, self._forget
+            prestarted, function, self._cells, self._blanks, self._logs, self._clock, self._forget
         )
         self._workers[worker.id] = worker
         return worker
 
-    def _load(self, function: Function) -> LoadRequest:
-        asked = dict(setting.split("=", 1) for setting in function.environment)
+    def _load(self, function: Function, secrets: tuple[str, ...]) -> LoadRequest:
+        requested = dict(setting.split("=", 1) for setting in (*function.environment, *secrets))
         return LoadRequest(
             handler=function.handler,
             folder=CODE,
-            environment={**ENVIRONMENT, **asked},
+            environment={**ENVIRONMENT, **requested},
             context={
-                "name": function.name,
+                "name": plain_name(function.name),
                 "version": function.version,
                 "memory_mb": function.memory,
                 "timeout_s": self._timeout_s(function),
@@ -243,13 +271,15 @@ class ProcessWorkers:
 
     def _forget(self, worker: ProcessWorker) -> None:
         del self._workers[worker.id]
+        self._remove_secrets(worker.id, worker.function)
 
     async def prepare(self, function: Function, *, force: bool) -> None:
-        """Have what a cold start of the function needs ready soon. Raises Unavailable."""
-        self._stock_for(function).want()
+        """Prepare for a cold start of the function. Raises Unavailable."""
+        self._pool_for(function).announce()
 
     def describe(self, kind: str) -> str:
-        """What really runs, such as `Python 3.11.2`. Raises Unavailable, with why it cannot be had here."""
+        """The runtime's version, such as `Python 3.11.2`. Raises Unavailable, with the reason why there is
+        none."""
         version = self._program(_host_kind(kind)).version
         return "a program of its own" if kind == PROGRAM else version
 
@@ -264,28 +294,28 @@ class ProcessWorkers:
     def logs(
         self, name: FunctionName, *, lines: int | None = None, follow: bool = False
     ) -> AsyncGenerator[FunctionLogLine, None]:
-        """What the workers of a function have printed, in the order of time, or the last `lines` of it; with
-        `follow`, then what comes, until the function is forgotten. Close it (`contextlib.aclosing`)."""
+        """Output of a function's workers, in the order of time, or its last `lines`; with `follow`, then new
+        output, until the function is deleted. Close it (`contextlib.aclosing`)."""
         return self._logs.read(name, lines=lines, follow=follow)
 
     def forget(self, name: FunctionName) -> None:
-        """Drop what is kept of a function that is gone, once its workers are."""
+        """Remove the logs of a deleted function, once its workers have ended."""
         self._logs.forget(name)
 
     async def run(self) -> None:
-        """Keep the pools filled and the logs within their bound, for ever."""
+        """Keep the pools filled and the logs within their limits, for ever."""
         async with asyncio.TaskGroup() as group:
             group.create_task(self._blanks.run())
             group.create_task(self._logs.run())
-            for stock in self._stocks.values():
-                group.create_task(stock.run())
+            for pool in self._stocks.values():
+                group.create_task(pool.run())
 
     async def close(self) -> None:
-        """End every worker, free all cells, and leave nothing but the logs. `run` has ended."""
+        """End every worker, free all cells, and leave only the logs. `run` has ended."""
         try:
             await asyncio.gather(
                 *(worker.close() for worker in list(self._workers.values())),
-                *(stock.close() for stock in self._stocks.values()),
+                *(pool.close() for pool in self._stocks.values()),
             )
             await self._free_all()
         finally:
@@ -294,19 +324,19 @@ class ProcessWorkers:
 
 
 def _host_kind(kind: str) -> str:
-    """Whose prestarted workers serve functions of this kind."""
+    """The kind of prestarted workers for functions of this kind."""
     return PYTHON if kind == PROGRAM else kind
 
 
 @contextlib.contextmanager
-def _blamed() -> Iterator[None]:
-    """What is neither the function's fault nor a lack of room is this node's."""
+def _translated_errors() -> Iterator[None]:
+    """Errors that are neither the function's fault nor a lack of resources are this node's."""
     try:
         yield
     except (CodeLoadError, errors.ResourcesExhausted, errors.Unavailable):
         raise
     except (errors.SkerryError, OSError) as error:
-        why = error.message if isinstance(error, errors.SkerryError) else error.strerror
+        reason = error.message if isinstance(error, errors.SkerryError) else error.strerror
         raise errors.Unavailable(
-            f"this node could not start a worker: {why}; try again later", detail=repr(error)
+            f"this node could not start a worker: {reason}; try again later", detail=repr(error)
         ) from error

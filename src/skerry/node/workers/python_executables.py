@@ -1,10 +1,10 @@
-"""Functions that are programs, such as those of Serverledge's Go SDK: started once, called by HTTP inside.
+"""Functions that are executables, such as those of Serverledge's Go SDK: started once, called by HTTP inside
+the worker.
 
-The code holds `handler_amd64`, `handler_arm64` or `handler`, as files or in a zip archive. Each is a server
-on port 8080 of its own worker that answers `POST /invoke` as images do
+The code contains `handler_amd64`, `handler_arm64` or `handler`, as files or in a zip archive. Each is a
+server on port 8080 of its own worker that handles `POST /invoke` as images do
 (`skerry.node.workers.container_protocol`). This runs in the worker with the standard library only, and gives
-`python_worker` a handler like any other; what the program prints is its worker's output. Knows no Go: any
-executable that answers so will do.
+`python_worker` a handler; the program's output is its worker's. Not specific to Go.
 """
 
 from __future__ import annotations
@@ -28,11 +28,11 @@ _FIRST_LOOK_S: Final = 0.002
 _SELDOM_S: Final = 0.05
 _MOST_UNPACKED: Final = 512 * 1024 * 1024
 _NOTICE_S: Final = 0.5
-_SHOWN: Final = 2000
+_MAX_QUOTED: Final = 2000
 
 
 class ExecutableCallFailed(Exception):
-    """The program answered that the call did not succeed, or nothing that could be understood."""
+    """The program reported a failure, or returned an invalid reply."""
 
 
 def load(folder: str) -> Handler:
@@ -68,7 +68,8 @@ def _find(folder: str) -> str:
 
 
 def _executable(path: str) -> str:
-    """`path` if it may be run, else a copy that may: the code is read-only, and zip archives lose modes."""
+    """`path` if it is executable, else an executable copy: the code is read-only, and zip archives lose
+    modes."""
     if os.access(path, os.X_OK):
         return path
     with open(path, "rb") as file:
@@ -126,19 +127,19 @@ def _call(process: subprocess.Popen[bytes], params: Any) -> JsonText:
     connection = http.client.HTTPConnection(_HOST, PORT)
     try:
         connection.request("POST", "/invoke", body, {"Content-Type": "application/json"})
-        answer = connection.getresponse()
-        said = answer.read()
+        response = connection.getresponse()
+        content = response.read()
     except (OSError, http.client.HTTPException) as error:
         if _ends_soon(process):
             os._exit(1)  # the worker is its program: a new one is started for the next call
         raise ExecutableCallFailed(f"the program gave no answer: {error}") from None
     finally:
         connection.close()
-    return _result(answer.status, said)
+    return _result(response.status, content)
 
 
 def _ends_soon(process: subprocess.Popen[bytes]) -> bool:
-    """Whether it has ended: of a process that dies, connections end a little before it has."""
+    """True if it has ended: connections of a dying process end a little before it."""
     import subprocess
 
     try:
@@ -148,15 +149,15 @@ def _ends_soon(process: subprocess.Popen[bytes]) -> bool:
     return True
 
 
-def _result(status: int, said: bytes) -> JsonText:
+def _result(status: int, body: bytes) -> JsonText:
     try:
-        reply = json.loads(said)
+        reply = json.loads(body)
         succeeded, text, output = reply["Success"], reply.get("Result") or "null", reply.get("Output") or ""
         is_json = status == 200 and succeeded and _is_json(text)
     except (ValueError, KeyError, TypeError, AttributeError):
-        shown = said[:_SHOWN].decode(errors="replace")
+        quoted = body[:_MAX_QUOTED].decode(errors="replace")
         raise ExecutableCallFailed(
-            f"the program answered with status {status} and no JSON as wanted: {shown!r}"
+            f"the program answered with status {status} and no JSON as wanted: {quoted!r}"
         ) from None
     sys.stdout.write(output)
     if status != 200 or not succeeded:

@@ -1,6 +1,6 @@
-"""A Python function's handler: how it is found, how it is called, and how what it gives back is told.
+"""Loads and calls a Python function's handler, and encodes its result.
 
-Standard library only. Nothing here knows of calls or sockets: `python_worker` does.
+Standard library only. Calls and sockets are `python_worker`'s.
 """
 
 from __future__ import annotations
@@ -21,24 +21,24 @@ Handler = Callable[[Any, dict[str, Any]], Any]
 
 _MOST_NAMES: Final = 20
 _SUMMARY_CHARACTERS: Final = 2000
-_START_UP: Final = ("frozen", "built-in")  # what an interpreter has before it looks at any path
+_START_UP: Final = ("frozen", "built-in")  # modules that an interpreter has before it uses any path
 
 
 class NotLoadable(Exception):
-    """The handler cannot be had; the text says why and what to do."""
+    """The handler cannot be loaded; the text says why and what to do."""
 
 
 class JsonText(str):
-    """A result that is JSON already, and stays as it is."""
+    """A result that is JSON already."""
 
 
 class Unrepresentable(Exception):
-    """JSON cannot hold it; the text says why and what to do."""
+    """It cannot be encoded as JSON; the text says why and what to do."""
 
 
 def load(name: str, folder: str) -> Handler:
-    """The handler called `name`, `module.function`, in the code at `folder`. Raises NotLoadable, and whatever
-    the module raises when it is imported."""
+    """The handler called `name`, `module.function`, in the code at `folder`. Raises NotLoadable, and errors
+    of the module's import."""
     module_name, _, attribute = name.rpartition(".")
     if not module_name or not attribute:
         raise NotLoadable(
@@ -51,7 +51,7 @@ def load(name: str, folder: str) -> Handler:
     except ModuleNotFoundError as error:
         missing = error.name or ""
         if module_name != missing and not module_name.startswith(f"{missing}."):
-            raise  # something that the module itself imports
+            raise  # an import inside the module failed
         raise NotLoadable(
             f"there is no module {missing!r} in the code, which handler {name!r} needs; "
             f"at its top there is {_listing(sorted(os.listdir(folder)))}"
@@ -60,10 +60,10 @@ def load(name: str, folder: str) -> Handler:
     try:
         handler = getattr(module, attribute)
     except AttributeError:
-        known = [key for key, value in vars(module).items() if callable(value) and not key.startswith("_")]
+        names = [key for key, value in vars(module).items() if callable(value) and not key.startswith("_")]
         raise NotLoadable(
             f"module {module_name!r} has no {attribute!r}, which handler {name!r} needs; "
-            f"it has {_listing(known)}"
+            f"it has {_listing(names)}"
         ) from None
     if not callable(handler):
         raise NotLoadable(f"{name!r} is no function but {_article(type(handler).__name__)}")
@@ -71,8 +71,8 @@ def load(name: str, folder: str) -> Handler:
 
 
 def _put_first(folder: str) -> None:
-    """Let the code's own modules win over everything that was imported or could be, except what an
-    interpreter itself cannot do without. Of this program nothing is on the path."""
+    """Give the code's own modules precedence over everything else, except what an interpreter needs itself.
+    Nothing of this program is on the path."""
     home = os.path.abspath(__file__)
     for _ in __name__.split("."):
         home = os.path.dirname(home)
@@ -97,15 +97,15 @@ def _listing(names: list[str]) -> str:
     return ", ".join(names[:_MOST_NAMES]) + more
 
 
-def _article(word: str) -> str:
-    return f"an {word}" if word[0] in "aeiouAEIOU" else f"a {word}"
+def _article(noun: str) -> str:
+    return f"an {noun}" if noun[0] in "aeiouAEIOU" else f"a {noun}"
 
 
 def _adapted(handler: Callable[..., Any], name: str) -> Handler:
     """`handler`, called with as much of (params, context) as it takes."""
     code = handler.__code__ if isinstance(handler, types.FunctionType) else None
     if code is not None and code.co_argcount == 2 and not code.co_kwonlyargcount:
-        return handler  # as nearly all are; to find out a signature takes longer than all the rest
+        return handler  # as nearly all are; reading a signature takes longer than everything else
     try:
         signature = inspect.signature(handler)
     except (TypeError, ValueError):
@@ -128,7 +128,7 @@ def _takes(signature: inspect.Signature, *arguments: None, **named: None) -> boo
 
 
 def _represent(value: Any) -> Any:
-    """What JSON has no word for, in its words: bytes are text if they are UTF-8, else {"base64": ...}."""
+    """Encode other types: bytes as text if they are UTF-8, else as {"base64": ...}."""
     if isinstance(value, (bytes, bytearray, memoryview)):
         data = bytes(value)
         try:
@@ -138,20 +138,20 @@ def _represent(value: Any) -> Any:
     raise TypeError(f"{_article(type(value).__name__)} is no JSON")
 
 
-# Spaces after ',' and ':', as users of the contract know its results.
+# Spaces after ',' and ':', as in the contract.
 _encode = json.JSONEncoder(allow_nan=False, default=_represent).encode
 
 
 def to_json(value: Any) -> bytes:
-    """`value` as strict JSON, with every number as it is. Raises Unrepresentable."""
+    """`value` as strict JSON, with exact numbers. Raises Unrepresentable."""
     if type(value) is JsonText:
         return value.encode()
     try:
         return _encode(value).encode()
     except BaseException as error:  # noqa: BLE001 - subclasses of dict and the like run the function's own code
-        why = "it is nested too deeply" if isinstance(error, RecursionError) else summary(error)
+        reason = "it is nested too deeply" if isinstance(error, RecursionError) else summary(error)
     raise Unrepresentable(
-        f"the handler returned what JSON cannot hold: {why}; "
+        f"the handler returned what JSON cannot hold: {reason}; "
         "return dicts, lists, text, bytes, finite numbers, True, False or None"
     )
 
@@ -167,7 +167,7 @@ def summary(error: BaseException) -> str:
 
 
 def explain(error: BaseException) -> bytes:
-    """What the author of a function needs to know of `error`: what it is, then where it comes from."""
+    """`error` for the author of a function: message, then traceback."""
     if isinstance(error, NotLoadable):
         return str(error).encode("utf-8", "backslashreplace")
     try:
@@ -176,8 +176,8 @@ def explain(error: BaseException) -> bytes:
             trace = trace.tb_next  # ours
         text = f"{summary(error)}\n\n{''.join(traceback.format_exception(type(error), error, trace))}"
         data = text.encode("utf-8", "backslashreplace")
-    except BaseException:  # noqa: BLE001 - no memory, or an error that cannot even be told
-        data = f"{type(error).__name__}, which cannot be told".encode("utf-8", "backslashreplace")
+    except BaseException:  # noqa: BLE001 - no memory, or an error that cannot be formatted
+        data = f"{type(error).__name__}, which cannot be formatted".encode("utf-8", "backslashreplace")
     most = worker_frames.MAX_ERROR_BYTES
     if len(data) <= most:
         return data

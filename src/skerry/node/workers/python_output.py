@@ -1,9 +1,9 @@
-"""What a Python function prints: kept for the call that printed it, and written on for the logs.
+"""Captures the output of a Python function per call, and writes it on for the logs.
 
-Every call has an `CallOutput`, found by context: a thread or a task that a call has started prints into the
-same one, and into none once the call is over, so that nothing of a call shows up in the next. What is written
-straight to the descriptors, by other programs or by C, is in the logs only. Standard library only;
-`python_worker` installs this in the process of a worker.
+Every call has a `CallOutput`, found by context: threads and tasks of a call print into the same one, and into
+none once the call is over, so that output never appears in the next call. Direct writes to the descriptors,
+by other programs or by C, are in the logs only. Standard library only; `python_worker` installs this in a
+worker.
 """
 
 from __future__ import annotations
@@ -16,27 +16,27 @@ from collections.abc import Iterable
 from contextvars import ContextVar
 from typing import Any, Final
 
-_MOST_UNWRITTEN: Final = 64  # pieces of a line that is not yet ended
+_MOST_UNWRITTEN: Final = 64  # pieces of an unterminated line
 _LARGE: Final = 4096
 _CUT: Final = b"\n... output cut after %d bytes; the rest is in the logs of the function\n"
 
 
 class CallOutput:
-    """What one call prints; safe to use from any thread of it, without a lock that a fork could catch."""
+    """Output of one call; usable from any of its threads, without a lock that a fork could copy."""
 
-    __slots__ = ("_is_open", "_kept", "_most", "_size", "_unwritten")
+    __slots__ = ("_is_open", "_most", "_size", "_stored", "_unwritten")
 
     def __init__(self, most: int) -> None:
         self._most = most
         self._size = 0
-        self._kept: list[bytes] = []
+        self._stored: list[bytes] = []
         self._unwritten: deque[tuple[int, bytes]] = deque()
         self._is_open = True
 
     def add(self, descriptor: int, data: bytes) -> None:
-        """Keep `data` as far as there is room, and write it to `descriptor` by whole lines."""
+        """Store `data` up to the limit, and write it to `descriptor` by whole lines."""
         if self._is_open and self._size <= self._most:
-            self._kept.append(data[: self._most + 1 - self._size])
+            self._stored.append(data[: self._most + 1 - self._size])
             self._size += len(data)
         self._unwritten.append((descriptor, data))
         if b"\n" in data or len(data) > _LARGE or len(self._unwritten) > _MOST_UNWRITTEN:
@@ -48,25 +48,25 @@ class CallOutput:
             try:
                 descriptor, data = self._unwritten.popleft()
             except IndexError:
-                break  # another thread was quicker
+                break  # another thread was faster
             lines.setdefault(descriptor, []).append(data)
         for descriptor, parts in lines.items():
             _write(descriptor, b"".join(parts))
 
     def end(self) -> bytes:
-        """All that was kept, as UTF-8. What comes now is written on and not kept."""
+        """All stored output, as UTF-8. Later output is written on and not stored."""
         self._is_open = False
         self.flush()
-        if not self._kept:
+        if not self._stored:
             return b""
-        kept = b"".join(self._kept)
-        self._kept = []
-        if len(kept) <= self._most:
-            return kept
-        return kept[: self._most].decode("utf-8", "ignore").encode() + _CUT % self._most
+        stored = b"".join(self._stored)
+        self._stored = []
+        if len(stored) <= self._most:
+            return stored
+        return stored[: self._most].decode("utf-8", "ignore").encode() + _CUT % self._most
 
 
-_outside: Final = CallOutput(0)  # what no call prints
+_outside: Final = CallOutput(0)  # output outside of calls
 current: ContextVar[CallOutput] = ContextVar("output", default=_outside)
 
 
@@ -76,11 +76,11 @@ def _write(descriptor: int, data: bytes) -> None:
         while view:
             view = view[os.write(descriptor, view) :]
     except OSError:
-        pass  # the function has closed it: there is nowhere to complain, and the call goes on
+        pass  # the function has closed it; the call goes on
 
 
 class _OfCall(io.IOBase):
-    """Goes by way of the call that prints. Cannot be closed: the next call prints to it as well."""
+    """Writes to the output of the current call. Cannot be closed: the next call prints to it as well."""
 
     _descriptor: int
 
@@ -98,7 +98,7 @@ class _OfCall(io.IOBase):
 
 
 class CapturedStream(_OfCall, io.TextIOBase):
-    """Stands for `sys.stdout` or `sys.stderr`."""
+    """Replaces `sys.stdout` or `sys.stderr`."""
 
     encoding: str = "utf-8"
     errors: str = "backslashreplace"
@@ -120,7 +120,7 @@ class CapturedStream(_OfCall, io.TextIOBase):
         return len(text)
 
     def reconfigure(self, **_: Any) -> None:
-        """Taken and ignored, since it is always lines of UTF-8."""
+        """Ignored, since it is always lines of UTF-8."""
 
 
 class _Bytes(_OfCall, io.BufferedIOBase):
@@ -140,10 +140,10 @@ class _Bytes(_OfCall, io.BufferedIOBase):
 
 
 def install() -> None:
-    """From now on whatever this process prints goes by way of the call that it belongs to."""
+    """Redirect this process's output to the current call's."""
     for number, name in enumerate(("stdout", "stderr"), start=1):
         stream = CapturedStream(number)
         setattr(sys, name, stream)
         setattr(sys, f"__{name}__", stream)
-    # Half a line that is not yet written would be written twice.
+    # A pending partial line would be written twice.
     os.register_at_fork(before=lambda: current.get().flush())

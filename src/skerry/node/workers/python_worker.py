@@ -1,12 +1,12 @@
-"""The program in a Python worker: loads a function and answers its calls until the socket closes.
+"""The program in a Python worker: loads a function and handles its calls until the socket closes.
 
 It is imported into a zygote and forked, or run in an interpreter of its own, with the standard library only;
-importing it does nothing. `main` never returns. What the handler does to its own process is its own business,
-but between calls nothing passes through this program: each has its own context, parameters and output, and
-what it starts and leaves is killed (`python_leftovers`).
+importing it has no effects. `main` never returns. A handler may change its own process, but nothing passes
+between calls through this program: each has its own context, parameters and output, and processes that it
+leaves are killed (`python_leftovers`).
 
-One call at a time runs in the main thread, as it would in a script. With more at once each has a thread; what
-is async runs in one event loop, which stays for the life of the worker, so that connections can be kept.
+With one call at a time it runs in the main thread, as in a script. With several each has a thread; coroutines
+run in one event loop for the life of the worker, so that connections can be kept.
 """
 
 from __future__ import annotations
@@ -33,32 +33,32 @@ if TYPE_CHECKING:
     import concurrent.futures
 
 _AT_ONCE: Final = 64 * 1024
-_PLAIN: Final = frozenset({dict, list, tuple, str, int, float, bool, type(None)})
+_JSON_TYPES: Final = frozenset({dict, list, tuple, str, int, float, bool, type(None)})
 _Frame = tuple[int, int, bytes]  # kind, call, payload
 _decode = json.JSONDecoder().decode
 
 
 def main(socket_fd: int) -> NoReturn:
-    """Answer the agent at the other end of `socket_fd`, which is this program's from now on."""
+    """Serve the agent at the other end of `socket_fd`, which this program owns from now on."""
     status = 1
     try:
         end = socket.socket(fileno=socket_fd)
         end.set_inheritable(False)
         end.setblocking(True)
-        said = _frames(end)
-        first = next(said, None)
+        frames = _frames(end)
+        first = next(frames, None)
         if first is not None and first[0] == worker_frames.LOAD:
-            _serve(end, said, json.loads(first[2]))
+            _serve(end, frames, json.loads(first[2]))
         status = 0
     except OSError:
-        pass  # the agent is gone, or the function has closed the socket; there is nobody to tell
+        pass  # the agent is gone, or the function has closed the socket
     finally:
         os._exit(status)
 
 
-def _serve(end: socket.socket, said: Iterator[_Frame], load: dict[str, Any]) -> None:
+def _serve(end: socket.socket, frames: Iterator[_Frame], load: dict[str, Any]) -> None:
     output = python_output.CallOutput(load["max_output_bytes"])
-    _settle_in(load)
+    _set_up_interpreter(load)
     try:
         context = contextvars.copy_context()
         context.run(python_output.current.set, output)
@@ -67,24 +67,24 @@ def _serve(end: socket.socket, said: Iterator[_Frame], load: dict[str, Any]) -> 
         else:
             handler = context.run(python_handlers.load, load["handler"], load["folder"])
     except BaseException as error:  # noqa: BLE001 - whatever the function's module does when it is imported
-        why = python_handlers.explain(error).decode()
-        failed = {"error": why, "output": output.end().decode("utf-8", "replace")}
+        message = python_handlers.explain(error).decode()
+        failed = {"error": message, "output": output.end().decode("utf-8", "replace")}
         end.sendall(worker_frames.pack(worker_frames.FAILED, 0, json.dumps(failed).encode()))
         return
     output.end()
     calls = HandlerCalls(end, handler, load)
-    gc.freeze()  # what is here now stays, and is not looked at again
+    gc.freeze()  # existing objects stay, and are not collected
     runs = "a program of its own" if load["is_program"] else f"Python {sys.version.partition(' ')[0]}"
     loaded = {"runtime": runs}
     end.sendall(worker_frames.pack(worker_frames.LOADED, 0, json.dumps(loaded).encode()))
     if load["max_concurrency"] == 1:
-        calls.serve_in_turn(said)
+        calls.serve_sequentially(frames)
     else:
-        calls.serve_at_once(said, load["max_concurrency"])
+        calls.serve_concurrently(frames, load["max_concurrency"])
 
 
-def _settle_in(load: dict[str, Any]) -> None:
-    """Make of a fork of something else an interpreter that is the function's own."""
+def _set_up_interpreter(load: dict[str, Any]) -> None:
+    """Turn the fork into an interpreter for the function."""
     environment = load["environment"]
     os.environ.clear()
     os.environ.update(environment)
@@ -92,15 +92,15 @@ def _settle_in(load: dict[str, Any]) -> None:
     os.chdir(load["folder"])
     sys.argv = [load["handler"]]
     sys.dont_write_bytecode = True  # the code is read-only
-    sys.set_int_max_str_digits(0)  # numbers of any size; it is the function's own time that they take
+    sys.set_int_max_str_digits(0)  # numbers of any size; the time counts for the function
     site.setquit()  # a bare interpreter lacks `exit` and `quit`
     if "random" in sys.modules:
-        sys.modules["random"].seed()  # else every fork would draw the same
+        sys.modules["random"].seed()  # else every fork would have the same seed
     python_output.install()
 
 
 def _frames(end: socket.socket) -> Iterator[_Frame]:
-    """What the agent says, until it says no more."""
+    """Frames from the agent, until it closes the socket."""
     receive, header, unpack = end.recv, worker_frames.HEADER.size, worker_frames.HEADER.unpack_from
     data = b""
     while True:
@@ -133,7 +133,7 @@ class HandlerCalls:
         self._most_result: int = load["max_result_bytes"]
         self._most_output: int = load["max_output_bytes"]
         self._base = contextvars.copy_context()
-        self._is_fork = False  # of a worker, made by the function: nobody that the agent speaks to
+        self._is_fork = False  # of a worker, made by the function: not connected to the agent
         self._sending = threading.Lock()
         self._starting = threading.Lock()
         self._loop: asyncio.AbstractEventLoop | None = None
@@ -141,41 +141,41 @@ class HandlerCalls:
         self._awaited: dict[int, concurrent.futures.Future[Any]] = {}
         self._cancelled: set[int] = set()
         self._leftovers = LeftoverProcesses()
-        self._running = 0  # calls that were asked and have not ended, where there may be several
+        self._running = 0  # calls in progress, where there may be several
         self._counting = threading.Lock()
         os.register_at_fork(after_in_child=self._become_fork)
 
-    def serve_in_turn(self, said: Iterator[_Frame]) -> None:
+    def serve_sequentially(self, frames: Iterator[_Frame]) -> None:
         _start_threads_in_context()
         send, run, kill_leftovers = self._end.sendall, self._run, self._leftovers.kill
-        for kind, number, payload in said:
+        for kind, number, payload in frames:
             if kind == worker_frames.CALL:
                 kill_leftovers()  # a thread may have started some since
                 send(run(number, payload))
                 kill_leftovers()
 
-    def serve_at_once(self, said: Iterator[_Frame], most: int) -> None:
+    def serve_concurrently(self, frames: Iterator[_Frame], most: int) -> None:
         self._is_shared = True
-        asked: queue.SimpleQueue[tuple[int, bytes]] = queue.SimpleQueue()
+        pending: queue.SimpleQueue[tuple[int, bytes]] = queue.SimpleQueue()
         idle = threading.Semaphore(0)
 
         def work() -> None:
             while True:
-                number, payload = asked.get()
-                answer = b"" if number in self._cancelled else self._run(number, payload)
-                self._end_call()  # first: whoever is answered may ask again at once
-                if answer:
-                    self._tell(number, answer)
+                number, payload = pending.get()
+                reply = b"" if number in self._cancelled else self._run(number, payload)
+                self._end_call()  # first: the agent may send the next call as soon as it has the reply
+                if reply:
+                    self._send_reply(number, reply)
                 self._cancelled.discard(number)
                 idle.release()
 
         threads = 0
-        for kind, number, payload in said:
+        for kind, number, payload in frames:
             if kind == worker_frames.CANCEL:
                 self._cancel(number)
             elif kind == worker_frames.CALL:
                 self._begin_call()
-                asked.put((number, payload))
+                pending.put((number, payload))
                 if threads < most and not idle.acquire(blocking=False):
                     threading.Thread(target=work, name=f"call-{threads}", daemon=True).start()
                     threads += 1
@@ -194,7 +194,7 @@ class HandlerCalls:
             if not self._running:
                 self._leftovers.kill()
 
-    def _tell(self, number: int, frame: bytes) -> None:
+    def _send_reply(self, number: int, frame: bytes) -> None:
         try:
             with self._sending:
                 if number not in self._cancelled:
@@ -210,10 +210,10 @@ class HandlerCalls:
 
     def _become_fork(self) -> None:
         self._is_fork = True
-        self._end.close()  # else the agent would not see the worker end
+        self._end.close()  # else the agent would not notice the worker's end
 
     def _run(self, number: int, payload: bytes) -> bytes:
-        """The answer to a call, as a frame."""
+        """The reply to a call, as a frame."""
         output = python_output.CallOutput(self._most_output)
         outcome, duration, body = self._base.copy().run(self._handle, number, payload, output)
         printed = output.end()
@@ -232,8 +232,8 @@ class HandlerCalls:
             params = _decode(payload[1:].decode())
             begun = time.perf_counter()
             value = self._handler(params, self._context.copy())
-            if type(value) not in _PLAIN:
-                value = self._settled(number, value)
+            if type(value) not in _JSON_TYPES:
+                value = self._final_value(number, value)
         except BaseException as error:  # noqa: BLE001 - whatever the function does; the worker goes on
             if self._is_fork:
                 _leave(output, error)
@@ -253,8 +253,8 @@ class HandlerCalls:
             return worker_frames.TOO_LARGE, duration, text.encode()
         return worker_frames.OK, duration, result
 
-    def _settled(self, number: int, value: Any) -> Any:
-        """What comes of `value` in the end: awaited if it is to be awaited, a list if it yields."""
+    def _final_value(self, number: int, value: Any) -> Any:
+        """The final value: awaited if it is awaitable, a list if it is a generator."""
         if inspect.isawaitable(value):
             value = self._await(number, value)
         if hasattr(value, "__anext__"):
@@ -293,7 +293,7 @@ class HandlerCalls:
 
 
 async def _outcome(value: Any) -> tuple[Any, BaseException | None]:
-    """What awaiting `value` gives. Told, not raised: an exit would take the loop down."""
+    """The result of awaiting `value`. Returned, not raised: SystemExit would end the loop."""
     try:
         return await value, None
     except BaseException as error:  # noqa: BLE001 - raised again where it was awaited
@@ -313,9 +313,9 @@ def _run_for_ever(loop: asyncio.AbstractEventLoop) -> None:
 
 
 def _start_threads_in_context() -> None:
-    """Have a thread print into the output of the call that starts it.
+    """Make a thread print into the output of the call that starts it.
 
-    Only where calls run in turn: with several at once, a thread that calls share would mix what they print.
+    Only where calls run one at a time: with several, a thread that calls share would mix their output.
     """
     start = threading.Thread.start
 
@@ -323,7 +323,7 @@ def _start_threads_in_context() -> None:
         run, context = thread.run, contextvars.copy_context()
 
         def run_in_context() -> None:
-            del thread.run  # no cycle that keeps the thread
+            del thread.run  # no reference cycle
             context.run(run)
 
         thread.run = run_in_context  # type: ignore[method-assign]  # of this one only
@@ -333,7 +333,7 @@ def _start_threads_in_context() -> None:
 
 
 def _leave(output: python_output.CallOutput, error: BaseException | None) -> NoReturn:
-    """End a process that the function has forked and that came back out of the handler, as a script would."""
+    """End a process that the function has forked and that returned from the handler, as a script would."""
     code = 0
     if isinstance(error, SystemExit):
         code = error.code if isinstance(error.code, int) else int(error.code is not None)

@@ -1,7 +1,7 @@
-// The program in a Node.js worker: `node worker.js FD` loads a function and answers its calls until the
-// socket closes. The words are those of frames.py; python.py is its twin. It starts blank, before it is known
-// whose worker it will be. Between calls nothing passes through it: each has its own context, parameters and
-// output. FD must be 3 to 15: Node.js keeps these, and no others, from what a function starts.
+// The program in a Node.js worker: `node worker.js FD` loads a function and handles its calls until the socket
+// closes. The protocol is in worker_frames.py; python_worker.py is its counterpart. It starts without a function,
+// and nothing passes between calls: each has its own context, parameters and output. FD must be 3 to 15:
+// Node.js closes these, and no others, in child processes of a function.
 'use strict';
 
 const { AsyncLocalStorage } = require('node:async_hooks');
@@ -17,18 +17,18 @@ const [LOAD, CALL, CANCEL, LOADED, FAILED, RESULT] = [1, 2, 3, 10, 11, 12];
 const WANTS_OUTPUT = 1;
 const [OK, RAISED, UNREPRESENTABLE, TOO_LARGE] = [0, 1, 2, 3];
 const MAX_ERROR_BYTES = 64 * 1024;
-const MOST_TRIES = 20_000; // to write to a full socket while exiting, with nothing else to do
+const MOST_TRIES = 20_000; // to write to a full socket while exiting
 
 const descriptor = Number(process.argv[2]);
 const socket = new net.Socket({ fd: descriptor, readable: true, writable: true });
-const scope = new AsyncLocalStorage(); // the call that something belongs to
+const scope = new AsyncLocalStorage(); // the current call
 const running = new Map();
-let what = null; // the load frame
+let request = null; // the load frame
 let handler = null;
-let cause = null; // why the process exits, if not by its own wish
+let cause = null; // why the process exits, if not on its own
 let leftovers = null;
 
-// What is printed
+// Output
 
 class Output {
   #parts = [];
@@ -36,20 +36,20 @@ class Output {
   #isOpen = true;
 
   add(data) {
-    const room = what.max_output_bytes + 1 - this.#size;
-    if (!this.#isOpen || room <= 0) return;
-    this.#parts.push(Buffer.from(data.subarray(0, room)));
+    const space = request.max_output_bytes + 1 - this.#size;
+    if (!this.#isOpen || space <= 0) return;
+    this.#parts.push(Buffer.from(data.subarray(0, space)));
     this.#size += data.length;
   }
 
-  // All that was kept; what comes now is in the logs only.
+  // All stored output; later output is in the logs only.
   end() {
-    const [kept, most] = [Buffer.concat(this.#parts), what.max_output_bytes];
+    const [stored, most] = [Buffer.concat(this.#parts), request.max_output_bytes];
     this.#parts = [];
     this.#isOpen = false;
-    if (kept.length <= most) return kept;
+    if (stored.length <= most) return stored;
     const note = `\n... output cut after ${most} bytes; the rest is in the logs of the function\n`;
-    return Buffer.from(new util.TextDecoder().decode(kept.subarray(0, most), { stream: true }) + note);
+    return Buffer.from(new util.TextDecoder().decode(stored.subarray(0, most), { stream: true }) + note);
   }
 }
 
@@ -60,10 +60,10 @@ for (const stream of [process.stdout, process.stderr]) {
     scope.getStore()?.output.add(typeof chunk === 'string' ? Buffer.from(chunk, named) : chunk);
     return write(chunk, encoding, done);
   };
-  stream.on('error', () => {}); // nobody reads the logs any more: no reason to end
+  stream.on('error', () => {}); // the logs are not read any more, which is no reason to end
 }
 
-// What is said
+// Sending
 
 function frame(kind, number, ...parts) {
   const header = Buffer.alloc(HEADER);
@@ -90,7 +90,7 @@ function summary(error) {
   return error instanceof Error ? `${error.name}: ${error.message}` : `it threw ${util.inspect(error)}`;
 }
 
-// What an error is, then where it comes from, without this program's own lines.
+// The message of an error, then its stack, without this program's own lines.
 function explain(error) {
   let text;
   try {
@@ -103,12 +103,12 @@ function explain(error) {
   return text.length <= MAX_ERROR_BYTES / 4 ? text : `${text.slice(0, MAX_ERROR_BYTES / 4)}\n... cut ...`;
 }
 
-// What is loaded
+// Loading
 
 class NotLoadable extends Error {}
 
 function fileOf(name) {
-  const base = path.join(what.folder, name);
+  const base = path.join(request.folder, name);
   for (const candidate of [base, `${base}.mjs`]) {
     try {
       return require.resolve(candidate);
@@ -138,34 +138,34 @@ async function find(name) {
     file = fileOf(module) ?? fileOf(module.replaceAll('.', '/'));
   }
   if (file === null) {
-    const there = fs.readdirSync(what.folder).sort().slice(0, 20).join(', ') || 'nothing';
+    const there = fs.readdirSync(request.folder).sort().slice(0, 20).join(', ') || 'nothing';
     throw new NotLoadable(
       `there is no module in the code for handler '${name}', which must read \`module\` or `
         + `\`module.function\`; at its top there is ${there}`,
     );
   }
   const exported = await exportsOf(file);
-  const places = attribute === null
+  const candidates = attribute === null
     ? [exported, exported?.handler, exported?.default, exported?.default?.handler]
     : [exported?.[attribute], exported?.default?.[attribute]];
-  const found = places.find((place) => typeof place === 'function');
+  const found = candidates.find((candidate) => typeof candidate === 'function');
   if (found === undefined) {
     const known = Object.keys(exported ?? {}).slice(0, 20).join(', ') || 'nothing';
-    const wanted = attribute === null ? 'a function, or one called `handler`' : `a function '${attribute}'`;
-    throw new NotLoadable(`handler '${name}' needs a module that exports ${wanted}; it exports ${known}`);
+    const needed = attribute === null ? 'a function, or one called `handler`' : `a function '${attribute}'`;
+    throw new NotLoadable(`handler '${name}' needs a module that exports ${needed}; it exports ${known}`);
   }
   return found;
 }
 
 async function load(payload) {
-  what = JSON.parse(payload.toString());
+  request = JSON.parse(payload.toString());
   const call = { number: 0n, output: new Output() };
   running.set(call.number, call);
   for (const key of Object.keys(process.env)) delete process.env[key];
-  Object.assign(process.env, what.environment);
-  process.chdir(what.folder);
+  Object.assign(process.env, request.environment);
+  process.chdir(request.folder);
   try {
-    handler = await scope.run(call, find, what.handler);
+    handler = await scope.run(call, find, request.handler);
   } catch (error) {
     running.delete(call.number);
     socket.end(failure(explain(error), `${call.output.end()}`), () => process.exit(1));
@@ -178,7 +178,7 @@ async function load(payload) {
   socket.write(frame(LOADED, 0n, Buffer.from(JSON.stringify(loaded))));
 }
 
-// What a call leaves behind: as leftovers.py, which says why
+// Leftover processes of a call, as in python_leftovers.py
 
 const INIT_NAME = 'skerry-init\n';
 const ROUNDS = 1000;
@@ -188,13 +188,13 @@ class Leftovers {
   #file = null;
   #read = Buffer.alloc(128);
   #newest = '';
-  #kept = new Map();
+  #loaded = new Map();
 
   constructor() {
     if (process.getuid() === 0 || fs.readFileSync('/proc/1/comm', 'latin1') !== INIT_NAME) return;
     this.#file = fs.openSync('/proc/loadavg', 'r');
     this.#newest = this.#readNewest();
-    this.#kept = processes();
+    this.#loaded = processes();
   }
 
   kill() {
@@ -218,9 +218,9 @@ class Leftovers {
     }
   }
 
-  // Whether somebody was left who is not dead yet.
+  // True if a living process was left.
   #killAll() {
-    if (this.#kept.size === 0 && !killed(-1)) return false; // everybody but the init and this process
+    if (this.#loaded.size === 0 && !killed(-1)) return false; // all but the init and this process
     const parents = processes();
     const left = [...parents.keys()].filter((pid) => !this.#isKept(pid, parents));
     left.forEach(killed);
@@ -228,8 +228,8 @@ class Leftovers {
   }
 
   #isKept(pid, parents) {
-    while (parents.has(pid) && !this.#kept.has(pid)) pid = parents.get(pid);
-    return this.#kept.has(pid);
+    while (parents.has(pid) && !this.#loaded.has(pid)) pid = parents.get(pid);
+    return this.#loaded.has(pid);
   }
 }
 
@@ -242,7 +242,7 @@ function killed(pid) {
   }
 }
 
-// Those that live in the cell besides its init and this one, each with its parent.
+// Living processes in the cell besides its init and this one, each with its parent.
 function processes() {
   const found = new Map();
   for (const name of fs.readdirSync('/proc')) {
@@ -259,7 +259,7 @@ function processes() {
   return found;
 }
 
-// What is called
+// Calls
 
 function inWords(bytes) {
   const data = Buffer.from(bytes.buffer, bytes.byteOffset, bytes.byteLength);
@@ -279,7 +279,7 @@ function toJson(value) {
   if (value === undefined) return 'null';
   const text = JSON.stringify(value);
   if (text === undefined) throw new TypeError(`a ${typeof value} is no JSON`);
-  if (text.includes('null')) JSON.stringify(value, refuseInfinite); // else they are null without a word
+  if (text.includes('null')) JSON.stringify(value, refuseInfinite); // else they are silently null
   return text;
 }
 
@@ -289,7 +289,7 @@ async function collect(values) {
   return all;
 }
 
-// What comes of `value` in the end: a list if it yields, text if it is bytes.
+// The final value: a list if it is a generator, text if it is bytes.
 function settled(value) {
   if (value === null || typeof value !== 'object') return value;
   if (ArrayBuffer.isView(value)) return inWords(value);
@@ -303,7 +303,7 @@ async function handle(call, params) {
   try {
     const given = JSON.parse(params.toString());
     call.begun = performance.now();
-    value = handler(given, { ...what.context });
+    value = handler(given, { ...request.context });
     if (typeof value?.then === 'function') value = await value;
     value = settled(value);
     if (typeof value?.then === 'function') value = await value;
@@ -316,19 +316,19 @@ async function handle(call, params) {
   try {
     text = toJson(value);
   } catch (error) {
-    const why = `the handler returned what JSON cannot hold: ${summary(error)}; `
+    const reason = `the handler returned what JSON cannot hold: ${summary(error)}; `
       + 'return objects, arrays, text, bytes, finite numbers, true, false, null or nothing';
-    return [UNREPRESENTABLE, Buffer.from(why)];
+    return [UNREPRESENTABLE, Buffer.from(reason)];
   }
   const result = Buffer.from(text);
-  if (result.length <= what.max_result_bytes) return [OK, result];
-  const sizes = `${result.length} bytes of JSON, and ${what.max_result_bytes} are allowed`;
-  const why = `the handler returned ${sizes}; return less, or store it elsewhere and return where`;
-  return [TOO_LARGE, Buffer.from(why)];
+  if (result.length <= request.max_result_bytes) return [OK, result];
+  const sizes = `${result.length} bytes of JSON, and ${request.max_result_bytes} are allowed`;
+  const reason = `the handler returned ${sizes}; return less, or store it elsewhere and return where`;
+  return [TOO_LARGE, Buffer.from(reason)];
 }
 
 async function run(number, payload) {
-  if (running.size === 0) leftovers.kill(); // what was started since the last call
+  if (running.size === 0) leftovers.kill(); // processes that were started since the last call
   const wantsOutput = (payload[0] & WANTS_OUTPUT) !== 0;
   const call = { number, wantsOutput, output: new Output(), begun: performance.now() };
   running.set(number, call);
@@ -337,40 +337,40 @@ async function run(number, payload) {
   if (running.size === 0) leftovers.kill();
 }
 
-// What is heard
+// Receiving
 
-const heard = { chunks: [], size: 0 };
+const received = { chunks: [], size: 0 };
 
 function take(size) {
-  const all = heard.chunks.length === 1 ? heard.chunks[0] : Buffer.concat(heard.chunks);
-  heard.chunks = size < all.length ? [all.subarray(size)] : [];
-  heard.size = all.length - size;
+  const all = received.chunks.length === 1 ? received.chunks[0] : Buffer.concat(received.chunks);
+  received.chunks = size < all.length ? [all.subarray(size)] : [];
+  received.size = all.length - size;
   return all.subarray(0, size);
 }
 
 let expected = null; // the header of a frame whose payload is still coming
 
-function hear(chunk) {
-  heard.chunks.push(chunk);
-  heard.size += chunk.length;
+function receive(chunk) {
+  received.chunks.push(chunk);
+  received.size += chunk.length;
   for (;;) {
     if (expected === null) {
-      if (heard.size < HEADER) return;
+      if (received.size < HEADER) return;
       const header = take(HEADER);
       const [length, kind] = [header.readUInt32LE(0), header.readUInt8(4)];
       expected = { length, kind, number: header.readBigUInt64LE(8) };
     }
-    if (heard.size < expected.length) return;
+    if (received.size < expected.length) return;
     const { length, kind, number } = expected;
     expected = null;
     const payload = length === 0 ? Buffer.alloc(0) : take(length);
     if (kind === LOAD) load(payload);
     else if (kind === CALL) run(number, payload);
-    else if (kind === CANCEL) running.delete(number); // it goes on, and nobody is told
+    else if (kind === CANCEL) running.delete(number); // it goes on without a reply
   }
 }
 
-// What ends
+// The end
 
 function leave() {
   running.clear();
@@ -383,12 +383,12 @@ process.on('uncaughtException', (error) => {
   process.exit(1);
 });
 
-// Whoever waits is told, also if the function ends its own process.
+// Pending calls get a reply, also if the function ends its own process.
 process.on('exit', (code) => {
   const guilty = scope.getStore();
-  const why = cause ?? `it called process.exit(${code}); return a value or throw an error instead`;
+  const reason = cause ?? `it called process.exit(${code}); return a value or throw an error instead`;
   for (const call of [...running.values()]) {
-    const text = guilty && guilty !== call ? `another call ended its worker: ${why}` : why;
+    const text = guilty && guilty !== call ? `another call ended its worker: ${reason}` : reason;
     const isLoading = call.number === 0n;
     let data = isLoading ? failure(text, `${call.output.end()}`) : answer(call, RAISED, Buffer.from(text));
     for (let tries = 0; data.length > 0 && tries < MOST_TRIES; tries += 1) {
@@ -401,6 +401,6 @@ process.on('exit', (code) => {
   }
 });
 
-socket.on('data', hear);
+socket.on('data', receive);
 socket.on('end', leave);
 socket.on('error', leave);

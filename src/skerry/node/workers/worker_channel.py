@@ -1,9 +1,8 @@
-"""The agent's end of the socket to a worker: calls go out, answers come back in any order.
+"""The agent's end of the socket to a worker: sends calls, receives results in any order.
 
-This is the warm path: one system call each way, no task, no timer and no JSON of its own for a call. What is
-at the other end is the function's to ruin, so whatever is not exactly an answer that somebody waits for ends
-the conversation, and only this one. Why a worker ended is found out by whoever started it (`explain`);
-nothing here starts or kills a process.
+This is the warm path: one system call each way, no task, no timer and no JSON of its own per call. The other
+end is under the function's control, so anything but a valid reply to a pending call ends this connection, and
+only this one. The creator of the worker explains its end (`explain`); nothing here starts or kills a process.
 """
 
 from __future__ import annotations
@@ -22,12 +21,12 @@ from skerry.kit.clock import Clock
 from skerry.model.calls import CallFailure, CallResult, CodeLoadError, WorkerExited
 from skerry.node.workers import worker_frames
 
-_FEW: Final = 64 * 1024  # nearly every answer; asking for more costs more, even if it is not there
-_MANY: Final = 1024 * 1024
+_SMALL_READ: Final = 64 * 1024  # enough for nearly every reply; a larger buffer costs more
+_LARGE_READ: Final = 1024 * 1024
 _LOADING: Final = 0  # the number of no call
-HUNG_UP: Final = "its worker ended in the middle of it"
-_LEFT_BEHIND: Final = "its worker was ended because of a call before it that did not end in its time"
-_EARLY_S: Final = 0.001  # the loop's timers know no less
+SOCKET_CLOSED: Final = "its worker ended in the middle of it"
+_EARLIER_TIMEOUT: Final = "its worker was ended because an earlier call timed out"
+_EARLY_S: Final = 0.001  # the resolution of the loop's timers
 _HEAD: Final = worker_frames.HEADER.size
 _BEFORE_OUTPUT: Final = _HEAD + worker_frames.OUTCOME.size
 _RESULT_HEAD: Final = struct.Struct(
@@ -53,21 +52,21 @@ class _Failed(msgspec.Struct):
     output: str = ""
 
 
-class _Garbled(ValueError):
-    """What came is nothing that a worker says."""
+class _InvalidFrame(ValueError):
+    """An invalid frame."""
 
 
 class LoadRequest(msgspec.Struct, frozen=True):
-    """What a worker is told to load, once, before its first call."""
+    """What a worker loads, once, before its first call."""
 
     handler: str
-    folder: str  # as the worker sees it
+    folder: str  # in the worker
     environment: dict[str, str]  # all of it: nothing is inherited
-    context: dict[str, Any]  # what every call's handler gets a copy of
+    context: dict[str, Any]  # copied for every call's handler
     max_result_bytes: int
     max_output_bytes: int
     max_concurrency: int = 1
-    is_program: bool = False  # the code holds an executable, and `handler` says nothing
+    is_program: bool = False  # the code contains an executable, and `handler` is unused
 
 
 class WorkerChannel:
@@ -82,9 +81,9 @@ class WorkerChannel:
         explain: ExplainExit,
         printed: PrintedSince,
     ) -> None:
-        """`on_end` is called once, from the loop, when no call will be answered any more, unless `close` came
-        first. `explain` makes of what is known here, that the socket closed, what really happened; `printed`
-        is what a call that began at a time has printed, for one that cannot say it itself."""
+        """`on_end` is called once, from the loop, when no more calls will be answered, unless `close` came
+        first. `explain` turns a closed socket into the actual reason; `printed` returns the output of a call
+        since its start, for one that ended without a reply."""
         end.setblocking(False)
         self._end = end
         self._on_end = on_end
@@ -93,87 +92,87 @@ class WorkerChannel:
         self._now = clock.now
         self._loop = asyncio.get_running_loop()
         self._numbers = itertools.count(_LOADING + 1)
-        # By number: the answer, and when it must be there.
+        # By number: the result, and its deadline.
         self._calls: dict[int, tuple[asyncio.Future[CallResult], float]] = {}
-        self._abandoned: set[int] = set()  # nobody waits any more, but the answer may still come
+        self._abandoned: set[int] = set()  # without a waiter, but the reply may still arrive
         self._loading: asyncio.Future[str] | None = None
-        self._most = (
-            worker_frames.MAX_ERROR_BYTES
-        )  # a worker has nothing to say that is longer, until it has loaded
+        self._most = worker_frames.MAX_ERROR_BYTES  # no longer frame is valid before it has loaded
         self._received = bytearray()  # the beginning of a frame
         self._unsent = bytearray()
         self._alarm: asyncio.TimerHandle | None = None
         self._alarm_at = math.inf
-        self._why = ""  # not empty: it is over
-        self.is_alive = True  # it would answer one more call
-        self.runtime = ""  # what really runs, once it is loaded
-        self._loop.add_reader(end, self._hear)
+        self._end_reason = ""  # not empty: it is over
+        self.is_alive = True  # it accepts another call
+        self.runtime = ""  # the runtime's version, once it is loaded
+        self._loop.add_reader(end, self._read)
 
     @property
     def in_flight(self) -> int:
-        """Calls that somebody waits for."""
+        """Pending calls."""
         return len(self._calls)
 
-    async def load(self, what: LoadRequest, *, within_s: float) -> str:
-        """Have the worker load its function: what really runs then. Raises CodeLoadError."""
-        self._most = worker_frames.bound(what.max_result_bytes, what.max_output_bytes)
+    async def load(self, request: LoadRequest, *, within_s: float) -> str:
+        """Load the function; returns the runtime's version. Raises CodeLoadError."""
+        self._most = worker_frames.bound(request.max_result_bytes, request.max_output_bytes)
         self._loading = self._loop.create_future()
-        if self._why:
-            self._loading.set_exception(WorkerExited(CallFailure.DIED, self._why))
-        self._send(worker_frames.pack(worker_frames.LOAD, _LOADING, msgspec.json.encode(what)))
+        if self._end_reason:
+            self._loading.set_exception(WorkerExited(CallFailure.DIED, self._end_reason))
+        self._send(worker_frames.pack(worker_frames.LOAD, _LOADING, msgspec.json.encode(request)))
         try:
             async with asyncio.timeout(within_s):
                 self.runtime = await self._loading
         except TimeoutError:
             raise CodeLoadError(
-                f"{what.handler!r} was not loaded within {within_s:g} s; do less when the module is imported"
+                f"{request.handler!r} was not loaded within {within_s:g} s; do less at import"
             ) from None
-        except WorkerExited as gone:
-            gone = await self._explain(gone)
-            raise CodeLoadError(f"loading {what.handler!r}: {gone.error}", output=gone.output) from None
+        except WorkerExited as exited:
+            exited = await self._explain(exited)
+            raise CodeLoadError(
+                f"loading {request.handler!r}: {exited.error}", output=exited.output
+            ) from None
         return self.runtime
 
     async def call(self, params: bytes, *, wants_output: bool, within_s: float) -> CallResult:
-        """What the handler says to `params`, or that it did not within `within_s`. Raises WorkerExited.
+        """The result of the handler for `params`, or a timeout after `within_s`. Raises WorkerExited.
 
-        A call that is not waited for, because its time was over or the caller was cancelled, goes on in the
-        worker: no other is taken after that, and the conversation is over once the ones beside it have ended.
+        A call without a waiter, because of its timeout or a cancellation, goes on in the worker: no other
+        call is accepted after that, and the connection ends once the concurrent ones have ended.
         """
         if not self.is_alive:
             raise await self._explain(
-                WorkerExited(CallFailure.DIED, self._why or "its worker takes no more calls")
+                WorkerExited(CallFailure.DIED, self._end_reason or "its worker takes no more calls")
             )
         number, began = next(self._numbers), self._now()
-        answer: asyncio.Future[CallResult] = self._loop.create_future()
+        result: asyncio.Future[CallResult] = self._loop.create_future()
         until = self._loop.time() + within_s
-        self._calls[number] = answer, until
+        self._calls[number] = result, until
         if until < self._alarm_at:
-            self._set_alarm(until)
+            self._set_timer(until)
         self._send(
             worker_frames.HEADER.pack(len(params) + 1, worker_frames.CALL, number)
             + (b"\1" if wants_output else b"\0")
             + params
         )
         try:
-            return await answer
+            return await result
         except TimeoutError:
             error = f"the call did not end within {within_s:g} s"
             return CallResult(within_s, b"", self._printed(began), CallFailure.TIMEOUT, error)
-        except WorkerExited as gone:
-            why = await self._explain(gone)
-            raise WorkerExited(why.failure, why.error, self._printed(began)) from None
+        except WorkerExited as exited:
+            explained = await self._explain(exited)
+            raise WorkerExited(explained.failure, explained.error, self._printed(began)) from None
         except asyncio.CancelledError:
             self._abandon(number)
             raise
 
     def close(self) -> None:
-        """Let go of the worker, which ends by that if it can; calls in it raise WorkerExited."""
-        self._finish("its worker was ended in the middle of it", tells=False)
+        """Disconnect from the worker, which ends then if it can; its calls raise WorkerExited."""
+        self._finish("its worker was ended in the middle of it", notifies=False)
 
-    # What is said
+    # Sending
 
     def _send(self, frame: bytes) -> None:
-        if self._why:
+        if self._end_reason:
             return
         if not self._unsent:
             try:
@@ -181,15 +180,15 @@ class WorkerChannel:
             except BlockingIOError:
                 sent = 0
             except OSError:
-                self._loop.call_soon(self._hear)  # the other end is gone; what it said before comes first
+                self._loop.call_soon(self._read)  # the other end is gone; its last frames come first
                 return
             if sent == len(frame):
                 return
             frame = frame[sent:]
-            self._loop.add_writer(self._end, self._send_rest)
+            self._loop.add_writer(self._end, self._send_remaining)
         self._unsent += frame
 
-    def _send_rest(self) -> None:
+    def _send_remaining(self) -> None:
         try:
             sent = self._end.send(self._unsent)
         except BlockingIOError:
@@ -200,51 +199,52 @@ class WorkerChannel:
         if not self._unsent:
             self._loop.remove_writer(self._end)
 
-    # What is heard
+    # Receiving
 
-    def _hear(self) -> None:
-        # While there are more calls, until there is no more to hear: that a worker died with calls unread is
-        # an error of the socket, after which libuv looks at it no more, whatever is still to be read.
-        while self._hear_some() and self._calls:
+    def _read(self) -> None:
+        # With several calls, until there is nothing more to read: if a worker died with unread calls, the
+        # socket has an
+        # error, after which libuv does not poll it any more, whatever is still to be read.
+        while self._read_some() and self._calls:
             pass
 
-    def _hear_some(self) -> bool:
+    def _read_some(self) -> bool:
         """False if there was nothing, or it is over."""
         try:
-            data = self._end.recv(_MANY if self._received else _FEW)
+            data = self._end.recv(_LARGE_READ if self._received else _SMALL_READ)
         except BlockingIOError:
             return False
         except OSError:
             data = b""
         if not data:
-            self._finish(HUNG_UP)
+            self._finish(SOCKET_CLOSED)
             return False
         try:
             if self._received or not self._is_whole_result(data):
                 self._received += data
                 self._take_frames()
-        except (_Garbled, msgspec.MsgspecError, UnicodeDecodeError) as error:
-            self._finish(f"its worker said what is no answer ({error}); leave the platform's socket alone")
+        except (_InvalidFrame, msgspec.MsgspecError, UnicodeDecodeError) as error:
+            self._finish(f"its worker sent an invalid reply ({error}); do not use the platform's socket")
         else:
             if not self.is_alive and not self._calls:
-                self._finish(_LEFT_BEHIND)
-        return not self._why
+                self._finish(_EARLIER_TIMEOUT)
+        return not self._end_reason
 
     def _is_whole_result(self, data: bytes) -> bool:
-        """Take `data` as the one answer that it nearly always is."""
+        """Handle `data` as a single complete reply, which it nearly always is."""
         if len(data) < _BEFORE_OUTPUT:
             return False
         length, kind, number, outcome, duration, printed = _RESULT_HEAD.unpack_from(data)
         if kind != worker_frames.RESULT or length != len(data) - _HEAD or length > self._most:
             return False
-        self._answer(number, outcome, duration, printed, data[_BEFORE_OUTPUT:])
+        self._set_result(number, outcome, duration, printed, data[_BEFORE_OUTPUT:])
         return True
 
     def _take_frames(self) -> None:
         while len(self._received) >= _HEAD:
             length, kind, number = worker_frames.HEADER.unpack_from(self._received)
             if length > self._most:
-                raise _Garbled(f"a frame of {length} bytes, where {self._most} are the most")
+                raise _InvalidFrame(f"a frame of {length} bytes, where {self._most} are the most")
             if len(self._received) < _HEAD + length:
                 return
             payload = bytes(memoryview(self._received)[_HEAD : _HEAD + length])
@@ -254,84 +254,84 @@ class WorkerChannel:
     def _take(self, kind: int, number: int, payload: bytes) -> None:
         if kind == worker_frames.RESULT and len(payload) >= worker_frames.OUTCOME.size:
             outcome, duration, printed = worker_frames.OUTCOME.unpack_from(payload)
-            self._answer(number, outcome, duration, printed, payload[worker_frames.OUTCOME.size :])
+            self._set_result(number, outcome, duration, printed, payload[worker_frames.OUTCOME.size :])
             return
         loading = self._loading
         if loading is None or loading.done() or kind not in (worker_frames.LOADED, worker_frames.FAILED):
-            raise _Garbled(f"kind {kind}, {len(payload)} bytes")
+            raise _InvalidFrame(f"kind {kind}, {len(payload)} bytes")
         if kind == worker_frames.LOADED:
             loading.set_result(msgspec.json.decode(payload, type=_Loaded).runtime)
         else:
             failed = msgspec.json.decode(payload, type=_Failed)
             loading.set_exception(CodeLoadError(failed.error, output=failed.output))
 
-    def _answer(self, number: int, outcome: int, duration: float, printed: int, rest: bytes) -> None:
+    def _set_result(self, number: int, outcome: int, duration: float, printed: int, payload: bytes) -> None:
         waiting = self._calls.pop(number, None)
         if waiting is None:
             if number not in self._abandoned:
-                raise _Garbled(f"an answer to call {number}, which was not asked")
+                raise _InvalidFrame(f"an answer to call {number}, which was not asked")
             self._abandoned.discard(number)
             return
-        answer = waiting[0]
-        if answer.done():
-            return  # its caller was cancelled in this moment
-        if outcome not in _FAILURES or printed > len(rest) or not 0.0 <= duration < math.inf:
+        result = waiting[0]
+        if result.done():
+            return  # its caller was cancelled just now
+        if outcome not in _FAILURES or printed > len(payload) or not 0.0 <= duration < math.inf:
             self._calls[number] = waiting
-            raise _Garbled(f"outcome {outcome}, {duration} s, {printed} of {len(rest)} bytes printed")
+            raise _InvalidFrame(f"outcome {outcome}, {duration} s, {printed} of {len(payload)} bytes printed")
         if outcome == worker_frames.OK and not printed:
-            answer.set_result(CallResult(duration, rest))
+            result.set_result(CallResult(duration, payload))
             return
-        output, text = rest[:printed].decode("utf-8", "replace"), rest[printed:]
+        output, text = payload[:printed].decode("utf-8", "replace"), payload[printed:]
         if outcome == worker_frames.OK:
-            answer.set_result(CallResult(duration, text, output))
+            result.set_result(CallResult(duration, text, output))
         else:
             error = text.decode("utf-8", "replace")
-            answer.set_result(CallResult(duration, b"", output, _FAILURES[outcome], error))
+            result.set_result(CallResult(duration, b"", output, _FAILURES[outcome], error))
 
-    # What ends
+    # The end
 
-    def _set_alarm(self, at: float) -> None:
+    def _set_timer(self, at: float) -> None:
         if self._alarm is not None:
             self._alarm.cancel()
-        self._alarm = self._loop.call_at(at, self._ring)
+        self._alarm = self._loop.call_at(at, self._expire_calls)
         self._alarm_at = at
 
-    def _ring(self) -> None:
-        """End what has had its time. Rings once for many calls, of which most have long been answered."""
+    def _expire_calls(self) -> None:
+        """End calls that timed out. One timer serves many calls, most of which were answered long before."""
         now = self._loop.time() + _EARLY_S
         self._alarm, self._alarm_at = None, math.inf
-        for number, (answer, until) in list(self._calls.items()):
-            if until <= now and not answer.done():
-                answer.set_exception(TimeoutError())
+        for number, (result, until) in list(self._calls.items()):
+            if until <= now and not result.done():
+                result.set_exception(TimeoutError())
                 self._abandon(number)
         if self._calls:
-            self._set_alarm(min(until for _, until in self._calls.values()))
+            self._set_timer(min(until for _, until in self._calls.values()))
 
     def _abandon(self, number: int) -> None:
         if self._calls.pop(number, None) is None:
-            return  # it has been answered, or all is over
+            return  # it was answered, or all is over
         self.is_alive = False
         self._abandoned.add(number)
         self._send(worker_frames.pack(worker_frames.CANCEL, number, b""))
         if not self._calls:
-            self._finish(_LEFT_BEHIND)
+            self._finish(_EARLIER_TIMEOUT)
 
-    def _finish(self, why: str, *, tells: bool = True) -> None:
-        if self._why:
+    def _finish(self, reason: str, *, notifies: bool = True) -> None:
+        if self._end_reason:
             return
-        self._why = why
+        self._end_reason = reason
         self.is_alive = False
         self._loop.remove_reader(self._end)
         self._loop.remove_writer(self._end)
         self._end.close()
         if self._alarm is not None:
             self._alarm.cancel()
-        waiting: list[asyncio.Future[Any]] = [answer for answer, _ in self._calls.values()]
+        waiting: list[asyncio.Future[Any]] = [result for result, _ in self._calls.values()]
         self._calls.clear()
         if self._loading is not None:
             waiting.append(self._loading)
         for future in waiting:
             if not future.done():
-                future.set_exception(WorkerExited(CallFailure.DIED, why))
-        if tells:
+                future.set_exception(WorkerExited(CallFailure.DIED, reason))
+        if notifies:
             self._on_end()

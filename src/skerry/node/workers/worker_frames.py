@@ -1,8 +1,8 @@
-"""The words between an agent and the program in a worker: frames on a stream socket.
+"""The protocol between an agent and the program in a worker: frames on a stream socket.
 
-A frame is a header, which names the length of the payload, the kind and the call, and then the payload. The
-agent's end is `worker_channel`; the programs are `python_worker` and `worker.js`, which repeats these
-numbers. Standard library only, and little of it: the Python program is forked with this in it.
+A frame is a header, with the length of the payload, the kind and the call, and then the payload. The agent's
+end is `worker_channel`; the programs are `python_worker` and `worker.js`, which repeats these numbers.
+Standard library only, and little of it: the Python program is forked with this in it.
 
     to the worker    LOAD      JSON: what to load, from where, and the bounds; the first frame, once
                      CALL      a byte of flags, then the parameters: JSON
@@ -28,19 +28,19 @@ LOADED: Final = 10
 FAILED: Final = 11
 RESULT: Final = 12
 
-WANTS_OUTPUT: Final = 1  # flag of a call: its output is asked for also if it succeeds
+WANTS_OUTPUT: Final = 1  # flag of a call: return its output also if it succeeds
 
 OK: Final = 0
 RAISED: Final = 1  # the handler raised
-UNREPRESENTABLE: Final = 2  # it returned what JSON cannot hold
-TOO_LARGE: Final = 3  # it returned too much
+UNREPRESENTABLE: Final = 2  # it returned what cannot be encoded as JSON
+TOO_LARGE: Final = 3  # its result is over the limit
 
-MAX_ERROR_BYTES: Final = 64 * 1024  # of the text that tells an error, with its traceback
-_NOTES_BYTES: Final = 4 * 1024  # the fixed parts of a frame, and the note that output was cut
+MAX_ERROR_BYTES: Final = 64 * 1024  # of an error's text, with its traceback
+_NOTES_BYTES: Final = 4 * 1024  # the fixed parts of a frame, and the note of truncated output
 
 
 def bound(max_result_bytes: int, max_output_bytes: int) -> int:
-    """The largest payload that a worker held to these may send."""
+    """The largest payload of a worker with these limits."""
     return max(max_result_bytes, MAX_ERROR_BYTES) + max_output_bytes + _NOTES_BYTES
 
 

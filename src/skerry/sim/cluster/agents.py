@@ -1,9 +1,9 @@
-"""The nodes' connections to the servers, and the one loop that minds all nodes.
+"""Agents of simulated nodes: their connections to the servers, and one loop that drives all nodes.
 
-A connection behaves as one over a network does: it delays, it breaks before or after a message arrived, and
-the server may learn of that much later. A node whose connection broke dials again, any server that is there,
-and tells all that was not acknowledged. At rest a node costs nothing but the task that waits for its orders:
-heartbeats, and whatever is to happen next, are minded for all nodes together.
+A connection has the faults of a network: it delays messages, breaks before or after one arrived, and the
+server may notice that much later. A node whose connection broke dials any server again, and sends all reports
+that were not acknowledged. An idle node costs one task, which waits for orders: heartbeats and timers of all
+nodes are in one loop.
 """
 
 from __future__ import annotations
@@ -28,13 +28,13 @@ from skerry.sim.cluster.fault_schedule import FaultSchedule
 from skerry.sim.cluster.node import SimulatedNode
 from skerry.sim.cluster.server import SimulatedServer
 
-_MOST_REPORTS = 500  # in one batch
-_LINGERS_S = 40.0  # how long at most a server holds on to a connection that is no more
-_LATE_S = 10.0  # how much later than its connection a batch may arrive
+_MAX_REPORTS = 500  # in one batch
+_LINGER_S = 40.0  # until a server notices, at the latest, that a connection is broken
+_LATE_S = 10.0  # how long after the end of its connection a batch may arrive
 
 
 class _ConnectionBroken(Exception):
-    """The connection is no more."""
+    """The connection broke."""
 
 
 @dataclass(slots=True, eq=False)
@@ -54,12 +54,12 @@ class SimulatedConnection:
 
 @dataclass(slots=True, eq=False)
 class SimulatedAgent:
-    """A node and its way to the servers."""
+    """A node and its connection to a server."""
 
     machine: SimulatedNode
     connection: SimulatedConnection | None = None
     is_dialling: bool = False
-    is_cut: bool = False  # by somebody's word, until it is mended
+    is_cut: bool = False  # until `reconnect`
     failures: int = 0
 
 
@@ -73,8 +73,8 @@ class AgentDriver:
         self._faults = faults
         self._servers = servers
         self._links: dict[NodeId, SimulatedAgent] = {}
-        self._agenda: list[tuple[float, NodeId]] = []  # a heap: whose machine has something to do when
-        self._dials: list[tuple[float, NodeId]] = []  # a heap: who dials when
+        self._wake_times: list[tuple[float, NodeId]] = []  # a heap: when a machine has something to do
+        self._dials: list[tuple[float, NodeId]] = []  # a heap: when a node dials
         self._wake = asyncio.Event()
         self._tasks: set[asyncio.Task[None]] = set()
 
@@ -95,67 +95,71 @@ class AgentDriver:
         link = self._links[machine.id] = SimulatedAgent(machine)
         self._dial(link, self._clock.now())
 
-    def cut(self, node: NodeId, *, in_silence: bool) -> None:
-        """The node cannot be reached until it is mended; in silence, the server is not told."""
+    def cut(self, node: NodeId, *, silently: bool) -> None:
+        """Disconnect a node until `reconnect`; if `silently`, the server does not notice at once."""
         link = self._links[node]
         link.is_cut = True
-        self._break(link, in_silence=in_silence)
+        self._break(link, silently=silently)
 
-    def mend(self, node: NodeId) -> None:
+    def reconnect(self, node: NodeId) -> None:
         link = self._links[node]
         if link.is_cut:
             link.is_cut = False
             self._dial(link, self._clock.now())
 
     def leave(self, server: SimulatedServer) -> None:
-        """The server is gone; its nodes find out."""
+        """Break all connections to a server."""
         for link in self._links.values():
             if link.connection is not None and link.connection.server is server:
-                self._break(link, in_silence=False)
+                self._break(link, silently=False)
 
-    def minded(self, link: SimulatedAgent) -> None:
-        """Something was done to its machine: see what it has to do and to tell."""
+    def node_changed(self, link: SimulatedAgent) -> None:
+        """The state of a machine changed: schedule its next action, and send its reports."""
         if (at := link.machine.wakes_at) is not None:
-            heapq.heappush(self._agenda, (at, link.machine.id))
+            heapq.heappush(self._wake_times, (at, link.machine.id))
             self._wake.set()
         connection = link.connection
-        if connection is not None and not connection.is_sending and link.machine.news(connection.sent, 1):
+        if (
+            connection is not None
+            and not connection.is_sending
+            and link.machine.pending_reports(connection.sent, 1)
+        ):
             connection.is_sending = True
             self._spawn(self._send(link, connection))
 
     async def run(self) -> None:
-        """Mind all nodes, for ever."""
-        beats = asyncio.ensure_future(self._beat())
+        """Drive all nodes, for ever."""
+        heartbeats = asyncio.ensure_future(self._send_heartbeats())
         try:
             while True:
                 self._wake.clear()
                 self._act(self._clock.now())
-                times = [heap[0][0] for heap in (self._agenda, self._dials) if heap]
+                times = [heap[0][0] for heap in (self._wake_times, self._dials) if heap]
                 wait_s = max(0.0, min(times) - self._clock.now()) if times else None
                 with suppress(TimeoutError):
                     async with asyncio.timeout(wait_s):
                         await self._wake.wait()
         finally:
-            await cancel_and_wait([beats, *self._tasks])
+            await cancel_and_wait([heartbeats, *self._tasks])
 
     def _act(self, now: float) -> None:
         while self._dials and self._dials[0][0] <= now:
             link = self._links[heapq.heappop(self._dials)[1]]
             if link.connection is None and not link.is_dialling and not link.is_cut:
                 link.is_dialling = True
-                self._spawn(self._attend(link))
-        while self._agenda and self._agenda[0][0] <= now:
-            at, node = heapq.heappop(self._agenda)
+                self._spawn(self._connect(link))
+        while self._wake_times and self._wake_times[0][0] <= now:
+            at, node = heapq.heappop(self._wake_times)
             link = self._links[node]
             if at == link.machine.wakes_at:
                 link.machine.act(now)
-                self.minded(link)
+                self.node_changed(link)
 
-    async def _beat(self) -> None:
+    async def _send_heartbeats(self) -> None:
         while True:
             connections = [link.connection for link in self._links.values() if link.connection is not None]
             for connection in connections:
-                connection.server.sessions.heard(connection.session)
+                connection.server.sessions.received(connection.session)
             report_s = min((one.session.config.report_s for one in connections), default=0.5)
             await asyncio.sleep(report_s)
 
@@ -168,11 +172,11 @@ class AgentDriver:
         self._tasks.add(task)
         task.add_done_callback(self._tasks.discard)
 
-    def _break(self, link: SimulatedAgent, *, in_silence: bool) -> None:
-        """The connection that the link has is no more; the node dials again when it may."""
+    def _break(self, link: SimulatedAgent, *, silently: bool) -> None:
+        """Break the connection; the node dials again when it may."""
         connection, link.connection = link.connection, None
         if connection is not None:
-            connection.is_broken, connection.lingers = True, in_silence
+            connection.is_broken, connection.lingers = True, silently
             connection.task.cancel()
             self._redial(link)
 
@@ -181,8 +185,8 @@ class AgentDriver:
             self._dial(link, self._clock.now() + BACKOFF.delay(link.failures, self._faults.chance.random))
             link.failures += 1
 
-    async def _attend(self, link: SimulatedAgent) -> None:
-        """One connection, from the dialling to the end."""
+    async def _connect(self, link: SimulatedAgent) -> None:
+        """One connection, from dialling to its end."""
         servers = self._servers()
         if not servers:
             link.is_dialling = False
@@ -203,20 +207,20 @@ class AgentDriver:
             assert task is not None, "this runs in a task"
             connection = link.connection = SimulatedConnection(server, session, task)
             if link.is_cut:  # while it dialled
-                self._break(link, in_silence=True)
+                self._break(link, silently=True)
             link.failures, machine.config = 0, session.config
             connection.is_sending = True
             self._spawn(self._send(link, connection, is_first=True))
             await self._listen(link, connection)
 
     async def _listen(self, link: SimulatedAgent, connection: SimulatedConnection) -> None:
-        """Take what comes down, until the connection breaks; the server may keep it for a while after."""
+        """Handle messages until the connection breaks; the server may keep it open for a while."""
         try:
             messages = cast("AsyncGenerator[ServerMessage]", connection.session.messages())
             async with aclosing(messages):
                 async for message in messages:
                     await self._travel()
-                    self._take(link, connection, message)
+                    self._handle(link, connection, message)
         except _ConnectionBroken:
             self._drop(link, connection)
         except asyncio.CancelledError:
@@ -225,10 +229,10 @@ class AgentDriver:
             connection.task.uncancel()
         if connection.lingers:
             with suppress(TimeoutError):
-                async with asyncio.timeout(self._faults.delay(_LINGERS_S)):
+                async with asyncio.timeout(self._faults.delay(_LINGER_S)):
                     await connection.session.ended()
 
-    def _take(self, link: SimulatedAgent, connection: SimulatedConnection, message: ServerMessage) -> None:
+    def _handle(self, link: SimulatedAgent, connection: SimulatedConnection, message: ServerMessage) -> None:
         if connection.is_broken or self._faults.happens(self._faults.breaks / 2):
             raise _ConnectionBroken
         now, machine = self._clock.now(), link.machine
@@ -241,13 +245,13 @@ class AgentDriver:
             case SessionClose():
                 raise _ConnectionBroken
             case _:
-                pass  # nobody is at the other end of a tunnel
-        self.minded(link)
+                pass  # simulated nodes have no tunnels
+        self.node_changed(link)
         if self._faults.happens(self._faults.breaks / 2):
             raise _ConnectionBroken
 
     def _drop(self, link: SimulatedAgent, connection: SimulatedConnection) -> None:
-        """It broke by itself."""
+        """The connection broke by a fault."""
         if link.connection is connection:
             link.connection = None
             connection.is_broken = True
@@ -257,20 +261,20 @@ class AgentDriver:
     async def _send(
         self, link: SimulatedAgent, connection: SimulatedConnection, *, is_first: bool = False
     ) -> None:
-        """Tell all that there is to tell: what was not acknowledged first, then how everything is."""
+        """Send all reports that were not acknowledged; on a new connection, then the status of everything."""
         machine = link.machine
         try:
-            while news := machine.news(connection.sent, _MOST_REPORTS):
-                connection.sent = news[-1].number
-                await self._report(connection, [one.report for one in news])
+            while pending := machine.pending_reports(connection.sent, _MAX_REPORTS):
+                connection.sent = pending[-1].number
+                await self._report(connection, [one.report for one in pending])
             if is_first:
                 await self._report(connection, machine.inventory())
         except (_ConnectionBroken, errors.SkerryError):
             if link.connection is connection:
-                self._break(link, in_silence=self._faults.happens(0.5))
+                self._break(link, silently=self._faults.happens(0.5))
         finally:
             connection.is_sending = False
-        self.minded(link)
+        self.node_changed(link)
 
     async def _report(self, connection: SimulatedConnection, reports: Sequence[InstanceReport]) -> None:
         connection.sequence += 1
@@ -282,12 +286,12 @@ class AgentDriver:
                 self._spawn(self._arrive_late(connection, batch))
             raise _ConnectionBroken
         await connection.server.serve(connection.server.sessions.reported(connection.session, batch))
-        connection.server.sessions.heard(connection.session)
+        connection.server.sessions.received(connection.session)
         if self._faults.happens(self._faults.breaks / 2):
             raise _ConnectionBroken
 
     async def _arrive_late(self, connection: SimulatedConnection, batch: ReportBatch) -> None:
-        """What was on its way when the connection broke comes out at the other end, if that is still open."""
+        """Deliver a batch after its connection broke, if the server still has it open."""
         await asyncio.sleep(self._faults.delay(_LATE_S))
         if not connection.session.is_over:
             with suppress(errors.SkerryError):

@@ -1,8 +1,8 @@
-"""A whole simulated cloud: a store, the servers on it, the nodes, and the witness of it all.
+"""A simulated cloud: a store, the servers on it, the nodes, and the checker of invariants.
 
-`skerry sim`, the tests and the benchmark build on this. Servers can be killed and others started, nodes cut
-off, and the fault schedule changed, while callers go on wishing. The store may be any; faults of it are added
-on the way to it (`skerry.sim.cluster.faulty_store`).
+`skerry sim`, the tests and the benchmark use it. Servers can be killed and started, nodes disconnected, and
+the fault schedule changed, while users send requests. It works with any store; faults of the store are added
+in front of it (`skerry.sim.cluster.faulty_store`).
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ from skerry.store.protocol import Store
 
 T = TypeVar("T")
 
-_LOOKS_S = 1.0  # between two looks at whether all is at rest
+_CHECK_EVERY_S = 1.0  # between two looks at whether all is at rest
 
 
 class SimulatedCloud:
@@ -48,7 +48,7 @@ class SimulatedCloud:
         store: Store,
         clock: Clock,
         faults: FaultSchedule,
-        fates: FaultPlanner,
+        planner: FaultPlanner,
         *,
         settings: FleetSettings,
         events: EventSettings,
@@ -58,13 +58,13 @@ class SimulatedCloud:
         self.faults = faults
         self.servers: list[SimulatedServer] = []
         self.links = AgentDriver(clock, faults, lambda: [one for one in self.servers if one.is_open])
-        self.witness = InvariantChecker(
-            store, self.machine, reserve_percent=settings.reserve_percent, is_heard=self._is_live
+        self.checker = InvariantChecker(
+            store, self.machine, reserve_percent=settings.reserve_percent, is_live=self._is_live
         )
-        self._plans = fates
+        self._plans = planner
         self._settings = settings
         self._events = events
-        self.lines: dict[SimulatedServer, FaultyStore] = {}  # of all servers that ever were
+        self.stores: dict[SimulatedServer, FaultyStore] = {}  # of all servers, also of those that were killed
         self._names = count(1)
 
     def machines(self) -> list[SimulatedNode]:
@@ -77,25 +77,25 @@ class SimulatedCloud:
     # Servers
 
     async def add_server(self, *, leads: bool = True) -> SimulatedServer:
-        """Another server; returns when it serves."""
-        line = FaultyStore(self.store, self.faults, self.witness.services.sent)
+        """Start another server; returns when it serves."""
+        store = FaultyStore(self.store, self.faults, self.checker.services.sent)
         server = SimulatedServer(
             f"server-{next(self._names)}",
-            line,
+            store,
             self.clock,
             self._settings,
             self._events,
             new_id=lambda now: ulid.new_id(now, self.faults.chance.getrandbits),
         )
-        self.lines[server] = line
+        self.stores[server] = store
         self.servers.append(server)
         await server.start(leads=leads)
         return server
 
     async def kill(self, server: SimulatedServer) -> None:
-        """As `kill -9` does: it tells nobody, and what it sent may still arrive."""
+        """As by `kill -9`: what it sent may still arrive."""
         self.servers.remove(server)
-        self.lines[server].cut()
+        self.stores[server].cut()
         self.links.leave(server)
         await server.stop()
 
@@ -106,7 +106,7 @@ class SimulatedCloud:
     # Nodes
 
     def _is_live(self, node: NodeId) -> bool:
-        """True if the leader hears it."""
+        """True if the leader gets its heartbeats."""
         leader = self.leader
         condition = None if leader is None else leader.nodes.condition(node)
         return condition is not None and condition.liveness is Liveness.LIVE
@@ -114,7 +114,7 @@ class SimulatedCloud:
     def add_node(
         self, name: str, resources: Resources, labels: dict[str, str] | None = None
     ) -> SimulatedNode:
-        """A new node, which connects by itself."""
+        """Add a node, which connects by itself."""
         terms = self._settings
         machine = SimulatedNode(
             NodeId(name),
@@ -134,115 +134,120 @@ class SimulatedCloud:
                 terms.restart_reset_s,
             ),
             chance=self.faults.chance.random,
-            observer=self.witness,
+            observer=self.checker,
         )
         self.links.add(machine)
         return machine
 
-    async def all_nodes_heard(self) -> None:
-        """Wait until every server knows every node as one that takes work."""
-        while not all(map(self._takes_work, self.servers)):  # noqa: ASYNC110 - simulated time waits for nobody
-            await asyncio.sleep(_LOOKS_S / 10)
+    async def wait_for_nodes(self) -> None:
+        """Wait until every node is connected, and schedulable on every server."""
+        while not all(map(self._has_all_nodes, self.servers)):  # noqa: ASYNC110 - simulated time waits for nobody
+            await asyncio.sleep(_CHECK_EVERY_S / 10)
 
-    def _takes_work(self, server: SimulatedServer) -> bool:
+    def _has_all_nodes(self, server: SimulatedServer) -> bool:
         if any(link.connection is None for link in self.links):
             return False
         conditions = list(server.nodes.conditions())
         return len(conditions) == len(self.links) and all(one.view.is_schedulable for one in conditions)
 
-    # Wishes
+    # Requests
 
     async def create(self, id: str, spec: InstanceSpec) -> None:
-        """Wish for an instance; if it is there already, it stays as it is.
+        """Create an instance; one that exists stays as it is.
 
-        If `Unavailable` is raised, nobody knows whether it was taken.
+        After `Unavailable` it is not known whether it was created.
         """
         known = InstanceId(id)
-        take_back = self.witness.asked(known, DesiredStatus.RUNNING)
+        withdraw = self.checker.requested(known, DesiredStatus.RUNNING)
         try:
-            _, is_new = await self.ask(lambda server: server.instances.create(spec, id=id, actor="sim"))
+            _, is_new = await self.request(lambda server: server.instances.create(spec, id=id, actor="sim"))
         except errors.AlreadyExists:
-            take_back()
+            withdraw()
             raise
         if is_new:
-            self.witness.acknowledged(known, DesiredStatus.RUNNING)
+            self.checker.acknowledged(known, DesiredStatus.RUNNING)
 
     async def set_desired(self, id: InstanceId, desired: DesiredStatus) -> None:
-        """Wish otherwise. Raises what the control plane has against it."""
+        """Start, stop or destroy an instance; raises what the control plane raises."""
         verb = {
             DesiredStatus.RUNNING: "start",
             DesiredStatus.STOPPED: "stop",
             DesiredStatus.DESTROYED: "destroy",
         }[desired]
-        take_back = self.witness.asked(id, desired)
+        withdraw = self.checker.requested(id, desired)
         try:
-            await self.ask(lambda server: getattr(server.instances, verb)(id, actor="sim"))
+            await self.request(lambda server: getattr(server.instances, verb)(id, actor="sim"))
         except (errors.FailedPrecondition, errors.NotFound):
-            take_back()
+            withdraw()
             raise
-        self.witness.acknowledged(id, desired)
+        self.checker.acknowledged(id, desired)
 
     async def respecify(self, id: InstanceId, change: Callable[[InstanceSpec], InstanceSpec]) -> None:
-        """Give it another spec."""
-        await self.ask(lambda server: server.instances.change(id, actor="sim", merge=change))
+        """Change the spec of an instance."""
+        await self.request(lambda server: server.instances.change(id, actor="sim", merge=change))
 
-    async def ask(self, work: Callable[[SimulatedServer], Coroutine[Any, Any, T]]) -> T:
-        """Ask any server for something."""
+    async def request(self, work: Callable[[SimulatedServer], Coroutine[Any, Any, T]]) -> T:
+        """Send a request to any server."""
         servers = [server for server in self.servers if server.is_open]
         if not servers:
-            raise errors.Unavailable("no server is there")
+            raise errors.Unavailable("no server is running")
         server = self.faults.chance.choice(servers)
         return await server.serve(work(server))
 
-    # The end
+    # Convergence
 
-    async def calm_down(self) -> None:
-        """No more faults: the fault schedule is empty, there is a server, every node is reached and takes
-        work."""
-        self.faults.clear_up()
-        for line in self.lines.values():
-            await line.arrived()
+    async def end_faults(self) -> None:
+        """End all faults: none is scheduled, a server runs, and every node can connect and is schedulable."""
+        self.faults.clear()
+        for store in self.stores.values():
+            await store.arrived()
         if not self.servers:
             await self.add_server()
         for link in self.links:
-            self.links.mend(link.machine.id)
+            self.links.reconnect(link.machine.id)
             with suppress(errors.NotFound):  # it registers again by itself
                 await self.servers[0].nodes.uncordon(link.machine.id, actor="sim")
 
-    def unrest(self) -> list[str]:
-        """What is not as it must be in the end, see `skerry.sim.cluster.convergence`."""
+    def differences(self) -> list[str]:
+        """What differs from the state in which the cloud must end, see `skerry.sim.cluster.convergence`."""
         leader = self.leader
         if leader is None:
-            return ["nobody leads"]
-        away = [f"{link.machine.id} is not heard" for link in self.links if not self._is_heard(link, leader)]
-        return away + list(convergence.differences(self.witness, self.machines(), leader.reconciler.explain))
+            return ["there is no leader"]
+        missing = [
+            f"{link.machine.id} is not connected"
+            for link in self.links
+            if not self._is_connected(link, leader)
+        ]
+        return missing + list(
+            convergence.differences(self.checker, self.machines(), leader.reconciler.explain)
+        )
 
-    def _is_heard(self, link: SimulatedAgent, leader: SimulatedServer) -> bool:
-        if link.connection is None or link.machine.id not in self.witness.nodes:
+    def _is_connected(self, link: SimulatedAgent, leader: SimulatedServer) -> bool:
+        if link.connection is None or link.machine.id not in self.checker.nodes:
             return False
-        alive = leader.nodes.heartbeat(link.machine.id)
-        return alive is not None and alive.server == link.connection.server.name
+        heartbeat = leader.nodes.heartbeat(link.machine.id)
+        return heartbeat is not None and heartbeat.server == link.connection.server.name
 
-    async def come_to_rest(self, within_s: float) -> list[str]:
-        """Wait until all is as it must be, and stays so between two looks; what is not after `within_s`."""
+    async def converge(self, within_s: float) -> list[str]:
+        """Wait until nothing differs and nothing changes any more; returns what differs after `within_s`."""
         deadline = self.clock.monotonic() + within_s
-        before: int | None = None  # the store's revision at the last look, if all was well then
+        before: int | None = None  # the store's revision at the last check, if nothing differed then
         while True:
-            unrest = self.unrest()
+            differences = self.differences()
             revision = await self.store.revision()
-            if not unrest and revision == before:
+            if not differences and revision == before:
                 return []
             if self.clock.monotonic() >= deadline:
-                return unrest or ["something still goes on"]
-            # What was decided on before the faults were over may still be on its way to the store.
-            before = None if unrest else revision
-            await asyncio.sleep(_LOOKS_S)
+                return differences or ["the store still changes"]
+            # Transactions from before the end of the faults may still be on their way to the store.
+            before = None if differences else revision
+            await asyncio.sleep(_CHECK_EVERY_S)
 
     async def close(self) -> None:
         for server in list(self.servers):
             await server.stop()
-        for line in self.lines.values():
-            await line.close()
+        for store in self.stores.values():
+            await store.close()
 
 
 @asynccontextmanager
@@ -250,7 +255,7 @@ async def running(
     store: Store,
     clock: Clock,
     faults: FaultSchedule,
-    fates: FaultPlanner,
+    planner: FaultPlanner,
     *,
     settings: FleetSettings | None = None,
     events: EventSettings | None = None,
@@ -262,17 +267,17 @@ async def running(
         store,
         clock,
         faults,
-        fates,
+        planner,
         settings=settings or FleetSettings(),
         events=events or EventSettings(),
     )
-    loops = [asyncio.ensure_future(cloud.witness.run()), asyncio.ensure_future(cloud.links.run())]
+    loops = [asyncio.ensure_future(cloud.checker.run()), asyncio.ensure_future(cloud.links.run())]
     try:
         for _ in range(servers):
             await cloud.add_server()
         for number, resources in enumerate(node_resources):
             cloud.add_node(f"n{number:05}", resources)
-        await cloud.all_nodes_heard()
+        await cloud.wait_for_nodes()
         yield cloud
         for loop in loops:
             if loop.done():

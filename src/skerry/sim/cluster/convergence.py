@@ -1,7 +1,6 @@
-"""What a cloud must be like when everything has calmed down: as it was wished, and nothing else.
+"""Convergence: the differences between the actual and the desired state of a cloud.
 
-Asked when faults are over and time has passed; every sentence in the answer is something that has not come to
-be as it should. A cloud that never gives an empty answer does not converge.
+Used after the faults; a cloud in which differences stay does not converge.
 """
 
 from __future__ import annotations
@@ -19,22 +18,22 @@ ExplainPlacement = Callable[[Instance], Sequence[NodeFeasibility]]
 
 
 def differences(
-    witness: InvariantChecker, machines: Iterable[SimulatedNode], explain: ExplainPlacement
+    checker: InvariantChecker, machines: Iterable[SimulatedNode], explain: ExplainPlacement
 ) -> Iterator[str]:
-    """Everything that is not yet as it must be in the end."""
-    yield from witness.unfulfilled()
-    yield from witness.in_vain()
-    yield from witness.services.unfulfilled(lambda copy: any(node.fits for node in explain(copy)))
-    yield from witness.jobs.unfulfilled(lambda each: any(node.fits for node in explain(each)))
+    """Everything that is not yet in its desired state, one sentence each."""
+    yield from checker.unfulfilled()
+    yield from checker.wrong_removals()
+    yield from checker.services.unfulfilled(lambda copy: any(node.fits for node in explain(copy)))
+    yield from checker.jobs.unfulfilled(lambda each: any(node.fits for node in explain(each)))
     runners: dict[InstanceId, list[NodeId]] = {}
     bound: dict[NodeId | None, dict[InstanceId, Instance]] = {}
-    for instance in witness.instances.values():
+    for instance in checker.instances.values():
         bound.setdefault(instance.node, {})[instance.id] = instance
     for machine in machines:
         yield from _machine(machine, bound.get(machine.id, {}))
         for order in machine.running():
             runners.setdefault(order.instance, []).append(machine.id)
-    for instance in witness.instances.values():
+    for instance in checker.instances.values():
         yield from _instance(instance, runners.get(instance.id, []), explain)
 
 
@@ -50,9 +49,9 @@ def _instance(instance: Instance, runners: list[NodeId], explain: ExplainPlaceme
         return
     if status is InstanceStatus.SCHEDULING:
         if fitting := [verdict.node for verdict in explain(instance) if verdict.fits]:
-            yield f"{id} waits, and {fitting[0]} has room for it"
+            yield f"{id} waits, and {fitting[0]} has resources for it"
         if not instance.observed.reason:
-            yield f"{id} waits, and nobody says why"
+            yield f"{id} waits without a reason"
     elif status is not InstanceStatus.RUNNING:
         yield f"{id} is to be RUNNING, and is {status}: {instance.observed.reason}"
     if runners != ([instance.node] if status is InstanceStatus.RUNNING else []):
@@ -60,8 +59,8 @@ def _instance(instance: Instance, runners: list[NodeId], explain: ExplainPlaceme
 
 
 def _machine(machine: SimulatedNode, bound: dict[InstanceId, Instance]) -> Iterator[str]:
-    if strangers := machine.residents.keys() - bound.keys():
-        yield f"{machine.id} still has {sorted(strangers)[0]}, which is not bound to it"
+    if unexpected := machine.residents.keys() - bound.keys():
+        yield f"{machine.id} still has {sorted(unexpected)[0]}, which is not bound to it"
     for id, instance in bound.items():
         resident = machine.residents.get(id)
         if resident is None:
@@ -69,11 +68,11 @@ def _machine(machine: SimulatedNode, bound: dict[InstanceId, Instance]) -> Itera
         elif resident.copy.order.generation != instance.generation:
             yield f"{machine.id} has another generation of {id} than is bound to it"
         elif resident.copy.order.spec != instance.spec:
-            yield f"{machine.id} has another spec of {id} than is wished"
+            yield f"{machine.id} has another spec of {id} than is desired"
         elif resident.copy.pending:
-            yield f"{machine.id} still has something to tell of {id}"
+            yield f"{machine.id} still has a report of {id} to send"
         elif resident.ends_at is not None:
             yield f"{id} is about to end"
         elif (seen := resident.copy.history.status) is not instance.observed.status not in TERMINAL:
-            # Of one that is over, a machine that was set up anew knows less.
+            # A machine that was set up anew does not know what ended before.
             yield f"{id} is {seen} on {machine.id}, and known as {instance.observed.status}"

@@ -1,8 +1,8 @@
-"""Bad days: what can befall a cloud, done to it at moments that a seed chooses.
+"""Fault injection: what can happen to a cloud, done to it at times that are drawn from a seed.
 
-Each fault is something that happens in earnest: machines vanish and come back, lose their memory or their
-power, servers are killed, the network and the store turn bad, operators drain and unregister, and callers
-change their minds all the while. What must hold nevertheless is `skerry.sim.cluster.invariants`.
+Each fault is one that happens in production: machines disconnect and come back, lose their disk or their
+power, servers are killed, the network and the store fail, operators drain and unregister, and users change
+their requests all the while. What must hold nevertheless: `skerry.sim.cluster.invariants`.
 """
 
 from __future__ import annotations
@@ -23,82 +23,82 @@ from skerry.model.statuses import DesiredStatus
 from skerry.model.workloads import InstanceSpec
 from skerry.sim.cluster.cloud import SimulatedCloud
 from skerry.sim.cluster.job_users import JobUsers
-from skerry.sim.cluster.service_users import FaultAction, ServiceUsers
+from skerry.sim.cluster.service_users import ServiceUsers
+from skerry.sim.cluster.users import Action
 
-_GREAT_S = 15.0  # between two deeds that concern everybody
+_GLOBAL_EVERY_S = 15.0  # between two faults of the whole cloud, at least
 
 
 class FaultInjector:
-    """`deeds` counts what was done."""
+    """`actions` counts what was done."""
 
     def __init__(self, cloud: SimulatedCloud, chance: random.Random) -> None:
-        self.deeds: Counter[str] = Counter()
-        self.users = ServiceUsers(cloud, chance, self._soon)
-        self.job_users = JobUsers(cloud, chance, self._soon)
+        self.actions: Counter[str] = Counter()
+        self.service_users = ServiceUsers(cloud, chance, self._do_later)
+        self.job_users = JobUsers(cloud, chance, self._do_later)
         self._cloud = cloud
         self._chance = chance
         self._later: set[asyncio.Task[None]] = set()
-        self._made = 0
+        self._created = 0
 
-    async def go_on(self, for_s: float, *, every_s: float) -> None:
-        """Do something to nodes and instances about every `every_s`, and to all at once more seldom."""
-        small: dict[FaultAction, int] = {
+    async def run_faults(self, for_s: float, *, every_s: float) -> None:
+        """Do an action about every `every_s`, and a fault of the whole cloud less often."""
+        actions: dict[Action, int] = {
             self.cut_a_node: 6,
             self.reboot_a_node: 2,
             self.wipe_a_node: 1,
             self.cordon_a_node: 1,
             self.drain_a_node: 2,
             self.unregister_a_node: 1,
-            self.change_a_mind: 20,
+            self.change_an_instance: 20,
             self.change_a_spec: 2,
-            **self.users.actions(),
+            **self.service_users.actions(),
             **self.job_users.actions(),
         }
         try:
             async with asyncio.TaskGroup() as group:
-                group.create_task(self._keep_doing(small, for_s, every_s))
-                group.create_task(
-                    self._keep_doing({self.kill_a_server: 1, self.storm: 1}, for_s, max(every_s, _GREAT_S))
-                )
+                group.create_task(self._repeat(actions, for_s, every_s))
+                of_cloud: dict[Action, int] = {self.kill_a_server: 1, self.inject_network_faults: 1}
+                group.create_task(self._repeat(of_cloud, for_s, max(every_s, _GLOBAL_EVERY_S)))
         finally:
             await cancel_and_wait(list(self._later))
 
-    async def _keep_doing(self, deeds: dict[FaultAction, int], for_s: float, every_s: float) -> None:
+    async def _repeat(self, actions: dict[Action, int], for_s: float, every_s: float) -> None:
         end = self._cloud.clock.monotonic() + for_s
         while True:
             await asyncio.sleep(self._chance.expovariate(1 / every_s))
             if self._cloud.clock.monotonic() > end:
                 return
-            [deed] = self._chance.choices(list(deeds), list(deeds.values()))
-            self.deeds[deed.__name__.replace("_", " ")] += 1
-            # Who is refused, or finds nobody, has had bad luck: that is part of the day.
+            [action] = self._chance.choices(list(actions), list(actions.values()))
+            self.actions[action.__name__.replace("_", " ")] += 1
+            # A request that is refused or reaches no server is part of the simulation.
             with suppress(errors.SkerryError):
-                await deed()
+                await action()
 
     async def cut_a_node(self) -> None:
-        """A node cannot be reached, for a moment or until long after it is lost."""
+        """Disconnect a node, for a moment or until long after it is lost."""
         node = self._a_node()
-        self._cloud.links.cut(node, in_silence=self._chance.random() < 0.5)
+        self._cloud.links.cut(node, silently=self._chance.random() < 0.5)
 
         async def back() -> None:
-            self._cloud.links.mend(node)
+            self._cloud.links.reconnect(node)
 
-        self._soon(back, self._chance.choice([2.0, 15.0, 90.0]))
+        self._do_later(back, self._chance.choice([2.0, 15.0, 90.0]))
 
     async def reboot_a_node(self) -> None:
         link = self._cloud.links[self._a_node()]
         link.machine.reboot(self._cloud.clock.now())
-        self._cloud.links.minded(link)
+        self._cloud.links.node_changed(link)
 
     async def wipe_a_node(self) -> None:
-        """A machine is set up anew under its old id."""
+        """Set up a machine anew under its old id."""
         node = self._a_node()
-        self._cloud.links.cut(node, in_silence=False)
+        self._cloud.links.cut(node, silently=False)
         self._cloud.links[node].machine.wipe()
-        self._cloud.links.mend(node)
+        self._cloud.links.reconnect(node)
 
     async def kill_a_server(self) -> None:
-        """The leader, most of the time; another server comes up somewhat later."""
+        """Kill a server, most often the leader; another one starts somewhat later."""
         cloud = self._cloud
         if not cloud.servers:
             return
@@ -108,16 +108,16 @@ class FaultInjector:
         async def replaced() -> None:
             await cloud.add_server()
 
-        self._soon(replaced, 10.0)
+        self._do_later(replaced, 10.0)
 
-    async def storm(self) -> None:
-        """The network and the store are bad for a while."""
-        self._cloud.faults.turn_bad()
+    async def inject_network_faults(self) -> None:
+        """Faults of the network and of the store for a while."""
+        self._cloud.faults.add_faults()
 
-        async def over() -> None:
-            self._cloud.faults.clear_up()
+        async def end() -> None:
+            self._cloud.faults.clear()
 
-        self._soon(over, 20.0)
+        self._do_later(end, 20.0)
 
     async def cordon_a_node(self) -> None:
         await self._operate(lambda nodes, node: nodes.cordon(node, actor="sim"), again_after_s=30.0)
@@ -127,17 +127,17 @@ class FaultInjector:
         await self._operate(lambda nodes, node: nodes.drain(node, actor="sim", by=by), again_after_s=80.0)
 
     async def unregister_a_node(self) -> None:
-        """Gone by force; the machine comes back by itself, since it still runs."""
+        """Unregister a node by force; it registers again, since its agent still runs."""
         node = self._a_node()
-        await self._cloud.ask(lambda server: server.nodes.unregister(node, actor="sim", force=True))
+        await self._cloud.request(lambda server: server.nodes.unregister(node, actor="sim", force=True))
 
-    async def change_a_mind(self) -> None:
-        """Somebody wishes something: another instance, or an end, a stop or a start of one there is."""
+    async def change_an_instance(self) -> None:
+        """A user starts, stops or destroys an instance, or creates another one."""
         id = self._an_instance()
         desired = self._chance.choice(list(DesiredStatus))
         if id is None or desired is DesiredStatus.DESTROYED:
-            self._made += 1
-            await self._cloud.create(f"late-{self._made}", self._a_spec())
+            self._created += 1
+            await self._cloud.create(f"late-{self._created}", self._a_spec())
         if id is not None:
             await self._cloud.set_desired(id, desired)
 
@@ -152,20 +152,20 @@ class FaultInjector:
     async def _operate(
         self, do: Callable[[Any, NodeId], Coroutine[Any, Any, Any]], again_after_s: float
     ) -> None:
-        """What an operator does to a node, and takes back later."""
+        """An operator cordons or drains a node, and uncordons it later."""
         node = self._a_node()
-        await self._cloud.ask(lambda server: do(server.nodes, node))
+        await self._cloud.request(lambda server: do(server.nodes, node))
 
-        async def taken_back() -> None:
-            await self._cloud.ask(lambda server: server.nodes.uncordon(node, actor="sim"))
+        async def uncordon() -> None:
+            await self._cloud.request(lambda server: server.nodes.uncordon(node, actor="sim"))
 
-        self._soon(taken_back, again_after_s)
+        self._do_later(uncordon, again_after_s)
 
-    def _soon(self, deed: FaultAction, about_s: float) -> None:
+    def _do_later(self, action: Action, mean_s: float) -> None:
         async def wait_and_do() -> None:
-            await asyncio.sleep(self._chance.expovariate(1 / about_s))
+            await asyncio.sleep(self._chance.expovariate(1 / mean_s))
             with suppress(errors.SkerryError):
-                await deed()
+                await action()
 
         task = asyncio.ensure_future(wait_and_do())
         self._later.add(task)
@@ -175,11 +175,11 @@ class FaultInjector:
         return self._chance.choice(self._cloud.machines()).id
 
     def _an_instance(self) -> InstanceId | None:
-        ids = [id for id, one in self._cloud.witness.instances.items() if one.owner is None]
+        ids = [id for id, one in self._cloud.checker.instances.items() if one.owner is None]
         return self._chance.choice(ids) if ids else None
 
     def _a_spec(self) -> InstanceSpec:
-        known = [one for one in self._cloud.witness.instances.values() if one.owner is None]
+        known = [one for one in self._cloud.checker.instances.values() if one.owner is None]
         if known:
             return self._chance.choice(known).spec
         return InstanceSpec(name="late", uri="example.org/late:1")

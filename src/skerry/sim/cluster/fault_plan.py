@@ -1,7 +1,7 @@
-"""What becomes of the runs of an instance: how long a start takes, and how and when a run ends.
+"""Fault plans of instances: how long a start takes, and how and when a run ends.
 
-Fault plans are drawn by a seed from who runs, so they are the same however often a simulation is repeated and
-whatever happens around them. `skerry.sim.cluster.node` lives by them.
+A plan is drawn from a seed and the key of the run, so it is the same in every repetition of a simulation,
+whatever else happens. Used by `skerry.sim.cluster.node`.
 """
 
 from __future__ import annotations
@@ -14,37 +14,41 @@ from msgspec.structs import replace
 
 from skerry.model.ids import InstanceId
 
-FALTERS_FOR_S = 10.0  # how long checks fail of what was ready
+UNHEALTHY_FOR_S = 10.0  # how long the checks of a run fail after it was ready
 
 
 class FaultPlan(msgspec.Struct, frozen=True):
-    """One run, or the try at one."""
+    """One run, or a start that fails."""
 
     start_s: float = 0.5  # fetching the image and making the container
     refusal: str = ""  # why it cannot be started, if it cannot
     runs_s: float | None = None  # until it ends by itself; None: it does not
     exit_code: int = 0
-    stop_s: float = 0.2  # from the wish to stop to the end
+    stop_s: float = 0.2  # from the request to stop to the end
     ready_s: float | None = 0.2  # from the start of the run until its checks pass; None: they never do
-    falters_s: float | None = None  # from then until they fail for a while
+    unhealthy_after_s: float | None = None  # from then until they fail for `UNHEALTHY_FOR_S`
 
     def passes(self, started_at: float, now: float) -> bool:
         """True if the checks of a run that started then pass now."""
-        turns = [at for at in self.turns(started_at) if at <= now]
-        return self.ready_s is not None and len(turns) % 2 == 1
+        changes = [at for at in self.health_changes(started_at) if at <= now]
+        return self.ready_s is not None and len(changes) % 2 == 1
 
-    def turns(self, started_at: float) -> list[float]:
-        """When what the checks of a run that started then say changes: they pass, fail, and pass again."""
+    def health_changes(self, started_at: float) -> list[float]:
+        """When the checks of a run that started then begin to pass, to fail, and to pass again."""
         if self.ready_s is None:
             return []
         ready_at = started_at + self.ready_s
-        if self.falters_s is None:
+        if self.unhealthy_after_s is None:
             return [ready_at]
-        return [ready_at, ready_at + self.falters_s, ready_at + self.falters_s + FALTERS_FOR_S]
+        return [
+            ready_at,
+            ready_at + self.unhealthy_after_s,
+            ready_at + self.unhealthy_after_s + UNHEALTHY_FOR_S,
+        ]
 
 
 class RunKey(msgspec.Struct, frozen=True):
-    """Whose fault plan is asked for; `number` counts the tries of one copy."""
+    """Identifies a run; `number` counts the starts of one generation."""
 
     instance: InstanceId
     generation: int
@@ -59,7 +63,7 @@ BAD_IMAGES = {
     "example.org/bad:unready": FaultPlan(ready_s=None),
 }
 
-# What jobs run: it ends by itself.
+# The image of jobs, which ends by itself.
 JOB_IMAGE = "example.org/job:1"
 
 FaultPlanner = Callable[[RunKey], FaultPlan]
@@ -72,10 +76,10 @@ def healthy_runs(start_s: float = 0.5) -> FaultPlanner:
 
 
 class RandomFaultPlanner(msgspec.Struct):
-    """Most run well, some end or crash, and some cannot be started; with `is_calm` none of that any more.
+    """Most runs are healthy, some end or crash, and some cannot be started; with `is_calm` all are healthy.
 
-    What runs an image of `BAD_IMAGES` never works: it cannot be started, crashes at once or is never ready.
-    What runs `JOB_IMAGE` ends after a while, well most of the time.
+    An image of `BAD_IMAGES` never works: it cannot be started, crashes at once or is never ready. `JOB_IMAGE`
+    ends after a while, most of the time with exit code 0.
     """
 
     seed: int
@@ -83,7 +87,7 @@ class RandomFaultPlanner(msgspec.Struct):
     refused: float = 0.02  # shares of all runs
     crashed: float = 0.08
     ended: float = 0.03
-    faltered: float = 0.1  # of those that run well
+    unhealthy: float = 0.1  # of healthy runs
     is_calm: bool = False
     job_failed: float = 0.2  # of the runs of jobs
 
@@ -97,10 +101,10 @@ class RandomFaultPlanner(msgspec.Struct):
             is_bad = not self.is_calm and which < self.job_failed
             return FaultPlan(start_s, runs_s=chance.expovariate(1 / 10.0), exit_code=int(is_bad))
         if self.is_calm or which > self.refused + self.crashed + self.ended:
-            falters_s = None
-            if not self.is_calm and chance.random() < self.faltered:
-                falters_s = chance.expovariate(1 / 20.0)
-            return FaultPlan(start_s, falters_s=falters_s)
+            unhealthy_after_s = None
+            if not self.is_calm and chance.random() < self.unhealthy:
+                unhealthy_after_s = chance.expovariate(1 / 20.0)
+            return FaultPlan(start_s, unhealthy_after_s=unhealthy_after_s)
         if which < self.refused:
             return FaultPlan(start_s, refusal="the image cannot be pulled")
         exit_code = chance.choice([1, 137]) if which < self.refused + self.crashed else 0

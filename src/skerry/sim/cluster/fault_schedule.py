@@ -1,8 +1,8 @@
-"""How bad it is out there: what happens to messages and to the store, and how often.
+"""Fault rates of a simulation: which faults happen to messages and to the store, and how often.
 
-One fault schedule for a whole simulation, which is changed while it goes on. Read by
-`skerry.sim.cluster.faulty_store`, on the way between servers and the store, and by
-`skerry.sim.cluster.agents`, between nodes and servers.
+There is one fault schedule for a whole simulation, and it changes during it. Read by
+`skerry.sim.cluster.faulty_store`, between servers and the store, and by `skerry.sim.cluster.agents`, between
+nodes and servers.
 """
 
 from __future__ import annotations
@@ -28,11 +28,11 @@ class FaultSchedule:
     def delay(self, at_most_s: float) -> float:
         return self.chance.uniform(0.0, at_most_s) if at_most_s else 0.0
 
-    def clear_up(self) -> None:
-        """No more faults and no more delays."""
+    def clear(self) -> None:
+        """No faults and no delays."""
         self.store_errors = self.store_delay_s = self.breaks = self.late = self.message_delay_s = 0.0
 
-    def turn_bad(self) -> None:
-        """Everything goes wrong now and then."""
+    def add_faults(self) -> None:
+        """Faults of every kind, now and then."""
         self.store_errors, self.store_delay_s = 0.02, 0.05
         self.breaks, self.late, self.message_delay_s = 0.02, 0.5, 0.2

@@ -1,8 +1,8 @@
-"""One server's way to the store, which all servers share: it may be slow, fail, or be cut.
+"""One server's connection to the store, which all servers share: it may be slow, fail, or be cut.
 
-A `Store` in front of another. A transaction that fails may have happened all the same, or may happen later,
-and so may one that was on its way when its server was killed: that is what a real network does, and what
-fences and expectations are for.
+A `Store` in front of another. A transaction that fails may have been written, or may be written later, and so
+may one that was in flight when its server was killed: that is what a real network does, and what fences and
+expectations are for.
 """
 
 from __future__ import annotations
@@ -18,10 +18,10 @@ from skerry.store.protocol import Batch, Entry, Expect, LeaseId, Op, RangePage, 
 
 
 class FaultyStore:
-    """`cut` is the death of the server at this end.
+    """`cut` is called when the server is killed.
 
-    `sent` is told of every transaction that is sent, with the revision up to which this end had then heard of
-    changes of instances.
+    `sent` is called with every transaction that is sent, and with the revision up to which the server then
+    knew the instances.
     """
 
     def __init__(
@@ -35,10 +35,10 @@ class FaultyStore:
         self._sent = sent
         self._known = 0
         self._is_cut = False
-        self._stragglers: set[asyncio.Task[None]] = set()
+        self._late_writes: set[asyncio.Task[None]] = set()
 
     def cut(self) -> None:
-        """From now on nothing comes through but what was on its way."""
+        """From now on nothing arrives but what was in flight."""
         self._is_cut = True
 
     async def get(self, key: str) -> Entry | None:
@@ -58,11 +58,11 @@ class FaultyStore:
         try:
             await self._travel()
         except asyncio.CancelledError:
-            self._straggle(ops, expect)
+            self._apply_late(ops, expect)
             raise
         except errors.Unavailable:
             if not self._is_cut:
-                self._straggle(ops, expect)
+                self._apply_late(ops, expect)
             raise
         revision = await self._store.commit(ops, expect)
         await self._return()
@@ -87,17 +87,17 @@ class FaultyStore:
                 self._known = batch.revision
             yield batch
 
-    async def grant(self, ttl_s: int) -> LeaseId:
+    async def grant_lease(self, ttl_s: int) -> LeaseId:
         await self._travel()
-        return await self._store.grant(ttl_s)
+        return await self._store.grant_lease(ttl_s)
 
-    async def keep(self, lease: LeaseId) -> None:
+    async def renew_lease(self, lease: LeaseId) -> None:
         await self._travel()
-        await self._store.keep(lease)
+        await self._store.renew_lease(lease)
 
-    async def drop(self, lease: LeaseId) -> None:
+    async def revoke_lease(self, lease: LeaseId) -> None:
         await self._travel()
-        await self._store.drop(lease)
+        await self._store.revoke_lease(lease)
 
     async def compact(self, before: int) -> None:
         await self._travel()
@@ -112,11 +112,11 @@ class FaultyStore:
         await self._store.check_writes()
 
     async def arrived(self) -> None:
-        """Wait for what is still on its way, though nobody waits for it any more."""
-        await asyncio.gather(*self._stragglers)
+        """Wait for transactions in flight whose sender does not wait any more."""
+        await asyncio.gather(*self._late_writes)
 
     async def close(self) -> None:
-        """Let go of the store, which is others' too."""
+        """Disconnect; the store stays open for others."""
         self._is_cut = True
         await self.arrived()
 
@@ -138,8 +138,8 @@ class FaultyStore:
         if self.faults.happens(self.faults.store_errors / 2):
             raise errors.Unavailable("the store cannot be reached; the transaction may have happened")
 
-    def _straggle(self, ops: Sequence[Op], expect: Sequence[Expect]) -> None:
-        """Whoever sent this does not wait for it any more; it may arrive all the same, and late."""
+    def _apply_late(self, ops: Sequence[Op], expect: Sequence[Expect]) -> None:
+        """The sender does not wait any more; half of such transactions arrive late."""
         if not self.faults.happens(0.5):
             return
 
@@ -149,5 +149,5 @@ class FaultyStore:
                 await self._store.commit(ops, expect)
 
         task = asyncio.ensure_future(arrive())
-        self._stragglers.add(task)
-        task.add_done_callback(self._stragglers.discard)
+        self._late_writes.add(task)
+        task.add_done_callback(self._late_writes.discard)

@@ -1,14 +1,14 @@
-"""What must never happen to jobs and schedules, watched for in every transaction, and what they end in.
+"""The invariants of jobs and schedules, checked on every transaction, and what holds after convergence.
 
 The properties, by name:
 
 - never too many: no job has more tries at once than its parallelism, nor two of one completion at once, nor
   more of one completion than its retries allow;
-- never forgotten: what has succeeded stays so, and a job that is over does not begin again;
-- never twice: a due time makes at most one job, ever, and is not decided on again.
+- never forgotten: what has succeeded stays so, and a job that is over does not start again;
+- never twice: a due time makes at most one job, ever, and is not decided again.
 
-At rest every job is over, no run goes on without its job, and no try is without one.
-`skerry.sim.cluster.invariants` follows the store, and calls.
+After convergence every job is over, every active run has its job, and every try has one. Called by
+`skerry.sim.cluster.invariants`, which follows the store.
 """
 
 from __future__ import annotations
@@ -18,8 +18,6 @@ from collections.abc import Callable, Iterator
 
 from skerry.control.instance_index import PREFIX as INSTANCES
 from skerry.control.jobs import decisions
-from skerry.control.jobs.table import PREFIX as JOBS
-from skerry.control.schedules.table import PREFIX as SCHEDULES
 from skerry.kit import json_codec
 from skerry.model.ids import InstanceId, JobId, ScheduleId
 from skerry.model.jobs import Job, JobStatus
@@ -28,7 +26,9 @@ from skerry.model.statuses import InstanceStatus
 from skerry.model.workloads import Instance
 from skerry.store.protocol import Batch
 
-# How the record of a try can be told from others without decoding it.
+JOBS = "job/"
+SCHEDULES = "schedule/"
+# Marks the record of a try, so that others need not be decoded.
 _MARK = b'"kind":"job"'
 
 
@@ -43,8 +43,8 @@ class JobInvariants:
         self._violated = violated
         self._owners: dict[InstanceId, JobId] = {}
 
-    def see(self, batch: Batch) -> None:
-        """One transaction."""
+    def observe(self, batch: Batch) -> None:
+        """Check one transaction."""
         touched: set[JobId] = set()
         for change in batch.changes:
             value = None if change.entry is None else change.entry.value
@@ -62,7 +62,7 @@ class JobInvariants:
                 self._check_tries(job)
 
     def unfulfilled(self, explain: Callable[[Instance], bool]) -> Iterator[str]:
-        """What is not as it must be at rest; `explain` says whether a try that waits could be placed."""
+        """What does not hold after convergence; `explain` is whether a waiting try could be placed."""
         known = {job.id: job for job in self.jobs.values()}
         for owner, tries in self.tries.items():
             if owner not in known and tries:

@@ -1,44 +1,27 @@
 """Users of jobs and schedules in a simulated cloud: they create, cancel, delete, pause and run, by chance.
 
-`skerry.sim.cluster.fault_injector` does these actions among its faults. Some jobs run an image that never
-works (`skerry.sim.cluster.fault_plan`): those must fail.
+Some jobs run an image that never works (`skerry.sim.cluster.fault_plan`): those must fail.
 """
 
 from __future__ import annotations
 
-import asyncio
-import random
-from collections.abc import Callable
-from contextlib import suppress
-
 from msgspec.structs import replace
 
 from skerry.control.schedules.registry import ScheduleSettings
-from skerry.model import errors
 from skerry.model.jobs import Job, JobSpec
 from skerry.model.schedules import JobTarget, OverlapPolicy, Schedule
 from skerry.sim import workload_generator
-from skerry.sim.cluster.cloud import SimulatedCloud
 from skerry.sim.cluster.fault_plan import JOB_IMAGE
-from skerry.sim.cluster.server import SimulatedServer
-from skerry.sim.cluster.service_users import FaultAction
+from skerry.sim.cluster.users import Action, SimulatedUsers
 
 _BAD_IMAGE = "example.org/bad:crashes"
-_PAUSES_S = 5.0  # between two looks at what is not paused
+_PAUSE_EVERY_S = 5.0
 
 
-class JobUsers:
-    """`later` does something about so many seconds from now."""
+class JobUsers(SimulatedUsers):
+    """Users of jobs and schedules."""
 
-    def __init__(
-        self, cloud: SimulatedCloud, chance: random.Random, later: Callable[[FaultAction, float], None]
-    ) -> None:
-        self._cloud = cloud
-        self._chance = chance
-        self._later = later
-        self._made = 0
-
-    def actions(self) -> dict[FaultAction, int]:
+    def actions(self) -> dict[Action, int]:
         """What users do, and how often in comparison."""
         return {
             self.create_a_job: 4,
@@ -52,82 +35,63 @@ class JobUsers:
         }
 
     async def create_a_job(self) -> None:
-        self._made += 1
-        name = f"job-{self._made}"
+        name = self._new_name("job")
         spec = self._spec(name)
-        await self._cloud.ask(lambda server: server.jobs.create(name, spec, actor="sim"))
+        await self._request(lambda server: server.jobs.create(name, spec, actor="sim"))
 
     async def cancel_a_job(self) -> None:
         name = self._a_job().name
-        await self._cloud.ask(lambda server: server.jobs.cancel(name, actor="sim"))
+        await self._request(lambda server: server.jobs.cancel(name, actor="sim"))
 
     async def delete_a_job(self) -> None:
         name = self._a_job().name
-        await self._cloud.ask(lambda server: server.jobs.delete(name, actor="sim"))
+        await self._request(lambda server: server.jobs.delete(name, actor="sim"))
 
     async def destroy_a_try(self) -> None:
         """Somebody destroys a try, which its job then makes again."""
-        ids = [id for of_one in self._cloud.witness.jobs.tries.values() for id in of_one]
-        if not ids:
-            return
-        id = self._chance.choice(ids)
-
-        async def destroy(server: SimulatedServer) -> None:
-            await server.instances.destroy(id, actor="sim")
-
-        await self._cloud.ask(destroy)
+        id = self._choose_instance(self._cloud.checker.jobs.tries)
+        await self._request(lambda server: server.instances.destroy(id, actor="sim"))
 
     async def create_a_schedule(self) -> None:
-        self._made += 1
-        name = f"schedule-{self._made}"
+        name = self._new_name("schedule")
         settings = ScheduleSettings(
             self._chance.choice(["* * * * *", "*/2 * * * *"]),
             JobTarget(self._spec(name)),
             overlap=self._chance.choice(list(OverlapPolicy)),
             window_s=self._chance.choice([0.0, 120.0, 3600.0]),
         )
-        await self._cloud.ask(lambda server: server.schedules.create(name, settings, actor="sim"))
+        await self._request(lambda server: server.schedules.create(name, settings, actor="sim"))
 
     async def run_a_schedule(self) -> None:
         name = self._a_schedule().name
-        await self._cloud.ask(lambda server: server.schedules.run_now(name, actor="sim"))
+        await self._request(lambda server: server.schedules.run_now(name, actor="sim"))
 
     async def pause_a_schedule(self) -> None:
         name = self._a_schedule().name
-        await self._cloud.ask(lambda server: server.schedules.set_paused(name, True, actor="sim"))
-
-        async def resumed() -> None:
-            await self._cloud.ask(lambda server: server.schedules.set_paused(name, False, actor="sim"))
-
-        self._later(resumed, 30.0)
+        await self._set_paused(name, True)
+        self._request_later(lambda server: server.schedules.set_paused(name, False, actor="sim"), 30.0)
 
     async def delete_a_schedule(self) -> None:
         name = self._a_schedule().name
-        await self._cloud.ask(lambda server: server.schedules.delete(name, actor="sim"))
+        await self._request(lambda server: server.schedules.delete(name, actor="sim"))
 
     async def pause_all(self) -> None:
-        """For ever: pause every schedule, so that the cloud can come to rest."""
-        while True:
-            for schedule in list(self._cloud.witness.jobs.schedules.values()):
-                if not schedule.is_paused:
-                    with suppress(errors.SkerryError):
-                        await self._pause(schedule.name)
-            await asyncio.sleep(_PAUSES_S)
+        """For ever: pause every schedule, so that the cloud can converge."""
 
-    async def _pause(self, name: str) -> None:
-        await self._cloud.ask(lambda server: server.schedules.set_paused(name, True, actor="sim"))
+        async def pause(schedule: Schedule) -> None:
+            if not schedule.is_paused:
+                await self._set_paused(schedule.name, True)
+
+        await self._repeat_for_each(self._cloud.checker.jobs.schedules, pause, every_s=_PAUSE_EVERY_S)
+
+    async def _set_paused(self, name: str, is_paused: bool) -> None:
+        await self._request(lambda server: server.schedules.set_paused(name, is_paused, actor="sim"))
 
     def _a_job(self) -> Job:
-        jobs = list(self._cloud.witness.jobs.jobs.values())
-        if not jobs:
-            raise errors.NotFound("there is no job")
-        return self._chance.choice(jobs)
+        return self._choose("job", self._cloud.checker.jobs.jobs.values())
 
     def _a_schedule(self) -> Schedule:
-        schedules = list(self._cloud.witness.jobs.schedules.values())
-        if not schedules:
-            raise errors.NotFound("there is no schedule")
-        return self._chance.choice(schedules)
+        return self._choose("schedule", self._cloud.checker.jobs.schedules.values())
 
     def _spec(self, name: str) -> JobSpec:
         chance = self._chance

@@ -1,10 +1,10 @@
 """A simulated node: the decisions of the real one, on containers that are only numbers.
 
-What to do with an instance is asked of `skerry.node.agent.instances.steps`, and what orders mean of
-`skerry.node.agent.instances.state`, so a machine obeys, restarts, refuses and reports exactly as a node does.
-Only what takes time or can fail is made up, by `skerry.sim.cluster.fault_plan`. Pure: it is told what time it
-is, and says when it next has something to do. How it is in touch with a control plane is
-`skerry.sim.cluster.agents`.
+`skerry.node.agent.instances.steps` decides what to do about an instance, and
+`skerry.node.agent.instances.state` what an order means, so a simulated node obeys, restarts, refuses and
+reports exactly as a real one. How long things take and what fails comes from `skerry.sim.cluster.fault_plan`.
+Pure: the time is an argument, and `wakes_at` is when there is something to do next. Its connection to the
+control plane is `skerry.sim.cluster.agents`.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ from skerry.node.agent.instances.steps import (
 from skerry.node.health.decisions import HealthState
 from skerry.sim.cluster.fault_plan import FaultPlan, FaultPlanner, RunKey
 
-_WELL = FaultPlan()
+_HEALTHY = FaultPlan()
 _IMAGE = ImageId("sha256:" + "0" * 64)
 
 
@@ -47,13 +47,13 @@ class SimulatedInstance:
     """An instance on a machine."""
 
     copy: LocalInstance
-    wanted: ContainerSpec  # what its container should be like
+    desired_spec: ContainerSpec  # what its container should be like
     view: ContainerView | None = None
-    plan: FaultPlan = _WELL
+    plan: FaultPlan = _HEALTHY
     tries: int = 0
-    doing: InstanceAction | None = None  # what is under way, done at `due`
-    due: float | None = None  # when to look at it again
-    ends_at: float | None = None  # of the run there is
+    action: InstanceAction | None = None  # in progress, done at `due`
+    due: float | None = None  # when to decide about it again
+    ends_at: float | None = None  # of the present run
 
     @property
     def runs(self) -> bool:
@@ -61,13 +61,13 @@ class SimulatedInstance:
 
 
 class NodeObserver(Protocol):
-    """Who wants to know what happens on machines."""
+    """Notified of what happens on machines."""
 
     def began(self, machine: SimulatedNode, order: InstanceOrder) -> None:
-        """A run began."""
+        """A run started."""
 
-    def disowned(self, machine: SimulatedNode, order: InstanceOrder) -> None:
-        """A copy is to go, as the control plane counts it no longer as this node's."""
+    def removal_ordered(self, machine: SimulatedNode, order: InstanceOrder) -> None:
+        """A copy is to be removed, because the control plane does not bind it to this node any more."""
 
 
 class SimulatedNode:
@@ -77,7 +77,7 @@ class SimulatedNode:
         self,
         id: NodeId,
         hello: NodeHello,
-        fates: FaultPlanner,
+        planner: FaultPlanner,
         config: SessionConfig,
         *,
         chance: Callable[[], float],
@@ -87,14 +87,14 @@ class SimulatedNode:
         self.hello = hello
         self.config = config
         self.residents: dict[InstanceId, SimulatedInstance] = {}
-        self._plans = fates
+        self._plans = planner
         self._chance = chance
         self._observer = observer
         self._numbers = count(1)
         self._unreported: dict[InstanceId, None] = {}
-        self._agenda: list[tuple[float, InstanceId]] = []  # a heap; what is over is dropped on the way
+        self._wake_times: list[tuple[float, InstanceId]] = []  # a heap; outdated entries are skipped
 
-    # What it is told
+    # From the control plane
 
     def take(
         self,
@@ -108,33 +108,33 @@ class SimulatedNode:
         ordered = {order.instance for order in orders}
         lost = [id for id in self.residents if is_full and id not in ordered]
         for order in orders:
-            self._obey(order, now)
+            self._apply(order, now)
         for id in (*lost, *removed):
             resident = self.residents.get(id)
             if resident is None or resident.copy.is_stale:
                 continue
             if self._observer is not None:
-                self._observer.disowned(self, resident.copy.order)
+                self._observer.removal_ordered(self, resident.copy.order)
             self._reorder(resident, state.disown(resident.copy), now)
 
     def acknowledge(self, number: int, now: float) -> None:
-        """The control plane has what was told up to `number`."""
+        """The control plane has all reports up to `number`."""
         for id in list(self._unreported):
             resident = self.residents[id]
             resident.copy = resident.copy.acknowledge(number)
             if not resident.copy.pending:
                 del self._unreported[id]
-                self._look_at(resident, now)
+                self._schedule_decision(resident, now)
 
-    # What it says
+    # To the control plane
 
-    def news(self, after: int, most: int) -> list[PendingReport]:
-        """What is to be told and has a number above `after`; the first `most` of it."""
+    def pending_reports(self, after: int, most: int) -> list[PendingReport]:
+        """The first `most` reports that are not acknowledged and have a number above `after`."""
         pending = (one for id in self._unreported for one in self.residents[id].copy.pending)
         return sorted((one for one in pending if one.number > after), key=lambda one: one.number)[:most]
 
     def inventory(self) -> list[InstanceReport]:
-        """What everything is now."""
+        """The status of every instance."""
         copies = (resident.copy for resident in self.residents.values())
         return [
             copy.report()
@@ -143,54 +143,54 @@ class SimulatedNode:
         ]
 
     def running(self) -> Iterator[InstanceOrder]:
-        """The orders of all that runs, whether or not it should."""
+        """The orders of all instances that run, whether or not they should."""
         return (resident.copy.order for resident in self.residents.values() if resident.runs)
 
-    # What happens by itself
+    # Time
 
     @property
     def wakes_at(self) -> float | None:
-        """When there is something to do, if nothing comes before; it may turn out to be nothing."""
-        return self._agenda[0][0] if self._agenda else None
+        """When there may be something to do next."""
+        return self._wake_times[0][0] if self._wake_times else None
 
     def act(self, now: float) -> None:
         """Do all that is due."""
-        while self._agenda and self._agenda[0][0] <= now:
-            due, id = heapq.heappop(self._agenda)
+        while self._wake_times and self._wake_times[0][0] <= now:
+            due, id = heapq.heappop(self._wake_times)
             resident = self.residents.get(id)
             if resident is None:
                 continue
             if resident.ends_at is not None and resident.ends_at <= now:
                 self._end(resident, resident.ends_at, resident.plan.exit_code)
-            if resident.due == due or resident.doing is None:
+            if resident.due == due or resident.action is None:
                 self._finish(resident, now)
                 self._drive(resident, now)
 
     def reboot(self, now: float) -> None:
-        """The machine goes down and comes up: nothing runs, and everything is remembered."""
+        """The machine restarts: nothing runs, and its records are kept."""
         for resident in list(self.residents.values()):
-            resident.doing = None
+            resident.action = None
             if resident.runs:
                 self._end(resident, now, 137)
-            self._look_at(resident, now)
+            self._schedule_decision(resident, now)
 
     def wipe(self) -> None:
-        """The machine is set up anew: it remembers nothing."""
+        """The machine is set up anew, without its records."""
         self.residents.clear()
         self._unreported.clear()
-        self._agenda.clear()
+        self._wake_times.clear()
 
     # Inside
 
-    def _obey(self, order: InstanceOrder, now: float) -> None:
+    def _apply(self, order: InstanceOrder, now: float) -> None:
         resident = self.residents.get(order.instance)
         after = state.apply(resident.copy if resident else None, order)
         if after is None:
-            return  # older than what is here
+            return  # older than the one that is applied
         if resident is None:
             resident = SimulatedInstance(after, container_spec(order.instance, order.spec))
             self.residents[order.instance] = resident
-            self._look_at(resident, now)
+            self._schedule_decision(resident, now)
         elif after != resident.copy:
             self._reorder(resident, after, now)
 
@@ -198,28 +198,28 @@ class SimulatedNode:
         if copy.order.generation != resident.copy.order.generation:
             resident.tries = 0
         if copy.order.spec != resident.copy.order.spec:
-            resident.wanted = container_spec(copy.instance, copy.order.spec)
+            resident.desired_spec = container_spec(copy.instance, copy.order.spec)
         resident.copy = copy
         if not copy.pending:
             self._unreported.pop(copy.instance, None)
-        if resident.doing in (InstanceAction.CREATE, InstanceAction.START):
-            resident.doing = None  # a start is given up when something else is ordered
-        self._look_at(resident, now)
+        if resident.action in (InstanceAction.CREATE, InstanceAction.START):
+            resident.action = None  # a start is abandoned when something else is ordered
+        self._schedule_decision(resident, now)
 
-    def _look_at(self, resident: SimulatedInstance, now: float) -> None:
-        """Think about it again, unless it is busy."""
-        if resident.doing is None:
+    def _schedule_decision(self, resident: SimulatedInstance, now: float) -> None:
+        """Decide about it again, unless an action is in progress."""
+        if resident.action is None:
             self._schedule(resident, now)
 
     def _schedule(self, resident: SimulatedInstance, at: float | None) -> None:
         resident.due = at
         if at is not None:
-            heapq.heappush(self._agenda, (at, resident.copy.instance))
+            heapq.heappush(self._wake_times, (at, resident.copy.instance))
 
     def _drive(self, resident: SimulatedInstance, now: float) -> None:
-        """Go on until it takes time."""
-        while resident.doing is None:
-            match steps.next_step(self._situation(resident, now)):
+        """Do steps until one takes time."""
+        while resident.action is None:
+            match steps.next_step(self._instance_state(resident, now)):
                 case ReportStatus(history):
                     self._report(resident, history)
                 case RunAction(InstanceAction.FORGET):
@@ -231,11 +231,11 @@ class SimulatedNode:
                     self._schedule(resident, until)
                     return
 
-    def _situation(self, resident: SimulatedInstance, now: float) -> InstanceSituation:
+    def _instance_state(self, resident: SimulatedInstance, now: float) -> InstanceSituation:
         return InstanceSituation(
             copy=resident.copy,
             view=resident.view,
-            is_outdated=resident.view is not None and resident.view.spec != resident.wanted,
+            is_outdated=resident.view is not None and resident.view.spec != resident.desired_spec,
             now=now,
             config=self.config,
             chance=self._chance(),
@@ -243,7 +243,7 @@ class SimulatedNode:
         )
 
     def _health(self, resident: SimulatedInstance, now: float) -> HealthState | None:
-        """What the checks of the run that goes on say."""
+        """The result of the checks of the present run."""
         checks, view = resident.copy.order.spec.checks, resident.view
         if not checks or view is None or view.started_at is None or not resident.runs:
             return None
@@ -256,7 +256,7 @@ class SimulatedNode:
             self._unreported[resident.copy.instance] = None
 
     def _begin(self, resident: SimulatedInstance, act: InstanceAction, now: float) -> None:
-        resident.doing = act
+        resident.action = act
         is_restart = (
             act is InstanceAction.START and resident.view is not None and resident.view.exit is not None
         )
@@ -272,14 +272,14 @@ class SimulatedNode:
         self._schedule(resident, now + takes_s)
 
     def _finish(self, resident: SimulatedInstance, now: float) -> None:
-        """What was under way is done."""
-        act, resident.doing = resident.doing, None
+        """The action in progress is done."""
+        act, resident.action = resident.action, None
         match act:
             case InstanceAction.CREATE | InstanceAction.START if resident.plan.refusal:
                 error = errors.Unavailable(resident.plan.refusal)
-                self._report(resident, steps.not_started(self._situation(resident, now), error))
+                self._report(resident, steps.not_started(self._instance_state(resident, now), error))
             case InstanceAction.CREATE:
-                resident.view = ContainerView(resident.wanted, _IMAGE, ContainerState.CREATED, now)
+                resident.view = ContainerView(resident.desired_spec, _IMAGE, ContainerState.CREATED, now)
             case InstanceAction.START:
                 self._run(resident, now)
             case InstanceAction.STOP if resident.runs:
@@ -294,10 +294,10 @@ class SimulatedNode:
         )
         if resident.plan.runs_s is not None:
             resident.ends_at = now + resident.plan.runs_s
-            heapq.heappush(self._agenda, (resident.ends_at, resident.copy.instance))
+            heapq.heappush(self._wake_times, (resident.ends_at, resident.copy.instance))
         if resident.copy.order.spec.checks:
-            for at in resident.plan.turns(now):
-                heapq.heappush(self._agenda, (at, resident.copy.instance))
+            for at in resident.plan.health_changes(now):
+                heapq.heappush(self._wake_times, (at, resident.copy.instance))
         if self._observer is not None:
             self._observer.began(self, resident.copy.order)
 

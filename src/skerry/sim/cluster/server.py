@@ -1,7 +1,7 @@
 """One server of a simulated cloud: all of the control plane, on a store that others may share.
 
-Everything here is what a real server runs, put together as `skerry.daemon` does it, but without wires:
-callers and nodes speak to `instances`, `services`, `nodes` and `sessions` themselves.
+It has the parts of a real server, put together as in `skerry.daemon`, without transport: users and nodes call
+`instances`, `services`, `nodes` and `sessions` directly.
 """
 
 from __future__ import annotations
@@ -36,14 +36,12 @@ from skerry.store.protocol import Store
 
 T = TypeVar("T")
 
-_FINGERPRINT = "0" * 64  # of a CA that nobody asks for
+_FINGERPRINT = "0" * 64  # of a CA that is not used
 
 
 class SimulatedServer:
-    """`start` and `stop` it; one that is stopped is not started again.
-
-    What is asked of one that may be stopped meanwhile is asked by `serve`.
-    """
+    """`start` and `stop` it; a stopped server is not started again. Requests that a stop may interrupt go
+    through `serve`."""
 
     def __init__(
         self,
@@ -55,7 +53,7 @@ class SimulatedServer:
         *,
         new_id: Callable[[float], str] = ulid.new_id,
     ) -> None:
-        """`new_id` names services and their copies."""
+        """`new_id` gives the ids of services, jobs and their instances."""
         self.name = name
         self.events = EventLog(store, clock, events)
         self.instance_table = InstanceTable(store)
@@ -126,20 +124,20 @@ class SimulatedServer:
         )
         self.sessions = NodeSessions(self.nodes, self.instances, settings)
         self.leader = LeaderElection(store, self.events, clock, name=name, lease_s=settings.leader_lease_s)
-        self._keeper = TaskSupervisor(f"server {name}", clock=clock)
+        self._supervisor = TaskSupervisor(f"server {name}", clock=clock)
         self._calls: set[asyncio.Task[Any]] = set()
         self.is_open = False
 
     async def start(self, *, leads: bool = True) -> None:
-        """Run; returns when it knows what is in the store. One that does not lead decides nothing."""
-        await self._keeper.__aenter__()
-        self._keeper.forever("instances", self.instance_table.run)
-        self._keeper.forever("workloads", self.workloads.run)
-        self._keeper.forever("nodes", self.nodes.run)
-        self._keeper.forever("services", self.services.tables.run)
-        self._keeper.forever("jobs", self.job_table.run)
-        self._keeper.forever("schedules", self.schedule_table.run)
-        self._keeper.forever("events", self.events.run)
+        """Run; returns when its tables are filled. With `leads` it is a candidate for the lead."""
+        await self._supervisor.__aenter__()
+        self._supervisor.forever("instances", self.instance_table.run)
+        self._supervisor.forever("workloads", self.workloads.run)
+        self._supervisor.forever("nodes", self.nodes.run)
+        self._supervisor.forever("services", self.services.tables.run)
+        self._supervisor.forever("jobs", self.job_table.run)
+        self._supervisor.forever("schedules", self.schedule_table.run)
+        self._supervisor.forever("events", self.events.run)
         await self.instance_table.ready()
         await self.workloads.ready()
         await self.nodes.ready()
@@ -151,15 +149,15 @@ class SimulatedServer:
         self.is_open = True
 
     def lead(self) -> None:
-        """Lead as soon as nobody else does."""
-        self._keeper.forever("leader", self.leader.run)
-        self._keeper.forever("reconciler", lambda: self.reconciler.run(self.leader))
-        self._keeper.forever("services.controller", lambda: self._controller.run(self.leader))
-        self._keeper.forever("jobs.controller", lambda: self._job_controller.run(self.leader))
-        self._keeper.forever("schedules.controller", lambda: self._schedule_controller.run(self.leader))
+        """Lead as soon as no other server does."""
+        self._supervisor.forever("leader", self.leader.run)
+        self._supervisor.forever("reconciler", lambda: self.reconciler.run(self.leader))
+        self._supervisor.forever("services.controller", lambda: self._controller.run(self.leader))
+        self._supervisor.forever("jobs.controller", lambda: self._job_controller.run(self.leader))
+        self._supervisor.forever("schedules.controller", lambda: self._schedule_controller.run(self.leader))
 
     async def serve(self, work: Coroutine[Any, Any, T]) -> T:
-        """Do what somebody asks for; `Unavailable` if this server stops over it."""
+        """Do the work of a request; `Unavailable` if this server stops meanwhile."""
         task = asyncio.ensure_future(work)
         self._calls.add(task)
         try:
@@ -172,13 +170,13 @@ class SimulatedServer:
             self._calls.discard(task)
 
     async def stop(self) -> None:
-        """End at once. Whether others are told is up to the store's line: a dead server tells nobody."""
+        """End at once. Whether it gives up its lease depends on its store: a killed server does not."""
         self.is_open = False
         await cancel_and_wait(list(self._calls))
-        await self._keeper.stop()
+        await self._supervisor.stop()
 
 
 def _is_cancelled() -> bool:
-    """True if it is the present task itself that is to end."""
+    """True if the present task itself is being cancelled."""
     task = asyncio.current_task()
     return task is not None and task.cancelling() > 0

@@ -1,15 +1,14 @@
-"""What must never happen to services, watched for in every transaction, and what they must be like at rest.
+"""The invariants of services, checked on every transaction, and what holds of them after convergence.
 
 The properties, by name:
 
 - never too many: a copy is created only while no more than `replicas + max_surge` exist, it included;
 - never too few: a ready copy is taken out of service only while `replicas - max_unavailable` others are
-  ready, as far as the server that decided it could know. Copies that crash, and nodes that are lost, count
-  against nobody;
-- never a lost request: what was acknowledged stands, until somebody requests otherwise.
+  ready, as far as the server that decided it could know. Crashed copies and lost nodes do not count;
+- never a lost request: what was acknowledged holds until the next request.
 
-At rest every service has its replicas, ready and of one good revision, and no copy is without its service.
-`skerry.sim.cluster.invariants` follows the store, and calls.
+After convergence every service has its replicas, ready and of one good revision, and every copy has its
+service. Called by `skerry.sim.cluster.invariants`, which follows the store.
 """
 
 from __future__ import annotations
@@ -26,35 +25,35 @@ from skerry.sim.cluster.fault_plan import BAD_IMAGES
 from skerry.store.protocol import Batch, Delete, Op
 
 SERVICES = "service/"
-# How the record of a copy of a service can be told from others without decoding it.
+# Marks the record of a copy of a service, so that others need not be decoded.
 _MARK = b'"kind":"service"'
 
 
 class ServiceInvariants:
-    """The services and their copies after each transaction; `is_heard` says whether a node is."""
+    """The services and their copies after each transaction; `is_live` is whether a node is live."""
 
-    def __init__(self, violated: Callable[[str], None], is_heard: Callable[[NodeId], bool]) -> None:
+    def __init__(self, violated: Callable[[str], None], is_live: Callable[[NodeId], bool]) -> None:
         self.services: dict[ServiceId, Service] = {}
         self.copies: dict[ServiceId, dict[InstanceId, Instance]] = {}
-        self.replicas: dict[str, int | None] = {}  # as acknowledged, by name; None: nobody knows
+        self.replicas: dict[str, int | None] = {}  # as acknowledged, by name; None: not known
         self._violated = violated
-        self._is_heard = is_heard
+        self._is_live = is_live
         self._keys: dict[str, ServiceId] = {}
         self._owners: dict[InstanceId, ServiceId] = {}
         # Copies that are not ready any more by what happened to them, and since which revision.
         self._lost: dict[ServiceId, dict[InstanceId, int]] = {}
-        self._known: dict[tuple[str, bytes], int] = {}  # what who wrote a copy's record knew, by the record
+        self._known: dict[tuple[str, bytes], int] = {}  # the revision that the writer of a record knew
 
     def sent(self, ops: Sequence[Op], known: int) -> None:
-        """A server that has heard of instances up to the revision `known` sends a transaction."""
+        """A server that knows instances up to the revision `known` sends a transaction."""
         for op in ops:
             if not isinstance(op, Delete) and op.key.startswith(INSTANCES) and _MARK in op.value:
                 self._known[op.key, op.value] = known
 
-    def see(self, batch: Batch) -> None:
-        """One transaction."""
+    def observe(self, batch: Batch) -> None:
+        """Check one transaction."""
         created: set[ServiceId] = set()
-        withdrawn: dict[ServiceId, int] = {}  # what who took ready copies out of service knew
+        withdrawn: dict[ServiceId, int] = {}  # the revision that the writer of a withdrawal knew
         for change in batch.changes:
             if change.key.startswith(SERVICES):
                 service = None if change.entry is None else json_codec.decode(change.entry.value, Service)
@@ -71,7 +70,7 @@ class ServiceInvariants:
             self._check_ready(owner, known)
 
     def unfulfilled(self, explain: Callable[[Instance], bool]) -> Iterator[str]:
-        """What is not as it must be at rest; `explain` says whether a copy that waits could be placed."""
+        """What does not hold after convergence; `explain` is whether a waiting copy could be placed."""
         named = {service.name: service for service in self.services.values()}
         for name, replicas in self.replicas.items():
             service = named.get(name)
@@ -92,7 +91,7 @@ class ServiceInvariants:
             yield f"service {name} is still being deleted"
             return
         there = [copy for copy in copies if copy.observed.status not in TERMINAL]
-        # What no node has resources for waits, and so does the update that made it.
+        # A copy that no node has resources for waits, and so does its update.
         waiting = [copy for copy in there if copy.observed.status is InstanceStatus.SCHEDULING]
         is_short = bool(waiting) and not any(explain(copy) for copy in waiting)
         if service.rollout is not None and not (is_short and service.rollout.is_revert):
@@ -128,7 +127,7 @@ class ServiceInvariants:
     ) -> None:
         owner = _owner(after) or self._owners.pop(id, None)
         if owner is None:
-            return  # it is nobody's
+            return  # it has no owner
         copies = self.copies.setdefault(owner, {})
         lost = self._lost.setdefault(owner, {})
         before = copies.pop(id, None)
@@ -142,7 +141,7 @@ class ServiceInvariants:
             created.add(owner)
         elif before.is_ready and not after.is_ready:
             if _is_withdrawn(before, after):
-                if before.node is not None and self._is_heard(before.node):
+                if before.node is not None and self._is_live(before.node):
                     withdrawn[owner] = known
             else:
                 lost[id] = revision

@@ -27,7 +27,7 @@ from skerry.sim.continuum import call_generator, sites
 from skerry.sim.continuum.call_generator import CLASSES, SimulatedCall
 from skerry.sim.continuum.sites import ContinuumTopology, NeighbourView, SimulatedSite
 
-_HANDING_ON_S = 0.001  # what it costs to hand a call on, beyond the way
+_FORWARDING_S = 0.001  # what it costs to hand a call on, beyond the way
 
 
 class PolicyResult(Struct, frozen=True):
@@ -78,7 +78,10 @@ async def _try(
         continuum, policy, call_generator.function_profiles(), CLASSES, clock, _chance("ways", seed)
     )
     trial = PolicyTrial(continuum, nodes, _chance("jitter", seed))
-    background = [loop.create_task(trial.beat()), *(loop.create_task(node.invoker.run()) for node in nodes)]
+    background = [
+        loop.create_task(trial.send_heartbeats()),
+        *(loop.create_task(node.invoker.run()) for node in nodes),
+    ]
     try:
         async with asyncio.TaskGroup() as group:
             for call in calls:
@@ -110,14 +113,14 @@ class PolicyTrial:
         self._cold = 0
         self._offloaded = 0
 
-    async def beat(self) -> None:
+    async def send_heartbeats(self) -> None:
         """Let every node tell the others how it is doing, for ever."""
         while True:
             await asyncio.sleep(self._continuum.beat_s)
             statuses = {name: node.invoker.status() for name, node in self._nodes.items()}
             for node in self._nodes.values():
-                for sighting in node.sightings():
-                    sighting.update_load(statuses[sighting.site.name], self._time())
+                for view_of_neighbour in node.neighbour_views():
+                    view_of_neighbour.update_load(statuses[view_of_neighbour.site.name], self._time())
 
     async def serve(self, call: SimulatedCall) -> None:
         """One call, from its arrival to its end."""
@@ -127,13 +130,13 @@ class PolicyTrial:
         until = arrived + qos_class.deadline_s
         demand = _demand(call, qos_class.deadline_s)
         view = node.view(demand, arrived)
-        decision = node.policy.decide(demand, view, node.learnt)
+        decision = node.policy.decide(demand, view, node.call_times)
         if isinstance(decision, RejectCall):
             report = None
         elif isinstance(decision, Offload):
             places = {place.node: place for place in (view.here, *view.neighbours, *view.remote)}
             tried = [places[name] for name in (decision.node, *decision.or_else)]
-            report = await self._hand_on(node, call, demand, tried, until)
+            report = await self._forward(node, call, demand, tried, until)
         else:
             report = await self._run(node, call, demand, view.here, until)
         self._count(report, qos_class, self._time() - arrived)
@@ -152,10 +155,10 @@ class PolicyTrial:
             report = await node.invoker.invoke(request)
         except errors.Overloaded:
             return None
-        node.learnt.saw(demand, here, observation_of(report, report.response_s))
+        node.call_times.record(demand, here, observation_of(report, report.response_s))
         return report
 
-    async def _hand_on(
+    async def _forward(
         self,
         node: SimulatedSite,
         call: SimulatedCall,
@@ -164,42 +167,46 @@ class PolicyTrial:
         until: float,
     ) -> CallReport | None:
         """At the first of these that takes it; None if all refuse, or its time is over before one does."""
-        sightings = {sighting.site.name: sighting for sighting in node.sightings()}
+        neighbour_views = {
+            view_of_neighbour.site.name: view_of_neighbour for view_of_neighbour in node.neighbour_views()
+        }
         for place in tried:
             sent = self._time()
             if sent >= until:
                 return None
             if place.is_here:
                 return await self._run(node, call, demand, place, until)
-            sighting = sightings[place.node]
-            sighting.send(demand)
-            report = await self._visit(sighting, call, demand, until)
+            view_of_neighbour = neighbour_views[place.node]
+            view_of_neighbour.send(demand)
+            report = await self._call_neighbour(view_of_neighbour, call, demand, until)
             if report is not None:
                 self._offloaded += 1
-                node.learnt.saw(demand, place, observation_of(report, self._time() - sent))
+                node.call_times.record(demand, place, observation_of(report, self._time() - sent))
                 return report
-            node.learnt.refused(place)
+            node.call_times.record_refusal(place)
         return None
 
-    async def _visit(
-        self, sighting: NeighbourView, call: SimulatedCall, demand: CallDemand, until: float
+    async def _call_neighbour(
+        self, view_of_neighbour: NeighbourView, call: SimulatedCall, demand: CallDemand, until: float
     ) -> CallReport | None:
         """There and back."""
-        there = sighting.site
-        await asyncio.sleep(self._way_s(sighting) + call.params_bytes * self._continuum.per_byte_s)
+        there = view_of_neighbour.site
+        await asyncio.sleep(
+            self._one_way_s(view_of_neighbour) + call.params_bytes * self._continuum.per_byte_s
+        )
         now = self._time()
         demand = msgspec.structs.replace(demand, deadline_s=until - now, hops_left=demand.hops_left - 1)
         view = there.view(demand, now)
         report = None
-        if not isinstance(there.policy.decide(demand, view, there.learnt), RejectCall):
+        if not isinstance(there.policy.decide(demand, view, there.call_times), RejectCall):
             report = await self._run(there, call, demand, view.here, until)
-        await asyncio.sleep(self._way_s(sighting))
-        sighting.receive(demand)
+        await asyncio.sleep(self._one_way_s(view_of_neighbour))
+        view_of_neighbour.receive(demand)
         return report
 
-    def _way_s(self, sighting: NeighbourView) -> float:
-        trip_s = sighting.rtt_s / 2
-        return _HANDING_ON_S / 2 + trip_s * (1.0 + self._continuum.jitter * self._chance.expovariate(1.0))
+    def _one_way_s(self, view_of_neighbour: NeighbourView) -> float:
+        trip_s = view_of_neighbour.rtt_s / 2
+        return _FORWARDING_S / 2 + trip_s * (1.0 + self._continuum.jitter * self._chance.expovariate(1.0))
 
     def _count(self, report: CallReport | None, qos_class: QosClass, took_s: float) -> None:
         self._calls += 1

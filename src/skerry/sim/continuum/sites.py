@@ -25,7 +25,7 @@ from skerry.model.settings import FunctionSettings
 from skerry.sim.continuum.call_generator import FunctionProfile
 from skerry.sim.continuum.fake_workers import FakeFunctionLookup, FakeWorkerHost
 
-_CROWD = 0.7  # of the calls of an area: those that come to its first node
+_HOT_SHARE = 0.7  # of the calls of an area: those that come to its first node
 
 
 class Area(Struct, frozen=True):
@@ -44,8 +44,8 @@ class Area(Struct, frozen=True):
     def shares(self) -> list[tuple[NodeId, float]]:
         """Which part of all calls comes to which node: crowds gather somewhere."""
         first, *others = self.names()
-        crowd = self.share * _CROWD if others else self.share
-        return [(first, crowd), *((name, (self.share - crowd) / len(others)) for name in others)]
+        hot_share = self.share * _HOT_SHARE if others else self.share
+        return [(first, hot_share), *((name, (self.share - hot_share) / len(others)) for name in others)]
 
 
 class ContinuumTopology(Struct, frozen=True):
@@ -79,7 +79,7 @@ class SimulatedSite:
         self.area = area
         self.invoker = invoker
         self.policy = policy
-        self.learnt = CallTimeModel()
+        self.call_times = CallTimeModel()
         self.neighbours: list[NeighbourView] = []
         self.remote: list[NeighbourView] = []
 
@@ -90,11 +90,11 @@ class SimulatedSite:
     def view(self, demand: CallDemand, now: float) -> CandidateView:
         return CandidateView(
             self.here(demand),
-            tuple(sighting.place(demand, now) for sighting in self.neighbours),
-            tuple(sighting.place(demand, now) for sighting in self.remote),
+            tuple(view_of_neighbour.place(demand, now) for view_of_neighbour in self.neighbours),
+            tuple(view_of_neighbour.place(demand, now) for view_of_neighbour in self.remote),
         )
 
-    def sightings(self) -> list[NeighbourView]:
+    def neighbour_views(self) -> list[NeighbourView]:
         """Of all others that it knows."""
         return [*self.neighbours, *self.remote]
 
@@ -108,14 +108,14 @@ class NeighbourView:
         self.update_load(site.invoker.status(), 0.0)
 
     def update_load(self, status: PoolStatus, at: float) -> None:
-        """The other told how it was at that moment."""
+        """The other member reported its state at that moment."""
         self.reported_at = at
         self._status = status
         self._memory_free = status.available_memory_mb
         self._cpus_free = _cpus_free(status)
 
     def send(self, demand: CallDemand) -> None:
-        """A call goes there: it takes its room long before the other tells of it."""
+        """A call goes there: it uses resources there long before the other reports it."""
         self._memory_free = max(0, self._memory_free - demand.memory)
         self._cpus_free = max(0.0, self._cpus_free - demand.cpu)
 
@@ -192,8 +192,8 @@ def build(
                 _introduce(site, other, continuum, chance)
             sites.append(site)
     for site in sites:
-        site.neighbours.sort(key=lambda sighting: sighting.rtt_s)
-        site.remote.sort(key=lambda sighting: sighting.rtt_s)
+        site.neighbours.sort(key=lambda view_of_neighbour: view_of_neighbour.rtt_s)
+        site.remote.sort(key=lambda view_of_neighbour: view_of_neighbour.rtt_s)
     return sites
 
 

@@ -25,7 +25,7 @@ NEAR: Final = 8  # peers of the own area, if it has so many
 ANYWHERE: Final = 8
 PROBES: Final = 3  # peers measured each round
 _PAIRS: Final = 5_000  # that are judged
-_LIE_S: Final = 1.0  # how far out liars say they are
+_FALSE_RTT_S: Final = 1.0  # how far out liars say they are
 
 
 class CoordinateScenario(Struct, frozen=True):
@@ -54,12 +54,14 @@ class CoordinateRound(Struct, frozen=True):
 class _CoordinateNode:
     """A node as others see it, and where it says that it is."""
 
-    def __init__(self, number: int, peers: list[int], chance: random.Random, lie: Coordinate | None) -> None:
+    def __init__(
+        self, number: int, peers: list[int], chance: random.Random, false_rtt: Coordinate | None
+    ) -> None:
         self.peers = peers
         self._number = number
         self._chance = chance
         self._lives = 0
-        self._lie = lie
+        self._false_rtt = false_rtt
         self.start_anew()
 
     def start_anew(self) -> None:
@@ -70,7 +72,7 @@ class _CoordinateNode:
 
     @property
     def claim(self) -> Coordinate:
-        return self._lie or self.vivaldi.coordinate
+        return self._false_rtt or self.vivaldi.coordinate
 
 
 class CoordinateSimulation:
@@ -83,7 +85,7 @@ class CoordinateSimulation:
         self.latencies = LatencyModel(plan.nodes, plan.areas, plan.violated, self._draws)
         liars = round(plan.liars * plan.nodes)
         self._nodes = [
-            _CoordinateNode(number, peers, self._chance, self._lie() if number < liars else None)
+            _CoordinateNode(number, peers, self._chance, self._false_rtt() if number < liars else None)
             for number, peers in enumerate(self._draw_peers())
         ]
         self._honest = self._nodes[liars:]
@@ -102,7 +104,7 @@ class CoordinateSimulation:
             self._replace()
             before = [node.vivaldi.coordinate for node in self._honest]
             self._measure()
-            yield self._judge(number, before)
+            yield self._measure_errors(number, before)
 
     def _draw_peers(self) -> list[list[int]]:
         areas = self.latencies.areas.tolist()
@@ -117,10 +119,10 @@ class CoordinateSimulation:
             drawn.append([peer for peer in dict.fromkeys([*near, *anywhere]) if peer != number])
         return drawn
 
-    def _lie(self) -> Coordinate:
+    def _false_rtt(self) -> Coordinate:
         """Somewhere far out, and quite sure of it."""
         x, y, z = (self._chance.gauss(0.0, 1.0) for _ in range(3))
-        scale = _LIE_S / math.hypot(x, y, z)
+        scale = _FALSE_RTT_S / math.hypot(x, y, z)
         return Coordinate((x * scale, y * scale, z * scale), error=0.0)
 
     def _replace(self) -> None:
@@ -137,7 +139,7 @@ class CoordinateSimulation:
                 peer = self._nodes[number]
                 node.vivaldi.observe(peer.id, peer.claim, rtt_s)
 
-    def _judge(self, number: int, before: list[Coordinate]) -> CoordinateRound:
+    def _measure_errors(self, number: int, before: list[Coordinate]) -> CoordinateRound:
         places = [node.vivaldi.coordinate for node in self._nodes]
         predicted_s = np.array([distance_s(places[one], places[other]) for one, other in self._pairs])
         wrong: FloatArray = np.abs(predicted_s - self._usual_s) / self._usual_s

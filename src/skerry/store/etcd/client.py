@@ -1,10 +1,9 @@
-"""The way to etcd: a channel per endpoint, the next one when one is away, and what its errors mean.
+"""The client of etcd: a channel per endpoint, failover, and translation of errors.
 
-`EtcdClient.call` sends one request and, where the caller says that this is safe, sends it again elsewhere
-until the time is over. A change that may have been made though no answer came is not repeated otherwise; the
-error says that the outcome is unknown. `skerry.store.etcd.store` makes the requests,
-`skerry.store.etcd.watch` the streams. Only these three modules know grpcio, and only `skerry.store.factory`
-imports them.
+`EtcdClient.call` sends one request and, if that is safe, again to the next endpoint until the timeout. A
+change without a response is not repeated otherwise; the error says that the outcome is unknown.
+`skerry.store.etcd.store` makes the requests, `skerry.store.etcd.watch` the streams. Only these three modules
+know grpcio, and only `skerry.store.factory` imports them.
 """
 
 from __future__ import annotations
@@ -37,7 +36,7 @@ _OPTIONS = (
     ("grpc.initial_reconnect_backoff_ms", 100),
     ("grpc.min_reconnect_backoff_ms", 100),
     ("grpc.max_reconnect_backoff_ms", 1000),
-    # A connection that died without a word is noticed. etcd does not take pings more often than every 5 s.
+    # A dead connection is noticed. etcd does not accept pings more often than every 5 s.
     ("grpc.keepalive_time_ms", 10_000),
     ("grpc.keepalive_timeout_ms", 5_000),
     ("grpc.http2.max_pings_without_data", 0),
@@ -72,7 +71,7 @@ class EtcdEndpoint:
         self.maintenance = rpc.MaintenanceStub(self.channel)
 
     async def connects(self, within_s: float) -> bool:
-        """Whether the endpoint can be spoken to; waits for a connection that is being made."""
+        """Whether the endpoint can be reached; waits for a connection in progress."""
         try:
             async with asyncio.timeout(within_s):
                 while (state := self.channel.get_state(try_to_connect=True)) not in (
@@ -116,10 +115,10 @@ class EtcdClient:
         is_repeatable: bool = True,
         change: str = "",
     ) -> R:
-        """`send(link, timeout_s, attempt)` on an endpoint that is there; again on the next if that is safe.
+        """`send(link, timeout_s, attempt)` to a reachable endpoint; again to the next if that is safe.
 
-        `attempt` counts from 0: a later one may meet the effects of an earlier one whose answer was lost.
-        `change` names what the request changes; then an answer that never came is an unknown outcome.
+        `attempt` counts from 0: a later one may meet the effects of an earlier one whose response was lost.
+        `change` names what the request changes; without a response its outcome is unknown.
         """
         if self.is_closed:
             raise closed()
@@ -208,7 +207,7 @@ class EtcdClient:
             await asyncio.sleep(_PAUSE_S)
 
 
-async def ask(stream: Any, request: Any) -> Any:
+async def request_response(stream: Any, request: Any) -> Any:
     """Send one request on a stream and read one response."""
     try:
         await stream.write(request)
@@ -263,12 +262,12 @@ def out_of_space(what: str, details: str) -> errors.Unavailable:
 
 
 def is_denied(error: Any) -> bool:
-    """This client may not ask for that."""
+    """This client has no permission for that."""
     return error.code() in (grpc.StatusCode.UNAUTHENTICATED, grpc.StatusCode.PERMISSION_DENIED)
 
 
 def translate(error: Any) -> errors.SkerryError:
-    """What etcd said, in our words."""
+    """The error for an error of etcd."""
     code, details = error.code(), error.details() or ""
     if code is grpc.StatusCode.NOT_FOUND:
         return errors.NotFound("there is no such lease, or it has ended; grant a new one", detail=details)

@@ -1,10 +1,9 @@
-"""The store for several servers: etcd v3, spoken to with the stubs of aetcd.
+"""The store for several servers: etcd v3, with the stubs of aetcd.
 
 aetcd's own client has no TLS, no other endpoints, no compare-and-set over several keys with their failures
 named, and a watch that ends with its connection; so only its generated messages and stubs are used.
-`skerry.store.etcd.client` is the way there, `skerry.store.etcd.watch` the watch; this module makes requests
-of operations and entries of answers. Nothing is cached: reads ask etcd, `skerry.store.tables.table` is the
-cache.
+`skerry.store.etcd.client` sends requests, `skerry.store.etcd.watch` has the watch; this module encodes
+operations and decodes entries. Nothing is cached: reads go to etcd, `skerry.store.tables.table` is the cache.
 """
 
 from __future__ import annotations
@@ -23,10 +22,10 @@ from skerry.store import limits
 from skerry.store.etcd.client import (
     EtcdClient,
     EtcdEndpoint,
-    ask,
     grpc,
     is_denied,
     out_of_space,
+    request_response,
     rpc,
     unknown_outcome,
 )
@@ -107,7 +106,7 @@ class EtcdStore:
             if response.succeeded:
                 return int(response.header.revision)
             if attempt:
-                # Either the first try did happen and stands in the way of this one, or somebody else's did.
+                # Either the first attempt was written and conflicts with this one, or another client's was.
                 raise unknown_outcome("transaction", "its second try met a changed key")
             raise _first_conflict(expect, response)
 
@@ -119,7 +118,7 @@ class EtcdStore:
         key = self._full(prefix)
         return EtcdWatch(self._links, key, _end_of(key), since, self._to_entry)
 
-    async def grant(self, ttl_s: int) -> LeaseId:
+    async def grant_lease(self, ttl_s: int) -> LeaseId:
         limits.check_ttl(ttl_s)
         # The id is ours, so that a repeated grant is known again.
         lease = LeaseId(self._entropy(62) + 1)
@@ -134,11 +133,11 @@ class EtcdStore:
         await self._links.call(send, change="grant of a lease")
         return lease
 
-    async def keep(self, lease: LeaseId) -> None:
+    async def renew_lease(self, lease: LeaseId) -> None:
         async def send(link: EtcdEndpoint, timeout_s: float, attempt: int) -> int:
             stream = link.leases.LeaseKeepAlive(timeout=timeout_s)
             try:
-                response = await ask(stream, rpc.LeaseKeepAliveRequest(ID=lease))
+                response = await request_response(stream, rpc.LeaseKeepAliveRequest(ID=lease))
             finally:
                 stream.cancel()
             return int(response.TTL)
@@ -146,7 +145,7 @@ class EtcdStore:
         if await self._links.call(send) <= 0:
             raise missing_lease(lease)
 
-    async def drop(self, lease: LeaseId) -> None:
+    async def revoke_lease(self, lease: LeaseId) -> None:
         async def send(link: EtcdEndpoint, timeout_s: float, attempt: int) -> None:
             try:
                 await link.leases.LeaseRevoke(rpc.LeaseRevokeRequest(ID=lease), timeout=timeout_s)
@@ -160,7 +159,7 @@ class EtcdStore:
         await self._links.call(send, change="end of a lease")
 
     async def compact(self, before: int) -> None:
-        # etcd's own revision is the last that is forgotten but for current keys: see `EtcdWatch._create`.
+        # etcd drops history up to this revision, but for current keys: see `EtcdWatch._create`.
         revision = min(before - 1, await self.revision())
         if revision < 1:
             return
@@ -170,7 +169,7 @@ class EtcdStore:
                 await link.kv.Compact(rpc.CompactionRequest(revision=revision), timeout=timeout_s)
             except rpc.AioRpcError as error:
                 if error.code() is not grpc.StatusCode.OUT_OF_RANGE:
-                    raise  # otherwise: somebody has compacted as far already
+                    raise  # otherwise: another client has compacted as far already
 
         await self._links.call(send)
 
@@ -179,7 +178,7 @@ class EtcdStore:
         return int(response.header.revision)
 
     async def check_writes(self) -> None:
-        # A linearizable read shows that there is a majority; an etcd without space goes on to serve reads.
+        # A linearizable read shows that there is a quorum; an etcd without space still serves reads.
         await self.revision()
         for problem in await self._problems():
             if "NOSPACE" in problem:
@@ -201,7 +200,7 @@ class EtcdStore:
                 log.warning("etcd.compaction_failed", error=error.message, detail=error.detail)
 
     async def _problems(self) -> Sequence[str]:
-        """The alarms of the cluster, which every member knows; none if etcd does not let this client ask."""
+        """The alarms of the cluster, which every member knows; none if this client may not read them."""
 
         async def send(link: EtcdEndpoint, timeout_s: float, attempt: int) -> Sequence[str]:
             try:
@@ -262,7 +261,7 @@ class EtcdStore:
         return self._prefix + key.encode()
 
     def _to_entry(self, kv: Any) -> Entry:
-        # A foreign key under our prefix may be no text; it must not stop everybody from reading.
+        # A foreign key under our prefix may be no text; it must not stop all reads.
         key = kv.key[len(self._prefix) :].decode(errors="backslashreplace")
         return Entry(key, kv.value, kv.create_revision, kv.mod_revision, LeaseId(kv.lease))
 
@@ -283,7 +282,7 @@ def _first_conflict(expect: Sequence[Expect], response: Any) -> errors.Conflict:
 
 
 def _end_of(prefix: bytes) -> bytes:
-    """The first key behind all that start with `prefix`, whose last byte is of UTF-8 and so below 255."""
+    """The first key after all that start with `prefix`, whose last byte is of UTF-8 and so below 255."""
     return prefix[:-1] + bytes([prefix[-1] + 1])
 
 

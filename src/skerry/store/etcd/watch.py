@@ -1,7 +1,8 @@
-"""A watch on etcd that outlives its connection: resumed after the last revision received, no gap, no repeat.
+"""A watch on etcd that outlives its connection: resumed after the last revision received, without gap or
+repeat.
 
-Each watch is one stream of its own, read only when its reader asks; a reader that is slow is held back by
-gRPC's flow control, and etcd reads for it from its history until that is compacted. No task runs here.
+Each watch is one stream of its own, read only on demand; a slow reader is held back by gRPC's flow control,
+and etcd reads for it from its history until that is compacted. No task runs here.
 """
 
 from __future__ import annotations
@@ -17,7 +18,16 @@ import structlog
 
 from skerry.kit.backoff import Backoff
 from skerry.model import errors
-from skerry.store.etcd.client import EtcdClient, EtcdEndpoint, ask, is_lost, lost, read, rpc, translate
+from skerry.store.etcd.client import (
+    EtcdClient,
+    EtcdEndpoint,
+    is_lost,
+    lost,
+    read,
+    request_response,
+    rpc,
+    translate,
+)
 from skerry.store.local.watches import closed, compacted
 from skerry.store.protocol import Batch, Change, Entry
 
@@ -27,7 +37,7 @@ log = structlog.get_logger(__name__)
 _RESUME_FACTOR = 6
 _BACKOFF = Backoff(first_s=0.05, cap_s=1.0)
 
-# A member that is cut off from the others says so instead of staying silent.
+# A member that is partitioned from the others sends an error instead of nothing.
 _REQUIRE_LEADER = (("hasleader", "true"),)
 
 
@@ -60,7 +70,7 @@ class EtcdWatch:
     ) -> None:
         self._is_open = False
         self._links.streams.discard(self)
-        self._let_go()
+        self._close_stream()
 
     def __aiter__(self) -> AsyncIterator[Batch]:
         return self
@@ -78,18 +88,18 @@ class EtcdWatch:
             try:
                 self._take(await read(self._stream))
             except rpc.AioRpcError as error:
-                self._let_go()
+                self._close_stream()
                 if not is_lost(error):
                     raise translate(error) from error
                 log.info("etcd.watch_lost", revision=self._received, error=error.details())
             except BaseException:
-                self._let_go()
+                self._close_stream()
                 raise
 
     def interrupt(self) -> None:
-        self._let_go()
+        self._close_stream()
 
-    def _let_go(self) -> None:
+    def _close_stream(self) -> None:
         if self._stream is not None:
             self._stream.cancel()
             self._stream = None
@@ -122,7 +132,7 @@ class EtcdWatch:
             self._stream, header_revision = stream
             if not is_first and header_revision < self._received:
                 # etcd was put back to an older state: what we saw did not happen, and new revisions repeat.
-                self._let_go()
+                self._close_stream()
                 raise compacted(self._received, 0)
             return
 
@@ -138,7 +148,7 @@ class EtcdWatch:
                 progress_notify=True,
                 fragment=True,
             )
-            response = await ask(stream, rpc.WatchRequest(create_request=create))
+            response = await request_response(stream, rpc.WatchRequest(create_request=create))
             self._refuse_cancelled(response)
         except BaseException:
             stream.cancel()
@@ -155,7 +165,7 @@ class EtcdWatch:
             self._received = revision
         self._parts.clear()
         if not response.events and not response.created:
-            # etcd tells from time to time how far a silent watch has come.
+            # etcd sends the progress of an idle watch from time to time.
             self._received = max(self._received, response.header.revision)
 
     def _to_changes(self, events: Iterable[Any]) -> tuple[Change, ...]:

@@ -3,7 +3,7 @@
 `KeySpace` is what has happened. `WriteSet` is a group of steps evaluated in order on top of it, each seeing
 those before it; a draft changes nothing until `KeySpace.merge`, so a backend may first make it durable and
 throw it away if that fails. Every step checks all it needs before it records anything, so a step that raises
-leaves its draft as it was. No I/O, no clock, no chance in here: `skerry.store.local.store` brings them.
+leaves its draft as it was. No I/O, clock or randomness here: `skerry.store.local.store` has them.
 """
 
 from __future__ import annotations
@@ -84,7 +84,8 @@ class KeySpace:
         return min((held.deadline for held in self.leases.values()), default=None)
 
     def renew(self, lease: LeaseId, now: float) -> None:
-        """Move the deadline. A lease past its deadline is over, though its keys may not be gone yet."""
+        """Move the deadline. A lease past its deadline has expired, though its keys may not be deleted
+        yet."""
         held = self.leases.get(lease)
         if held is None or held.deadline <= now:
             raise missing_lease(lease)
@@ -147,7 +148,7 @@ class KeySpace:
 
 
 class WriteSet:
-    """Steps on top of a tree that have not happened yet. Seal it, make it durable, then merge it."""
+    """Steps on top of a key space, not applied yet. Seal it, make it durable, then merge it."""
 
     def __init__(self, tree: KeySpace) -> None:
         self.base = tree.revision
@@ -162,7 +163,7 @@ class WriteSet:
         self.is_sealed = False
         self._tree = tree
         self._changed: dict[str, Entry | None] = {}
-        self._wanted_floor = tree.floor
+        self._requested_floor = tree.floor
 
     @property
     def is_empty(self) -> bool:
@@ -208,15 +209,15 @@ class WriteSet:
         self._record([Change(key, None) for key in self._keys_of(lease)])
 
     def expire(self, now: float) -> None:
-        """End every lease whose time is over, unless it was ended or is gone already."""
+        """End every lease that has expired, unless it was ended already."""
         for lease in self._tree.overdue(now):
             if lease not in self.ended:
                 self.drop(lease)
 
     def compact(self, before: int) -> None:
         floor = min(before - 1, self.revision)
-        if floor > self._wanted_floor:
-            self._wanted_floor = floor
+        if floor > self._requested_floor:
+            self._requested_floor = floor
             self.is_compacting = True
 
     def seal(self) -> None:
@@ -224,7 +225,7 @@ class WriteSet:
         tree, floor = self._tree, self.floor
         total = tree.weight + sum(map(weight, self.batches))
         while floor < self.revision and (
-            floor < self._wanted_floor or self.revision - floor > tree.limit or total > MAX_HISTORY_BYTES
+            floor < self._requested_floor or self.revision - floor > tree.limit or total > MAX_HISTORY_BYTES
         ):
             floor += 1
             batch = tree.batch(floor) if floor <= self.base else self.batches[floor - self.base - 1]
@@ -255,7 +256,7 @@ class WriteSet:
 
 
 def conflict(expectation: Expect, found: int) -> errors.Conflict:
-    """The refusal of a transaction whose expectation does not hold."""
+    """The error of a transaction whose expectation does not hold."""
     if expectation.revision == ABSENT:
         return errors.Conflict(f"{expectation.key!r} already exists; read it and decide again")
     is_now = "is gone" if found == ABSENT else f"is at revision {found} now"

@@ -1,4 +1,4 @@
-"""The store that forgets: the tree with watches and nothing beneath. For tests and simulations."""
+"""The store in memory, without durability. For tests and simulations."""
 
 from __future__ import annotations
 

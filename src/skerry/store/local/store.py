@@ -47,7 +47,7 @@ class LocalStore(abc.ABC):
 
     @abc.abstractmethod
     async def _submit(self, step: Callable[[WriteSet], T]) -> T:
-        """Do `step` in turn with all others; return or raise what it did once that is durable."""
+        """Apply `step` after all earlier ones; return or raise its result once it is durable."""
 
     async def get(self, key: str) -> Entry | None:
         self._require_open()
@@ -69,18 +69,18 @@ class LocalStore(abc.ABC):
         limits.check_prefix(prefix)
         return KeySpaceWatch(self._watchers, prefix, since)
 
-    async def grant(self, ttl_s: int) -> LeaseId:
+    async def grant_lease(self, ttl_s: int) -> LeaseId:
         limits.check_ttl(ttl_s)
         lease = LeaseId(self._entropy(62) + 1)
         await self._submit(lambda draft: draft.grant(lease, ttl_s))
         return lease
 
-    async def keep(self, lease: LeaseId) -> None:
+    async def renew_lease(self, lease: LeaseId) -> None:
         # Not made durable: a restart gives every lease its full time again.
         self._require_open()
         self._tree.renew(lease, self._clock.monotonic())
 
-    async def drop(self, lease: LeaseId) -> None:
+    async def revoke_lease(self, lease: LeaseId) -> None:
         await self._submit(lambda draft: draft.drop(lease))
 
     async def compact(self, before: int) -> None:
@@ -94,7 +94,7 @@ class LocalStore(abc.ABC):
         self._require_open()
 
     async def expire(self) -> None:
-        """End the leases whose time is over. Happens by itself; a test with its own clock calls it."""
+        """End expired leases. Also happens by itself; tests with their own clock call it."""
         now = self._clock.monotonic()
         await self._submit(lambda draft: draft.expire(now))
 
@@ -112,7 +112,7 @@ class LocalStore(abc.ABC):
             raise closed()
 
     def _merge(self, draft: WriteSet) -> None:
-        """The draft is durable: make it visible and tell the watches."""
+        """The draft is durable: make it visible and notify the watches."""
         before = self._tree.revision
         self._tree.merge(draft, self._clock.monotonic())
         if draft.batches:
@@ -129,9 +129,9 @@ class LocalStore(abc.ABC):
         if deadline is None or self._is_closed:
             return
         wait_s = max(at_least_s, deadline - self._clock.monotonic())
-        self._lease_timer = asyncio.get_running_loop().call_later(wait_s, self._look_at_leases)
+        self._lease_timer = asyncio.get_running_loop().call_later(wait_s, self._check_leases)
 
-    def _look_at_leases(self) -> None:
+    def _check_leases(self) -> None:
         self._lease_timer = None
         if not self._tree.overdue(self._clock.monotonic()):
             self._arm_leases()  # they were kept

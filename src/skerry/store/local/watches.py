@@ -1,9 +1,9 @@
-"""Watches on a tree: each is a place in the tree's own history, not a queue of its own.
+"""Watches on a key space: each is a position in its history, not a queue of its own.
 
-A watch stands right before the next batch of its prefix, or at the newest revision: it costs nothing but its
-place. A reader that is slow reads on from history, and gets `Compacted` only if history forgot something that
-it has not seen. So memory stays bounded however slow a reader is. `WatchSet.publish` is called after each
-merge; everything here runs on the event loop's thread.
+A watch is positioned before the next batch of its prefix, or at the newest revision, and costs no more than
+that. A slow reader reads from history, and gets `Compacted` only if a batch that it has not read was dropped.
+So memory is bounded however slow a reader is. `WatchSet.publish` is called after each merge; everything here
+runs on the event loop's thread.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ class WatchSet:
     def publish(self, before: int, batches: Sequence[Batch]) -> None:
         """The tree has just moved on from revision `before` by `batches`: move or wake every watch."""
         for watch in self.open:
-            if watch.place >= before:  # otherwise it stands before an older batch that its reader left
+            if watch.position >= before:  # otherwise it is before an older batch that its reader has not read
                 watch.pass_over(batches)
 
     def close(self) -> None:
@@ -50,18 +50,18 @@ class WatchSet:
 
 
 class KeySpaceWatch:
-    """The context manager and the iterator of `Store.watch`. `place` is the revision it stands at."""
+    """The context manager and the iterator of `Store.watch`. `position` is its revision."""
 
     def __init__(self, watchers: WatchSet, prefix: str, since: int) -> None:
         self.prefix = prefix
-        self.place = since
+        self.position = since
         self._watchers = watchers
         self._woken: asyncio.Future[None] | None = None
 
     async def __aenter__(self) -> AsyncIterator[Batch]:
         self._require_history()
         self._watchers.open[self] = None
-        self.pass_over(self._watchers.tree.batches_after(self.place))
+        self.pass_over(self._watchers.tree.batches_after(self.position))
         return self
 
     async def __aexit__(
@@ -78,21 +78,21 @@ class KeySpaceWatch:
             if self not in self._watchers.open:
                 raise StopAsyncIteration
             self._require_history()
-            if self.place < self._watchers.tree.revision:
+            if self.position < self._watchers.tree.revision:
                 return self._take()
             await self._wait()
 
     def pass_over(self, batches: Iterable[Batch]) -> None:
-        """Go on to the first of `batches` that is of this prefix, and wake the reader if there is one."""
+        """Advance to the first of `batches` with this prefix, and wake the reader if there is one."""
         prefix = self.prefix
         for batch in batches:
-            if batch.revision <= self.place:
-                continue  # a watch from the future is not there yet
+            if batch.revision <= self.position:
+                continue  # a watch from a later revision is not reached yet
             for change in batch.changes:
                 if change.key.startswith(prefix):
                     self.wake()
                     return
-            self.place = batch.revision
+            self.position = batch.revision
 
     def wake(self) -> None:
         if self._woken is not None and not self._woken.done():
@@ -107,13 +107,13 @@ class KeySpaceWatch:
     def _require_history(self) -> None:
         if self._watchers.is_closed:
             raise closed()
-        if self.place < self._watchers.tree.floor:
-            raise compacted(self.place, self._watchers.tree.floor)
+        if self.position < self._watchers.tree.floor:
+            raise compacted(self.position, self._watchers.tree.floor)
 
     def _take(self) -> Batch:
-        """The batch it stands before, of which the reader sees only its prefix."""
-        self.place += 1
-        batch = self._watchers.tree.batch(self.place)
+        """The next batch, of which the reader gets only its prefix."""
+        self.position += 1
+        batch = self._watchers.tree.batch(self.position)
         mine = tuple(change for change in batch.changes if change.key.startswith(self.prefix))
-        self.pass_over(self._watchers.tree.batches_after(self.place))
+        self.pass_over(self._watchers.tree.batches_after(self.position))
         return batch if len(mine) == len(batch.changes) else Batch(batch.revision, mine)

@@ -1,11 +1,10 @@
-"""The file of async calls: one row each, from its acceptance until nobody remembers it. Blocking.
+"""The file of async calls: one row each, from its acceptance until it is removed.
 
-A row's body is what was asked while the call waits or runs, what came of it when it has ended, and nothing
-when that has expired; this module never looks into it. `skerry.store.sqlite.calls` calls it from its one
-writer thread, and reads through a second connection. Only ended calls are ever dropped to make room, oldest
-first. Every result has a row in `copy` too, which says who else has it; an empty holder is nobody, and then
-it is to be copied at `due`. Who the holders are is the business of
-`skerry.functions.continuum.result_replication`.
+Blocking. A row's body is the request while the call waits or runs, the result when it has ended, and empty
+when that has expired; this module does not decode it. `skerry.store.sqlite.calls` calls it from its one
+writer thread, and reads through a second connection. Only ended calls are dropped to free space, oldest
+first. Every result has a row in `copy` too, with the holder of its copy; an empty holder is none, and then it
+is to be copied at `due`. `skerry.functions.continuum.result_replication` chooses the holders.
 """
 
 from __future__ import annotations
@@ -45,15 +44,15 @@ MIGRATIONS: Final[tuple[tuple[str, ...], ...]] = (
 )
 
 ROW_BYTES: Final = 512  # what a row costs beside its body, roughly; counted with it
-# Of the calls whose results are gone, this many are remembered as such.
+# Of the calls whose results have expired, this many are kept as expired.
 MOST_EXPIRED: Final = 100_000
-# Rows that one sweep touches, so that nobody waits long behind it.
+# Rows that one sweep touches, so that other steps do not wait long.
 SWEEP: Final = 500
-_SAMPLES: Final = 16  # of the results that a holder has; the smallest of them is asked for
+_SAMPLES: Final = 16  # of the results of a holder; the smallest of them is checked
 
 
 class UnfinishedCall(msgspec.Struct, frozen=True):
-    """A call that has not ended: whom it waits behind, when it was accepted, the bytes that it takes."""
+    """A call that has not ended: its queue, when it was accepted, and its size."""
 
     id: str
     line: str
@@ -63,14 +62,14 @@ class UnfinishedCall(msgspec.Struct, frozen=True):
 
 
 class CallRow(msgspec.Struct, frozen=True):
-    """A call as whoever polls finds it."""
+    """A call as a poll reads it."""
 
     state: CallState
     body: bytes
 
 
 class UncopiedResult(msgspec.Struct, frozen=True):
-    """A result that nobody else has, and how often it was tried to change that."""
+    """A result without a copy, and the number of attempts to make one."""
 
     id: str
     ended_at: float
@@ -78,7 +77,8 @@ class UncopiedResult(msgspec.Struct, frozen=True):
 
 
 class CopyAttempt(msgspec.Struct, frozen=True):
-    """What came of an attempt to copy a result: its holder, or none, and when to try again after how many."""
+    """The outcome of an attempt to copy a result: its holder, or none, the number of attempts, and when to
+    try again."""
 
     id: str
     holder: str
@@ -95,7 +95,7 @@ class CallRows:
     def __init__(self, path: Path, keep_bytes: int) -> None:
         self.path = path
         self._keep_bytes = keep_bytes
-        # Not exclusive: whoever polls reads beside the writer, without waiting for its disk.
+        # Not exclusive: polls read beside the writer, without waiting for its disk.
         self._connection = database.open_database(path, MIGRATIONS, is_exclusive=False)
         try:
             (self._bytes,) = self._connection.execute("SELECT coalesce(sum(size), 0) FROM call").fetchone()
@@ -126,7 +126,7 @@ class CallRows:
 
     def accept(self, id: str, line: str, at: float, body: bytes) -> None:
         size = ROW_BYTES + len(body)
-        self._make_room(size, at)
+        self._free_space(size, at)
         self._connection.execute(
             "INSERT INTO call (id, line, state, at, size, body) VALUES (?, ?, 'q', ?, ?, ?)",
             (id, line, at, size, body),
@@ -134,7 +134,7 @@ class CallRows:
         self._bytes += size
 
     def start(self, id: str) -> bytes:
-        """Mark it as running, if it is not; what was asked."""
+        """Mark it as running, if it is not; returns its request."""
         row = self._connection.execute(
             "UPDATE call SET state = 'r' WHERE id = ? AND state IN ('q', 'r') RETURNING body",
             (id,),
@@ -152,7 +152,7 @@ class CallRows:
         number, before = self._connection.execute(
             "SELECT number, size FROM call WHERE id = ?", (id,)
         ).fetchone()
-        self._make_room(size - before, at)
+        self._free_space(size - before, at)
         self._connection.execute(
             "UPDATE call SET state = ?, at = ?, size = ?, body = ? WHERE id = ?",
             (state.value[0], at, size, body, id),
@@ -163,7 +163,7 @@ class CallRows:
     def keep_copy(self, id: str, state: CallState, at: float, body: bytes, holder: str) -> None:
         """Of a call that ended elsewhere, where `holder` has it; what is known of it already stays."""
         size = ROW_BYTES + len(body)
-        self._make_room(size, at)
+        self._free_space(size, at)
         added = self._connection.execute(
             "INSERT OR IGNORE INTO call (id, line, state, at, size, body) VALUES (?, '', ?, ?, ?, ?)"
             " RETURNING number",
@@ -174,7 +174,7 @@ class CallRows:
             self._note_holder(added[0], holder, at)
 
     def note_copies(self, attempts: Iterable[CopyAttempt]) -> None:
-        """What came of attempts to copy results, of those that are still here."""
+        """Record attempts to copy results that are still stored."""
         self._connection.executemany(
             "UPDATE copy SET holder = ?, due = ?, tries = ?"
             " WHERE number = (SELECT number FROM call WHERE id = ?)",
@@ -196,7 +196,8 @@ class CallRows:
         )
 
     def sweep(self, now: float, ttl_s: float) -> int:
-        """Expire results that are older than `ttl_s`, and forget what has been expired as long; how many."""
+        """Expire results that are older than `ttl_s`, and remove what has been expired as long; returns how
+        many."""
         run = self._connection.execute
         (count,) = run("SELECT count(*) FROM call WHERE state = 'e'").fetchone()
         forgotten = run(
@@ -224,13 +225,13 @@ class CallRows:
         )
         return [UnfinishedCall(id, line, _STATES[state], at, size) for id, line, state, at, size in rows]
 
-    def _make_room(self, size: int, now: float) -> None:
+    def _free_space(self, size: int, now: float) -> None:
         while self._bytes + size > self._keep_bytes:
             oldest = self._connection.execute(
                 "SELECT number, size FROM call WHERE state IN ('d', 'f') ORDER BY at LIMIT 1"
             ).fetchone()
             if oldest is None:
-                return  # all that is left has not ended; how much of that there is, is bounded before us
+                return  # all that is left has not ended, and is bounded by the caller
             number, freed = oldest
             self._expire(number, freed, now)
 
@@ -289,7 +290,7 @@ class CallReader:
             return self._connection.execute(statement, values).fetchall()
         except sqlite3.Error as error:
             raise errors.Unavailable(
-                f"the store {self._path} could not be read: {error}; look at the disk, then try again",
+                f"the store {self._path} could not be read: {error}; check the disk, then try again",
                 detail=repr(error),
             ) from error
 

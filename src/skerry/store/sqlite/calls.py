@@ -61,7 +61,7 @@ class CallStore:
         await self._submit(lambda rows: rows.accept(id, line, at, body))
 
     async def start(self, id: str) -> bytes:
-        """A waiting call runs from now on; what was asked."""
+        """A waiting call runs from now on; returns its request."""
         return await self._submit(lambda rows: rows.start(id))
 
     async def put_back(self, id: str) -> None:
@@ -77,15 +77,15 @@ class CallStore:
         await self._submit(lambda rows: rows.keep_copy(id, state, at, body, holder))
 
     async def uncopied(self, now: float, most: int) -> list[UncopiedResult]:
-        """Results that nobody else has, and that are to be copied now."""
-        return await self._look(lambda reader: reader.uncopied(now, most))
+        """Results without a copy that are to be copied now."""
+        return await self._read_row(lambda reader: reader.uncopied(now, most))
 
     async def holders(self) -> dict[str, str]:
         """Who has copies of results, each with the id of one of them."""
-        return await self._look(lambda reader: reader.holders())
+        return await self._read_row(lambda reader: reader.holders())
 
     async def note_copies(self, attempts: Sequence[CopyAttempt]) -> None:
-        """What came of attempts to copy results."""
+        """Record attempts to copy results."""
         await self._submit(lambda rows: rows.note_copies(attempts))
 
     async def release(self, holder: str) -> int:
@@ -105,11 +105,11 @@ class CallStore:
             pass
 
     async def read(self, id: str) -> CallRow | None:
-        """The call as it is on disk; None if there is none, or none any more."""
-        return await self._look(lambda reader: reader.read(id))
+        """The stored call; None if there is none."""
+        return await self._read_row(lambda reader: reader.read(id))
 
     async def close(self) -> None:
-        """Finish what was submitted and let go. Later calls raise `Unavailable`."""
+        """Finish submitted steps and close. Later calls raise `Unavailable`."""
         self._is_closed = True
         await self._committer.stop()
         self._readers.shutdown()
@@ -117,7 +117,7 @@ class CallStore:
             self._reader.close()
             self._reader = None
 
-    async def _look(self, question: Callable[[CallReader], T]) -> T:
+    async def _read_row(self, question: Callable[[CallReader], T]) -> T:
         if self._is_closed or self._reader is None:
             raise _closed()
         return await asyncio.get_running_loop().run_in_executor(self._readers, question, self._reader)
@@ -135,4 +135,4 @@ def _prepare(steps: Sequence[CallStep]) -> StepGroup[CallRows]:
 
 
 def _closed() -> errors.Unavailable:
-    return errors.Unavailable("async calls are not taken any more: this node is stopping; ask another")
+    return errors.Unavailable("async calls are not taken any more: this node is stopping; use another")

@@ -1,7 +1,7 @@
 """Opening a SQLite file: private, checked, of the present schema, written ahead and in full. Blocking.
 
-What is in it is for `skerry.store.sqlite.journal` and `skerry.store.sqlite.call_rows` to know. Every failure
-to open one is `FailedPrecondition` and says what to do.
+`skerry.store.sqlite.journal` and `skerry.store.sqlite.call_rows` have the contents. Every failure to open one
+is `FailedPrecondition`, with what to do.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ _WAL_BYTES = 16 * 1024 * 1024
 def open_database(
     path: Path, migrations: Sequence[Sequence[str]], *, is_exclusive: bool
 ) -> sqlite3.Connection:
-    """The file, made if it is not there. Migration n brings it from schema n to n + 1.
+    """The file, created if it does not exist. Migration n brings it from schema n to n + 1.
 
     `is_exclusive` keeps every other connection out; without it, others may read while this one writes.
     """
@@ -69,7 +69,7 @@ def can_retry(failure: Exception) -> bool:
 
 
 def refused_by_disk(path: Path, failure: Exception) -> errors.SkerryError:
-    """What to tell whoever waits for a transaction that was not made."""
+    """The error for callers whose transaction was not written."""
     if not isinstance(failure, sqlite3.Error):
         return errors.Internal("the store failed in a way it should not", detail=repr(failure))
     return errors.Unavailable(

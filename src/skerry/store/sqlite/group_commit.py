@@ -1,10 +1,9 @@
 """Group commit: steps that come while the disk is busy wait together, and one sync makes all of them durable.
 
-A `GroupCommitter` has the thread that owns a file. Whoever has the steps says how a group of them is written
-(`prepare`), and is told what came of it. If the write fails, every step of the group fails with
-`Unavailable`; if the disk is full, it is first tried again with the disk's reserve
-(`skerry.kit.disk_reserve`). What the file is, and what steps are, is its owner's: `skerry.store.sqlite.store`
-and `skerry.store.sqlite.calls`.
+A `GroupCommitter` has the thread that owns a file. Its owner prepares how a group of steps is written
+(`prepare`), and gets the outcome. If the write fails, every step of the group fails with `Unavailable`; if
+the disk is full, it is first tried again with the disk's reserve (`skerry.kit.disk_reserve`). What the file
+is, and what steps are, is its owner's: `skerry.store.sqlite.store` and `skerry.store.sqlite.calls`.
 """
 
 from __future__ import annotations
@@ -38,12 +37,12 @@ class StepGroup(NamedTuple, Generic[F]):
     """Steps that are written together."""
 
     answers: list[Any]  # one for each step, or its error; complete once it is written
-    write: Callable[[F], object] | None  # on the thread that owns the file; None: there is nothing to write
+    write: Callable[[F], object] | None  # on the thread that owns the file; None: nothing to write
     finish: Report = lambda failure: None  # on the loop, once it is durable or has failed
 
 
 class _QueuedStep(NamedTuple, Generic[S]):
-    """A step and who waits for it."""
+    """A step and its waiter."""
 
     step: S
     answer: asyncio.Future[Any]
@@ -136,7 +135,7 @@ class GroupCommitter(Generic[F, S]):
     def _answer(
         self, waiting: list[_QueuedStep[S]], answers: Sequence[Any], failure: Exception | None
     ) -> None:
-        """The group is durable, or it failed and never was: tell everybody, then let the next one go."""
+        """The group is durable, or it failed: resolve all waiters, then start the next one."""
         if failure is not None:
             log.error(self._failed, path=str(self.path), error=repr(failure))
             if database.can_retry(failure):
@@ -146,7 +145,7 @@ class GroupCommitter(Generic[F, S]):
             answers = [database.refused_by_disk(self.path, failure) for _ in waiting]
         for one, answer in zip(waiting, answers, strict=True):
             if one.answer.done():
-                continue  # whoever waited was cancelled
+                continue  # the waiter was cancelled
             if isinstance(answer, Exception):
                 one.answer.set_exception(answer)
             else:
@@ -189,6 +188,6 @@ class GroupCommitter(Generic[F, S]):
     def _report(self, callback: Callable[..., None], *values: Any) -> bool:
         try:
             self._loop.call_soon_threadsafe(callback, *values)
-        except RuntimeError:  # the loop was closed under us: nobody is left to tell
+        except RuntimeError:  # the loop was closed: there are no waiters any more
             return False
         return True

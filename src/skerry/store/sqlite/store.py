@@ -1,9 +1,9 @@
 """The default store: the tree in memory, made durable by a journal in one SQLite file, with group commit.
 
 Steps of a group (`skerry.store.sqlite.group_commit`) are evaluated in order on one draft, written in one
-transaction of the file, and only when that is durable merged into the tree, shown to watches and answered. If
-the write fails, the tree is as it was. `skerry.store.sqlite.journal` knows the file. Only the event loop's
-thread touches the tree, so there is no lock.
+transaction of the file, and only when that is durable merged into the tree, published to watches and
+acknowledged. If the write fails, the tree is as it was. `skerry.store.sqlite.journal` knows the file. Only
+the event loop's thread touches the tree, so there is no lock.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ WriteStep = Callable[[WriteSet], Any]
 # commit is not held up, seldom enough that a key written often is folded once.
 CHECKPOINT_EVERY = 256
 
-# A lease that is made and ended: written to the file, and not there afterwards. No lease has that id.
+# A lease that is granted and ended: a write that leaves nothing. No lease has that id.
 _PROBE = CommitGroup(batches=(), granted=((NO_LEASE, 1),), ended=(NO_LEASE,))
 
 GROUP_SIZE = metrics.histogram(
@@ -57,7 +57,7 @@ class SqliteStore(LocalStore):
         committer.prepare = self._prepare
         self._failure: Exception | None = None  # of the last write
         self._folded = contents.folded
-        trimmed = WriteSet(tree)  # the file may hold more history than is asked for
+        trimmed = WriteSet(tree)  # the file may hold more history than is configured
         trimmed.seal()
         self._merge(trimmed)
         self._unfolded = _keys_of(trimmed.departed)  # of revisions that left history and are not folded yet
@@ -88,7 +88,7 @@ class SqliteStore(LocalStore):
         """After a write that failed, and while none is under way, try one that changes nothing."""
         await super().check_writes()
         if self._failure is not None and not self._committer.is_busy:
-            # Without the disk's reserve: that is for those who have to write.
+            # Without the disk's reserve, which is for real writes.
             self._failure = await self._committer.attempt(lambda journal: journal.write(_PROBE))
         if self._failure is not None:
             raise database.refused_by_disk(self._committer.path, self._failure)
@@ -103,7 +103,7 @@ class SqliteStore(LocalStore):
         await self._committer.stop()
 
     def _prepare(self, steps: Sequence[WriteStep]) -> StepGroup[Journal]:
-        """Evaluate the steps, and say what of them goes to the disk."""
+        """Evaluate the steps; returns what to write."""
         draft = WriteSet(self._tree)
         answers: list[Any] = []
         for step in steps:

@@ -1,7 +1,7 @@
 """Leases: one that is renewed, one that many short-lived keys share, and a key kept under one of its own.
 
-What it means that a lease has ended is its owner's: who leads loses the lead
-(`skerry.control.leadership.election`), others write their keys again.
+The owner handles the end of a lease: a leader loses the lead (`skerry.control.leadership.election`), others
+write their keys again.
 """
 
 from __future__ import annotations
@@ -33,9 +33,9 @@ class LeaseKeeper:
         """True if the lease is the one it was; else it is a new one, and has none of the keys."""
         if self.lease != NO_LEASE:
             with suppress(errors.NotFound):
-                await self._store.keep(self.lease)
+                await self._store.renew_lease(self.lease)
                 return True
-        self.lease = await self._store.grant(self._ttl_s)
+        self.lease = await self._store.grant_lease(self._ttl_s)
         return False
 
 
@@ -54,12 +54,12 @@ class SharedLease:
     async def current(self) -> LeaseId:
         now = self._clock.monotonic()
         if self._lease == NO_LEASE or now >= self._shared_until:
-            self._lease = await self._store.grant(self._keep_s + self._shared_s)
+            self._lease = await self._store.grant_lease(self._keep_s + self._shared_s)
             self._shared_until = now + self._shared_s
         return self._lease
 
     def forget(self) -> None:
-        """It has ended, as it does under a machine that sleeps."""
+        """It has expired, as after a suspend of the machine."""
         self._lease = NO_LEASE
 
 
@@ -88,7 +88,7 @@ class LeasedKey:
         finally:
             if self._leaves and self._keeper.lease != NO_LEASE:
                 with suppress(errors.NotFound, errors.Unavailable):
-                    await self._store.drop(self._keeper.lease)
+                    await self._store.revoke_lease(self._keeper.lease)
 
     async def _renew(self) -> None:
         before = self._keeper.lease

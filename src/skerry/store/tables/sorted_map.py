@@ -34,7 +34,7 @@ class SortedMap(Generic[T]):
         self._values[key] = value
 
     def remove(self, key: str) -> None:
-        """Take a key out; one that is not there is no error."""
+        """Remove a key; an absent one is no error."""
         if key in self._values:
             del self._values[key]
             self._order.remove(key)

@@ -2,10 +2,10 @@
 
 A `Table` holds the decoded records of its prefix, filled by a snapshot and fed by the watch. `run` follows
 for ever and belongs to a `TaskSupervisor`; after `Compacted` or `Unavailable` it takes a new snapshot. Reads
-are of memory and may be a moment behind: `read` asks the store, `sync` waits. What was written through the
+are from memory and may be a moment behind: `read` reads the store, `sync` waits. What was written through the
 table is recognized when the watch brings it, and is not decoded again. A record that cannot be decoded stops
-`run` with `Internal`: a table that leaves things out would be worse than none. Subscribers are called in the
-same step in which the table changes. Transactions over several tables are made of `put`, `delete`, `expect`.
+`run` with `Internal`: an incomplete table would be worse than none. Subscribers are called in the same step
+in which the table changes. Transactions over several tables are made of `put`, `delete`, `expect`.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ log = structlog.get_logger(__name__)
 
 T = TypeVar("T")
 
-# A revision that does not touch the prefix never comes by the watch; after this long the store is asked.
+# A revision that does not touch the prefix never comes by the watch; after this long the store is read.
 _PATIENCE_S = 0.25
 # Writes on their way to the table are at most as many as the transactions under way can hold.
 _MAX_WRITTEN = 16_384
@@ -44,7 +44,7 @@ class Record(NamedTuple, Generic[T]):
 
 
 class RecordChange(NamedTuple, Generic[T]):
-    """One record as it was and as it is; None: it was, or is, not there."""
+    """One record before and after; None: it did or does not exist."""
 
     id: str
     before: Record[T] | None
@@ -77,10 +77,10 @@ class Table(Generic[T]):
         self._records: SortedMap[Record[T]] = SortedMap()
         self._revision = -1  # before the first snapshot
         self._waiting: list[tuple[int, asyncio.Future[None]]] = []
-        self._written: dict[str, tuple[bytes, T]] = {}  # by us, and not come back yet
+        self._written: dict[str, tuple[bytes, T]] = {}  # by us, and not seen by the watch yet
         self._subscribers: CallbackList[[Sequence[RecordChange[T]]]] = CallbackList()
         self._turns = count()
-        self._served = -1  # who took a turn before this one is in sync
+        self._served = -1  # callers with a lower number are in sync
         self._syncing = asyncio.Lock()
 
     # Memory
@@ -104,8 +104,11 @@ class Table(Generic[T]):
         """Ids that begin with `prefix`, behind `after`, in order. Do not await while iterating."""
         return self._records.scan(prefix, after)
 
+    def ids(self) -> list[str]:
+        return [id for id, _ in self.items()]
+
     def values(self) -> list[T]:
-        """All of it in the order of ids."""
+        """All records, in the order of ids."""
         return [record.value for _, record in self.items()]
 
     def subscribe(self, changed: Callable[[Sequence[RecordChange[T]]], object]) -> Callable[[], None]:
@@ -134,23 +137,30 @@ class Table(Generic[T]):
         self._written[key] = data, value
         return Put(key, data, lease)
 
+    def value_of(self, put: Put) -> T:
+        """The record that an operation writes."""
+        written = self._written.get(put.key)
+        if written is not None and written[0] is put.value:
+            return written[1]
+        return self._decode(Entry(put.key, put.value, 0, 0))
+
     def delete(self, id: str) -> Delete:
         return Delete(self.prefix + id)
 
     def ops(self, id: str, write: Write[T]) -> list[Op]:
-        """The record, and what goes with it."""
+        """The operations of a write: the record, and its others."""
         return [self.delete(id) if write.is_delete else self.put(id, write.value), *write.ops]
 
     def expect(self, id: str, record: Record[T] | None) -> Expect:
-        """That the record is still as it was when it was read; None: not there."""
+        """The expectation that the record has not changed since it was read; None: that it does not exist."""
         return Expect(self.prefix + id, ABSENT if record is None else record.revision)
 
     async def commit(
         self, ops: Sequence[Op], expect: Sequence[Expect] = (), fence: Expect | None = None
     ) -> int:
-        """Do all of `ops`, which change this table, or nothing; returns when our own reads see it.
+        """Do all of `ops`, which change this table, or nothing; returns when reads of this table have it.
 
-        With a `fence`, who asks leads, and `LeadershipLost` says that another does now.
+        With a `fence`, raises `LeadershipLost` if another server leads now.
         """
         revision = await fencing.commit(self._store, ops, expect, fence)
         await self.wait_for_change(revision)
@@ -164,13 +174,13 @@ class Table(Generic[T]):
         missing: errors.SkerryError,
         fence: Expect | None = None,
     ) -> T:
-        """Do what `decide` says to the record, however often it changes meanwhile; None: nothing. Returns the
-        record as it is then, or was when it was deleted, and raises `missing` if it is not there."""
+        """Write what `decide` returns for the record, with retries on conflicts; None: nothing. Returns the
+        record after it, or the last one if it was deleted, and raises `missing` if it does not exist."""
         record = self.get(id) or await self.read(id)  # perhaps another server has just made it
         while record is not None:
             write = decide(record)
             if write is None:
-                # That nothing is to be done must be true of what is, not only of what we have heard of.
+                # That nothing is to be done must hold for the store, not only for the cache.
                 fresh = await self.read(id)
                 if fresh == record:
                     return record.value
@@ -213,7 +223,7 @@ class Table(Generic[T]):
         await self._wait(0)
 
     async def sync(self) -> None:
-        """Wait for everything that was durable when this was called; all who wait share the work."""
+        """Wait for everything that was durable when this was called; concurrent calls share one read."""
         turn = next(self._turns)
         async with self._syncing:
             if turn < self._served:

@@ -1,8 +1,9 @@
-"""Environment variables in answers: whoever may only read or call gets their names, and not their values.
+"""Redaction of environment variables in responses: callers that may only read or call get names without
+values.
 
-Values may be secrets. What turns answers into bytes asks here (`skerry.transport.http.runner`,
-`skerry.transport.grpc.call_streams`), so no route and no RPC can forget it. A variable is known by the name
-of the field that it is in, at any depth. What a program prints of its own environment is output, and passes.
+Values may be secrets. Redaction is done where responses are encoded (`skerry.transport.http.runner`,
+`skerry.transport.grpc.call_streams`), so no route and no RPC can forget it. A variable is recognized by the
+name of its field, at any depth. Output of programs is not redacted.
 """
 
 from __future__ import annotations
@@ -19,14 +20,14 @@ from skerry.model.callers import Caller, Role
 from skerry.model.workloads import HIDDEN
 
 _FIELDS: Final = frozenset({"environment", "environnement", "env"})
-_LABELS: Final = "labels"  # whose keys are people's words: `env=production` is one that many use
+_LABELS: Final = "labels"  # whose keys users choose: `env=production` is a common one
 _SIGNS: Final = tuple(f'{name[1:]}":'.encode() for name in sorted(_FIELDS))  # of a document that may have one
-_SEE_VALUES: Final = frozenset({Role.ADMIN, Role.DEPLOYER, Role.NODE})
+_ROLES_WITH_VALUES: Final = frozenset({Role.ADMIN, Role.DEPLOYER, Role.NODE})
 
 
 def redact_value(caller: Caller, value: Any) -> Any:
     """What to encode as JSON for `caller` instead of `value`."""
-    if caller.role in _SEE_VALUES:
+    if caller.role in _ROLES_WITH_VALUES:
         return value
     data = json_codec.encode(value)
     if not any(sign in data for sign in _SIGNS):
@@ -36,7 +37,7 @@ def redact_value(caller: Caller, value: Any) -> Any:
 
 def redact_message(caller: Caller, message: Message) -> Message:
     """`message` as `caller` may see it."""
-    if caller.role in _SEE_VALUES or not _has_variables(message.DESCRIPTOR):
+    if caller.role in _ROLES_WITH_VALUES or not _has_variables(message.DESCRIPTOR):
         return message
     shown = type(message)()
     shown.CopyFrom(message)
@@ -80,7 +81,7 @@ def _hide(message: Message) -> None:
 
 @cache
 def _has_variables(kind: Descriptor) -> bool:
-    """Whether there is a variable in messages of this kind, or in one within them."""
+    """Whether messages of this kind, or nested ones, have a field for variables."""
     return _reaches_variables(kind, frozenset())
 
 

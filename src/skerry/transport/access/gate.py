@@ -1,9 +1,10 @@
-"""From a peer and what it shows to a caller; and which listeners, Host and Origin headers are let in.
+"""The access gate: from the peer of a connection and its credentials to a caller; and which Host and Origin
+headers are accepted.
 
-Both servers stand behind this one gate, and `skerry.transport.access.rules` then says what the caller may do.
-Everything here is a decision on values: the connection is looked at in `skerry.transport.access.peers`,
-tokens and certificates in `skerry.control.identity.authenticator`. A proof that is shown and bad is an error,
-never a reason to try the next one.
+Both servers use this one gate, and `skerry.transport.access.rules` decides what the caller may do. Everything
+here is a decision on values: `skerry.transport.access.peers` reads the connection,
+`skerry.control.identity.authenticator` verifies tokens and certificates. A credential that is sent and
+invalid is an error, never a reason to try the next one.
 """
 
 from __future__ import annotations
@@ -22,7 +23,7 @@ from skerry.model.callers import ANONYMOUS, AuthMethod, Caller, Role
 from skerry.transport.access import peers
 from skerry.transport.access.peers import ConnectionPeer, is_loopback
 
-# What proxies add, by the standards and by custom, besides all that says `forwarded` or names an address.
+# Headers of proxies, by standard and by custom, beside all with `forwarded` in their name.
 _PROXY_HEADERS = frozenset(
     {
         b"via",
@@ -56,7 +57,7 @@ class AccessGate:
     """Turns every request's peer and `authorization` into a `Caller`."""
 
     def __init__(self, identity: CredentialVerifier, own_uid: int, *, local_trust: bool = True) -> None:
-        """Without `local_trust` the kernel's word on who is at the other end counts for nothing."""
+        """Without `local_trust` the user at the other end, as the kernel reports it, is not trusted."""
         self._identity = identity
         uids = peers.trusted_uids(own_uid) if local_trust else frozenset()
         self._local = {
@@ -65,14 +66,14 @@ class AccessGate:
 
     @property
     def trusted_uids(self) -> frozenset[int]:
-        """The local users who are believed by the kernel's word alone."""
+        """The local users that are trusted by the kernel's evidence alone."""
         return frozenset(self._local)
 
     def caller(self, peer: ConnectionPeer, authorization: str | None, *, is_forwarded: bool) -> Caller:
-        """Who it is by the token, if one is shown; else by certificate; else by local user; else nobody.
+        """The caller by its token, if one is sent; else by certificate; else by local user; else anonymous.
 
-        What a proxy passes on (`is_forwarded`, by `is_forwarding`) is not the local user's, whoever runs the
-        proxy: the kernel knows the proxy, and the request is somebody else's.
+        A request through a proxy (`is_forwarded`, by `is_forwarding`) is never the local user's: the kernel
+        knows only the proxy.
         """
         if authorization is not None:
             return self._identity.caller_from_token(_bearer(authorization))
@@ -83,11 +84,11 @@ class AccessGate:
         return ANONYMOUS
 
     def listen(self, changed: Callable[[], None]) -> None:
-        """Call `changed` whenever somebody with a certificate who was let in may not be any more."""
+        """Call `changed` whenever a certificate that was accepted may not be valid any more."""
         self._identity.listen(changed)
 
     def still_accepts(self, peer: ConnectionPeer) -> bool:
-        """Whether a peer that showed a certificate would be let in with it now."""
+        """Whether a peer with a certificate would be accepted with it now."""
         if peer.certificate is None:
             return True
         try:
@@ -104,10 +105,10 @@ class Guard(Protocol):
 
 
 class AddressGate:
-    """For a listener without TLS: callers are known by their address, which must be a named one.
+    """For a listener without TLS: callers are identified by their address, which must be a configured one.
 
-    Nobody is anybody else there: a token or a proof could be read on the way, so none is taken, whoever calls
-    on this machine is not the local user, and what a proxy passes on is refused, as it is somebody else's.
+    No other credential is accepted, because it could be read on the way; a caller on this machine is not the
+    local user, and a request through a proxy is refused.
     """
 
     def __init__(self, networks: Iterable[Network]) -> None:
@@ -127,7 +128,7 @@ class AddressGate:
 
 
 def is_forwarding(names: Iterable[bytes]) -> bool:
-    """True if one of these headers, in lower case, is a proxy's: somebody behind it made the request."""
+    """True if one of these headers, in lower case, is added by proxies."""
     return _is_forwarding(tuple(names))
 
 

@@ -1,8 +1,9 @@
-"""Who is at the other end of a connection, as far as the transport and the kernel can tell.
+"""The peer of a connection, as the transport and the kernel know it.
 
-`skerry.transport.listeners` asks once, when a connection is accepted, and the servers add its certificate;
-`skerry.transport.access.gate` turns the result into a caller. Nothing here decides what anybody may do, and
-nothing the client sends is believed: addresses, users and certificates come from the kernel and from TLS.
+`skerry.transport.listeners` reads it once, when a connection is accepted, and the servers add its
+certificate; `skerry.transport.access.gate` turns the result into a caller. Nothing here decides about access,
+and nothing that the client sends is trusted: addresses, users and certificates come from the kernel and from
+TLS.
 """
 
 from __future__ import annotations
@@ -17,7 +18,7 @@ import msgspec
 from skerry.kit import socket_owner
 
 _UCRED = struct.Struct("=iII")  # pid, uid, gid
-_NOBODY = 0xFFFFFFFF  # what the kernel says when it does not know
+_NOBODY = 0xFFFFFFFF  # the kernel's value for unknown
 _ROOT_UID = 0
 
 
@@ -37,7 +38,7 @@ def with_certificate(peer: ConnectionPeer, transport: asyncio.BaseTransport) -> 
 
 
 def peer_of(sock: socket.socket) -> ConnectionPeer:
-    """The peer of a TCP or unix socket that was accepted; one that is already gone shows nothing."""
+    """The peer of an accepted TCP or unix socket; one that has disconnected already has no address."""
     try:
         if sock.family == socket.AF_UNIX:
             # Only a process of this machine can hold the other end.
@@ -54,7 +55,7 @@ def peer_of(sock: socket.socket) -> ConnectionPeer:
 
 
 def trusted_uids(own_uid: int) -> frozenset[int]:
-    """The users whose processes on this machine are the server's own people."""
+    """The users of this machine that are trusted like the server's own."""
     return frozenset({own_uid, _ROOT_UID})
 
 
@@ -78,5 +79,5 @@ def _unix_uid(sock: socket.socket) -> int | None:
 
 def _certificate(transport: asyncio.BaseTransport) -> bytes | None:
     ssl_object = transport.get_extra_info("ssl_object")
-    # A server that asks for no certificate gets none; one that asks has it checked before this is reached.
+    # Without a request for a certificate there is none; with one, TLS has verified it before.
     return ssl_object.getpeercert(binary_form=True) if ssl_object is not None else None

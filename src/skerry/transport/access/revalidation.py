@@ -1,7 +1,7 @@
-"""Streams that outlive what let them in: whoever has one is asked again and again whether it still counts.
+"""Revalidation of the credentials of long streams, again and again.
 
-A request is checked when it comes, and most are answered at once. Output that is followed, events, a program
-in a container may go on for days, while the token is revoked or expires. Used by both servers.
+A request is checked when it comes, and most end soon. Followed output, events or a program in a container may
+last for days, while the token is revoked or expires. Used by both servers.
 """
 
 from __future__ import annotations

@@ -1,10 +1,15 @@
-"""Which roles may use which route and which RPC: the one table, and the one place that asks it.
+"""Access rules: which roles may use which route and which RPC, and which of them callers that are bound to
+namespaces may use, in one table.
 
-A route or RPC without a row does not exist for anybody; a test holds that everything served has one. Rows are
-written out one by one, so that a reader sees at a glance what a role can do.
+A route or RPC without a row is refused for all; a test checks that everything served has one. Rows are
+written out one by one, so that a reader sees at a glance what a role can do. The scope of a row follows from
+its noun: `_HTTP_SCOPES` has one line for each first segment of a path, `_GRPC_SCOPES` for each service, and
+without one this module cannot be imported.
 """
 
 from __future__ import annotations
+
+import enum
 
 import msgspec
 
@@ -12,19 +17,30 @@ from skerry.model import errors
 from skerry.model.callers import AuthMethod, Caller, Role
 
 
+class AccessScope(enum.StrEnum):
+    """What a route or RPC is about, which decides on callers that are bound to namespaces."""
+
+    CLUSTER = "cluster"  # the whole cloud or a whole node: bound callers are refused
+    NAMESPACED = "namespaced"  # objects of a namespace, which is checked before the handler runs
+    OWN = "own"  # the caller itself, or what anybody may know
+
+
 class AccessRule(msgspec.Struct, frozen=True):
     """Who may pass. An admin may do whatever people may do, but is no node."""
 
     roles: frozenset[Role] = frozenset()
     anybody: bool = False
-    buyers: bool = False  # also whoever signs the request with its own key, which the route itself checks
+    buyers: bool = (
+        False  # also a buyer that signs the request with its own key, which the route itself verifies
+    )
     owners: bool = False  # of those keys also ones that may not buy any more: it is about their own deals
-    addresses: bool = False  # also who is known by its address alone, on the listener that has such callers
+    addresses: bool = False  # also a buyer that is identified by its address, on the listener for those
+    scope: AccessScope = AccessScope.CLUSTER
 
 
-OPEN_RULE = AccessRule(anybody=True)
+OPEN_RULE = AccessRule(anybody=True, scope=AccessScope.OWN)
 
-# Of PUT and POST, what is served also when the disk is full: it adds nothing, or makes room.
+# PUT and POST routes that are served also when the disk is full: they add nothing, or free space.
 ON_FULL_DISK = frozenset(
     {
         "POST /certificate/{serial}/revoke",
@@ -56,11 +72,11 @@ def _buyers_and(*roles: Role, owners: bool = False) -> AccessRule:
 
 _ADMIN = _only(Role.ADMIN)
 _READERS = _only(Role.VIEWER, Role.DEPLOYER, Role.ADMIN)
-_PEOPLE = _only(Role.VIEWER, Role.DEPLOYER, Role.INVOKER, Role.ADMIN)
+_USERS = _only(Role.VIEWER, Role.DEPLOYER, Role.INVOKER, Role.ADMIN)
 _DEPLOYERS = _only(Role.DEPLOYER, Role.ADMIN)
 _INVOKERS = _only(Role.INVOKER, Role.DEPLOYER, Role.ADMIN)
 _NODES = _only(Role.NODE)
-_SHOPPERS = _buyers_and(Role.VIEWER, Role.DEPLOYER, Role.ADMIN)  # look at offers
+_OFFER_READERS = _buyers_and(Role.VIEWER, Role.DEPLOYER, Role.ADMIN)  # read offers
 _BUYERS = _buyers_and(Role.DEPLOYER, Role.ADMIN)  # reserve
 _OWNERS = _buyers_and(Role.DEPLOYER, Role.ADMIN, owners=True)  # change holds and contracts of their own
 _OWN_READERS = _buyers_and(Role.VIEWER, Role.DEPLOYER, Role.ADMIN, owners=True)
@@ -72,16 +88,22 @@ HTTP_RULES: dict[str, AccessRule] = {
     "GET /readyz": OPEN_RULE,
     "GET /metrics": _READERS,
     "GET /openapi.json": OPEN_RULE,
-    "GET /about": _PEOPLE,
+    "GET /about": _USERS,
     "GET /events": _READERS,
     "GET /token/": _ADMIN,
     "POST /token/": _ADMIN,
     "DELETE /token/{id}": _ADMIN,
     "GET /certificate/": _ADMIN,
+    "POST /certificate/": _ADMIN,
     "POST /certificate/{serial}/revoke": _ADMIN,
     "GET /ca.pem": OPEN_RULE,
     "GET /join": _only(Role.NODE, Role.ADMIN),  # also without TLS, on loopback, where no certificate is shown
     "POST /join": OPEN_RULE,  # the join token in the body is the proof
+    "GET /namespace/": _READERS,
+    "GET /namespace/{namespace}": _READERS,
+    "PUT /namespace/": _ADMIN,
+    "PATCH /namespace/{namespace}": _ADMIN,
+    "DELETE /namespace/{namespace}": _ADMIN,
     "GET /instance/": _READERS,
     "GET /instance/{id}": _READERS,
     "PUT /instance/": _DEPLOYERS,
@@ -117,6 +139,20 @@ HTTP_RULES: dict[str, AccessRule] = {
     "DELETE /job/{name}": _DEPLOYERS,
     "POST /job/{name}/cancel": _DEPLOYERS,
     "GET /job/{name}/tries": _READERS,
+    "GET /volume/": _READERS,
+    "GET /volume/{name}": _READERS,
+    "PUT /volume/": _DEPLOYERS,
+    "DELETE /volume/{name}": _DEPLOYERS,
+    "POST /volume/{name}/snapshot": _DEPLOYERS,
+    "GET /volume/{name}/snapshots": _READERS,
+    "POST /volume/{name}/restore": _DEPLOYERS,
+    "POST /volume/{name}/move": _DEPLOYERS,
+    "GET /snapshot/": _READERS,
+    "GET /snapshot/{name}": _READERS,
+    "DELETE /snapshot/{name}": _DEPLOYERS,
+    "GET /volume-operation/": _READERS,
+    "GET /volume-operation/{id}": _READERS,
+    "POST /volume-operation/{id}/cancel": _DEPLOYERS,
     "GET /schedule/": _READERS,
     "GET /schedule/{name}": _READERS,
     "PUT /schedule/": _DEPLOYERS,
@@ -125,6 +161,20 @@ HTTP_RULES: dict[str, AccessRule] = {
     "POST /schedule/{name}/run": _DEPLOYERS,
     "POST /schedule/{name}/pause": _DEPLOYERS,
     "POST /schedule/{name}/resume": _DEPLOYERS,
+    # Nobody reads the value of a secret: there is no route for it.
+    "GET /secret/": _READERS,
+    "GET /secret/{name}": _READERS,
+    "PUT /secret/{name}": _DEPLOYERS,
+    "DELETE /secret/{name}": _DEPLOYERS,
+    "GET /config/": _READERS,
+    "GET /config/{name}": _READERS,
+    "GET /config/{name}/data": _READERS,
+    "PUT /config/{name}": _DEPLOYERS,
+    "DELETE /config/{name}": _DEPLOYERS,
+    "GET /registry/": _READERS,
+    "PUT /registry/{name}": _DEPLOYERS,
+    "DELETE /registry/{name}": _DEPLOYERS,
+    "POST /secret-key/rotate": _ADMIN,
     "GET /node/": _READERS,
     "GET /node/{id}": _READERS,
     "PATCH /node/{id}": _ADMIN,
@@ -144,9 +194,9 @@ HTTP_RULES: dict[str, AccessRule] = {
     "GET /functions": _READERS,
     "GET /function/{name}": _READERS,
     "GET /function/{name}/logs": _READERS,
-    "GET /api/listflavors": _SHOPPERS,
-    "POST /api/listflavors": _SHOPPERS,
-    "GET /api/flavors/{id}": _SHOPPERS,
+    "GET /api/listflavors": _OFFER_READERS,
+    "POST /api/listflavors": _OFFER_READERS,
+    "GET /api/flavors/{id}": _OFFER_READERS,
     "POST /api/flavors": _ADMIN,
     "DELETE /api/flavors/{id}": _ADMIN,
     "POST /api/reserveflavor": _BUYERS,
@@ -162,14 +212,14 @@ HTTP_RULES: dict[str, AccessRule] = {
     "POST /api/contracts/{id}/signature": _OWNERS,
     "GET /api/contracts/{id}/door": OPEN_RULE,  # the contract's credential is the proof
     "GET /api/contracts/{id}/tunnel": OPEN_RULE,
-    "GET /api/subscribe": _SHOPPERS,
-    "GET /api/rear.xsd": _SHOPPERS,
-    "GET /api/listflavours": _SHOPPERS,
-    "POST /api/listflavours/selector": _SHOPPERS,
+    "GET /api/subscribe": _OFFER_READERS,
+    "GET /api/rear.xsd": _OFFER_READERS,
+    "GET /api/listflavours": _OFFER_READERS,
+    "POST /api/listflavours/selector": _OFFER_READERS,
     "POST /api/reserveflavour/{flavour_id}": _BUYERS,
     "POST /api/purchaseflavour/{transaction_id}": _OWNERS,
-    "GET /api/v2/flavors": _SHOPPERS,
-    "GET /api/v2/flavors/{kind}": _SHOPPERS,
+    "GET /api/v2/flavors": _OFFER_READERS,
+    "GET /api/v2/flavors/{kind}": _OFFER_READERS,
     "POST /api/v2/reservations": _BUYERS,
     "POST /api/v2/transactions/{id}/purchase": _OWNERS,
     "GET /market": _READERS,
@@ -207,11 +257,89 @@ PLAIN: dict[str, AccessRule] = {
     "POST /api/v2/reservations": _ADDRESSES,
     "POST /api/v2/transactions/{id}/purchase": _ADDRESSES,
 }
-# What lives in a namespace is also served there, to the same callers.
+# The scope of everything below a first segment. Objects of a namespace are also served below
+# `/namespace/{namespace}/`, to the same callers, where the path ends with a slash here.
+_HTTP_SCOPES: dict[str, AccessScope] = {
+    "/healthz": AccessScope.OWN,
+    "/readyz": AccessScope.OWN,
+    "/openapi.json": AccessScope.OWN,
+    "/about": AccessScope.OWN,
+    "/ca.pem": AccessScope.OWN,
+    "/join": AccessScope.CLUSTER,
+    "/metrics": AccessScope.CLUSTER,
+    "/token": AccessScope.CLUSTER,
+    "/certificate": AccessScope.CLUSTER,
+    "/node": AccessScope.CLUSTER,
+    "/status": AccessScope.CLUSTER,
+    "/neighbours": AccessScope.CLUSTER,
+    "/api": AccessScope.CLUSTER,
+    "/market": AccessScope.CLUSTER,
+    "/namespace": AccessScope.OWN,  # the list, which shows a bound caller its own
+    "/events": AccessScope.NAMESPACED,
+    "/instance/": AccessScope.NAMESPACED,
+    "/workload/": AccessScope.NAMESPACED,
+    "/service/": AccessScope.NAMESPACED,
+    "/job/": AccessScope.NAMESPACED,
+    "/schedule/": AccessScope.NAMESPACED,
+    "/secret/": AccessScope.NAMESPACED,
+    "/config/": AccessScope.NAMESPACED,
+    "/registry/": AccessScope.NAMESPACED,
+    "/secret-key": AccessScope.CLUSTER,
+    "/volume/": AccessScope.NAMESPACED,
+    "/snapshot/": AccessScope.NAMESPACED,
+    "/volume-operation/": AccessScope.NAMESPACED,
+    "/invoke": AccessScope.NAMESPACED,
+    "/poll": AccessScope.NAMESPACED,
+    "/create": AccessScope.NAMESPACED,
+    "/update": AccessScope.NAMESPACED,
+    "/delete": AccessScope.NAMESPACED,
+    "/prewarm": AccessScope.NAMESPACED,
+    "/function": AccessScope.NAMESPACED,
+    "/functions": AccessScope.NAMESPACED,
+}
+_GRPC_SCOPES: dict[str, AccessScope] = {
+    "grpc.health.v1.Health": AccessScope.OWN,
+    "grpc.reflection.v1.ServerReflection": AccessScope.OWN,
+    "grpc.reflection.v1alpha.ServerReflection": AccessScope.OWN,
+    "aurae.discovery.v0.DiscoveryService": AccessScope.OWN,
+    "skerry.identity.v1.IdentityService": AccessScope.CLUSTER,
+    "skerry.nodes.v1.NodeService": AccessScope.CLUSTER,
+    "skerry.nodes.v1.DepartureService": AccessScope.CLUSTER,
+    "skerry.nodes.v1.ServerService": AccessScope.CLUSTER,
+    "skerry.nodes.v1.CodeService": AccessScope.CLUSTER,
+    "skerry.cells.v1.CellService": AccessScope.CLUSTER,
+    "skerry.containers.v1.ImageService": AccessScope.CLUSTER,
+    "skerry.containers.v1.ContainerService": AccessScope.CLUSTER,
+    "runtime.CellService": AccessScope.CLUSTER,
+    "observe.Observe": AccessScope.CLUSTER,
+    "aurae.cells.v0.CellService": AccessScope.CLUSTER,
+    "aurae.observe.v0.ObserveService": AccessScope.CLUSTER,
+    "SchedulerService": AccessScope.CLUSTER,
+    "NodeService": AccessScope.CLUSTER,
+    "scheduler.SchedulerService": AccessScope.CLUSTER,
+    "scheduler.NodeService": AccessScope.CLUSTER,
+    "InstanceService": AccessScope.NAMESPACED,
+    "scheduler.InstanceService": AccessScope.NAMESPACED,
+}
+
+
+def _http_scope(path: str) -> AccessScope:
+    """The scope of a route; the noun of `/namespace/{namespace}/job/` is `job`."""
+    if path == _IN_NAMESPACE:
+        return AccessScope.NAMESPACED
+    noun = "/" + path.removeprefix(_IN_NAMESPACE).split("/")[1]
+    return _HTTP_SCOPES[f"{noun}/" if f"{noun}/" in _HTTP_SCOPES else noun]
+
+
+_IN_NAMESPACE = "/namespace/{namespace}"
 HTTP_RULES |= {
-    name.replace(" /", " /namespace/{namespace}/"): row
+    name.replace(" /", f" {_IN_NAMESPACE}/"): row
     for name, row in HTTP_RULES.items()
-    if name.partition(" ")[2].startswith(("/instance/", "/workload/", "/service/", "/job/", "/schedule/"))
+    if f"/{name.split('/')[1]}/" in _HTTP_SCOPES
+}
+HTTP_RULES = {
+    name: msgspec.structs.replace(row, scope=_http_scope(name.partition(" ")[2]))
+    for name, row in HTTP_RULES.items()
 }
 
 GRPC_RULES: dict[str, AccessRule] = {
@@ -264,7 +392,7 @@ GRPC_RULES: dict[str, AccessRule] = {
     "/aurae.observe.v0.ObserveService/GetAuraeDaemonLogStream": _READERS,
     "/aurae.observe.v0.ObserveService/GetSubProcessStream": _READERS,
     "/aurae.observe.v0.ObserveService/GetPosixSignalsStream": _READERS,
-    "/aurae.discovery.v0.DiscoveryService/Discover": _PEOPLE,
+    "/aurae.discovery.v0.DiscoveryService/Discover": _USERS,
     "/SchedulerService/setNodeStatus": _REPORTERS,
     "/SchedulerService/setInstanceStatus": _REPORTERS,
     "/NodeService/Status": _REPORTERS,
@@ -284,10 +412,19 @@ GRPC_RULES: dict[str, AccessRule] = {
     "/scheduler.InstanceService/Stop": _DEPLOYERS,
     "/scheduler.InstanceService/Destroy": _DEPLOYERS,
 }
+GRPC_RULES = {
+    name: msgspec.structs.replace(row, scope=_GRPC_SCOPES[name.split("/")[1]])
+    for name, row in GRPC_RULES.items()
+}
 
 
 def authorize(row: AccessRule, caller: Caller) -> None:
     """Return if `caller` may pass; otherwise raise, with what would help."""
+    if caller.namespaces is not None and row.scope is AccessScope.CLUSTER:
+        raise errors.Forbidden(
+            f"{caller.name} is bound to {' and '.join(caller.namespaces)}, and this concerns the whole "
+            "cloud; ask an admin, or for a token that is not bound to namespaces"
+        )
     if row.anybody or caller.role in row.roles or (row.addresses and caller.origin is AuthMethod.ADDRESS):
         return
     if caller.role is None:

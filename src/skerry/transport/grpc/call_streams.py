@@ -19,6 +19,7 @@ from grpclib.metadata import Deadline, _MetadataLike
 from multidict import MultiDict
 
 from skerry.model.callers import ANONYMOUS, Caller
+from skerry.model.ids import Namespace
 from skerry.transport.access import environment_redaction
 
 REQUEST_ID = "x-request-id"
@@ -56,6 +57,9 @@ class CallStream(server.Stream[Any, Any]):
         )
         self.path = path
         self.caller: Caller = ANONYMOUS
+        self.namespace: Namespace | None = (
+            None  # of an RPC of a namespace; None: an unbound caller names none
+        )
         self.request_id = request_id
         self.status: const.Status | None = None
         self.deadline: Deadline | None = None
@@ -142,6 +146,12 @@ def caller_of(stream: server.Stream[Any, Any]) -> Caller:
     """Who makes this call; the access table has let it pass already."""
     assert isinstance(stream, CallStream), "the call did not come through skerry.transport.grpc.server"
     return stream.caller
+
+
+def namespace_of(stream: server.Stream[Any, Any]) -> Namespace | None:
+    """The namespace of this call, of those that its caller may see; None: any, of an unbound caller."""
+    assert isinstance(stream, CallStream), "the call did not come through skerry.transport.grpc.server"
+    return stream.namespace
 
 
 def connection_of(stream: server.Stream[Any, Any]) -> object:

@@ -75,7 +75,7 @@ _FRAME_HEADER_BYTES: Final = 9
 _TINY_DATA: Final = 64  # bytes; less of a stranger is next to nothing, and costs as much as any other frame
 _STRANGERS_COST: Final = 5  # of a frame without content
 _LINGER_S: Final = 0.1
-_FLOODER_S: Final = 2.0  # until one that was told to stop is dropped; it is not read from meanwhile
+_FLOODER_S: Final = 2.0  # until one that got GOAWAY is dropped; it is not read from meanwhile
 
 
 class GrpcServerConnection(protocol.H2Protocol):
@@ -178,7 +178,7 @@ class GrpcServerConnection(protocol.H2Protocol):
         self._running.when_idle(partial(self._loop.call_later, _LINGER_S, self._end))
 
     def cancel(self) -> None:
-        """End every call now; each tells its client that the server is stopping."""
+        """End every call now; each client gets the reason: the server is stopping."""
         self.is_stopping = True
         self._running.close()
 
@@ -261,7 +261,9 @@ class _Http2(H2Connection):
         self._earned = limits.control_frames_per_sent
 
     def _receive_frame(self, frame: Frame) -> list[Event]:
-        if not self._has_content(frame) and not self._budget.spend(monotonic(), self._cost()):
+        if not self._has_content(frame) and not (
+            self._budget.spend(monotonic(), self._cost()) and self._place.spend_frame()
+        ):
             raise DenialOfServiceError(f"too many frames without content, the last a {type(frame).__name__}")
         return super()._receive_frame(frame)
 

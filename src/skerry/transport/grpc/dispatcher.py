@@ -27,7 +27,7 @@ from skerry.kit import logs, metrics, ulid
 from skerry.kit.clock import Clock
 from skerry.kit.tasks import race
 from skerry.model import errors, ids
-from skerry.transport.access import rules
+from skerry.transport.access import namespaces, rules
 from skerry.transport.access.gate import AccessGate, is_forwarding
 from skerry.transport.access.peers import ConnectionPeer
 from skerry.transport.access.revalidation import until_refused
@@ -186,6 +186,10 @@ class GrpcDispatcher:
             rules.authorize(method.access, stream.caller)
             if stream.caller.role is not None:
                 line.place.recognize()
+            if method.access.scope is rules.AccessScope.NAMESPACED:
+                stream.namespace = namespaces.grpc_namespace(
+                    stream.caller.scope, metadata.getall(namespaces.METADATA, [])
+                )
             async with asyncio.timeout(seconds) as limit:
                 if authorization is not None and method.handler.cardinality.server_streaming:
                     # Connections of certificates that are revoked are ended whole, by the server.

@@ -116,7 +116,7 @@ class GrpcServer:
         options = ListenerOptions(
             tls=tls,
             plaintext=plaintext,
-            places=AdmissionLimits(self._settings.max_connections, self._settings.max_connections_per_source),
+            limits=AdmissionLimits(self._settings.max_connections, self._settings.max_connections_per_source),
             handshake_timeout_s=self._settings.handshake_timeout_s,
             trusted_uids=self._gate.trusted_uids,
         )

@@ -4,14 +4,14 @@ Added to uvicorn's: a limit on the request head (431) and on its time (408), a l
 timer in every state in which a client could keep a connection open for nothing, answers that reach a client
 which is still sending, clients that close their sending half and wait, and the `ConnectionPeer` behind the
 connection. What it refuses never becomes a request; it answers in the shape of `responses.Problem`.
-Everything that needs a whole request is the matter of `dispatcher`. A request may take the connection over
+`dispatcher` does all that needs a whole request. A request may take the connection over
 for another protocol (`skerry.transport.http.websocket`); what is read then is no longer HTTP.
 
     silent ──first byte──▶ head ──complete──▶ body ──complete──▶ waiting for the answer ──▶ silent
     keep-alive timer      head timer         front's timer       front's timer
 
-At any time at most one timer of `_alarm` is armed; `connection_lost` takes it away. The keep-alive timer is
-apart: it is not touched by each request, but looks when it rings how long the connection has been silent.
+At any time at most one timer of `_alarm` is armed; `connection_lost` cancels it. The keep-alive timer is
+separate: it is not reset by each request, but checks when it fires how long the connection has been idle.
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ from skerry.transport.pacing import PacedInput
 log = structlog.get_logger(__name__)
 
 # How long a connection that is to close still takes in what the client is sending. Closing at once would
-# make the kernel reset it, and the client would lose the answer that tells it why.
+# make the kernel reset it, and the client would lose the answer with the reason.
 LINGER_S = 2.0
 # Requests that a client may send ahead on one connection before the first is answered.
 MAX_PIPELINED = 64
@@ -68,7 +68,7 @@ class _Refusal(Exception):
 
 
 class UpgradedProtocol(Protocol):
-    """Who reads a connection that no longer speaks HTTP."""
+    """The reader of a connection after an upgrade from HTTP."""
 
     def data_received(self, data: bytes) -> None: ...
 
@@ -134,14 +134,14 @@ class HttpConnection(HttpToolsProtocol):
         *,
         settings: HttpSettings,
         loop: asyncio.AbstractEventLoop,
-        place: ConnectionSlot | None,
+        slot: ConnectionSlot | None,
         when_lost: Callable[[], None],
     ) -> None:
-        """Without a `place` its client gets the answer that there is none."""
+        """Without a `slot` its client gets the error that there is none."""
         super().__init__(config, server_state, app_state, loop)
         self._settings = settings
         self._when_lost = when_lost
-        self._place = place
+        self._slot = slot
         self.closed: asyncio.Future[None] = loop.create_future()
         self._reading = _Reading.NOTHING
         self._head_bytes = 0  # of the head so far; too few if it began behind something else in a chunk
@@ -149,9 +149,9 @@ class HttpConnection(HttpToolsProtocol):
         self._alarm_handle: asyncio.TimerHandle | None = None
         self._silent_since = math.inf  # a request is under way
         self._silence_timer: asyncio.TimerHandle | None = None
-        self._is_deaf = False  # input is thrown away
+        self._discards_input = False  # input is thrown away
         self._is_leaving = False  # nothing more is written
-        self._is_refused = place is None
+        self._is_refused = slot is None
         self._leaves_at_eof = False
         self._running: RequestResponseCycle | None = None
         self._peer: peers.ConnectionPeer | None = None
@@ -164,12 +164,12 @@ class HttpConnection(HttpToolsProtocol):
     def peer(self) -> peers.ConnectionPeer:
         """Who is at the other end."""
         if self._peer is None:
-            assert self._place is not None, "who has no place makes no requests"
-            self._peer = peers.with_certificate(self._place.peer, self.transport)
+            assert self._slot is not None, "a connection without a slot has no requests"
+            self._peer = peers.with_certificate(self._slot.peer, self.transport)
         return self._peer
 
     def has_whole_request(self) -> bool:
-        """True if the running request has come to its end, so that nobody has to wait for its body."""
+        """True if the present request has been received completely."""
         return self._running is not None and not self._running.more_body
 
     def leave_at_eof(self) -> None:
@@ -195,19 +195,19 @@ class HttpConnection(HttpToolsProtocol):
             self._input.put_back(ahead)
 
     def recognize(self) -> None:
-        """Whoever is at the other end has shown who they are."""
-        if self._place is not None:
-            self._place.recognize()
+        """The client has authenticated."""
+        if self._slot is not None:
+            self._slot.recognize()
 
     def distrust(self) -> None:
         """What comes in here is passed on for others."""
-        if self._place is not None:
-            self._place.distrust()
+        if self._slot is not None:
+            self._slot.distrust()
 
     def blame(self, *, at_once: bool = False) -> None:
         """The client broke the protocol it switched to; with `at_once` it floods, and is not read from."""
-        if self._place is not None:
-            self._place.blame(at_once=at_once)
+        if self._slot is not None:
+            self._slot.blame(at_once=at_once)
         if at_once:
             self._input.stop()
 
@@ -230,7 +230,7 @@ class HttpConnection(HttpToolsProtocol):
         if self._is_refused:
             self._alarm(LINGER_S, self.drop)
         else:
-            self._begin_silence()
+            self._begin_idle()
 
     def connection_lost(self, exc: Exception | None) -> None:
         self._cancel_alarm()
@@ -252,7 +252,7 @@ class HttpConnection(HttpToolsProtocol):
         if self._receiver is not None:
             self._receiver.data_received(data)
             return
-        if self._is_deaf:
+        if self._discards_input:
             return
         if self._is_upgrade:
             self._keep_ahead(data)
@@ -265,8 +265,8 @@ class HttpConnection(HttpToolsProtocol):
         try:
             self.parser.feed_data(data)
         except httptools.HttpParserUpgrade as upgrade:
-            # Whoever answers may accept; if nobody does, this is the last request all the same, as the
-            # client may already speak the other protocol.
+            # The handler may accept; if it does not, this is the last request all the same, because the
+            # client may already use the other protocol.
             self._is_upgrade = True
             self.cycle.keep_alive = False
             self._keep_ahead(data[upgrade.args[0] :])
@@ -291,7 +291,7 @@ class HttpConnection(HttpToolsProtocol):
         if self._receiver is not None:
             self._receiver.ended()
             return None
-        if self._is_deaf or self._is_refused or self.scheme == "https":
+        if self._discards_input or self._is_refused or self.scheme == "https":
             return None
         if self._reading is not _Reading.NOTHING:
             part = "head" if self._reading is _Reading.HEAD else "body"
@@ -300,8 +300,8 @@ class HttpConnection(HttpToolsProtocol):
         if running is None or running.response_complete or running.disconnected:
             return None
         if running.response_started or self._leaves_at_eof:
-            return None  # nobody can tell a listener who waits from one who left
-        self._is_deaf = True
+            return None  # a client that waits cannot be distinguished from one that left
+        self._discards_input = True
         self._reading = _Reading.NOTHING
         self.cycle.keep_alive = False
         return True
@@ -316,7 +316,7 @@ class HttpConnection(HttpToolsProtocol):
         self.scope["state"]["connection"] = self
 
     def on_headers_complete(self) -> None:
-        # A chunk may hold more than this head, so this is only a first, cheap look.
+        # A chunk may hold more than this head, so this is only a first, cheap check.
         if self._head_bytes + self._chunk_bytes > self._settings.max_header_bytes:
             exact = len(self.url) + sum(len(name) + len(value) + 4 for name, value in self.headers)
             if exact > self._settings.max_header_bytes:
@@ -327,7 +327,7 @@ class HttpConnection(HttpToolsProtocol):
         super().on_headers_complete()
         self._reading = _Reading.BODY
         holds = self.scope["method"] != "HEAD"
-        way_out = _Exit(self.transport, self._close_gently, self.loop, holds=holds)
+        way_out = _Exit(self.transport, self._close_after_response, self.loop, holds=holds)
         self.cycle.transport = cast(asyncio.Transport, way_out)
 
     def on_message_complete(self) -> None:
@@ -335,17 +335,17 @@ class HttpConnection(HttpToolsProtocol):
         self._head_bytes = 0
         super().on_message_complete()
         if self.cycle.response_complete and not self.pipeline:
-            # The rest of a body whose answer was given early has been thrown away; the next may come.
-            self._begin_silence()
+            # The rest of a body whose response was sent early has been discarded; the next request may come.
+            self._begin_idle()
 
     # From the running request.
 
     def answer(
         self, status: int, headers: tuple[tuple[bytes, bytes], ...], request_id: bytes, body: bytes
     ) -> bool:
-        """Answer the running request with all that there is to say, by one write; False if it takes more than
-        that. Names and values are written as they are, so none of them may come from outside unchecked.
-        `headers` are those that many answers have; what each has of its own is added."""
+        """Send a whole response to the present request, by one write; False if it takes more than that. Names
+        and values are written as they are, so none of them may come from outside unchecked. `headers` are
+        those that many responses share; those of its own are added."""
         cycle = self._running
         if (
             cycle is None
@@ -367,8 +367,8 @@ class HttpConnection(HttpToolsProtocol):
 
     def _start_asgi_task(self, cycle: RequestResponseCycle, app: Any) -> None:
         self._running = cycle
-        if self._place is not None:
-            self._place.occupy()
+        if self._slot is not None:
+            self._slot.occupy()
         self._leaves_at_eof = False
         super()._start_asgi_task(cycle, app)
 
@@ -383,37 +383,37 @@ class HttpConnection(HttpToolsProtocol):
         if self.pipeline:
             self._start_asgi_task(*self.pipeline.pop())
             return
-        if self._place is not None:
-            self._place.rest()
+        if self._slot is not None:
+            self._slot.rest()
         if self._reading is _Reading.BODY:
-            self._alarm(LINGER_S, self._close_gently)
+            self._alarm(LINGER_S, self._close_after_response)
         elif self._reading is _Reading.NOTHING:
-            self._begin_silence()
+            self._begin_idle()
 
     def shutdown(self) -> None:
         """The server stops: close what is silent, let what runs finish."""
         if self._receiver is not None:
-            return  # its request knows, and says goodbye in its own protocol
+            return  # its request knows, and closes in its own protocol
         running = self._running
         if running is None or running.response_complete:
-            self._is_deaf = True
+            self._discards_input = True
             self.transport.close()
         else:
             running.keep_alive = False
 
     def _keep_ahead(self, data: bytes) -> None:
-        """What comes before it is known who is to read it."""
+        """Keep data that comes before its reader is known."""
         self._ahead += data
         if len(self._ahead) > self._settings.max_header_bytes:
             self.drop()
 
     # Ending.
 
-    def _close_gently(self) -> None:
+    def _close_after_response(self) -> None:
         """Close so that what was written arrives: first our half, then, at most a moment later, the rest."""
         if self._is_leaving or self.transport.is_closing():
             return
-        self._is_deaf = self._is_leaving = True
+        self._discards_input = self._is_leaving = True
         if self._reading is _Reading.NOTHING:
             self.transport.close()
         else:
@@ -423,16 +423,16 @@ class HttpConnection(HttpToolsProtocol):
         self._alarm(LINGER_S, self.transport.abort)
 
     def _refuse(self, status: int, code: str, message: str) -> None:
-        """Answer what is no request, and close; a request that is still being answered goes first."""
+        """Send an error for invalid input, and close; a response in progress is finished first."""
         newest = self.cycle
         if self._reading is _Reading.BODY and newest.response_complete:
-            self._close_gently()  # it had its answer before its body broke
+            self._close_after_response()  # it had its answer before its body broke
             return
         if self._running is not None and not newest.response_complete:
             if self._reading is not _Reading.BODY:
                 # Earlier requests are good and on their way; the connection closes behind the last of them.
                 newest.keep_alive = False
-                self._is_deaf = True
+                self._discards_input = True
                 return
             if newest.response_started or newest is not self._running:
                 self.drop()
@@ -441,7 +441,7 @@ class HttpConnection(HttpToolsProtocol):
         request_id = os.urandom(8).hex()
         log.info("request.refused", status=status, code=code, request_id=request_id, client=self.client)
         self.transport.write(_refusal(status, Problem(message, code, request_id)))
-        self._close_gently()
+        self._close_after_response()
 
     def _head_too_large(self) -> tuple[int, str, str]:
         limit = self._settings.max_header_bytes
@@ -452,7 +452,7 @@ class HttpConnection(HttpToolsProtocol):
         self._refuse(408, "slow-client", f"the headers took longer than {limit:g} s; send them at once")
 
     def _notify_cycles(self) -> None:
-        """Wake whoever waits for a body, for a disconnect, or for room to write."""
+        """Wake tasks that wait for a body, for a disconnect, or for space to write."""
         for cycle in (self._running, self.cycle):
             if cycle is not None and not cycle.response_complete:
                 cycle.disconnected = True
@@ -468,19 +468,19 @@ class HttpConnection(HttpToolsProtocol):
             self._alarm_handle.cancel()
             self._alarm_handle = None
 
-    def _begin_silence(self) -> None:
-        """Nothing is asked any more; what lasts too long ends the connection."""
+    def _begin_idle(self) -> None:
+        """The connection is idle from now on; too long, and it is closed."""
         self._silent_since = self.loop.time()
         if self._silence_timer is None:
-            self._silence_timer = self.loop.call_later(self._settings.keep_alive_s, self._end_silence)
+            self._silence_timer = self.loop.call_later(self._settings.keep_alive_s, self._end_idle)
 
-    def _end_silence(self) -> None:
+    def _end_idle(self) -> None:
         self._silence_timer = None
         left_s = self._silent_since + self._settings.keep_alive_s - self.loop.time()
         if left_s <= 0.0:
-            self._close_gently()
+            self._close_after_response()
         elif left_s < math.inf:
-            self._silence_timer = self.loop.call_later(left_s, self._end_silence)
+            self._silence_timer = self.loop.call_later(left_s, self._end_idle)
 
 
 @functools.lru_cache(maxsize=64)

@@ -1,7 +1,7 @@
-"""From what came over the wire to the struct that an endpoint declares; strict, and with the place named.
+"""Decodes requests to the structs that endpoints declare; strict, and errors name the field.
 
-Pure: bytes and text in, structs out, `Invalid` if they do not fit. The words of the JSON library are turned
-into ours, so that a caller reads which part of which input is wrong.
+Pure: bytes and text in, structs out, `Invalid` if they do not match. Errors of the JSON library are turned
+into our own, which name the input and the field.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from skerry.transport.http.responses import HttpError
 T = TypeVar("T")
 
 _MAX_PARAMETERS = 64
-_PLACE = re.compile(r" - at `(?:key in )?\$\.?([^`]*)`$")
+_FIELD_PATH = re.compile(r" - at `(?:key in )?\$\.?([^`]*)`$")
 _NAMED = re.compile(r"field `([^`]*)`")
 
 
@@ -97,14 +97,14 @@ def _convert(values: dict[str, Any], as_type: type[T], part: str) -> T:
 
 
 def explained(problem: str, part: str) -> errors.Invalid:
-    """The words of the JSON library about `part` of a request, as an error that names the place."""
-    place = _PLACE.search(problem)
-    if place is not None:
-        field = place.group(1)
+    """An error of the JSON library about `part` of a request, as one that names the field."""
+    field_path = _FIELD_PATH.search(problem)
+    if field_path is not None:
+        field = field_path.group(1)
         text = (
-            f"{part}: `{field}`: {problem[: place.start()]}"
+            f"{part}: `{field}`: {problem[: field_path.start()]}"
             if field
-            else f"{part}: {problem[: place.start()]}"
+            else f"{part}: {problem[: field_path.start()]}"
         )
         return errors.Invalid(text, field=field)
     named = _NAMED.search(problem)
@@ -112,7 +112,7 @@ def explained(problem: str, part: str) -> errors.Invalid:
 
 
 def _refuse_repeated_names(data: bytes) -> None:
-    """Of two equal names one would win in silence, and another reader might take the other."""
+    """Of two equal names one would win silently, and another reader might take the other."""
 
     def check(pairs: list[tuple[str, Any]]) -> None:
         seen = set()

@@ -1,14 +1,12 @@
-"""What every HTTP request passes: the bare ASGI app before all routes.
+"""The dispatcher of HTTP requests: the ASGI application before all routes. In this order: request id, Host
+and Origin, the route (404, 405), the caller and its access (`skerry.transport.access.gate`,
+`skerry.transport.access.rules`), space on the disk, limits of body and time, the route itself, and afterwards
+metrics and one line in the log. Errors of the model become responses only here.
 
-In this order: request id, Host and Origin, the route (404, 405), who is calling and whether it may
-(`skerry.transport.access.gate`, `skerry.transport.access.rules`), space on the disk for what is to be added,
-bounds on body and time, the route itself, and afterwards the metrics and one line in the log. Errors of the
-model become answers here and nowhere else.
-
-Routes come in two kinds. **Bare** ones are found by one look into a dict, by their whole path or by their
-first segment, and are called as they are: for what must be fast. All others are found by their whole path; if
-their template has names in braces, each of which stands for one segment, by first segment and then matching.
-A path is the same with and without a slash at its end.
+Routes come in two kinds. **Bare** ones are found by one lookup in a dict, by their whole path or by their
+first segment, and are called directly: for what must be fast. All others are found by their whole path; if
+their template has names in braces, each for one segment, by first segment and then matching. A path is the
+same with and without a slash at its end.
 """
 
 from __future__ import annotations
@@ -54,7 +52,7 @@ ErrorShape = Callable[[errors.SkerryError | HttpError, str], ErrorResponse]
 
 @dataclass(frozen=True, slots=True)
 class HttpRoute:
-    """One verb of one path: what answers, who may ask, and what bounds it."""
+    """One verb of one path: its handler, its access rule, and its limits."""
 
     method: str
     template: str
@@ -180,13 +178,14 @@ class HttpDispatcher:
             # Only the server's stop cancels requests. The task ends here, so nothing is swallowed.
             await self._send_error(exchange, scope, errors.Unavailable("the server is stopping; try again"))
         except Exception as error:
-            log.error("request.failed", path=_shown_path(scope), exc_info=error)
-            message = f"a fault of this server; its log tells more under request id {exchange.request_id}"
+            log.error("request.failed", path=_logged_path(scope), exc_info=error)
+            message = f"a fault of this server; its log says more under request id {exchange.request_id}"
             await self._send_error(exchange, scope, errors.Internal(message))
         finally:
             HTTP_METRICS.in_flight -= 1
             self._note(exchange, scope, self._clock.monotonic() - started)
-            # It knows the request, which knows it: parted, both go now and not when the collector looks.
+            # It refers to the request, which refers to it: separated, both are freed now and not by the
+            # collector.
             scope["state"].pop("exchange", None)
 
     async def _serve(
@@ -222,7 +221,7 @@ class HttpDispatcher:
         if length is not None or b"transfer-encoding" in headers:
             if length is not None and int(length) > target.max_body_bytes:
                 raise request_bodies.too_large(target.max_body_bytes)
-            # A body whose length is told, and which is here, has no bound left to pass.
+            # A body with a declared length that has arrived has no limit left to check.
             if length is None or not state["connection"].has_whole_request():
                 receive = request_bodies.BoundedBody(
                     receive, target.max_body_bytes, self._settings.body_timeout_s
@@ -286,7 +285,7 @@ class HttpDispatcher:
             allowed.add(target.method)
         if allowed:
             raise _wrong_verb(method, allowed)
-        raise RouteNotFound("there is nothing at this path; /openapi.json lists what there is")
+        raise RouteNotFound("there is nothing at this path; /openapi.json lists all paths")
 
     async def _send_error(
         self, exchange: _Exchange, scope: Scope, error: errors.SkerryError | HttpError
@@ -295,7 +294,7 @@ class HttpDispatcher:
             log.info("request.detail", code=error.slug, detail=error.detail)
         if exchange.status:
             # The answer has begun and cannot be taken back; only breaking off shows that it is no good.
-            log.warning("request.broken", path=_shown_path(scope), error=error.message)
+            log.warning("request.broken", path=_logged_path(scope), error=error.message)
             _drop(scope)
         else:
             segment = _first_segment(scope["path"])
@@ -317,7 +316,7 @@ class HttpDispatcher:
         write(
             "request.answered",
             method=method,
-            path=_shown_path(scope),
+            path=_logged_path(scope),
             status=exchange.status,
             ms=round(seconds * 1000, 2),
             caller=exchange.caller.name,
@@ -337,7 +336,7 @@ def _error_response(
     error: errors.SkerryError | HttpError,
     request_id: str,
 ) -> ErrorResponse:
-    """`error` as `target`, or what is beside it, tells it to a caller with these headers."""
+    """The response of `target`, or of the routes beside it, for `error` and these request headers."""
     for media, shape in target.problems.items():
         if responses.accepts(headers, media):
             return responses.in_shape(error, request_id, media, shape)
@@ -345,7 +344,7 @@ def _error_response(
 
 
 def _path_pattern(template: str) -> re.Pattern[str]:
-    """What paths of this template look like; each name in braces is a group that takes one segment."""
+    """The pattern of paths of this template; each name in braces is a group for one segment."""
     texts = re.split(r"\{(\w+)\}", template)
     return re.compile(
         "".join(f"(?P<{text}>[^/]+)" if index % 2 else re.escape(text) for index, text in enumerate(texts))
@@ -375,6 +374,6 @@ def _drop(scope: Scope) -> None:
     scope["state"]["connection"].drop()
 
 
-def _shown_path(scope: Scope) -> str:
-    """Percent-encoded as it came, so that nobody can write lines of their own into the log."""
+def _logged_path(scope: Scope) -> str:
+    """Percent-encoded as it came, so that a client cannot write lines into the log."""
     return str(scope["raw_path"].decode("ascii", "replace"))

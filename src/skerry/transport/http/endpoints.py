@@ -1,13 +1,13 @@
-"""Endpoints as typed functions: what comes in is decoded before they run, what they return is encoded.
+"""Endpoints as typed functions: requests are decoded before they run, results are encoded.
 
     @endpoint("DELETE", "/token/{id}", summary="Revoke a token", raises=(errors.NotFound,), status=204)
     async def revoke(own: OwnContext, call: RequestContext, path: TokenPath) -> None: ...
 
 The parameters `path`, `query` and `body` are structs, and their annotations are the declaration: the same
-structs decode the request (`runner`) and describe it (`openapi`). The first parameter is whatever the
-endpoint's room works with, given when the app is built. A body that may be left out is declared as
-`body: JoinRequest | None`, and a query whose errors are for the endpoint to judge as
-`query: Q | errors.Invalid`. Nothing here knows what an endpoint does.
+structs decode the request (`runner`) and describe it (`openapi`). The first parameter is the context of the
+endpoint's dialect, which is given when the application is built. A body that may be left out is declared as
+`body: JoinRequest | None`, and a query whose errors the endpoint handles as `query: Q | errors.Invalid`.
+Nothing here knows what an endpoint does.
 """
 
 from __future__ import annotations
@@ -29,12 +29,12 @@ from skerry.transport.http.streaming import StreamFormat
 from skerry.transport.http.websocket import WebSocket
 
 _NAMES = re.compile(r"{(\w+)}")
-# Bodies of our own routes are small records; contracts that take more say so.
+# Bodies of our own routes are small records; routes that take more declare it.
 MAX_BODY_BYTES = 64 * 1024
 
 
 class RequestContext(msgspec.Struct, frozen=True, kw_only=True):
-    """What an endpoint may know of the request besides its parameters."""
+    """The request of an endpoint, beside its parameters."""
 
     caller: Caller
     request_id: str
@@ -89,7 +89,7 @@ class WebSocketResponse:
 
     converse: Callable[[WebSocket], Awaitable[None]]
     cleanup: AsyncExitStack
-    speaks_text: bool = False
+    accepts_text: bool = False
 
 
 @dataclass(frozen=True)
@@ -123,9 +123,9 @@ class Endpoint:
     is_read: bool = False  # it changes nothing, as every GET
     max_body_bytes: int = MAX_BODY_BYTES
     max_message_bytes: int = MAX_BODY_BYTES  # of a WebSocket
-    subprotocols: tuple[str, ...] = ()  # of a WebSocket, those that its room can choose from
+    subprotocols: tuple[str, ...] = ()  # of a WebSocket, those that it can choose from
     may_lack_body: bool = False
-    judges_query: bool = False  # it is given the error if the query does not fit
+    handles_query_error: bool = False  # it is given the error if the query does not fit
 
     @property
     def name(self) -> str:
@@ -162,7 +162,7 @@ def endpoint(
     def declare(handle: Callable[..., Awaitable[Any]]) -> Endpoint:
         hints = typing.get_type_hints(handle)
         inputs: dict[str, type[msgspec.Struct]] = {
-            name: _besides(_besides(hints[name], type(None)), errors.Invalid)
+            name: _without(_without(hints[name], type(None)), errors.Invalid)
             for name in ("path", "query", "body")
             if name in hints
         }
@@ -177,16 +177,16 @@ def endpoint(
             operation=handle.__name__,
             handle=handle,
             inputs=inputs,
-            reply=_besides(hints["return"], Response),
+            reply=_without(hints["return"], Response),
             may_lack_body="body" in hints and type(None) in typing.get_args(hints["body"]),
-            judges_query="query" in hints and errors.Invalid in typing.get_args(hints["query"]),
+            handles_query_error="query" in hints and errors.Invalid in typing.get_args(hints["query"]),
             **options,
         )
 
     return declare
 
 
-def _besides(annotated: Any, other: type) -> Any:
+def _without(annotated: Any, other: type) -> Any:
     """The one struct of an annotation, with or without `other` beside it."""
     kinds = typing.get_args(annotated)
     return next(kind for kind in kinds if kind is not other) if other in kinds else annotated

@@ -1,8 +1,8 @@
 """The metrics of HTTP requests: by route and never by path, so that callers cannot make new series.
 
-`dispatcher` notes every request, all on one loop. So these are plain numbers that become Prometheus's
-families only when somebody reads `/metrics`; its own counters take a lock for each, which a short request
-would feel.
+`dispatcher` counts every request, all on one loop. So these are plain numbers that become Prometheus's
+families only when `/metrics` is read; its own counters take a lock each time, which would cost a short
+request too much.
 """
 
 from __future__ import annotations

@@ -1,8 +1,8 @@
-"""What goes back to the caller: whole answers, and errors in the one shape that all our own routes share.
+"""Responses: whole ones, and errors in the one shape that all our own routes share.
 
-`dispatcher` sends them; `connection` uses the same shape for what never becomes a request. Which status an
-error of the model has is in `skerry.transport.error_codes`; only what concerns HTTP alone (a wrong verb, a
-slow body) is here.
+`dispatcher` sends them; `connection` uses the same shape for what never becomes a request.
+`skerry.transport.error_codes` has the status of each error of the model; errors of HTTP alone (a wrong verb,
+a slow body) are here.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ class Problem(msgspec.Struct, frozen=True, omit_defaults=True):
 
 
 class HttpError(Exception):
-    """Something wrong that only HTTP knows: there is no such class in the model."""
+    """An error of HTTP, which the model does not have."""
 
     def __init__(self, status: int, code: str, message: str, headers: Iterable[tuple[bytes, bytes]] = ()):
         super().__init__(message)
@@ -61,7 +61,7 @@ class WrongVerb(HttpError):
 
 
 class ClientDisconnected(Exception):
-    """The client went away before its request or its answer was complete; there is nobody to tell."""
+    """The client disconnected before its request or its response was complete."""
 
 
 def status_of(error: errors.SkerryError) -> int:
@@ -85,7 +85,7 @@ def error_head(error: errors.SkerryError | HttpError) -> tuple[int, str, HttpHea
 
 
 def error_response(error: errors.SkerryError | HttpError, request_id: str) -> tuple[int, HttpHeaders, bytes]:
-    """Status, headers and body that tell the caller of `error`."""
+    """Status, headers and body for `error`."""
     return in_shape(error, request_id, JSON, lambda problem: problem)
 
 
@@ -125,8 +125,8 @@ async def send_at_once(
     media: str = JSON,
     more: Iterable[tuple[bytes, bytes]] = (),
 ) -> None:
-    """The same by one write where that can be done, which is twice as quick: of the two messages of ASGI the
-    server looks at every header again."""
+    """The same by one write where possible, which is twice as fast: for the two messages of ASGI the server
+    checks every header again."""
     state = scope["state"]
     if not state["exchange"].answer(state["connection"], status, _headers_of(media, more), body):
         await send_whole(send, status, body, media, more)

@@ -1,8 +1,8 @@
-"""Runs declared endpoints (`endpoints`) as ASGI apps, in the way of one contract: its `Dialect`.
+"""Runs declared endpoints (`endpoints`) as ASGI applications, in the `Dialect` of a contract.
 
-In this order: the handshake of a WebSocket, who is calling (where the contract has callers of its own), path,
-query and body, the endpoint, and its reply. Limits, access, errors and logging are the dispatcher's. Nothing
-here knows what an endpoint does.
+In this order: the handshake of a WebSocket, the caller (where the contract has callers of its own), path,
+query and body, the namespaces of a caller that is bound to some, the endpoint, and its response. The
+dispatcher does limits, access, errors and logging. Nothing here knows what an endpoint does.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from typing import Any
 from skerry.kit import json_codec
 from skerry.model import errors
 from skerry.model.settings import HttpSettings
-from skerry.transport.access import environment_redaction, rules
+from skerry.transport.access import environment_redaction, namespaces, rules
 from skerry.transport.http import decoding, request_bodies, responses, streaming, websocket
 from skerry.transport.http.asgi import Receive, Scope, Send
 from skerry.transport.http.dispatcher import ErrorShape, HttpRoute
@@ -51,7 +51,7 @@ def _encode(value: Any, query_string: bytes) -> bytes:
 
 @dataclass(frozen=True, slots=True)
 class Dialect:
-    """How a contract reads bodies, writes values and words errors. The defaults are Skerry's own."""
+    """How a contract decodes bodies, encodes values and formats errors. The defaults are Skerry's own."""
 
     error_response: ErrorShape = responses.error_response
     body_reader: Callable[[Endpoint], BodyReader] = _read_strictly
@@ -69,7 +69,18 @@ OWN = Dialect()
 class EndpointRunner:
     """An endpoint with what it works with. With `prefix` what follows that is its path, whatever it holds."""
 
-    def __init__(self, declared: Endpoint, dialect: Dialect, context: Any, prefix: str = "") -> None:
+    def __init__(
+        self,
+        declared: Endpoint,
+        dialect: Dialect,
+        context: Any,
+        prefix: str = "",
+        *,
+        is_namespaced: bool = False,
+    ) -> None:
+        if is_namespaced and not namespaces.is_enforceable(declared.inputs):
+            raise ValueError(f"{declared.name} is of a namespace, and has none in its path or query")
+        self._is_namespaced = is_namespaced
         self._declared = declared
         self._handle = declared.handle
         self._dialect = dialect
@@ -80,6 +91,7 @@ class EndpointRunner:
         self._is_socket = declared.reply is WebSocketResponse
         self._path = declared.inputs.get("path")
         self._query = declared.inputs.get("query")
+        self._empty_query = None if self._query is None else _without_query(self._query)
         self._read = dialect.body_reader(declared) if "body" in declared.inputs else None
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
@@ -103,17 +115,21 @@ class EndpointRunner:
                 if self._skipped
                 else decoding.path(scope["path_params"], self._path)
             )
-        if self._query is not None:
+        if self._empty_query is not None and not scope["query_string"]:
+            inputs["query"] = self._empty_query
+        elif self._query is not None:
             try:
                 inputs["query"] = decoding.query(scope["query_string"], self._query)
             except errors.Invalid as error:
-                if not declared.judges_query:
+                if not declared.handles_query_error:
                     raise
                 inputs["query"] = error
         if self._read is not None:
             if data is None:
                 data = await request_bodies.read_whole(receive)
             inputs["body"] = self._read(data, scope)
+        if self._is_namespaced and call.caller.namespaces is not None:
+            namespaces.confine(call.caller.scope, inputs)
         reply = await self._handle(self._context, call, **inputs)
         if isinstance(reply, StreamResponse):
             async with reply.cleanup:
@@ -129,7 +145,7 @@ class EndpointRunner:
                     scope,
                     send,
                     max_message=declared.max_message_bytes,
-                    speaks_text=reply.speaks_text,
+                    accepts_text=reply.accepts_text,
                 )
             return
         if not isinstance(reply, Response):
@@ -153,6 +169,14 @@ class EndpointRunner:
             await responses.send_whole(send, status, body, media, reply.headers)
 
 
+def _without_query(kind: type[Any]) -> Any:
+    """The struct of a request without a query; None if that is refused."""
+    try:
+        return decoding.query(b"", kind)
+    except errors.Invalid:
+        return None
+
+
 def build_route(
     declared: Endpoint,
     dialect: Dialect,
@@ -172,11 +196,14 @@ def build_route(
         raise errors.Unavailable(dialect.unavailable)
 
     is_lacking = context is None and dialect.unavailable
+    row = row or rules.HTTP_RULES[declared.name]
+    is_namespaced = row.scope is rules.AccessScope.NAMESPACED
+    runner = EndpointRunner(declared, dialect, context, prefix, is_namespaced=is_namespaced)
     return HttpRoute(
         method=declared.method,
         template=declared.path,
-        app=refuse if is_lacking else EndpointRunner(declared, dialect, context, prefix),
-        row=row or rules.HTTP_RULES[declared.name],
+        app=refuse if is_lacking else runner,
+        row=row,
         max_body_bytes=max_body_bytes,
         timeout_s=None if declared.streams else settings.request_timeout_s,
         is_quiet=declared.is_quiet,

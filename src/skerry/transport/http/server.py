@@ -35,10 +35,10 @@ _BACKLOG = 1024
 _MEASURES = ListenerMetrics(
     metrics.gauge("skerry_http_connections", "HTTP connections held", ["listener"]),
     metrics.counter(
-        "skerry_http_connections_refused_total", "HTTP connections turned away", ["listener", "reason"]
+        "skerry_http_connections_refused_total", "HTTP connections rejected", ["listener", "reason"]
     ),
 )
-# A client whose machine is gone says nothing, and a stream that has nothing to say would never find out.
+# A client whose machine is down sends nothing, and an idle stream would never notice.
 # What is accepted has these from the listener.
 _PROBES = (
     (socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1),
@@ -46,7 +46,7 @@ _PROBES = (
     (socket.IPPROTO_TCP, socket.TCP_KEEPINTVL, 15),
     (socket.IPPROTO_TCP, socket.TCP_KEEPCNT, 4),
 )
-# Of the time to stop, what is kept for ending by force whoever did not end by itself.
+# Of the time to stop, the part that is kept for aborting connections that did not end.
 _FORCE_SHARE = 0.2
 
 
@@ -57,7 +57,7 @@ class HttpServer:
     def __init__(
         self, app: ASGIApp, settings: HttpSettings, *, trusted_uids: frozenset[int] | None = None
     ) -> None:
-        """`trusted_uids` are the local users who always find a place; root and our own if None."""
+        """`trusted_uids` are the local users that have reserved slots; root and our own if None."""
         self._settings = settings
         self._trusted_uids = peers.trusted_uids(os.geteuid()) if trusted_uids is None else trusted_uids
         self._config = uvicorn.Config(
@@ -70,7 +70,7 @@ class HttpServer:
             log_config=None,
             access_log=False,
             server_header=False,
-            proxy_headers=False,  # whoever forwards is not to be believed about who is behind it
+            proxy_headers=False,  # a proxy is not trusted about its clients
             timeout_keep_alive=settings.keep_alive_s,  # type: ignore[arg-type]  # handed to call_later as it is
         )
         self._config.load()
@@ -95,7 +95,7 @@ class HttpServer:
         listener: str = "http",
         networks: Sequence[Network] | None = None,
     ) -> None:
-        """Serve on `sock`, which this owns from now on; with `networks`, those who call from them alone."""
+        """Serve on `sock`, which this owns from now on; with `networks`, only clients from those."""
         for level, option, value in _PROBES:
             sock.setsockopt(level, option, value)
         name = sock.getsockname()
@@ -106,7 +106,8 @@ class HttpServer:
         log.info("http.listening", listener=listener, host=name[0], port=name[1], tls=tls is not None)
 
     def listen_unix(self, path: Path, permissions: unix_sockets.SocketPermissions) -> None:
-        """Serve the same on a new unix socket at `path`. No TLS: the kernel tells who is at the other end."""
+        """Serve the same on a new unix socket at `path`. No TLS: the kernel knows the user at the other
+        end."""
         self._listen("http-unix", unix_sockets.bind(path, permissions, option="http.socket"), None)
         self._paths.append(path)
         log.info("http.listening", socket=str(path))
@@ -121,24 +122,24 @@ class HttpServer:
         loop = asyncio.get_running_loop()
         app_state = {"stopping": self._stopping}
 
-        def connect(place: ConnectionSlot | None = None) -> HttpConnection:
+        def connect(slot: ConnectionSlot | None = None) -> HttpConnection:
             return HttpConnection(
                 self._config,
                 self._state,
                 app_state,
                 settings=self._settings,
                 loop=loop,
-                place=place,
+                slot=slot,
                 when_lost=self._note_lost,
             )
 
         options = ListenerOptions(
             tls=tls,
             plaintext=tls is None,
-            places=AdmissionLimits(self._settings.max_connections, self._settings.max_connections_per_source),
+            limits=AdmissionLimits(self._settings.max_connections, self._settings.max_connections_per_source),
             handshake_timeout_s=self._settings.header_timeout_s,
             trusted_uids=self._trusted_uids,
-            peeks=False,
+            detects_tls=False,
             networks=networks,
             measures=_MEASURES,
         )
@@ -169,7 +170,8 @@ class HttpServer:
             log.warning("http.forced", connections=len(self._state.connections), tasks=len(self._state.tasks))
             for task in list(self._state.tasks):
                 task.cancel()
-            # The cancelled say so to their clients if they can; only then their connections go.
+            # Cancelled requests send that to their clients if they can; only then their connections are
+            # closed.
             await asyncio.wait([*self._state.tasks, asyncio.ensure_future(asyncio.sleep(0))], timeout=0.1)
             for connection in list(self._state.connections):
                 if isinstance(connection, HttpConnection):
@@ -197,7 +199,7 @@ class HttpServer:
             self._empty.set()
 
     async def _tick(self) -> None:
-        """Keep the Date header true for as long as anybody can connect."""
+        """Keep the Date header current while the server runs."""
         while any(listener.is_accepting for listener in self._listeners):
             self._state.default_headers = _date()
             await asyncio.sleep(1.0)

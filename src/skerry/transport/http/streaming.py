@@ -1,8 +1,8 @@
-"""Answers that come bit by bit, or late: a writer, and a wait, that end when anybody wants them to.
+"""Streamed and late responses, which end with the client or with the server.
 
-The source is an async iterator of parts; the writer stops at the client's leaving, at the server's stop, and
-at a reader that does not read. It takes the next part only when the one before is with the kernel, so a slow
-reader holds up its own source and no memory. What is streamed is not known here.
+The source is an async iterator of parts; the writer stops when the client disconnects, when the server stops,
+and when the reader does not read. It takes the next part only when the one before is with the kernel, so a
+slow reader delays its own source and takes no memory.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from skerry.transport.http.responses import ClientDisconnected
 
 T = TypeVar("T")
 
-# A reader that takes nothing for this long is let go.
+# A reader that reads nothing for this long is disconnected.
 STALL_S = 60.0
 
 
@@ -44,8 +44,8 @@ async def write(
     heartbeat_s: float | None = None,
     stall_s: float = STALL_S,
 ) -> None:
-    """Send `parts` until they end, and close them in any case. Raises `ClientDisconnected` if nobody
-    reads, and `Unauthenticated` when whoever does may not any more."""
+    """Send `parts` until they end, and close them in any case. Raises `ClientDisconnected` if the client does
+    not read, and `Unauthenticated` when its credentials are not valid any more."""
     stopping: asyncio.Event | None = scope["state"].get("stopping")
     leaving = asyncio.ensure_future(_until_gone(receive))
     stop = asyncio.ensure_future((stopping or asyncio.Event()).wait())
@@ -57,8 +57,8 @@ async def write(
         if is_last:
             await send({"type": "http.response.body", "body": b""})
         while not is_last:
-            news: set[asyncio.Future[Any]] = {upcoming, leaving, stop, refused}
-            await asyncio.wait(news, timeout=heartbeat_s, return_when=asyncio.FIRST_COMPLETED)
+            next_part: set[asyncio.Future[Any]] = {upcoming, leaving, stop, refused}
+            await asyncio.wait(next_part, timeout=heartbeat_s, return_when=asyncio.FIRST_COMPLETED)
             if leaving.done():
                 raise ClientDisconnected
             if refused.done():
@@ -85,9 +85,9 @@ async def write(
 
 
 async def until_refused(scope: Scope) -> None:
-    """Raises when whoever sent this request would not be let in any more. Never ends otherwise."""
+    """Raises when the credentials of this request are not valid any more. Never ends otherwise."""
     authenticate = scope["state"].get("authenticate")
-    if authenticate is None:  # a route that asks nobody, or asks by itself
+    if authenticate is None:  # a route without access rules, or with its own
         await asyncio.Event().wait()
     else:
         await revalidation.until_refused(authenticate)
@@ -96,7 +96,7 @@ async def until_refused(scope: Scope) -> None:
 async def run_until_disconnect(
     work: Coroutine[Any, Any, T], connection: HttpConnection, receive: Receive
 ) -> T:
-    """What comes of `work`, which may take long; it is given up if the client leaves:
+    """The result of `work`, which may take long; it is cancelled if the client disconnects:
     `ClientDisconnected`."""
     connection.leave_at_eof()
 
@@ -112,7 +112,7 @@ def _headers(format: StreamFormat) -> list[tuple[bytes, bytes]]:
         (b"content-type", format.media.encode()),
         (b"cache-control", b"no-store"),
         (b"x-accel-buffering", b"no"),  # proxies that would hold parts back
-        (b"x-content-type-options", b"nosniff"),  # it may be output of anybody's program
+        (b"x-content-type-options", b"nosniff"),  # it may be output of any program
     ]
 
 

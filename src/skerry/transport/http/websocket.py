@@ -1,10 +1,10 @@
 """WebSockets: messages of bytes in both directions, on a connection that began as a request.
 
-The request passes the front like any other, so a client without access gets a plain HTTP error; only then it
-is accepted here. The protocol is that of the `websockets` package, which does no I/O; the connection stays
-`skerry.transport.http.connection.HttpConnection`, with its bounds. A client that does not read, or is not
-heard, is let go; one that sends more than is taken is held up. Without compression. A conversation is either
-of bytes, the frames of a program, or of text; the other kind is refused. To it, both may be sent.
+The request passes the dispatcher like any other, so a client without access gets a plain HTTP error; only
+then it is accepted here. The `websockets` package has the protocol, without I/O; the connection stays
+`skerry.transport.http.connection.HttpConnection`, with its limits. A client that does not read, or does not
+answer pings, is disconnected; one that sends too much is slowed down by flow control. Without compression. A
+socket accepts either bytes, the frames of a program, or text; the other kind is refused. Both may be sent.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ Handshake = list[tuple[bytes, bytes]]
 CHOSEN: Final = b"sec-websocket-protocol"
 
 PING_S: Final = 20.0
-# Input that waits for whoever takes it; more is left to the kernel, and so to the client.
+# Input that waits for its reader; more is left to the kernel, and so to the client.
 _MAX_WAITING: Final = 256 * 1024
 _PER_MESSAGE: Final = 64  # bytes that a message counts for besides its own, so that there are not too many
 # Answers to pings that a client makes us write without reading them.
@@ -63,7 +63,7 @@ def accept(scope: Scope, subprotocols: Sequence[str] = ()) -> Handshake:
         raise HttpError(
             426,
             "websocket-needed",
-            "this path is a WebSocket; call it with a client that speaks that",
+            "this path is a WebSocket; use a WebSocket client",
             [(b"upgrade", b"websocket")],
         )
     known = [Subprotocol(name) for name in subprotocols]
@@ -81,25 +81,26 @@ def accept(scope: Scope, subprotocols: Sequence[str] = ()) -> Handshake:
 
 
 async def serve(
-    converse: Callable[[WebSocket], Awaitable[None]],
+    handler: Callable[[WebSocket], Awaitable[None]],
     handshake: Handshake,
     scope: Scope,
     send: Send,
     *,
     max_message: int,
     ping_s: float = PING_S,
-    speaks_text: bool = False,
+    accepts_text: bool = False,
 ) -> None:
-    """Complete the handshake and `converse` to its end. What it raises is sent to the client on closing."""
+    """Complete the handshake and run `handler` to its end. What it raises is sent to the client on
+    closing."""
     connection: HttpConnection = scope["state"]["connection"]
-    socket = WebSocket(connection, max_message, speaks_text=speaks_text)
+    socket = WebSocket(connection, max_message, accepts_text=accepts_text)
     connection.prepare_switch()
     await send({"type": "http.response.start", "status": 101, "headers": list(handshake)})
     connection.switch(socket)
     stopping: asyncio.Event = scope["state"]["stopping"]
     code, reason = CloseCode.NORMAL_CLOSURE, ""
     try:
-        if await race(converse(socket), stopping.wait(), socket.mind(ping_s), until_refused(scope)):
+        if await race(handler(socket), stopping.wait(), socket.keep_alive(ping_s), until_refused(scope)):
             code, reason = CloseCode.GOING_AWAY, "the server is stopping; try again"
     except errors.SkerryError as error:
         is_theirs = isinstance(error, (errors.Invalid, errors.Unauthenticated))
@@ -113,16 +114,16 @@ async def serve(
 class WebSocket:
     """One conversation; made by `serve`."""
 
-    def __init__(self, connection: HttpConnection, max_message: int, *, speaks_text: bool = False) -> None:
+    def __init__(self, connection: HttpConnection, max_message: int, *, accepts_text: bool = False) -> None:
         self._connection = connection
-        self._speaks_text = speaks_text
+        self._accepts_text = accepts_text
         self._protocol = ServerProtocol(state=OPEN, max_size=max_message, logger=_SILENT)
         self._messages: deque[bytes] = deque()
         self._parts = bytearray()  # of a message that is not complete
         self._waiting = 0  # bytes
-        self._news = asyncio.Event()
+        self._input_changed = asyncio.Event()
         self._is_over = False  # nothing more can come
-        self._is_heard = True
+        self._is_alive = True
         self._is_flooding = False
         self._budget = FrameBudget(_CONTROL_BURST, _CONTROL_PER_S, now=monotonic())
 
@@ -131,8 +132,8 @@ class WebSocket:
         while not self._messages:
             if self._is_over:
                 return None
-            self._news.clear()
-            await self._news.wait()
+            self._input_changed.clear()
+            await self._input_changed.wait()
         message = self._messages.popleft()
         self._waiting -= len(message) + _PER_MESSAGE
         if self._waiting <= _MAX_WAITING // 2:
@@ -140,9 +141,9 @@ class WebSocket:
         return message
 
     async def send(self, message: bytes) -> None:
-        """One message; returns when there is room for another. Raises `ClientDisconnected` if nobody reads
-        it."""
-        await self._send(message, is_text=self._speaks_text)
+        """Send one message; returns when there is space for another. Raises `ClientDisconnected` if the
+        client does not read."""
+        await self._send(message, is_text=self._accepts_text)
 
     async def send_text(self, text: bytes) -> None:
         """The same of text, also in a conversation of bytes: something about it, and no part of it."""
@@ -163,7 +164,7 @@ class WebSocket:
             raise ClientDisconnected from None
 
     async def close(self, code: int, reason: str) -> None:
-        """Say the last word, give the client a moment to say its own, and end the connection."""
+        """Send a close frame, give the client a moment to send its own, and end the connection."""
         if self._protocol.state is OPEN:
             fitting = reason.encode()[:_MAX_REASON].decode(errors="ignore")
             self._protocol.send_close(code, fitting)
@@ -172,20 +173,20 @@ class WebSocket:
         try:
             async with asyncio.timeout(LINGER_S):
                 while not self._is_over or self._is_flooding:
-                    self._news.clear()
-                    await self._news.wait()
+                    self._input_changed.clear()
+                    await self._input_changed.wait()
         except TimeoutError:
             pass  # it had its moment
         self._connection.transport.close()
 
-    async def mind(self, ping_s: float) -> None:
-        """Ask whether the client is there, for ever; raises `ClientDisconnected` when it does not answer."""
+    async def keep_alive(self, ping_s: float) -> None:
+        """Ping the client, for ever; raises `ClientDisconnected` when it does not answer."""
         while True:
             await asyncio.sleep(ping_s)
             # While its input is held up, its answer is behind that input.
-            if not self._is_heard and not self._connection.flow.read_paused:
+            if not self._is_alive and not self._connection.flow.read_paused:
                 raise ClientDisconnected
-            self._is_heard = False
+            self._is_alive = False
             if self._protocol.state is OPEN:
                 self._protocol.send_ping(b"")
                 self._flush()
@@ -193,7 +194,7 @@ class WebSocket:
     # From the connection.
 
     def data_received(self, data: bytes) -> None:
-        self._is_heard = True
+        self._is_alive = True
         if self._is_over:
             return
         self._protocol.receive_data(data)
@@ -212,10 +213,10 @@ class WebSocket:
 
     def ended(self) -> None:
         self._is_over = True
-        self._news.set()
+        self._input_changed.set()
 
     def _take(self, frame: Frame) -> None:
-        if _says_nothing(frame) and not self._budget.spend(monotonic()):
+        if _is_empty(frame) and not self._budget.spend(monotonic()):
             log.warning("websocket.flooded", client=self._connection.client)
             self._is_flooding = True
             self._protocol.fail(
@@ -223,20 +224,20 @@ class WebSocket:
             )
             self._connection.blame(at_once=True)
             self.ended()
-        elif frame.opcode is (Opcode.BINARY if self._speaks_text else Opcode.TEXT):
-            wanted = "text" if self._speaks_text else "binary"
+        elif frame.opcode is (Opcode.BINARY if self._accepts_text else Opcode.TEXT):
+            wanted = "text" if self._accepts_text else "binary"
             self._protocol.fail(CloseCode.UNSUPPORTED_DATA, f"send {wanted} messages")
             self.ended()
         elif frame.opcode in (Opcode.TEXT, Opcode.BINARY, Opcode.CONT) and not self._is_over:
             self._parts += frame.data
-            if frame.fin and self._speaks_text and not _is_utf8(self._parts):
+            if frame.fin and self._accepts_text and not _is_utf8(self._parts):
                 self._protocol.fail(CloseCode.INVALID_DATA, "text is UTF-8")
                 self.ended()
             elif frame.fin:
                 self._messages.append(bytes(self._parts))
                 self._waiting += len(self._parts) + _PER_MESSAGE
                 self._parts.clear()
-                self._news.set()
+                self._input_changed.set()
 
     def _flush(self) -> None:
         transport = self._connection.transport
@@ -249,7 +250,7 @@ class WebSocket:
                 transport.write_eof()
 
 
-def _says_nothing(frame: Frame) -> bool:
+def _is_empty(frame: Frame) -> bool:
     if frame.opcode in (Opcode.PING, Opcode.PONG):
         return True
     return len(frame.data) < (1 if frame.fin else _FRAGMENT)

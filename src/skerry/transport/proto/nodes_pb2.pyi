@@ -44,19 +44,23 @@ STATUS_TERMINATED: Status
 STATUS_FAILED: Status
 
 class FromNode(_message.Message):
-    __slots__ = ("hello", "reports", "heartbeat", "claims")
+    __slots__ = ("hello", "reports", "heartbeat", "claims", "volume_reports", "secret_request")
     HELLO_FIELD_NUMBER: _ClassVar[int]
     REPORTS_FIELD_NUMBER: _ClassVar[int]
     HEARTBEAT_FIELD_NUMBER: _ClassVar[int]
     CLAIMS_FIELD_NUMBER: _ClassVar[int]
+    VOLUME_REPORTS_FIELD_NUMBER: _ClassVar[int]
+    SECRET_REQUEST_FIELD_NUMBER: _ClassVar[int]
     hello: Hello
     reports: Reports
     heartbeat: Heartbeat
     claims: Claims
-    def __init__(self, hello: _Optional[_Union[Hello, _Mapping]] = ..., reports: _Optional[_Union[Reports, _Mapping]] = ..., heartbeat: _Optional[_Union[Heartbeat, _Mapping]] = ..., claims: _Optional[_Union[Claims, _Mapping]] = ...) -> None: ...
+    volume_reports: VolumeReports
+    secret_request: SecretRequest
+    def __init__(self, hello: _Optional[_Union[Hello, _Mapping]] = ..., reports: _Optional[_Union[Reports, _Mapping]] = ..., heartbeat: _Optional[_Union[Heartbeat, _Mapping]] = ..., claims: _Optional[_Union[Claims, _Mapping]] = ..., volume_reports: _Optional[_Union[VolumeReports, _Mapping]] = ..., secret_request: _Optional[_Union[SecretRequest, _Mapping]] = ...) -> None: ...
 
 class ToNode(_message.Message):
-    __slots__ = ("welcome", "orders", "acknowledged", "open_tunnel", "goodbye", "servers", "heartbeat", "members", "functions", "revocations")
+    __slots__ = ("welcome", "orders", "acknowledged", "open_tunnel", "goodbye", "servers", "heartbeat", "members", "functions", "revocations", "volumes", "secrets")
     WELCOME_FIELD_NUMBER: _ClassVar[int]
     ORDERS_FIELD_NUMBER: _ClassVar[int]
     ACKNOWLEDGED_FIELD_NUMBER: _ClassVar[int]
@@ -67,6 +71,8 @@ class ToNode(_message.Message):
     MEMBERS_FIELD_NUMBER: _ClassVar[int]
     FUNCTIONS_FIELD_NUMBER: _ClassVar[int]
     REVOCATIONS_FIELD_NUMBER: _ClassVar[int]
+    VOLUMES_FIELD_NUMBER: _ClassVar[int]
+    SECRETS_FIELD_NUMBER: _ClassVar[int]
     welcome: Welcome
     orders: Orders
     acknowledged: Acknowledged
@@ -77,7 +83,9 @@ class ToNode(_message.Message):
     members: Members
     functions: Functions
     revocations: Revocations
-    def __init__(self, welcome: _Optional[_Union[Welcome, _Mapping]] = ..., orders: _Optional[_Union[Orders, _Mapping]] = ..., acknowledged: _Optional[_Union[Acknowledged, _Mapping]] = ..., open_tunnel: _Optional[_Union[OpenTunnel, _Mapping]] = ..., goodbye: _Optional[_Union[Goodbye, _Mapping]] = ..., servers: _Optional[_Union[Servers, _Mapping]] = ..., heartbeat: _Optional[_Union[Heartbeat, _Mapping]] = ..., members: _Optional[_Union[Members, _Mapping]] = ..., functions: _Optional[_Union[Functions, _Mapping]] = ..., revocations: _Optional[_Union[Revocations, _Mapping]] = ...) -> None: ...
+    volumes: Volumes
+    secrets: SecretDelivery
+    def __init__(self, welcome: _Optional[_Union[Welcome, _Mapping]] = ..., orders: _Optional[_Union[Orders, _Mapping]] = ..., acknowledged: _Optional[_Union[Acknowledged, _Mapping]] = ..., open_tunnel: _Optional[_Union[OpenTunnel, _Mapping]] = ..., goodbye: _Optional[_Union[Goodbye, _Mapping]] = ..., servers: _Optional[_Union[Servers, _Mapping]] = ..., heartbeat: _Optional[_Union[Heartbeat, _Mapping]] = ..., members: _Optional[_Union[Members, _Mapping]] = ..., functions: _Optional[_Union[Functions, _Mapping]] = ..., revocations: _Optional[_Union[Revocations, _Mapping]] = ..., volumes: _Optional[_Union[Volumes, _Mapping]] = ..., secrets: _Optional[_Union[SecretDelivery, _Mapping]] = ...) -> None: ...
 
 class Hello(_message.Message):
     __slots__ = ("name", "facts", "room", "labels", "subnet", "member", "takes_revocations", "occupied", "makes_claims", "former", "protocol")
@@ -133,7 +141,7 @@ class Member(_message.Message):
     def __init__(self, node: _Optional[str] = ..., name: _Optional[str] = ..., area: _Optional[str] = ..., remote_area: _Optional[str] = ..., address: _Optional[str] = ..., memory_mb: _Optional[int] = ..., cpus: _Optional[float] = ..., server: _Optional[bool] = ...) -> None: ...
 
 class Facts(_message.Message):
-    __slots__ = ("architecture", "system", "kernel", "version", "runtime", "userns", "warnings", "disk_pressure", "runs_checks", "features")
+    __slots__ = ("architecture", "system", "kernel", "version", "runtime", "userns", "warnings", "disk_pressure", "runs_checks", "features", "devices")
     ARCHITECTURE_FIELD_NUMBER: _ClassVar[int]
     SYSTEM_FIELD_NUMBER: _ClassVar[int]
     KERNEL_FIELD_NUMBER: _ClassVar[int]
@@ -144,6 +152,7 @@ class Facts(_message.Message):
     DISK_PRESSURE_FIELD_NUMBER: _ClassVar[int]
     RUNS_CHECKS_FIELD_NUMBER: _ClassVar[int]
     FEATURES_FIELD_NUMBER: _ClassVar[int]
+    DEVICES_FIELD_NUMBER: _ClassVar[int]
     architecture: str
     system: str
     kernel: str
@@ -154,7 +163,8 @@ class Facts(_message.Message):
     disk_pressure: str
     runs_checks: bool
     features: _containers.RepeatedScalarFieldContainer[str]
-    def __init__(self, architecture: _Optional[str] = ..., system: _Optional[str] = ..., kernel: _Optional[str] = ..., version: _Optional[str] = ..., runtime: _Optional[str] = ..., userns: _Optional[bool] = ..., warnings: _Optional[_Iterable[str]] = ..., disk_pressure: _Optional[str] = ..., runs_checks: _Optional[bool] = ..., features: _Optional[_Iterable[str]] = ...) -> None: ...
+    devices: _containers.RepeatedScalarFieldContainer[str]
+    def __init__(self, architecture: _Optional[str] = ..., system: _Optional[str] = ..., kernel: _Optional[str] = ..., version: _Optional[str] = ..., runtime: _Optional[str] = ..., userns: _Optional[bool] = ..., warnings: _Optional[_Iterable[str]] = ..., disk_pressure: _Optional[str] = ..., runs_checks: _Optional[bool] = ..., features: _Optional[_Iterable[str]] = ..., devices: _Optional[_Iterable[str]] = ...) -> None: ...
 
 class Room(_message.Message):
     __slots__ = ("cpu_milli", "memory_mb", "disk_gb")
@@ -205,7 +215,7 @@ class Orders(_message.Message):
     def __init__(self, sequence: _Optional[int] = ..., whole: _Optional[bool] = ..., more: _Optional[bool] = ..., orders: _Optional[_Iterable[_Union[Order, _Mapping]]] = ..., gone: _Optional[_Iterable[str]] = ...) -> None: ...
 
 class Order(_message.Message):
-    __slots__ = ("instance", "generation", "spec", "desired", "egress", "receipt", "request_id")
+    __slots__ = ("instance", "generation", "spec", "desired", "egress", "receipt", "request_id", "namespace")
     INSTANCE_FIELD_NUMBER: _ClassVar[int]
     GENERATION_FIELD_NUMBER: _ClassVar[int]
     SPEC_FIELD_NUMBER: _ClassVar[int]
@@ -213,6 +223,7 @@ class Order(_message.Message):
     EGRESS_FIELD_NUMBER: _ClassVar[int]
     RECEIPT_FIELD_NUMBER: _ClassVar[int]
     REQUEST_ID_FIELD_NUMBER: _ClassVar[int]
+    NAMESPACE_FIELD_NUMBER: _ClassVar[int]
     instance: str
     generation: int
     spec: Spec
@@ -220,7 +231,8 @@ class Order(_message.Message):
     egress: str
     receipt: bytes
     request_id: str
-    def __init__(self, instance: _Optional[str] = ..., generation: _Optional[int] = ..., spec: _Optional[_Union[Spec, _Mapping]] = ..., desired: _Optional[_Union[Desired, str]] = ..., egress: _Optional[str] = ..., receipt: _Optional[bytes] = ..., request_id: _Optional[str] = ...) -> None: ...
+    namespace: str
+    def __init__(self, instance: _Optional[str] = ..., generation: _Optional[int] = ..., spec: _Optional[_Union[Spec, _Mapping]] = ..., desired: _Optional[_Union[Desired, str]] = ..., egress: _Optional[str] = ..., receipt: _Optional[bytes] = ..., request_id: _Optional[str] = ..., namespace: _Optional[str] = ...) -> None: ...
 
 class Claims(_message.Message):
     __slots__ = ("claims", "revoked")
@@ -239,7 +251,7 @@ class Claim(_message.Message):
     def __init__(self, receipt: _Optional[bytes] = ..., report: _Optional[_Union[Report, _Mapping]] = ...) -> None: ...
 
 class Spec(_message.Message):
-    __slots__ = ("name", "uri", "kind", "environment", "room", "ports", "restart", "restart_budget", "arguments", "architecture", "constraints", "userns", "image_access", "restart_unlimited", "checks", "spread", "max_per_node", "metric", "node", "cpu_limit", "user", "entrypoint", "stop_signal", "stop_grace_s", "read_only", "shm", "ulimits", "init", "host_name", "extra_hosts", "dns")
+    __slots__ = ("name", "uri", "kind", "environment", "room", "ports", "restart", "restart_budget", "arguments", "architecture", "constraints", "userns", "image_access", "restart_unlimited", "checks", "spread", "max_per_node", "metric", "node", "cpu_limit", "user", "entrypoint", "stop_signal", "stop_grace_s", "read_only", "shm", "ulimits", "init", "host_name", "extra_hosts", "dns", "mounts", "secrets", "devices")
     NAME_FIELD_NUMBER: _ClassVar[int]
     URI_FIELD_NUMBER: _ClassVar[int]
     KIND_FIELD_NUMBER: _ClassVar[int]
@@ -271,6 +283,9 @@ class Spec(_message.Message):
     HOST_NAME_FIELD_NUMBER: _ClassVar[int]
     EXTRA_HOSTS_FIELD_NUMBER: _ClassVar[int]
     DNS_FIELD_NUMBER: _ClassVar[int]
+    MOUNTS_FIELD_NUMBER: _ClassVar[int]
+    SECRETS_FIELD_NUMBER: _ClassVar[int]
+    DEVICES_FIELD_NUMBER: _ClassVar[int]
     name: str
     uri: str
     kind: str
@@ -302,7 +317,140 @@ class Spec(_message.Message):
     host_name: str
     extra_hosts: _containers.RepeatedScalarFieldContainer[str]
     dns: _containers.RepeatedScalarFieldContainer[str]
-    def __init__(self, name: _Optional[str] = ..., uri: _Optional[str] = ..., kind: _Optional[str] = ..., environment: _Optional[_Iterable[str]] = ..., room: _Optional[_Union[Room, _Mapping]] = ..., ports: _Optional[_Iterable[str]] = ..., restart: _Optional[str] = ..., restart_budget: _Optional[int] = ..., arguments: _Optional[_Iterable[str]] = ..., architecture: _Optional[str] = ..., constraints: _Optional[_Iterable[str]] = ..., userns: _Optional[str] = ..., image_access: _Optional[str] = ..., restart_unlimited: _Optional[bool] = ..., checks: _Optional[_Iterable[_Union[Check, _Mapping]]] = ..., spread: _Optional[_Iterable[str]] = ..., max_per_node: _Optional[int] = ..., metric: _Optional[_Union[Metric, _Mapping]] = ..., node: _Optional[str] = ..., cpu_limit: _Optional[int] = ..., user: _Optional[str] = ..., entrypoint: _Optional[_Iterable[str]] = ..., stop_signal: _Optional[str] = ..., stop_grace_s: _Optional[float] = ..., read_only: _Optional[bool] = ..., shm: _Optional[int] = ..., ulimits: _Optional[_Iterable[str]] = ..., init: _Optional[bool] = ..., host_name: _Optional[str] = ..., extra_hosts: _Optional[_Iterable[str]] = ..., dns: _Optional[_Iterable[str]] = ...) -> None: ...
+    mounts: _containers.RepeatedCompositeFieldContainer[Mount]
+    secrets: _containers.RepeatedCompositeFieldContainer[SecretUse]
+    devices: _containers.RepeatedScalarFieldContainer[str]
+    def __init__(self, name: _Optional[str] = ..., uri: _Optional[str] = ..., kind: _Optional[str] = ..., environment: _Optional[_Iterable[str]] = ..., room: _Optional[_Union[Room, _Mapping]] = ..., ports: _Optional[_Iterable[str]] = ..., restart: _Optional[str] = ..., restart_budget: _Optional[int] = ..., arguments: _Optional[_Iterable[str]] = ..., architecture: _Optional[str] = ..., constraints: _Optional[_Iterable[str]] = ..., userns: _Optional[str] = ..., image_access: _Optional[str] = ..., restart_unlimited: _Optional[bool] = ..., checks: _Optional[_Iterable[_Union[Check, _Mapping]]] = ..., spread: _Optional[_Iterable[str]] = ..., max_per_node: _Optional[int] = ..., metric: _Optional[_Union[Metric, _Mapping]] = ..., node: _Optional[str] = ..., cpu_limit: _Optional[int] = ..., user: _Optional[str] = ..., entrypoint: _Optional[_Iterable[str]] = ..., stop_signal: _Optional[str] = ..., stop_grace_s: _Optional[float] = ..., read_only: _Optional[bool] = ..., shm: _Optional[int] = ..., ulimits: _Optional[_Iterable[str]] = ..., init: _Optional[bool] = ..., host_name: _Optional[str] = ..., extra_hosts: _Optional[_Iterable[str]] = ..., dns: _Optional[_Iterable[str]] = ..., mounts: _Optional[_Iterable[_Union[Mount, _Mapping]]] = ..., secrets: _Optional[_Iterable[_Union[SecretUse, _Mapping]]] = ..., devices: _Optional[_Iterable[str]] = ...) -> None: ...
+
+class SecretUse(_message.Message):
+    __slots__ = ("name", "kind", "target", "variable", "mode", "uid", "gid", "version")
+    NAME_FIELD_NUMBER: _ClassVar[int]
+    KIND_FIELD_NUMBER: _ClassVar[int]
+    TARGET_FIELD_NUMBER: _ClassVar[int]
+    VARIABLE_FIELD_NUMBER: _ClassVar[int]
+    MODE_FIELD_NUMBER: _ClassVar[int]
+    UID_FIELD_NUMBER: _ClassVar[int]
+    GID_FIELD_NUMBER: _ClassVar[int]
+    VERSION_FIELD_NUMBER: _ClassVar[int]
+    name: str
+    kind: str
+    target: str
+    variable: str
+    mode: int
+    uid: int
+    gid: int
+    version: int
+    def __init__(self, name: _Optional[str] = ..., kind: _Optional[str] = ..., target: _Optional[str] = ..., variable: _Optional[str] = ..., mode: _Optional[int] = ..., uid: _Optional[int] = ..., gid: _Optional[int] = ..., version: _Optional[int] = ...) -> None: ...
+
+class SecretRef(_message.Message):
+    __slots__ = ("namespace", "kind", "name", "version")
+    NAMESPACE_FIELD_NUMBER: _ClassVar[int]
+    KIND_FIELD_NUMBER: _ClassVar[int]
+    NAME_FIELD_NUMBER: _ClassVar[int]
+    VERSION_FIELD_NUMBER: _ClassVar[int]
+    namespace: str
+    kind: str
+    name: str
+    version: int
+    def __init__(self, namespace: _Optional[str] = ..., kind: _Optional[str] = ..., name: _Optional[str] = ..., version: _Optional[int] = ...) -> None: ...
+
+class SecretRequest(_message.Message):
+    __slots__ = ("refs",)
+    REFS_FIELD_NUMBER: _ClassVar[int]
+    refs: _containers.RepeatedCompositeFieldContainer[SecretRef]
+    def __init__(self, refs: _Optional[_Iterable[_Union[SecretRef, _Mapping]]] = ...) -> None: ...
+
+class SecretDelivery(_message.Message):
+    __slots__ = ("values",)
+    VALUES_FIELD_NUMBER: _ClassVar[int]
+    values: _containers.RepeatedCompositeFieldContainer[SecretValue]
+    def __init__(self, values: _Optional[_Iterable[_Union[SecretValue, _Mapping]]] = ...) -> None: ...
+
+class SecretValue(_message.Message):
+    __slots__ = ("ref", "data", "error")
+    REF_FIELD_NUMBER: _ClassVar[int]
+    DATA_FIELD_NUMBER: _ClassVar[int]
+    ERROR_FIELD_NUMBER: _ClassVar[int]
+    ref: SecretRef
+    data: bytes
+    error: str
+    def __init__(self, ref: _Optional[_Union[SecretRef, _Mapping]] = ..., data: _Optional[bytes] = ..., error: _Optional[str] = ...) -> None: ...
+
+class Mount(_message.Message):
+    __slots__ = ("kind", "path", "source", "read_only", "size", "is_granted", "is_exclusive", "volume")
+    KIND_FIELD_NUMBER: _ClassVar[int]
+    PATH_FIELD_NUMBER: _ClassVar[int]
+    SOURCE_FIELD_NUMBER: _ClassVar[int]
+    READ_ONLY_FIELD_NUMBER: _ClassVar[int]
+    SIZE_FIELD_NUMBER: _ClassVar[int]
+    IS_GRANTED_FIELD_NUMBER: _ClassVar[int]
+    IS_EXCLUSIVE_FIELD_NUMBER: _ClassVar[int]
+    VOLUME_FIELD_NUMBER: _ClassVar[int]
+    kind: str
+    path: str
+    source: str
+    read_only: bool
+    size: int
+    is_granted: bool
+    is_exclusive: bool
+    volume: str
+    def __init__(self, kind: _Optional[str] = ..., path: _Optional[str] = ..., source: _Optional[str] = ..., read_only: _Optional[bool] = ..., size: _Optional[int] = ..., is_granted: _Optional[bool] = ..., is_exclusive: _Optional[bool] = ..., volume: _Optional[str] = ...) -> None: ...
+
+class Volumes(_message.Message):
+    __slots__ = ("more", "orders")
+    MORE_FIELD_NUMBER: _ClassVar[int]
+    ORDERS_FIELD_NUMBER: _ClassVar[int]
+    more: bool
+    orders: _containers.RepeatedCompositeFieldContainer[VolumeOrder]
+    def __init__(self, more: _Optional[bool] = ..., orders: _Optional[_Iterable[_Union[VolumeOrder, _Mapping]]] = ...) -> None: ...
+
+class VolumeOrder(_message.Message):
+    __slots__ = ("id", "name", "namespace", "size_gb", "generation", "may_create", "is_deleted", "receipt", "request_id")
+    ID_FIELD_NUMBER: _ClassVar[int]
+    NAME_FIELD_NUMBER: _ClassVar[int]
+    NAMESPACE_FIELD_NUMBER: _ClassVar[int]
+    SIZE_GB_FIELD_NUMBER: _ClassVar[int]
+    GENERATION_FIELD_NUMBER: _ClassVar[int]
+    MAY_CREATE_FIELD_NUMBER: _ClassVar[int]
+    IS_DELETED_FIELD_NUMBER: _ClassVar[int]
+    RECEIPT_FIELD_NUMBER: _ClassVar[int]
+    REQUEST_ID_FIELD_NUMBER: _ClassVar[int]
+    id: str
+    name: str
+    namespace: str
+    size_gb: int
+    generation: int
+    may_create: bool
+    is_deleted: bool
+    receipt: bytes
+    request_id: str
+    def __init__(self, id: _Optional[str] = ..., name: _Optional[str] = ..., namespace: _Optional[str] = ..., size_gb: _Optional[int] = ..., generation: _Optional[int] = ..., may_create: _Optional[bool] = ..., is_deleted: _Optional[bool] = ..., receipt: _Optional[bytes] = ..., request_id: _Optional[str] = ...) -> None: ...
+
+class VolumeReports(_message.Message):
+    __slots__ = ("reports",)
+    REPORTS_FIELD_NUMBER: _ClassVar[int]
+    reports: _containers.RepeatedCompositeFieldContainer[VolumeReport]
+    def __init__(self, reports: _Optional[_Iterable[_Union[VolumeReport, _Mapping]]] = ...) -> None: ...
+
+class VolumeReport(_message.Message):
+    __slots__ = ("id", "generation", "is_ready", "is_gone", "reason", "used_bytes", "capacity_bytes", "receipt")
+    ID_FIELD_NUMBER: _ClassVar[int]
+    GENERATION_FIELD_NUMBER: _ClassVar[int]
+    IS_READY_FIELD_NUMBER: _ClassVar[int]
+    IS_GONE_FIELD_NUMBER: _ClassVar[int]
+    REASON_FIELD_NUMBER: _ClassVar[int]
+    USED_BYTES_FIELD_NUMBER: _ClassVar[int]
+    CAPACITY_BYTES_FIELD_NUMBER: _ClassVar[int]
+    RECEIPT_FIELD_NUMBER: _ClassVar[int]
+    id: str
+    generation: int
+    is_ready: bool
+    is_gone: bool
+    reason: str
+    used_bytes: int
+    capacity_bytes: int
+    receipt: bytes
+    def __init__(self, id: _Optional[str] = ..., generation: _Optional[int] = ..., is_ready: _Optional[bool] = ..., is_gone: _Optional[bool] = ..., reason: _Optional[str] = ..., used_bytes: _Optional[int] = ..., capacity_bytes: _Optional[int] = ..., receipt: _Optional[bytes] = ...) -> None: ...
 
 class Check(_message.Message):
     __slots__ = ("role", "method", "port", "path", "service", "command", "interval_s", "timeout_s", "healthy_after", "unhealthy_after", "grace_s")
@@ -391,20 +539,64 @@ class Acknowledged(_message.Message):
     def __init__(self, sequence: _Optional[int] = ...) -> None: ...
 
 class OpenTunnel(_message.Message):
-    __slots__ = ("id", "instance", "logs", "exec", "session", "guest")
+    __slots__ = ("id", "instance", "logs", "exec", "session", "guest", "volume")
     ID_FIELD_NUMBER: _ClassVar[int]
     INSTANCE_FIELD_NUMBER: _ClassVar[int]
     LOGS_FIELD_NUMBER: _ClassVar[int]
     EXEC_FIELD_NUMBER: _ClassVar[int]
     SESSION_FIELD_NUMBER: _ClassVar[int]
     GUEST_FIELD_NUMBER: _ClassVar[int]
+    VOLUME_FIELD_NUMBER: _ClassVar[int]
     id: str
     instance: str
     logs: LogsAsk
     exec: ExecAsk
     session: SessionAsk
     guest: GuestAsk
-    def __init__(self, id: _Optional[str] = ..., instance: _Optional[str] = ..., logs: _Optional[_Union[LogsAsk, _Mapping]] = ..., exec: _Optional[_Union[ExecAsk, _Mapping]] = ..., session: _Optional[_Union[SessionAsk, _Mapping]] = ..., guest: _Optional[_Union[GuestAsk, _Mapping]] = ...) -> None: ...
+    volume: VolumeAsk
+    def __init__(self, id: _Optional[str] = ..., instance: _Optional[str] = ..., logs: _Optional[_Union[LogsAsk, _Mapping]] = ..., exec: _Optional[_Union[ExecAsk, _Mapping]] = ..., session: _Optional[_Union[SessionAsk, _Mapping]] = ..., guest: _Optional[_Union[GuestAsk, _Mapping]] = ..., volume: _Optional[_Union[VolumeAsk, _Mapping]] = ...) -> None: ...
+
+class VolumeAsk(_message.Message):
+    __slots__ = ("action", "operation", "volume", "name", "namespace", "size_gb", "generation", "snapshot", "location", "digest", "store")
+    ACTION_FIELD_NUMBER: _ClassVar[int]
+    OPERATION_FIELD_NUMBER: _ClassVar[int]
+    VOLUME_FIELD_NUMBER: _ClassVar[int]
+    NAME_FIELD_NUMBER: _ClassVar[int]
+    NAMESPACE_FIELD_NUMBER: _ClassVar[int]
+    SIZE_GB_FIELD_NUMBER: _ClassVar[int]
+    GENERATION_FIELD_NUMBER: _ClassVar[int]
+    SNAPSHOT_FIELD_NUMBER: _ClassVar[int]
+    LOCATION_FIELD_NUMBER: _ClassVar[int]
+    DIGEST_FIELD_NUMBER: _ClassVar[int]
+    STORE_FIELD_NUMBER: _ClassVar[int]
+    action: str
+    operation: str
+    volume: str
+    name: str
+    namespace: str
+    size_gb: int
+    generation: int
+    snapshot: str
+    location: str
+    digest: str
+    store: ObjectStore
+    def __init__(self, action: _Optional[str] = ..., operation: _Optional[str] = ..., volume: _Optional[str] = ..., name: _Optional[str] = ..., namespace: _Optional[str] = ..., size_gb: _Optional[int] = ..., generation: _Optional[int] = ..., snapshot: _Optional[str] = ..., location: _Optional[str] = ..., digest: _Optional[str] = ..., store: _Optional[_Union[ObjectStore, _Mapping]] = ...) -> None: ...
+
+class ObjectStore(_message.Message):
+    __slots__ = ("endpoint", "bucket", "region", "access_key", "secret_key", "prefix")
+    ENDPOINT_FIELD_NUMBER: _ClassVar[int]
+    BUCKET_FIELD_NUMBER: _ClassVar[int]
+    REGION_FIELD_NUMBER: _ClassVar[int]
+    ACCESS_KEY_FIELD_NUMBER: _ClassVar[int]
+    SECRET_KEY_FIELD_NUMBER: _ClassVar[int]
+    PREFIX_FIELD_NUMBER: _ClassVar[int]
+    endpoint: str
+    bucket: str
+    region: str
+    access_key: str
+    secret_key: str
+    prefix: str
+    def __init__(self, endpoint: _Optional[str] = ..., bucket: _Optional[str] = ..., region: _Optional[str] = ..., access_key: _Optional[str] = ..., secret_key: _Optional[str] = ..., prefix: _Optional[str] = ...) -> None: ...
 
 class SessionAsk(_message.Message):
     __slots__ = ()
@@ -495,7 +687,7 @@ class RevokedCertificate(_message.Message):
     def __init__(self, serial: _Optional[str] = ..., not_after: _Optional[float] = ..., proof: _Optional[bytes] = ...) -> None: ...
 
 class Function(_message.Message):
-    __slots__ = ("name", "runtime", "memory_mb", "cpu_milli", "max_concurrency", "handler", "code", "image", "environment", "network", "timeout_s", "created_at", "updated_at", "version", "idempotent", "policy", "image_access", "signature")
+    __slots__ = ("name", "runtime", "memory_mb", "cpu_milli", "max_concurrency", "handler", "code", "image", "environment", "network", "timeout_s", "created_at", "updated_at", "version", "idempotent", "policy", "image_access", "signature", "secrets")
     NAME_FIELD_NUMBER: _ClassVar[int]
     RUNTIME_FIELD_NUMBER: _ClassVar[int]
     MEMORY_MB_FIELD_NUMBER: _ClassVar[int]
@@ -514,6 +706,7 @@ class Function(_message.Message):
     POLICY_FIELD_NUMBER: _ClassVar[int]
     IMAGE_ACCESS_FIELD_NUMBER: _ClassVar[int]
     SIGNATURE_FIELD_NUMBER: _ClassVar[int]
+    SECRETS_FIELD_NUMBER: _ClassVar[int]
     name: str
     runtime: str
     memory_mb: int
@@ -532,7 +725,8 @@ class Function(_message.Message):
     policy: str
     image_access: str
     signature: str
-    def __init__(self, name: _Optional[str] = ..., runtime: _Optional[str] = ..., memory_mb: _Optional[int] = ..., cpu_milli: _Optional[int] = ..., max_concurrency: _Optional[int] = ..., handler: _Optional[str] = ..., code: _Optional[str] = ..., image: _Optional[str] = ..., environment: _Optional[_Iterable[str]] = ..., network: _Optional[str] = ..., timeout_s: _Optional[float] = ..., created_at: _Optional[float] = ..., updated_at: _Optional[float] = ..., version: _Optional[int] = ..., idempotent: _Optional[bool] = ..., policy: _Optional[str] = ..., image_access: _Optional[str] = ..., signature: _Optional[str] = ...) -> None: ...
+    secrets: _containers.RepeatedCompositeFieldContainer[SecretUse]
+    def __init__(self, name: _Optional[str] = ..., runtime: _Optional[str] = ..., memory_mb: _Optional[int] = ..., cpu_milli: _Optional[int] = ..., max_concurrency: _Optional[int] = ..., handler: _Optional[str] = ..., code: _Optional[str] = ..., image: _Optional[str] = ..., environment: _Optional[_Iterable[str]] = ..., network: _Optional[str] = ..., timeout_s: _Optional[float] = ..., created_at: _Optional[float] = ..., updated_at: _Optional[float] = ..., version: _Optional[int] = ..., idempotent: _Optional[bool] = ..., policy: _Optional[str] = ..., image_access: _Optional[str] = ..., signature: _Optional[str] = ..., secrets: _Optional[_Iterable[_Union[SecretUse, _Mapping]]] = ...) -> None: ...
 
 class CodeAsk(_message.Message):
     __slots__ = ("digest",)

@@ -1,7 +1,6 @@
-"""Tunnels on the wire: how a node is asked for one, and the frames in it, which are the same at both ends.
+"""Messages of tunnels: the request to a node, and the frames, which are the same at both ends.
 
-What goes wrong at one end is sent to the other as the error's slug and text, and is raised there as the same
-kind of error.
+An error at one end is sent to the other as its slug and message, and raised there as the same kind of error.
 """
 
 from __future__ import annotations
@@ -20,8 +19,10 @@ from skerry.model.streams import (
     LogStreamRequest,
     StreamRequest,
 )
+from skerry.model.volume_tasks import VolumeTask
 from skerry.transport.enum_values import decode_enum
 from skerry.transport.proto import nodes_pb2 as pb
+from skerry.transport.tunnels import volume_task_codec
 
 _MAX_MESSAGE = 1000
 
@@ -50,6 +51,8 @@ def encode_tunnel(tunnel: TunnelRequest) -> pb.OpenTunnel:
             message.guest.CopyFrom(pb.GuestAsk(instance=instance, logs=_encode_logs(request)))
         case GuestStreamRequest(instance, ExecStreamRequest() as request):
             message.guest.CopyFrom(pb.GuestAsk(instance=instance, exec=_encode_exec(request)))
+        case VolumeTask() as task:
+            message.volume.CopyFrom(volume_task_codec.encode_task(task))
     return message
 
 
@@ -64,8 +67,10 @@ def decode_tunnel(message: pb.OpenTunnel) -> TunnelRequest:
             request = GuestSessionRequest()
         case "guest":
             request = decode_guest(message.guest)
+        case "volume":
+            request = volume_task_codec.decode_task(message.volume)
         case _:
-            raise errors.Invalid("the server asked for a tunnel of a kind that is not known here")
+            raise errors.Invalid("the server requested a tunnel of an unknown kind")
     return TunnelRequest(message.id, InstanceId(message.instance), request)
 
 
@@ -110,7 +115,7 @@ def encode_data(frame: bytes) -> pb.Frame:
 
 
 def encode_failure(error: errors.SkerryError) -> pb.Frame:
-    """What the other end may know of `error`: never its detail."""
+    """The message for the other end about `error`, without its detail."""
     return pb.Frame(failure=pb.Failure(code=error.slug, message=error.message))
 
 

@@ -1,7 +1,8 @@
-"""Our end of a WebSocket to a provider: frames of a tunnel both ways, and what the provider says in between.
+"""Our end of a WebSocket to a provider: frames of a tunnel in both directions, and status messages of the
+provider.
 
-Binary messages are `pb.Frame`, as on every tunnel; text messages come from the provider only, are handed on
-as they are, and are taken at a bearable pace. Bounded by the socket's own limit on messages.
+Binary messages are `pb.Frame`, as on every tunnel; text messages come from the provider only, are passed on
+as they are, and have a maximum rate. The socket limits the size of messages.
 """
 
 from __future__ import annotations
@@ -22,7 +23,7 @@ if TYPE_CHECKING:
 
 MAX_MESSAGE: Final = MAX_FRAME + 4096
 _DONE: Final = 1000  # closed in good order
-_PACE_S: Final = 0.01  # between two texts; who sends more of them is held up by flow control
+_PACE_S: Final = 0.01  # between two texts; a provider that sends more is slowed down by flow control
 
 
 class WebSocketTunnel:
@@ -65,18 +66,18 @@ class WebSocketTunnel:
                     raise errors.Unavailable(f"the connection to peer {self._peer} ended")
 
     async def send(self, frame: bytes) -> None:
-        """Send one frame; raises `Unavailable` if nobody is there to read it."""
-        await self.say(tunnel_codec.encode_data(frame))
+        """Send one frame; raises `Unavailable` if the other end is closed."""
+        await self.notify(tunnel_codec.encode_data(frame))
 
     async def end(self) -> None:
         """Send no more."""
-        await self.say(tunnel_codec.END)
+        await self.notify(tunnel_codec.END)
 
     async def fail(self, error: errors.SkerryError) -> None:
         """Tell the other end what went wrong, and send no more."""
-        await self.say(tunnel_codec.encode_failure(error))
+        await self.notify(tunnel_codec.encode_failure(error))
 
-    async def say(self, message: Message) -> None:
+    async def notify(self, message: Message) -> None:
         try:
             await self._socket.send_bytes(message.SerializeToString())
         except (ConnectionError, RuntimeError):  # closed, or closing

@@ -1,8 +1,8 @@
 """`aurae.cells.v0.CellService`: cells and executables, for clients of Aurae as it is today.
 
-Translation only, over the node's cells, with the codes and words of `skerry.wire.aurae.runtime`. What the
-contract leaves open is decided for the safe side: every cell isolates its processes, nothing runs outside of
-a cell, and to choose a user takes an admin.
+Translation only, over the node's cells, with the error codes and texts of `skerry.wire.aurae.runtime`. Where
+the contract leaves a choice, the safe one is taken: every cell isolates its processes, nothing runs outside
+of a cell, and only an admin chooses a user.
 """
 
 from __future__ import annotations
@@ -34,39 +34,39 @@ from skerry.transport.proto.aurae_cells_pb2 import (
     CellServiceStopResponse,
 )
 from skerry.wire.aurae import limits_v0
-from skerry.wire.aurae.requests import aurae_words, require, stop
+from skerry.wire.aurae.requests import aurae_errors, require, stop
 
-# Readers of protobuf give up on messages that are nested more than a hundred deep.
+# Protobuf decoders reject messages that are nested more than a hundred levels deep.
 _DEEPEST: Final = 64
 
 
 class CellServiceV0(CellServiceBase):
     """Serves `aurae.cells.v0.CellService`."""
 
-    def __init__(self, keeper: CellRuntime) -> None:
-        self._keeper = keeper
+    def __init__(self, runtime: CellRuntime) -> None:
+        self._cells = runtime
 
     async def Allocate(  # noqa: N802 - gRPC's name
         self, stream: Stream[CellServiceAllocateRequest, CellServiceAllocateResponse]
     ) -> None:
         request = await request_of(stream)
-        with aurae_words("cell", **limits_v0.FIELDS):
+        with aurae_errors("cell", **limits_v0.FIELDS):
             require(request.HasField("cell"), "cell")
-            asked = request.cell
+            requested = request.cell
             cell = cells.Cell(
-                name=CellName(asked.name),
-                limits=limits_v0.limits_of(asked),
-                isolates_network=asked.isolate_network,
+                name=CellName(requested.name),
+                limits=limits_v0.limits_of(requested),
+                isolates_network=requested.isolate_network,
             )
-            await self._keeper.allocate(cell)
+            await self._cells.allocate(cell)
         await stream.send_message(
-            CellServiceAllocateResponse(cell_name=cell.name, cgroup_v2=self._keeper.limits_in_v2)
+            CellServiceAllocateResponse(cell_name=cell.name, cgroup_v2=self._cells.limits_in_v2)
         )
 
     async def Free(self, stream: Stream[CellServiceFreeRequest, CellServiceFreeResponse]) -> None:  # noqa: N802 - gRPC's name
         request = await request_of(stream)
-        with aurae_words():
-            await self._keeper.free(parse_name(request.cell_name))
+        with aurae_errors():
+            await self._cells.free(parse_name(request.cell_name))
         await stream.send_message(CellServiceFreeResponse())
 
     async def Start(self, stream: Stream[CellServiceStartRequest, CellServiceStartResponse]) -> None:  # noqa: N802 - gRPC's name
@@ -75,20 +75,20 @@ class CellServiceV0(CellServiceBase):
         gid = request.gid if request.HasField("gid") else None
         if uid is not None or gid is not None:
             check_user(caller_of(stream))
-        with aurae_words():
+        with aurae_errors():
             cell = _cell(request)
             require(request.HasField("executable"), "executable")
             sandbox = cells.Sandbox(uid=uid, gid=gid)
-        with aurae_words("executable"):
-            asked = request.executable
+        with aurae_errors("executable"):
+            requested = request.executable
             executable = cells.Executable(
-                name=ExecutableName(asked.name),
+                name=ExecutableName(requested.name),
                 cell=cell,
-                command=asked.command,
-                description=asked.description,
+                command=requested.command,
+                description=requested.description,
             )
-            own = self._keeper.get(cell).uid
-            state = await self._keeper.start(executable, sandbox)
+            own = self._cells.get(cell).uid
+            state = await self._cells.start(executable, sandbox)
         await stream.send_message(
             CellServiceStartResponse(
                 pid=state.pid, uid=own if uid is None else uid, gid=own if gid is None else gid
@@ -97,18 +97,18 @@ class CellServiceV0(CellServiceBase):
 
     async def Stop(self, stream: Stream[CellServiceStopRequest, CellServiceStopResponse]) -> None:  # noqa: N802 - gRPC's name
         request = await request_of(stream)
-        with aurae_words():
-            await stop(self._keeper, _cell(request), request.executable_name)
+        with aurae_errors():
+            await stop(self._cells, _cell(request), request.executable_name)
         await stream.send_message(CellServiceStopResponse())
 
     async def List(self, stream: Stream[CellServiceListRequest, CellServiceListResponse]) -> None:  # noqa: N802 - gRPC's name
         await stream.recv_message()
-        await stream.send_message(CellServiceListResponse(cells=graph(self._keeper.list())))
+        await stream.send_message(CellServiceListResponse(cells=graph(self._cells.list())))
 
 
 def graph(views: Iterable[CellDescription]) -> list[CellGraphNode]:
-    """The cells of clients as a tree, each with its whole name. What is nested deeper than readers can follow
-    is listed at the deepest level that they can."""
+    """The cells of clients as a tree, each with its full name. Cells below the deepest level that decoders
+    accept are listed at that level."""
     nested = sorted(
         (view.cell for view in views if view.cell.owner is None), key=lambda cell: cell.name.split("/")
     )

@@ -12,7 +12,8 @@ from skerry.transport.proto.aurae_discovery_pb2 import DiscoverRequest, Discover
 
 
 class DiscoveryServiceV0(DiscoveryServiceBase):
-    """Serves `aurae.discovery.v0.DiscoveryService`; `is_ready` tells what health tells."""
+    """Serves `aurae.discovery.v0.DiscoveryService`; `is_ready` is the readiness that the health service
+    reports."""
 
     def __init__(self, is_ready: Callable[[], Awaitable[bool]]) -> None:
         self._is_ready = is_ready

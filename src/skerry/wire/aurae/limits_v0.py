@@ -1,8 +1,7 @@
-"""Between the limits of a cell and Aurae's controllers, both ways; pure.
+"""Translates the limits of a cell to and from Aurae's controllers; pure.
 
-Aurae speaks of micro-seconds in a period and of bytes; a cell is held to thousandths of a processor and to
-megabytes. What does not fit is rounded down, so that a cell never has more than was asked for, and `List`
-tells what the cell is held to.
+Aurae counts microseconds per period and bytes, a cell has millicores and megabytes. Values are rounded down,
+so that a cell never has more than was requested, and `List` returns the limits that are in force.
 """
 
 from __future__ import annotations
@@ -22,7 +21,7 @@ from skerry.transport.proto.aurae_cells_pb2 import (
 
 _PERIOD_US: Final = 100_000  # the kernel's
 _MEGABYTE: Final = 1 << 20
-# Fields of a cell that the contract calls otherwise than the model.
+# Fields of a cell whose names in the contract differ from the model's.
 FIELDS: Final = {
     "cell_name": "name",
     "cpu_weight": "cpu.weight",
@@ -34,7 +33,7 @@ FIELDS: Final = {
 
 
 def limits_of(cell: Cell) -> CellLimits:
-    """What `cell` is to be held to. Raises Invalid, with the contract's field."""
+    """The limits of `cell`. Raises `Invalid` with the contract's field."""
     for kind, value in (("min", cell.memory.min), ("low", cell.memory.low), ("high", cell.memory.high)):
         if value:
             raise errors.Invalid(
@@ -81,7 +80,7 @@ def _memory_of(memory: MemoryController) -> Megabytes | None:
 
 
 def controllers_of(limits: CellLimits) -> dict[str, CpuController | CpusetController | MemoryController]:
-    """The fields of a `Cell` that tell of `limits`; those without any are left out."""
+    """The fields of a `Cell` for `limits`; controllers without a limit are left out."""
     controllers: dict[str, CpuController | CpusetController | MemoryController] = {}
     weight = limits.cpu_weight
     if weight is None and limits.cpu_shares is not None:

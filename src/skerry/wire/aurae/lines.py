@@ -1,7 +1,7 @@
-"""Lines of the daemon's log and of executables' output, as every version of Aurae's `observe` streams them.
+"""Lines of the daemon's log and of executables' output, as all versions of Aurae's `observe` stream them.
 
-What is kept comes first, then what is new. A reader that was too slow is told: between two lines stands one
-on the channel `GAP` that says how many are missing; nothing ends silently.
+Stored lines come first, then new ones. Where a slow reader has missed lines, a line on the channel `GAP`
+counts them.
 """
 
 from __future__ import annotations
@@ -36,10 +36,10 @@ async def daemon_lines(log: LogBuffer) -> AsyncGenerator[ObservedLine, None]:
                 yield line
 
 
-def output_lines(keeper: CellRuntime, pid: int, channel: OutputChannel) -> AsyncGenerator[ObservedLine, None]:
-    """What the executable with the process `pid` writes. Raises NotFound at once if there is none."""
-    state = keeper.by_pid(pid)
-    return _output_lines(channel, follow_lines(keeper.logs(state.cell, state.name, channel).follow()))
+def output_lines(cells: CellRuntime, pid: int, channel: OutputChannel) -> AsyncGenerator[ObservedLine, None]:
+    """The output of the executable with the process `pid`. Raises `NotFound` at once if there is none."""
+    state = cells.by_pid(pid)
+    return _output_lines(channel, follow_lines(cells.logs(state.cell, state.name, channel).follow()))
 
 
 async def _output_lines(
@@ -63,5 +63,5 @@ def _log_lines(entry: LogEntry | SequenceGap) -> list[ObservedLine]:
     ]
 
 
-def _gap(gap: SequenceGap, what: str) -> ObservedLine:
-    return ObservedLine(GAP, f"{gap.last - gap.first + 1} {what} are lost here")
+def _gap(gap: SequenceGap, noun: str) -> ObservedLine:
+    return ObservedLine(GAP, f"{gap.last - gap.first + 1} {noun} are lost here")

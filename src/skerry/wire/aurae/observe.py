@@ -1,6 +1,6 @@
-"""`observe.Observe`: what the daemon logs and what executables write, line by line.
+"""`observe.Observe`: the daemon's log and the output of executables, line by line.
 
-Translation only; the lines are `skerry.wire.aurae.lines`'s.
+Translation only; `skerry.wire.aurae.lines` has the lines.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from skerry.model import cells, errors
 from skerry.node.cells.ports import CellRuntime
 from skerry.transport.grpc.call_streams import request_of
 
-# The package has nothing in it; imported, so that reflection can describe its file.
+# The package is empty; it is imported so that reflection can describe its file.
 from skerry.transport.proto import schedule_pb2  # noqa: F401
 from skerry.transport.proto.observe_grpc import ObserveBase
 from skerry.transport.proto.observe_pb2 import (
@@ -34,8 +34,8 @@ _STREAM: Final = {CHANNEL_STDOUT: cells.OutputChannel.STDOUT, CHANNEL_STDERR: ce
 class ObserveService(ObserveBase):
     """Serves `observe.Observe`."""
 
-    def __init__(self, keeper: CellRuntime, log: LogBuffer = logs.recent) -> None:
-        self._keeper = keeper
+    def __init__(self, runtime: CellRuntime, log: LogBuffer = logs.recent) -> None:
+        self._cells = runtime
         self._log = log
 
     async def GetAuraeDaemonLogStream(  # noqa: N802 - gRPC's name
@@ -56,6 +56,6 @@ class ObserveService(ObserveBase):
                 f"channel_type must be 0 (stdout) or 1 (stderr), not {request.channel_type}",
                 field="channel_type",
             )
-        async with aclosing(output_lines(self._keeper, request.process_id, channel)) as lines:
+        async with aclosing(output_lines(self._cells, request.process_id, channel)) as lines:
             async for line in lines:
                 await stream.send_message(LogItem(**line._asdict()))

@@ -1,7 +1,7 @@
 """`aurae.observe.v0.ObserveService`: the daemon's log, output of executables, and signals.
 
-Translation only; the lines are `skerry.wire.aurae.lines`'s, the signals `skerry.node.signals`'s. Each stream
-sends its headers when it has begun to listen, so that a client that has them misses nothing from then on.
+Translation only; `skerry.wire.aurae.lines` has the lines, `skerry.node.signals` the signals. Each stream
+sends its headers once it listens, so that a client that has the headers misses nothing.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ from skerry.transport.proto.aurae_observe_pb2 import (
     Workload,
 )
 from skerry.wire.aurae.lines import daemon_lines, output_lines
-from skerry.wire.aurae.requests import aurae_words
+from skerry.wire.aurae.requests import aurae_errors
 
 _STREAM: Final = {
     LOG_CHANNEL_TYPE_STDOUT: cells.OutputChannel.STDOUT,
@@ -47,8 +47,8 @@ _STREAM: Final = {
 class ObserveServiceV0(ObserveServiceBase):
     """Serves `aurae.observe.v0.ObserveService`."""
 
-    def __init__(self, keeper: CellRuntime, signals: SignalSource, log: LogBuffer = logs.recent) -> None:
-        self._keeper = keeper
+    def __init__(self, runtime: CellRuntime, signals: SignalSource, log: LogBuffer = logs.recent) -> None:
+        self._cells = runtime
         self._signals = signals
         self._log = log
 
@@ -71,7 +71,7 @@ class ObserveServiceV0(ObserveServiceBase):
                 f"channel_type must be 1 (stdout) or 2 (stderr), not {request.channel_type}",
                 field="channel_type",
             )
-        async with aclosing(output_lines(self._keeper, request.process_id, channel)) as lines:
+        async with aclosing(output_lines(self._cells, request.process_id, channel)) as lines:
             await stream.send_initial_metadata()
             async for line in lines:
                 await stream.send_message(GetSubProcessStreamResponse(item=LogItem(**line._asdict())))
@@ -89,9 +89,9 @@ class ObserveServiceV0(ObserveServiceBase):
 
 
 def _cell_of(workload: Workload) -> CellName | None:
-    """The cell that is meant; None for the whole machine. Raises Invalid, FailedPrecondition."""
+    """The requested cell; None for the whole machine. Raises `Invalid`, `FailedPrecondition`."""
     if workload.workload_type == WORKLOAD_TYPE_CELL:
-        with aurae_words("workload", cell_name="id"):
+        with aurae_errors("workload", cell_name="id"):
             return parse_name(workload.id)
     if workload.workload_type == WORKLOAD_TYPE_UNSPECIFIED and not workload.id:
         return None

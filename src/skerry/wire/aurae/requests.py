@@ -1,4 +1,5 @@
-"""What the document's `runtime.CellService` and the present `aurae.cells.v0.CellService` have in common."""
+"""What `runtime.CellService` and `aurae.cells.v0.CellService` have in common: errors, and stopping
+executables."""
 
 from __future__ import annotations
 
@@ -17,10 +18,10 @@ def require(is_there: bool, field: str) -> None:
 
 
 @contextmanager
-def aurae_words(within: str = "", **names: str) -> Iterator[None]:
-    """A bad field is told as Aurae tells it: a failed precondition that begins with the field's path.
-
-    Fields are those of the message `within` the request; `names` has those that the model calls otherwise.
+def aurae_errors(within: str = "", **names: str) -> Iterator[None]:
+    """Raises an invalid field as Aurae does: as a failed precondition whose text begins with the field's
+    path. `within` is the message in the request that has the fields; `names` maps those that have another
+    name in the model.
     """
     try:
         yield
@@ -30,15 +31,16 @@ def aurae_words(within: str = "", **names: str) -> Iterator[None]:
         raise errors.FailedPrecondition(f"Field = {path}; {error.message}", detail=error.detail) from None
 
 
-async def stop(keeper: CellRuntime, cell: CellName, executable: str) -> None:
-    """Stop the executable of that name, or all of the cell if it is empty; those of cells below go on."""
+async def stop(cells: CellRuntime, cell: CellName, executable: str) -> None:
+    """Stop the executable of that name, or all of the cell if the name is empty; those of nested cells keep
+    running."""
     if executable:
-        await keeper.stop(cell, ExecutableName(executable))
+        await cells.stop(cell, ExecutableName(executable))
         return
-    executables = keeper.get(cell).executables
+    executables = cells.get(cell).executables
     # At once, so that a cell of many stubborn executables takes the time of one.
     ends = await asyncio.gather(
-        *(keeper.stop(cell, each.name) for each in executables), return_exceptions=True
+        *(cells.stop(cell, each.name) for each in executables), return_exceptions=True
     )
     for end in ends:
         if isinstance(end, errors.NotFound):

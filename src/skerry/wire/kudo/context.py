@@ -1,4 +1,4 @@
-"""What the endpoints of this room work with, given when the app is built."""
+"""The context of Kudo's endpoints, which they get when the application is built."""
 
 from __future__ import annotations
 
@@ -8,18 +8,20 @@ from skerry.control.instances.registry import InstanceRegistry
 from skerry.control.nodes.registry import NodeRegistry
 from skerry.control.workloads.registry import WorkloadRegistry
 from skerry.kit.clock import Clock
-from skerry.transport.limits import ConcurrencyLimit
+from skerry.model.callers import Caller
+from skerry.model.ids import Namespace
+from skerry.transport.limits import ConcurrencyLimit, shared_limit
 from skerry.transport.links.nodes.tunnel_router import TunnelDialer
 from skerry.wire import namespaces
 from skerry.wire.namespaces import NamespaceQuery
 
-# Streams of output and programs under way through one server: each holds a connection at both ends.
+# Streams of logs and exec through one server at a time: each holds a connection at both ends.
 _MAX_TUNNELS = 256
 
 
 @dataclass(frozen=True, slots=True)
 class KudoContext:
-    """The first argument of every endpoint in this room."""
+    """The first argument of every endpoint of this dialect."""
 
     workloads: WorkloadRegistry
     instances: InstanceRegistry
@@ -27,10 +29,16 @@ class KudoContext:
     tunnels: TunnelDialer
     clock: Clock
     slots: ConcurrencyLimit = field(
-        default_factory=lambda: ConcurrencyLimit(_MAX_TUNNELS, "tunnels to instances")
+        default_factory=lambda: shared_limit(_MAX_TUNNELS, "tunnels to instances")
     )
 
     async def check_in_namespace(self, id: str, scope: NamespaceQuery) -> None:
-        """Raise `NotFound` unless the instance is in the namespace that is named, if one is."""
+        """Raise `NotFound` if a namespace is named and the instance is not in it."""
         if (namespace := namespaces.requested_namespace(scope)) is not None:
             await self.instances.check_in(namespace, id)
+
+    async def check_workload_visible(self, caller: Caller, id_or_name: str, namespace: Namespace) -> None:
+        """Raise `NotFound` if `caller` is bound to namespaces and the workload is in another: the registry's
+        own error tells unbound callers where it is."""
+        if caller.scope.is_bound:
+            await self.workloads.read(id_or_name, namespace)

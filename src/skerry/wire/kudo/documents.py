@@ -1,8 +1,8 @@
-"""Workloads and instances as Kudo's documents write them in JSON.
+"""Workloads and instances as JSON documents of Kudo.
 
-What to run is `skerry.wire.spec_documents`. A whole document that was read can be sent back: what only the
-server writes is accepted as it is (`check_unchanged`). Pure; `rest_instances` and `rest_workloads` use it,
-and so may whoever else writes these documents.
+Their specs are in `skerry.wire.spec_documents`. A document that was read can be sent back whole: read-only
+fields are accepted if they are unchanged (`check_unchanged`). Pure; used by `rest_instances` and
+`rest_workloads`.
 """
 
 from __future__ import annotations
@@ -37,17 +37,21 @@ from skerry.wire.spec_documents import (
 
 ReadOnly: TypeAlias = (
     Annotated[
-        str | bool | int | float | None, Meta(description="Written by the server; accepted as it was read")
+        str | bool | int | float | list[str] | None,
+        Meta(description="Written by the server; accepted as it was read"),
     ]
     | UnsetType
 )
 InNamespace: TypeAlias = (
-    Annotated[str, Meta(description="Where it is made, unless the address says so; for ever")] | UnsetType
+    Annotated[
+        str, Meta(description="Namespace in which it is created, unless the path names it; it cannot change")
+    ]
+    | UnsetType
 )
 
 
 class WorkloadInput(SpecInput, frozen=True, forbid_unknown_fields=True, kw_only=True):
-    """A workload. An `id` of your own makes it safe to send this twice."""
+    """A workload. With an `id` of your own the request can be repeated."""
 
     id: str | UnsetType = UNSET
     namespace: InNamespace = UNSET
@@ -58,7 +62,7 @@ class WorkloadInput(SpecInput, frozen=True, forbid_unknown_fields=True, kw_only=
 
 
 class InstanceInput(SpecInput, frozen=True, forbid_unknown_fields=True, kw_only=True):
-    """An instance: of a workload, or of a spec of its own."""
+    """An instance: of a workload, or with a spec of its own."""
 
     id: str | UnsetType = UNSET
     namespace: InNamespace = UNSET
@@ -67,7 +71,7 @@ class InstanceInput(SpecInput, frozen=True, forbid_unknown_fields=True, kw_only=
     )
     workload_id: OptionalField[str] = UNSET
     workload_name: OptionalField[str] = UNSET
-    # What changes by itself first: who sends back what is out of date is told that.
+    # Those that change by themselves first: an outdated document is refused for one of these.
     since: ReadOnly = UNSET
     ready: ReadOnly = UNSET
     check_message: ReadOnly = UNSET
@@ -83,11 +87,12 @@ class InstanceInput(SpecInput, frozen=True, forbid_unknown_fields=True, kw_only=
     workload_version: ReadOnly = UNSET
     owner: ReadOnly = UNSET
     generation: ReadOnly = UNSET
+    assigned_devices: ReadOnly = UNSET
     created_at: ReadOnly = UNSET
 
 
 class ClaimDocument(ResourceDocument, frozen=True):
-    """What may be used, flat and under both of its names, and what is used."""
+    """Limits, flat and under both of their names, and usage."""
 
     max: ResourceDocument
     limit: ResourceDocument
@@ -95,7 +100,7 @@ class ClaimDocument(ResourceDocument, frozen=True):
 
 
 class WorkloadDocument(OptionsDocument, frozen=True):
-    """A workload as the document has it, and behind `ports` what Skerry adds."""
+    """A workload; the fields after `ports` are Skerry's additions."""
 
     kind: Annotated[Literal["workload"], Meta(description="For Kudo's CLI")]
     id: str
@@ -117,16 +122,16 @@ class WorkloadDocument(OptionsDocument, frozen=True):
     spread: tuple[str, ...]
     max_per_node: int
     metric: MetricSource | None
-    namespace: Annotated[str, Meta(description="In which its name is its own")]
+    namespace: Annotated[str, Meta(description="Namespace in which its name is unique")]
     version: Annotated[int, Meta(description="Goes up with every change")]
     rollout: Annotated[
-        RolloutStrategy, Meta(description="What this version means for instances of older ones")
+        RolloutStrategy, Meta(description="Whether instances of older versions follow this one")
     ]
     created_at: Annotated[float, Meta(description="Seconds since the epoch")]
 
 
 class InstanceDocument(OptionsDocument, frozen=True):
-    """An instance as the document has it, and behind `ports` what Skerry adds."""
+    """An instance; the fields after `ports` are Skerry's additions."""
 
     id: str
     name: str
@@ -149,28 +154,31 @@ class InstanceDocument(OptionsDocument, frozen=True):
     max_per_node: int
     metric: MetricSource | None
     namespace: Annotated[str, Meta(description="Its workload's, if it has one")]
-    desired: Annotated[DesiredStatus, Meta(description="What is wished of it")]
+    desired: Annotated[DesiredStatus, Meta(description="Desired status")]
     since: Annotated[float, Meta(description="When `status` began, seconds since the epoch")]
-    reason: Annotated[str, Meta(description="Why `status` is what it is, for people")]
+    reason: Annotated[str, Meta(description="Reason of `status`, for people")]
     description: Annotated[str, Meta(description="`reason`, by the name it has in one of Kudo's documents")]
     status_description: Annotated[str, Meta(description="`reason`, by the name it has in the other")] = (
         msgspec.field(name="statusDescription")
     )
-    ready: Annotated[bool, Meta(description="It is RUNNING, has passed its health checks and is in service")]
-    check_message: Annotated[str, Meta(description="Why it has not passed its checks; empty: it has")]
+    ready: Annotated[bool, Meta(description="RUNNING, has passed its health checks, and in service")]
+    check_message: Annotated[str, Meta(description="Why its checks have not passed; empty: they have")]
     exit_code: Annotated[int | None, Meta(description="Of the last run, if it ended")]
     retry_at: Annotated[
         float | None,
-        Meta(description="When its node starts it again, seconds since the epoch; null if it does not wait"),
+        Meta(description="Time of its next restart, seconds since the epoch; null: none is pending"),
     ]
     restarts: int
     ip: Annotated[str, Meta(description="On its node; empty while it has none")]
     node_id: str | None
     workload_id: str | None
     workload_version: int
-    owner: Annotated[str, Meta(description="What made it, such as `service/web`; empty: somebody did")]
-    generation: Annotated[int, Meta(description="Of the copy; goes up with each that replaces another")]
+    owner: Annotated[str, Meta(description="Its owner, such as `service/web`; empty: a user created it")]
+    generation: Annotated[int, Meta(description="Goes up with every replacement")]
     created_at: Annotated[float, Meta(description="Seconds since the epoch")]
+    assigned_devices: Annotated[
+        tuple[str, ...], Meta(description="Of its node, for it alone, by their CDI names")
+    ] = ()
 
 
 def workload_document(workload: Workload) -> WorkloadDocument:
@@ -211,6 +219,7 @@ def instance_document(instance: Instance, usage: Resources) -> InstanceDocument:
         owner=f"{instance.owner.kind}/{instance.owner.name}" if instance.owner else "",
         generation=instance.generation,
         created_at=instance.created_at,
+        assigned_devices=instance.devices,
         **spec_fields(instance.spec),
     )
 
@@ -218,7 +227,7 @@ def instance_document(instance: Instance, usage: Resources) -> InstanceDocument:
 def check_unchanged(
     given: WorkloadInput | InstanceInput, present: WorkloadDocument | InstanceDocument | None
 ) -> None:
-    """Raise unless what only the server writes is as it is in `present`; None: there is nothing yet."""
+    """Raise unless all read-only fields are as in `present`; None: the object does not exist yet."""
     written = {
         encoded: value
         for name, encoded in _read_only(type(given))
@@ -231,7 +240,7 @@ def check_unchanged(
         raise errors.Invalid(f"`{field}` is written by the server; leave it out", field=field)
     shown = msgspec.to_builtins(present)
     for field, value in written.items():
-        now = shown[field]
+        now = list(shown[field]) if isinstance(shown[field], tuple) else shown[field]
         if value != now:
             raise errors.Invalid(
                 f"`{field}` cannot be changed, and is {'null' if now is None else repr(now)} now; "
@@ -242,7 +251,7 @@ def check_unchanged(
 
 @functools.cache
 def _read_only(kind: type[msgspec.Struct]) -> tuple[tuple[str, str], ...]:
-    """The fields of `kind` that only the server writes, by their names here and in JSON."""
+    """The read-only fields of `kind`: their names here and in JSON."""
     return tuple(
         (field.name, field.encode_name) for field in msgspec.structs.fields(kind) if field.type == ReadOnly
     )

@@ -1,4 +1,4 @@
-"""Answers of the REST routes of this room: as they are, or in the envelope if it is asked for."""
+"""Responses of Kudo's REST routes: plain, or in an envelope if the client accepts that."""
 
 from __future__ import annotations
 
@@ -16,28 +16,28 @@ ENVELOPE = "application/vnd.kudo.envelope+json"
 
 
 class ListMetadata(msgspec.Struct, frozen=True, omit_defaults=True):
-    """Of a list: how many there are in all, and where the next page begins."""
+    """Of a list: the total number, and the cursor of the next page."""
 
     count: int | None = None
     cursor: str | None = None
 
 
 class Envelope(msgspec.Struct, Generic[T], frozen=True):
-    """What Kudo's own program wraps its answers in."""
+    """The envelope of Kudo's own program."""
 
     data: T
     metadata: ListMetadata
 
 
 class Envelopes(msgspec.Struct, Generic[T], frozen=True):
-    """A list in the same."""
+    """A list in the envelope."""
 
     data: tuple[T, ...]
     metadata: ListMetadata
 
 
 class EnvelopedProblem(msgspec.Struct, frozen=True):
-    """An error in the same: there is no data, and the rest says why."""
+    """An error in the envelope: without data, with the fields of the problem."""
 
     metadata: responses.Problem
     data: None = None
@@ -46,12 +46,12 @@ class EnvelopedProblem(msgspec.Struct, frozen=True):
 def document_response(
     call: RequestContext, document: Any, *, status: int | None = None, **headers: str
 ) -> Response:
-    """An answer with one object."""
+    """A response with one object."""
     return _reply(call, document, lambda: Envelope(document, ListMetadata()), status, headers)
 
 
 def page_response(call: RequestContext, listed: Any, items: Any) -> Response:
-    """An answer with a list: `listed` has its `count` and `cursor`, and `items` in it."""
+    """A response with a list: `listed` has its `count` and `cursor`, and contains `items`."""
     metadata = ListMetadata(listed.count, listed.cursor)
     headers = {"X_Total_Count": str(listed.count)}
     return _reply(call, listed, lambda: Envelopes(items, metadata), None, headers)

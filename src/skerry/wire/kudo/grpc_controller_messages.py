@@ -1,4 +1,4 @@
-"""From the messages of the older document, the controller's, to what they say. See `grpc_reported`."""
+"""Decodes messages of the older document, `controller.proto`, to reports. See `grpc_reported`."""
 
 from __future__ import annotations
 

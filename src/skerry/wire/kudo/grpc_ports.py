@@ -1,7 +1,6 @@
-"""What Kudo's gRPC services need of the control plane.
+"""Interfaces of the control plane that Kudo's gRPC services use.
 
-`skerry.control` keeps these promises: `InstanceRegistry`, `NodeRegistry` and `Authenticator` there are used
-as they are.
+`InstanceRegistry`, `NodeRegistry` and `Authenticator` in `skerry.control` implement them; tests have fakes.
 """
 
 from __future__ import annotations
@@ -11,7 +10,7 @@ from typing import Protocol
 
 from skerry.control.instances.report_rules import ReportOutcome
 from skerry.model.callers import Caller
-from skerry.model.ids import NodeId
+from skerry.model.ids import DEFAULT_NAMESPACE, Namespace, NodeId
 from skerry.model.node_messages import NodeHello
 from skerry.model.nodes import Node, ReportedInstance
 from skerry.model.orders import InstanceReport
@@ -21,39 +20,49 @@ from skerry.model.workloads import Instance, InstanceSpec
 
 
 class InstanceReportPort(Protocol):
-    """Wishes, which are durable when a call returns; what is known; and what others saw."""
+    """Requests, which are durable when a call returns; instances as they are known; and reports."""
 
     async def create(
-        self, what: InstanceSpec | str, *, actor: str, id: str | None = None
+        self,
+        what: InstanceSpec | str,
+        *,
+        actor: str,
+        namespace: Namespace = DEFAULT_NAMESPACE,
+        id: str | None = None,
     ) -> tuple[Instance, bool]: ...
 
-    async def start(self, id: str, *, actor: str) -> Instance: ...
+    async def check_in(self, namespace: Namespace, id: str) -> None:
+        """Raise `NotFound` unless it is in that namespace."""
+        ...
 
-    async def stop(self, id: str, *, actor: str) -> Instance: ...
+    async def start(self, id: str, *, actor: str, namespace: Namespace | None = None) -> Instance: ...
 
-    async def destroy(self, id: str, *, actor: str) -> Instance: ...
+    async def stop(self, id: str, *, actor: str, namespace: Namespace | None = None) -> Instance: ...
+
+    async def destroy(self, id: str, *, actor: str, namespace: Namespace | None = None) -> Instance: ...
 
     def get(self, id: str) -> Instance: ...
 
     def usage(self, id: str) -> Resources: ...
 
     def watch(self, id: str, *, repeat_s: float | None = None) -> AsyncGenerator[Instance]:
-        """The instance now, after each change, and while RUNNING every `repeat_s`; ends when it is over."""
+        """The instance now, after each change, and while RUNNING every `repeat_s`; ends with a terminal
+        status."""
         ...
 
     async def removed(self, id: str) -> None:
-        """Wait until there is no such instance any more."""
+        """Wait until the instance is removed."""
         ...
 
     async def reported(
         self, node: NodeId | None, reports: Sequence[InstanceReport], *, actor: str = ""
     ) -> Sequence[ReportOutcome]:
-        """Take what `node` saw of its instances or, if that is None, `actor` of any."""
+        """Process reports of `node` about its instances or, if it is None, of `actor` about any."""
         ...
 
 
 class NodeReportPort(Protocol):
-    """The nodes of third parties: those that speak only these calls."""
+    """Foreign nodes: those that use only these calls."""
 
     def get(self, id_or_name: str) -> Node: ...
 
@@ -74,6 +83,6 @@ class NodeReportPort(Protocol):
 
 
 class CertificateLookup(Protocol):
-    """Who holds a certificate; raises `Unauthenticated` if it is not one of this cloud's that counts."""
+    """The caller of a certificate; raises `Unauthenticated` unless it is a valid one of this cloud."""
 
     def caller_from_certificate(self, der: bytes) -> Caller: ...

@@ -1,8 +1,8 @@
-"""Which node a call speaks for: by the certificate of the connection, by one in PEM, or on trust on loopback.
+"""The node that a call acts for: by the certificate of the connection, by one in PEM, or by name on loopback.
 
-The documents call the one field of a registration `certificate`, and Kudo's program sends a name in it. A
-certificate in PEM must be one of this cloud's nodes and makes the node's id its common name. Anything else is
-a name, and is taken only from the user who runs Skerry, on its own machine.
+The only field of a registration is `certificate`, in which Kudo's program sends a name. A certificate in PEM
+must be that of a node of this cloud; its common name is the node's id. Any other text is a name, and is
+accepted only from the user who runs Skerry, on the same machine.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ _DIGITS: Final = 32
 
 
 class RegistrationRefused(Exception):
-    """What was sent as the certificate makes nobody a node; the text says why, and what would."""
+    """The `certificate` of a registration is refused; the text says why, and what would be accepted."""
 
 
 def registered_node(certificate: str, caller: Caller, certificates: CertificateLookup) -> str:
@@ -45,8 +45,8 @@ def registered_node(certificate: str, caller: Caller, certificates: CertificateL
         return hashlib.sha256(certificate.encode()).hexdigest()[:_DIGITS]
 
 
-def check_speaks_for(caller: Caller, node: str) -> None:
-    """Raise unless `caller` may speak for `node`: a node does for itself, an admin for all."""
+def check_acts_for(caller: Caller, node: str) -> None:
+    """Raise unless `caller` may act for `node`: a node may for itself, an admin for all."""
     if caller.role is Role.NODE and caller.node != node:
         raise errors.Forbidden(f"{caller.name} speaks only for itself, not for node {node}")
 

@@ -1,8 +1,8 @@
-"""The pace of `Create` for an instance that is over: the state comes at once, the end later with each repeat.
+"""Back-off of repeated `Create` calls for an instance that has ended.
 
 Kudo's controller creates an instance again as soon as the stream before has ended, unless the last status was
-TERMINATED. The stream of one that repeats too soon stays open for a back-off (docs/adr/0037). Only times and
-counts are kept here; `grpc_services` holds the streams.
+TERMINATED. A stream that comes too soon gets the status at once and is kept open for a back-off
+(docs/adr/0037). Only times and counts are here; `grpc_services` keeps the streams open.
 """
 
 from __future__ import annotations
@@ -15,21 +15,21 @@ from typing import Final, NamedTuple
 from skerry.kit.clock import Clock
 from skerry.model.settings import FleetSettings
 
-# Of a connection's 256 calls: the others are left to instances that are not over.
+# Of a connection's 256 calls: the rest is for instances that have not ended.
 _MAX_HELD: Final = 128
 _CROWDED_S: Final = 10.0
 _MAX_KNOWN: Final = 10_000
 
 
 class _Answered(NamedTuple):
-    """The last time that an instance was told to be over: when the stream ends, and how often it was held."""
+    """The last final answer about an instance: when its stream ends, and how many were kept open before."""
 
     until: float
     holds: int
 
 
 class RepeatBackoff:
-    """How long each stream of an instance that is over stays open, by the back-off of restarts."""
+    """How long each stream of an ended instance stays open, by the back-off of restarts."""
 
     def __init__(self, clock: Clock, settings: FleetSettings) -> None:
         self._clock = clock
@@ -40,7 +40,7 @@ class RepeatBackoff:
         self._held: Counter[object] = Counter()
 
     def next_hold_s(self, instance: str) -> float:
-        """How long the stream that begins now is to be held: 0 for one that does not come too soon."""
+        """How long to keep open the stream that begins now: 0 if it does not come too soon."""
         now = self._clock.monotonic()
         before = self._answered.pop(instance, None)
         hold_s, holds = 0.0, 0
@@ -55,7 +55,8 @@ class RepeatBackoff:
 
     @contextmanager
     def held(self, connection: object, hold_s: float) -> Iterator[float]:
-        """For while a stream is held: how long, which is less where very many of its connection are."""
+        """While a stream is kept open: for how long, which is less if the connection has very many of
+        them."""
         is_crowded = self._held[connection] >= _MAX_HELD
         self._held[connection] += 1
         try:

@@ -1,8 +1,7 @@
-"""What somebody says of a node or of an instance, whichever document's words it was said in.
+"""Reports about nodes and instances, independent of the document they came in.
 
-`grpc_controller_messages` and `grpc_scheduler_messages` read it from their messages, with what they share
-here; `grpc_reports` takes it from there. Pure and total: a message gives something said, or `Invalid` with
-what is wrong with it.
+`grpc_controller_messages` and `grpc_scheduler_messages` decode their messages to them, with the functions
+here; `grpc_reports` processes them. Pure and total: a message gives a report, or `Invalid`.
 """
 
 from __future__ import annotations
@@ -24,23 +23,23 @@ _MAX_INVENTORY: Final = 10_000
 
 
 class ReportedNode(msgspec.Struct, frozen=True):
-    """What a node says of itself."""
+    """A report of a node about itself."""
 
     id: str
     status: NodeStatus
     description: str = ""
-    resources: Resources | None = None  # None: nothing is said of it, and it stays
+    resources: Resources | None = None  # None: not reported, and unchanged
     usage: Resources | None = None  # likewise
-    instances: tuple[ReportedInstance, ...] | None = None  # all that it has; None: nothing is said of it
+    instances: tuple[ReportedInstance, ...] | None = None  # all that it has; None: not reported
 
 
 class ReportedInstanceStatus(msgspec.Struct, frozen=True):
-    """What is said of an instance."""
+    """A report about an instance."""
 
     id: InstanceId
     status: InstanceStatus
     description: str = ""
-    usage: Resources | None = None  # None: nothing is said of it, and it stays
+    usage: Resources | None = None  # None: not reported, and unchanged
     exit_code: int | None = None
 
 
@@ -51,19 +50,19 @@ def decode_resources(
 
 
 def check_type(number: int) -> None:
-    """Both documents know one type, and give it the same number."""
+    """Both documents have one type, with the same number."""
     if number != kudo_scheduler_pb2.CONTAINER:
         raise errors.Invalid(f"there is no type {number}; the only one is CONTAINER (0)", field="type")
 
 
 def decode_inventory(instances: Iterable[ReportedInstance]) -> tuple[ReportedInstance, ...] | None:
-    """Which instances a node has, each once; None if it names none, as that is what it says, too, if it says
-    nothing."""
+    """The instances of a node, each once; None if it names none, because an empty list and none are the same
+    in proto3."""
     found: dict[InstanceId, ReportedInstance] = {}
     for instance in instances:
         found[instance.id] = instance
         if len(found) > _MAX_INVENTORY:
-            raise errors.Invalid(f"a node tells of at most {_MAX_INVENTORY} instances", field="instances")
+            raise errors.Invalid(f"a node reports at most {_MAX_INVENTORY} instances", field="instances")
     return tuple(found.values()) or None
 
 
@@ -72,7 +71,7 @@ def reported(
     status: InstanceStatus,
     limit: Resources,
 ) -> ReportedInstance:
-    """One of them, whose status and limit its document writes in its own way."""
+    """One of them; `status` and `limit` are decoded by the caller, because the documents differ."""
     check_type(message.type)
     return ReportedInstance(
         InstanceId(ids.check_id(message.id, "instances.id")),
@@ -85,6 +84,6 @@ def reported(
 
 
 def single_line(text: str) -> str:
-    """A text for people as one line, cut to size: how it is put is no reason to refuse what it is about."""
+    """A text for people as one line, cut to the maximum length instead of refused."""
     words = "".join(letter if letter.isprintable() else " " for letter in text).split()
     return " ".join(words)[:_MAX_LINE]

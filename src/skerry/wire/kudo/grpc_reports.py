@@ -1,8 +1,8 @@
-"""The one way of all reports: those of the older document's single calls and of the newer one's stream.
+"""Processes all reports: of the older document's single calls and of the newer one's stream.
 
-A report is a sign of life and says what it says; neither silence nor the end of a stream says anything here,
-as `skerry.control.nodes.registry` watches the time. What instances are reported to be must be able to follow
-what they were. Messages are read elsewhere, see `grpc_reported`.
+A report is also a heartbeat. The end of a stream means nothing here: `skerry.control.nodes.registry` decides
+about liveness. A reported status must be able to follow the last one. Messages are decoded in
+`grpc_reported`.
 """
 
 from __future__ import annotations
@@ -17,14 +17,14 @@ from skerry.model.ids import NodeId
 from skerry.model.nodes import Node
 from skerry.model.orders import InstanceReport
 from skerry.wire.kudo.grpc_ports import InstanceReportPort, NodeReportPort
-from skerry.wire.kudo.grpc_registration import check_speaks_for
+from skerry.wire.kudo.grpc_registration import check_acts_for
 from skerry.wire.kudo.grpc_reported import ReportedInstanceStatus, ReportedNode
 
 _TAKEN: Final = frozenset({ReportDisposition.APPLIED, ReportDisposition.REPEATED})
 
 
 class ReportHandler:
-    """Takes what is said of nodes and instances, by whoever may say it."""
+    """Processes reports about nodes and instances from callers that may send them."""
 
     def __init__(self, nodes: NodeReportPort, instances: InstanceReportPort, clock: Clock) -> None:
         self._nodes = nodes
@@ -32,7 +32,7 @@ class ReportHandler:
         self._clock = clock
 
     async def node(self, reported: ReportedNode, caller: Caller) -> None:
-        check_speaks_for(caller, reported.id)
+        check_acts_for(caller, reported.id)
         if find_node(self._nodes, reported.id) is None:
             raise errors.NotFound(
                 f"there is no node {reported.id!r}; register it first (NodeService.Register)"
@@ -50,7 +50,7 @@ class ReportHandler:
         known = self._instances.get(reported.id)
         if caller.role is Role.NODE and known.node != caller.node:
             raise errors.Forbidden(f"instance {reported.id} is not on node {caller.node}")
-        # What is not said stays as it is.
+        # What is not reported is unchanged.
         report = InstanceReport(
             instance=reported.id,
             generation=known.generation,
@@ -72,7 +72,7 @@ class ReportHandler:
 
 
 def find_node(nodes: NodeReportPort, id: str) -> Node | None:
-    """The node of exactly this id: a node's name is nothing to go by."""
+    """The node of exactly this id; names are not accepted."""
     try:
         node = nodes.get(id)
     except (errors.NotFound, errors.FailedPrecondition):  # the latter: several have it as their name

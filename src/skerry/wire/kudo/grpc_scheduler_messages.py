@@ -1,7 +1,7 @@
-"""Between the messages of the newer document, the scheduler's, and what they say or ask for.
+"""Translates messages of the newer document, `scheduler.proto`.
 
-The document has no CRASHED. It is told as FAILED with a description that begins `CRASHED:`, and for those who
-know our fields `reason` has the word alone.
+The document has no CRASHED: it is sent as FAILED with a description that begins with `CRASHED:`, and our own
+field `reason` has the word alone.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ from skerry.wire.kudo.grpc_reported import (
     single_line,
 )
 from skerry.wire.kudo.grpc_status_numbers import SCHEDULER
-from skerry.wire.spec_documents import grant_image_access, made_name
+from skerry.wire.spec_documents import generated_name, grant_image_access
 
 _FIELDS: Final = {
     "environment": "environnement",
@@ -35,18 +35,18 @@ _FIELDS: Final = {
 }
 
 
-def decode_spec(message: pb.Instance, giver: ImageAccess, seed: str = "") -> InstanceSpec:
-    """What an instance is to run, for a caller with the access `giver`; its status, its address and what it
-    uses are not for a client to say. Without a name it gets one, by its id or, without that, by `seed`."""
+def decode_spec(message: pb.Instance, caller_access: ImageAccess, seed: str = "") -> InstanceSpec:
+    """The spec of an instance, for a caller with the access `caller_access`; status, address and usage in the
+    message are ignored. Without a name it gets one from its id or, without that, from `seed`."""
     check_type(message.type)
     with contract_fields(_FIELDS):
         return InstanceSpec(
-            name=message.name or made_name(message.uri, message.id or seed),
+            name=message.name or generated_name(message.uri, message.id or seed),
             uri=message.uri,
             environment=tuple(message.environnement),
             resources=decode_resources(message.resource.limit),
             ports=tuple(PortMapping(port.source, port.destination) for port in message.ports),
-            granted_access=grant_image_access(message.uri, giver),
+            granted_access=grant_image_access(message.uri, caller_access),
         )
 
 
@@ -66,7 +66,7 @@ def reported_node(message: pb.NodeStatus) -> ReportedNode:
 
 
 def encode_status(instance: Instance, usage: Resources) -> pb.InstanceStatus:
-    """An instance as it is now."""
+    """The status message of an instance."""
     seen = instance.observed
     reason = SCHEDULER.reason(seen.status)
     return pb.InstanceStatus(

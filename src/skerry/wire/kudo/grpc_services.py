@@ -1,7 +1,7 @@
 """Kudo's gRPC services: SchedulerService of the older document, NodeService and InstanceService of the newer.
 
-Translation only, over the control plane. Each service speaks its own document's messages and numbers. No
-document has a package, and Kudo's program has one; clients of either are served, at both paths.
+Translation only, over the control plane. Each service uses the messages and numbers of its own document. The
+documents have no package and Kudo's program has one; both paths are served.
 """
 
 from __future__ import annotations
@@ -21,13 +21,14 @@ from msgspec.structs import replace
 from skerry.kit import disk_reserve, ulid
 from skerry.kit.clock import Clock
 from skerry.model import errors, ids
+from skerry.model.ids import DEFAULT_NAMESPACE, Namespace
 from skerry.model.node_messages import NodeHello
 from skerry.model.resources import NO_RESOURCES
 from skerry.model.settings import FleetSettings
 from skerry.model.statuses import TERMINAL, InstanceStatus
 from skerry.model.workloads import Instance, ObservedState
 from skerry.node.images import references
-from skerry.transport.grpc.call_streams import caller_of, connection_of, request_of
+from skerry.transport.grpc.call_streams import caller_of, connection_of, namespace_of, request_of
 from skerry.transport.proto import (
     kudo_controller_pb2,
     kudo_services_grpc,
@@ -36,7 +37,7 @@ from skerry.transport.proto import (
 from skerry.transport.proto import kudo_scheduler_pb2 as pb
 from skerry.wire.kudo import grpc_controller_messages, grpc_scheduler_messages
 from skerry.wire.kudo.grpc_ports import CertificateLookup, InstanceReportPort, NodeReportPort
-from skerry.wire.kudo.grpc_registration import RegistrationRefused, check_speaks_for, registered_node
+from skerry.wire.kudo.grpc_registration import RegistrationRefused, check_acts_for, registered_node
 from skerry.wire.kudo.grpc_repeats import RepeatBackoff
 from skerry.wire.kudo.grpc_reports import ReportHandler, find_node
 
@@ -50,7 +51,7 @@ def services(
     clock: Clock,
     settings: FleetSettings,
 ) -> list[IServable]:
-    """All of them, each without a package and in the package `scheduler`."""
+    """All services, each without a package and in the package `scheduler`."""
     reports = ReportHandler(nodes, instances, clock)
     bare: list[IServable] = [
         SchedulerService(reports),
@@ -61,7 +62,7 @@ def services(
 
 
 class PackagedService:
-    """A service without a package, in the one that Kudo's program has."""
+    """A service in the package of Kudo's program."""
 
     def __init__(self, service: IServable) -> None:
         self._service = service
@@ -74,7 +75,7 @@ class PackagedService:
 
 
 class SchedulerService(kudo_services_grpc.SchedulerServiceBase):
-    """Takes what controllers say of nodes and instances."""
+    """Takes reports of controllers about nodes and instances."""
 
     def __init__(self, reports: ReportHandler) -> None:
         self._reports = reports
@@ -91,7 +92,7 @@ class SchedulerService(kudo_services_grpc.SchedulerServiceBase):
 
 
 class RegistrationCode(enum.IntEnum):
-    """How a registration went; the call itself succeeds, as it does with Kudo's program."""
+    """The result of a registration; the call itself succeeds, as with Kudo's program."""
 
     DONE = 0
     FAILED = 1
@@ -101,7 +102,8 @@ class RegistrationCode(enum.IntEnum):
 
 
 class KudoNodeService(kudo_services_grpc.NodeServiceBase):
-    """Nodes of third parties: they come, report and go. They take no orders, so nothing is placed on them."""
+    """Foreign nodes: they register, report and unregister. They take no orders, so nothing is placed on
+    them."""
 
     def __init__(
         self, nodes: NodeReportPort, reports: ReportHandler, certificates: CertificateLookup
@@ -115,7 +117,7 @@ class KudoNodeService(kudo_services_grpc.NodeServiceBase):
         try:
             id = registered_node(message.certificate, caller_of(stream), self._certificates)
             known = find_node(self._nodes, id)
-            # One that comes again has said nothing of these, so they stay as they are.
+            # A node that registers again does not send these, so they are unchanged.
             hello = NodeHello(known.name, known.facts, known.resources) if known else NodeHello(id)
             node = await self._nodes.register(id, hello, foreign=True)
         except RegistrationRefused as error:
@@ -143,7 +145,7 @@ class KudoNodeService(kudo_services_grpc.NodeServiceBase):
     async def Unregister(self, stream: Stream[pb.NodeUnregisterRequest, pb.NodeUnregisterResponse]) -> None:  # noqa: N802 - the document's name
         message = await request_of(stream)
         caller = caller_of(stream)
-        check_speaks_for(caller, ids.check_id(message.id))
+        check_acts_for(caller, ids.check_id(message.id))
         reply = pb.NodeUnregisterResponse(code=RegistrationCode.DONE, description="unregistered")
         if find_node(self._nodes, message.id) is None:
             reply = pb.NodeUnregisterResponse(
@@ -159,7 +161,8 @@ class KudoNodeService(kudo_services_grpc.NodeServiceBase):
 
 
 class KudoInstanceService(kudo_services_grpc.InstanceServiceBase):
-    """Instances, wished for and followed. A client that hangs up changes nothing."""
+    """Creates, changes and watches instances, in the namespace of the metadata `skerry-namespace` if a call
+    has it. A client that disconnects changes nothing."""
 
     def __init__(
         self, instances: InstanceReportPort, clock: Clock, backoff: RepeatBackoff, *, usage_s: float
@@ -178,7 +181,11 @@ class KudoInstanceService(kudo_services_grpc.InstanceServiceBase):
         references.parse(spec.uri)  # raises `Invalid`
         if shortage := disk_reserve.shortage():
             raise errors.Unavailable(f"this server takes nothing new: {shortage}")
-        instance, _ = await self._instances.create(spec, id=message.id or None, actor=caller.name)
+        namespace = namespace_of(stream) or DEFAULT_NAMESPACE
+        caller.scope.check_chosen_id(message.id, namespace)
+        instance, _ = await self._instances.create(
+            spec, id=message.id or None, actor=caller.name, namespace=namespace
+        )
         if instance.observed.status in TERMINAL:
             await self._send_end(stream, instance)
             return
@@ -188,10 +195,10 @@ class KudoInstanceService(kudo_services_grpc.InstanceServiceBase):
                 await stream.send_message(grpc_scheduler_messages.encode_status(update, usage))
 
     async def _send_end(self, stream: Stream[pb.Instance, pb.InstanceStatus], instance: Instance) -> None:
-        """Tell a final status at once, and end the stream no sooner than the back-off allows.
+        """Send a final status at once, and end the stream no sooner than the back-off allows.
 
-        When the instance is removed meanwhile its id is free, so there is nothing to hold back any more: the
-        stream ends with TERMINATED, after which Kudo's controller does not create it again.
+        If the instance is removed meanwhile, its id is free: the stream ends with TERMINATED, after which
+        Kudo's controller does not create it again.
         """
         await stream.send_message(grpc_scheduler_messages.encode_status(instance, NO_RESOURCES))
         hold_s = self._backoff.next_hold_s(instance.id)
@@ -219,12 +226,15 @@ class KudoInstanceService(kudo_services_grpc.InstanceServiceBase):
 
     async def _change(self, stream: Stream[pb.InstanceIdentifier, Empty], change: _DesiredChange) -> None:
         message = await request_of(stream)
-        await change(ids.check_id(message.id), actor=caller_of(stream).name)
+        id = ids.check_id(message.id)
+        if (namespace := namespace_of(stream)) is not None:
+            await self._instances.check_in(namespace, id)
+        await change(id, actor=caller_of(stream).name, namespace=namespace)
         await stream.send_message(Empty())
 
 
 class _DesiredChange(Protocol):
-    async def __call__(self, id: str, *, actor: str) -> Instance: ...
+    async def __call__(self, id: str, *, actor: str, namespace: Namespace | None = None) -> Instance: ...
 
 
 def _refused(code: RegistrationCode, why: str) -> pb.NodeRegisterResponse:

@@ -1,7 +1,6 @@
-"""The statuses of both documents: the same names under different numbers, and one that only one of them has.
+"""The status numbers of both documents: the same names with different numbers; one of them lacks CRASHED.
 
-Numbers stay in this room. What comes in is read by the numbers of the document whose service was called, and
-what goes out is written by them; `skerry.model.statuses` knows only names.
+A service decodes and encodes by the numbers of its own document; `skerry.model.statuses` knows only names.
 """
 
 from __future__ import annotations
@@ -15,7 +14,8 @@ from skerry.transport.proto import kudo_controller_pb2, kudo_scheduler_pb2
 
 
 class StatusNumbers:
-    """The numbers of one document. A status that it lacks is told as another, with its name as the reason."""
+    """The numbers of one document. A status that it lacks is sent as another one, with its name as the
+    reason."""
 
     def __init__(
         self, numbers: Iterable[tuple[str, int]], replacements: Mapping[InstanceStatus, InstanceStatus]
@@ -24,10 +24,10 @@ class StatusNumbers:
         self._replacements = replacements
         self._lacked = {(other, lacked.value): lacked for lacked, other in replacements.items()}
         if {*self._statuses.values(), *replacements} != set(InstanceStatus):
-            raise ValueError("every status needs a number, or another that it is told as")
+            raise ValueError("every status needs a number, or a replacement")
 
     def read(self, number: int, reason: str = "") -> InstanceStatus:
-        """What `number` means; `Invalid` if it means nothing."""
+        """The status of `number`; `Invalid` if there is none."""
         status = self._statuses.get(number)
         if status is None:
             known = ", ".join(f"{known} ({status})" for known, status in self._statuses.items())
@@ -35,11 +35,11 @@ class StatusNumbers:
         return self._lacked.get((status, reason), status)
 
     def encoded_as(self, status: InstanceStatus) -> InstanceStatus:
-        """What `status` is told as; if that is another, `reason` names it."""
+        """The status that is sent for `status`; if it is a replacement, `reason` names the original."""
         return self._replacements.get(status, status)
 
     def reason(self, status: InstanceStatus) -> str:
-        """Its name, if it is told as another."""
+        """Its name, if it is sent as another."""
         return status.value if status in self._replacements else ""
 
 

@@ -1,4 +1,5 @@
-"""`/instance/{id}/events` and `/instance/{id}/explain`: what happened to an instance, and why it waits."""
+"""`/instance/{id}/events` and `/instance/{id}/explain`: the events of an instance, and why it is not
+placed."""
 
 from __future__ import annotations
 
@@ -8,7 +9,7 @@ from skerry.model import errors
 from skerry.model.statuses import InstanceStatus
 from skerry.transport.http.endpoints import RequestContext, Response, endpoint
 from skerry.wire import rest_conventions
-from skerry.wire.diagnostic_documents import EventDocument, NodeVerdict, event_document, node_verdict
+from skerry.wire.diagnostic_documents import EventDocument, NodeVerdict, event_document, node_verdicts
 from skerry.wire.kudo.context import KudoContext
 from skerry.wire.kudo.rest_instances import InstancePath
 from skerry.wire.namespaces import NamespaceQuery
@@ -16,13 +17,13 @@ from skerry.wire.rest_conventions import Limit, Offset
 
 
 class InstanceEventsQuery(NamespaceQuery, frozen=True, forbid_unknown_fields=True, kw_only=True):
-    """How many, of the newest."""
+    """How many of the newest events."""
 
     limit: Limit = 100
 
 
 class InstanceEvents(msgspec.Struct, frozen=True):
-    """The oldest first; `count` is how many are kept."""
+    """Events, the oldest first; `count` is how many are stored."""
 
     count: int
     events: tuple[EventDocument, ...]
@@ -36,7 +37,8 @@ class ExplainQuery(NamespaceQuery, frozen=True, forbid_unknown_fields=True, kw_o
 
 
 class Explanation(msgspec.Struct, frozen=True):
-    """What every node says to an instance; `count` is how many nodes there are, `fit` how many could."""
+    """The feasibility of every node for an instance; `count` is the number of nodes, `fit` of those that are
+    feasible."""
 
     id: str
     status: InstanceStatus
@@ -49,18 +51,18 @@ class Explanation(msgspec.Struct, frozen=True):
 @endpoint(
     "GET",
     "/instance/{id}/events",
-    summary="What happened to an instance",
+    summary="List the events of an instance",
     raises=(errors.Invalid, errors.NotFound, errors.Unavailable),
 )
 async def events(
     kudo: KudoContext, call: RequestContext, path: InstancePath, query: InstanceEventsQuery
 ) -> InstanceEvents | Response:
-    """Every status it had, with the reason and who it came from, as far back as events are kept.
+    """Every status it had, with the reason and the actor, as far back as events are stored.
 
-    Without a namespace also of one that is gone, of which it is no longer known where it was.
+    Without a namespace also those of a deleted instance, whose namespace is not known any more.
     """
     await kudo.check_in_namespace(path.id, query)
-    found = await kudo.instances.events(path.id)
+    found = await kudo.instances.events(path.id, reader=call.caller.scope)
     newest = found[-rest_conventions.page_size(query.limit) :]
     return InstanceEvents(
         len(found),
@@ -71,13 +73,13 @@ async def events(
 @endpoint(
     "GET",
     "/instance/{id}/explain",
-    summary="Why an instance is placed where it is, or nowhere",
+    summary="Explain the placement of an instance",
     raises=(errors.Invalid, errors.NotFound),
 )
 async def explain(
     kudo: KudoContext, call: RequestContext, path: InstancePath, query: ExplainQuery
 ) -> Explanation | Response:
-    """Asks every node as the scheduler does: which filter said no, and by how much."""
+    """For every node, as the scheduler decides: which filters reject it, and by how much."""
     await kudo.check_in_namespace(path.id, query)
     instance = kudo.instances.get(path.id)
     verdicts = kudo.instances.explain(path.id)
@@ -88,5 +90,5 @@ async def explain(
         instance.observed.reason,
         len(verdicts),
         sum(verdict.fits for verdict in verdicts),
-        tuple(map(node_verdict, shown)),
+        node_verdicts(shown, call.caller),
     )

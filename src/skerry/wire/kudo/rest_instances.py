@@ -1,7 +1,7 @@
-"""`/instance/`: Kudo's instances over HTTP: list, one, create, change, delete.
+"""`/instance/`: Kudo's instances over HTTP: list, show, create, change, delete.
 
-Only translation: what a wish leads to is decided by `skerry.control`. An answer says what the wish has become
-by the time it is sent, not what it will be.
+Translation only: `skerry.control` decides what follows from a request. A response has the state at the time
+it is sent, not the final one.
 """
 
 from __future__ import annotations
@@ -40,20 +40,20 @@ class InstancePath(msgspec.Struct, frozen=True):
 
 
 class InstanceQuery(PageQuery, frozen=True, forbid_unknown_fields=True, kw_only=True):
-    """Which instances; filters that are not given let all through."""
+    """Which instances; filters that are not given match all."""
 
     type: Annotated[str, Meta(description="`CONTAINER`")] = ""
-    state: Annotated[str, Meta(description="Statuses, with commas between, in any case")] = ""
+    state: Annotated[str, Meta(description="Statuses, separated by commas, in any case")] = ""
     status: Annotated[str, Meta(description="The same as `state`")] = ""
     node: Annotated[str, Meta(description="Id of the node they are on")] = ""
-    workload: Annotated[str, Meta(description="Id of the workload they are of")] = ""
-    name: Annotated[str, Meta(description="What they are called; several may be called the same")] = ""
+    workload: Annotated[str, Meta(description="Id of their workload")] = ""
+    name: Annotated[str, Meta(description="Their name; several may have the same")] = ""
 
 
 class CreateInstanceQuery(
     NamespaceTarget, frozen=True, forbid_unknown_fields=True, kw_only=True, rename={"workload": "workloadId"}
 ):
-    """What an instance is made of, if not told in the body."""
+    """The workload of a new instance, if the body does not name it."""
 
     workload: Annotated[str, Meta(description="Id of a workload")] = ""
 
@@ -67,7 +67,7 @@ class InstanceList(msgspec.Struct, frozen=True):
 
 
 class DeletingInstance(msgspec.Struct, frozen=True):
-    """What is going; it is gone when it cannot be found any more."""
+    """An instance that is being deleted; when that is done it is 404."""
 
     id: str
     status: InstanceStatus = InstanceStatus.DESTROYING
@@ -83,7 +83,7 @@ class DeletingInstance(msgspec.Struct, frozen=True):
 async def list_instances(
     kudo: KudoContext, call: RequestContext, query: InstanceQuery
 ) -> InstanceList | Response:
-    """In the order of their creation. `X-Total-Count` is the `count`, too."""
+    """In the order of their creation. The header `X-Total-Count` has the `count`, too."""
     wanted = InstanceFilter(
         kind=spec_documents.kind_of(query.type) if query.type else None,
         states=_states(query),
@@ -106,7 +106,7 @@ async def list_instances(
 async def show(
     kudo: KudoContext, call: RequestContext, path: InstancePath, query: NamespaceQuery
 ) -> InstanceDocument | Response:
-    """As it is known now. `ETag` changes whenever something of it is written, not with its `usage`."""
+    """Its present state. `ETag` changes whenever its record is written, not with its `usage`."""
     await kudo.check_in_namespace(path.id, query)
     return _answer(kudo, call, kudo.instances.get(path.id))
 
@@ -117,7 +117,7 @@ async def show(
     summary="Create an instance",
     status=201,
     extra_statuses={
-        200: "It was there already: the same id or the same Idempotency-Key, with the same wish."
+        200: "It exists already: the same id or the same Idempotency-Key, with the same request."
     },
     raises=(
         errors.Invalid,
@@ -126,6 +126,7 @@ async def show(
         errors.Unprocessable,
         errors.Expired,
         errors.TooLarge,
+        errors.QuotaExceeded,
         errors.Unavailable,
     ),
     headers=rest_conventions.RETRY_HEADER,
@@ -135,20 +136,21 @@ async def show(
 async def create(
     kudo: KudoContext, call: RequestContext, query: CreateInstanceQuery, body: InstanceInput | None
 ) -> InstanceDocument | Response:
-    """Of a workload in the same namespace, by its id or name, or of a spec of its own, without a name of a
-    made one.
+    """Of a workload in the same namespace, by its id or name, or with a spec of its own; without a name it
+    gets one.
 
-    It is durable when this is answered, and then waits for a node. With an `id` of your own, or an
-    `Idempotency-Key`, the same request can be sent again without making a second one; the same id with
-    something else is 409.
+    It is durable when the response is sent, and then waits for a node. With an `id` of your own, or an
+    `Idempotency-Key`, the same request can be sent again without creating a second one; the same id with
+    another request is 409.
     """
     given = body or InstanceInput()
     namespace = namespaces.target_namespace(query, given.namespace)
     id = "" if given.id is UNSET else given.id
-    present = _present(kudo, id)
+    call.caller.scope.check_chosen_id(id, namespace)
+    present = _present(kudo, id, namespace)
     documents.check_unchanged(given, None if present is None else _document(kudo, present))
     made, is_new = await kudo.instances.create(
-        _what(kudo, call, query, given, namespace, present),
+        await _requested_spec(kudo, call, query, given, namespace, present),
         actor=call.caller.name,
         namespace=namespace,
         id=id or None,
@@ -177,6 +179,7 @@ create_by_post = replace(
         errors.FailedPrecondition,
         errors.Unprocessable,
         errors.TooLarge,
+        errors.QuotaExceeded,
         errors.Unavailable,
     ),
     headers=rest_conventions.MATCH_HEADER,
@@ -186,11 +189,11 @@ create_by_post = replace(
 async def change(
     kudo: KudoContext, call: RequestContext, path: InstancePath, query: NamespaceQuery, body: InstanceInput
 ) -> InstanceDocument | Response:
-    """A merge patch (RFC 7396): what is not given stays, null goes back to the default.
+    """A merge patch (RFC 7396): fields that are not given stay, null resets one to its default.
 
-    `{"status": "STOPPED"}` stops it and keeps its place, `{"status": "RUNNING"}` starts it. Any change of the
-    spec, or another `workload_id`, replaces the copy there is. `id`, `type`, `namespace` and what only the
-    server writes cannot change; they are accepted as they were read.
+    `{"status": "STOPPED"}` stops it, and it keeps its node; `{"status": "RUNNING"}` starts it. Any change of
+    the spec, or another `workload_id`, replaces the running copy. `id`, `type`, `namespace` and read-only
+    fields cannot change; they are accepted as they were read.
     """
     await kudo.check_in_namespace(path.id, query)
     if body.id not in (UNSET, path.id):
@@ -203,13 +206,17 @@ async def change(
             "an instance cannot be taken from its workload; name another, or create one of its own",
             field="workload_id",
         )
+    workload = None if _has_same_workload(body, present) else _workload(kudo, body, lambda: present.namespace)
+    if workload is not None:
+        await kudo.check_workload_visible(call.caller, workload, present.namespace)
     instance = await kudo.instances.change(
         path.id,
         actor=call.caller.name,
         desired=_desired(present, body),
-        merge=partial(body.given_by, call.caller) if body.says_something else None,
-        workload=None if _is_of_the_same(body, present) else _workload(kudo, body, lambda: present.namespace),
+        merge=partial(body.spec_from, call.caller) if body.is_given else None,
+        workload=workload,
         if_match=rest_conventions.check_if_match(call, lambda: kudo.instances.revision(path.id)),
+        namespace=namespaces.requested_namespace(query),
     )
     return _answer(kudo, call, instance)
 
@@ -224,15 +231,18 @@ async def change(
 async def delete(
     kudo: KudoContext, call: RequestContext, path: InstancePath, query: NamespaceQuery
 ) -> DeletingInstance | Response:
-    """It is wished gone, and cannot be called back; it is 404 when its node has removed it."""
+    """Its desired status is DESTROYED from now on; it is 404 when its node has removed it."""
     await kudo.check_in_namespace(path.id, query)
     instance = await kudo.instances.destroy(
-        path.id, actor=call.caller.name, by_admin=call.caller.role is Role.ADMIN
+        path.id,
+        actor=call.caller.name,
+        namespace=namespaces.requested_namespace(query),
+        by_admin=call.caller.role is Role.ADMIN,
     )
     return envelope.document_response(call, DeletingInstance(instance.id))
 
 
-def _what(
+async def _requested_spec(
     kudo: KudoContext,
     call: RequestContext,
     query: CreateInstanceQuery,
@@ -247,35 +257,37 @@ def _what(
         )
     workload = named or query.workload
     if not workload:
-        if not given.says_something:
+        if not given.is_given:
             raise errors.Invalid(f"this says nothing of what to run; {_ONE_OF}", field="uri")
         id = "" if given.id is UNSET else given.id
-        return given.named(rest_conventions.name_seed(call, id, kudo.clock)).given_by(call.caller)
-    if given.says_something:
-        if present is None or not _is_of_the_same(given, present):
+        return given.named(rest_conventions.name_seed(call, id, kudo.clock)).spec_from(call.caller)
+    if given.is_given:
+        if present is None or not _has_same_workload(given, present):
             raise errors.Invalid(f"{_ONE_OF}, not both", field="workload_id")
-        # The whole document of one that is there says both.
-        if given.given_by(call.caller, present.spec) != present.spec:
+        # The whole document of an existing instance has both.
+        if given.spec_from(call.caller, present.spec) != present.spec:
             raise errors.AlreadyExists(f"instance {present.id} exists with another spec; change it (PATCH)")
+    await kudo.check_workload_visible(call.caller, workload, namespace)
     return workload
 
 
-def _present(kudo: KudoContext, id: str) -> Instance | None:
-    """The instance of that id, if there is one and an id was given."""
+def _present(kudo: KudoContext, id: str, namespace: Namespace) -> Instance | None:
+    """The instance of that id in `namespace`, if an id was given and there is one."""
     try:
-        return kudo.instances.get(id) if id else None
+        found = kudo.instances.get(id) if id else None
     except errors.NotFound:
         return None
+    return found if found is not None and found.namespace == namespace else None
 
 
-def _is_of_the_same(given: InstanceInput, present: Instance) -> bool:
-    """True if a whole document names the workload that the instance is of, and so asks for no other."""
-    is_whole = given.workload_version is not UNSET  # and then it is as it was
+def _has_same_workload(given: InstanceInput, present: Instance) -> bool:
+    """True if the document names the workload that the instance has."""
+    is_whole = given.workload_version is not UNSET  # then it is unchanged
     return is_whole and given.workload_name is UNSET and given.workload_id == present.workload
 
 
 def _workload(kudo: KudoContext, given: InstanceInput, namespace: Callable[[], Namespace]) -> str | None:
-    """The workload that is named, if one is; by its name it is one in `namespace`."""
+    """The workload that is named, if one is; a name is looked up in `namespace`."""
     by_id, by_name = given.workload_id, given.workload_name
     if isinstance(by_id, str) and isinstance(by_name, str):
         raise errors.Invalid("give `workload_id` or `workload_name`, not both", field="workload_name")
@@ -286,11 +298,11 @@ def _workload(kudo: KudoContext, given: InstanceInput, namespace: Callable[[], N
 
 
 def _check_no_other_has(kudo: KudoContext, name: str, namespace: Namespace) -> None:
-    """Ids go before names: one workload may have the name of another as its id, and is not meant then."""
+    """Ids go before names, so a name that is also the id of another workload is refused."""
     try:
         found = kudo.workloads.get(name, namespace)
     except errors.NotFound:
-        return  # another server may have just made it; the control plane looks in the store
+        return  # another server may have just created it; the control plane reads the store
     if found.spec.name != name:
         raise errors.Invalid(
             f"{name!r} is the id of a workload of another name; name the workload by its id",
@@ -302,7 +314,7 @@ def _desired(present: Instance, given: InstanceInput) -> DesiredStatus | None:
     if given.status is UNSET:
         return None
     wanted = documents.status_of(given.status, "status")
-    # What was read and comes back unchanged is no wish.
+    # A status that was read and is sent back unchanged is no request.
     is_unchanged = wanted is present.observed.status
     if is_unchanged and given.desired is not UNSET:
         return None
@@ -326,11 +338,11 @@ def _answer(
     kudo: KudoContext, call: RequestContext, instance: Instance, *, status: int | None = None, **headers: str
 ) -> Response:
     try:
-        # The tag must be of what is shown, and what was written may have moved on since.
+        # The tag must match the body, and the record may have changed since it was written.
         instance = kudo.instances.get(instance.id)
         headers["etag"] = rest_conventions.etag(kudo.instances.revision(instance.id))
     except errors.NotFound:
-        pass  # over already, or made by another server a moment ago
+        pass  # deleted already, or created by another server a moment ago
     return envelope.document_response(call, _document(kudo, instance), status=status, **headers)
 
 

@@ -1,9 +1,9 @@
-"""`/instance/{id}/logs` and `/instance/{id}/exec`: output of an instance, and programs run in it.
+"""`/instance/{id}/logs` and `/instance/{id}/exec`: logs of an instance, and programs run in it.
 
-Both go by a tunnel to the node that has the instance. Output is sent as it was written. A program is spoken
-to over a WebSocket, whose messages are the tunnel's frames as they are (`skerry.model.streams`): input, two
-outputs, window sizes and an exit code need both directions and whole messages, and this is what browsers and
-proxies know. A client that goes away ends the program.
+Both use a tunnel to the instance's node. Logs are sent as they were written. Exec uses a WebSocket whose
+messages are the tunnel's frames (`skerry.model.streams`): input, two outputs, window sizes and an exit code
+need both directions and whole messages, and browsers and proxies support WebSockets. When the client
+disconnects, the program is killed.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ from skerry.model.streams import (
     TunnelStream,
 )
 from skerry.model.workloads import Instance
-from skerry.transport.access.spec_rules import check_userns
+from skerry.transport.access.spec_rules import check_host_mounts, check_userns
 from skerry.transport.http.endpoints import RequestContext, StreamResponse, WebSocketResponse, endpoint
 from skerry.transport.http.streaming import StreamFormat
 from skerry.transport.http.websocket import WebSocket
@@ -42,8 +42,8 @@ from skerry.wire.namespaces import NamespaceQuery
 TEXT = "text/plain"
 _MAX_TAIL = 1_000_000
 _MAX_CELLS = 65535  # of a terminal in one direction, as the kernel counts them
-# What a node refuses it refuses at once, and then the answer is an error. Output that is followed may not
-# come for a long time, and who waits for it should be told before that it is being followed.
+# A node refuses at once, and then the response is an error. Followed output may not come for a long time, and
+# its reader should get the headers before.
 _REFUSAL_S = 1.0
 _FOR_PROGRAMS = frozenset(
     {TunnelChannel.INPUT, TunnelChannel.END_OF_INPUT, TunnelChannel.SIZE, TunnelChannel.SIGNAL}
@@ -62,10 +62,8 @@ _RAISES = (
 class InstanceLogsQuery(NamespaceQuery, frozen=True, forbid_unknown_fields=True, kw_only=True):
     """Which output."""
 
-    follow: Annotated[bool, Meta(description="Go on with what is written from now on")] = False
-    tail: (
-        Annotated[int, Meta(ge=0, le=_MAX_TAIL, description="Only that many lines of what is there")] | None
-    ) = None
+    follow: Annotated[bool, Meta(description="Follow the output")] = False
+    tail: Annotated[int, Meta(ge=0, le=_MAX_TAIL, description="Only the last so many lines")] | None = None
     stream: Annotated[OutputChannel, Meta(description="`stdout` or `stderr`; without it both")] | None = None
 
 
@@ -81,8 +79,10 @@ class ExecQuery(NamespaceQuery, frozen=True, forbid_unknown_fields=True, kw_only
     ] = ()
     user: Annotated[str, Meta(max_length=256)] = ""
     folder: Annotated[str, Meta(max_length=4096)] = ""
-    terminal: Annotated[bool, Meta(description="Give it a terminal; then all output is one")] = False
-    input: Annotated[bool, Meta(description="Pass it what is sent")] = False
+    terminal: Annotated[
+        bool, Meta(description="Allocate a terminal; stdout and stderr are then one stream")
+    ] = False
+    input: Annotated[bool, Meta(description="Pass stdin")] = False
     rows: Annotated[int, Meta(ge=0, le=_MAX_CELLS)] = 0
     columns: Annotated[int, Meta(ge=0, le=_MAX_CELLS)] = 0
 
@@ -90,7 +90,7 @@ class ExecQuery(NamespaceQuery, frozen=True, forbid_unknown_fields=True, kw_only
 @endpoint(
     "GET",
     "/instance/{id}/logs",
-    summary="What an instance wrote",
+    summary="Read the logs of an instance",
     media=TEXT,
     raises=_RAISES,
     streams=True,
@@ -98,15 +98,15 @@ class ExecQuery(NamespaceQuery, frozen=True, forbid_unknown_fields=True, kw_only
 async def logs(
     kudo: KudoContext, call: RequestContext, path: InstancePath, query: InstanceLogsQuery
 ) -> StreamResponse:
-    """The bytes as they were written, of its last run, both streams in the order in which they came.
+    """The bytes of its last run as they were written, both streams in order.
 
-    Where output is no longer kept, a line of its own says so. With `follow` it goes on over restarts until
-    the instance is over; an answer that breaks off is not complete.
+    Where output is no longer stored, a line of its own says so. With `follow` the stream continues across
+    restarts until the instance has ended; a response that is cut off is not complete.
     """
     await kudo.check_in_namespace(path.id, query)
     request = LogStreamRequest(follow=query.follow, tail=query.tail, stream=query.stream)
     async with AsyncExitStack() as undo:
-        tunnel = await _opened(kudo, path.id, request, undo)
+        tunnel = await _opened(kudo, call.caller, path.id, request, undo)
         first = asyncio.ensure_future(tunnel.receive())
         undo.push_async_callback(cancel_and_wait, [first])
         await asyncio.wait({first}, timeout=_REFUSAL_S if query.follow else None)
@@ -130,33 +130,35 @@ async def execute(
     """A WebSocket of binary messages; the first byte of each is its channel, the rest data.
 
     To you: 1 output, 2 error output, 3 the exit code in digits, which is the last. From you: 4 input, 5 end
-    of input, 6 rows and columns of the terminal (`24 80`), 7 a signal by its number. If it goes wrong the
-    close has the code 1008 or 1011, and its reason is the error's code and sentence. Hanging up kills the
-    program.
+    of input, 6 rows and columns of the terminal (`24 80`), 7 a signal by its number. On an error the close
+    code is 1008 or 1011, and the reason has the error's code and message. Disconnecting kills the program.
     """
     await kudo.check_in_namespace(path.id, query)
     _check_may_execute(kudo.instances.get(path.id), call.caller)
     request = copy_fields(ExecStreamRequest, query, arguments=query.command, takes_input=query.input)
     async with AsyncExitStack() as undo:
-        tunnel = await _opened(kudo, path.id, request, undo)
-        return WebSocketResponse(lambda socket: _converse(socket, tunnel), undo.pop_all())
+        tunnel = await _opened(kudo, call.caller, path.id, request, undo)
+        return WebSocketResponse(lambda socket: _relay(socket, tunnel), undo.pop_all())
 
 
 def _check_may_execute(instance: Instance, caller: Caller) -> None:
-    """Also for the copy that its node still has, when the spec has changed."""
+    """Also for the old copy on its node, when the spec has changed."""
     for spec in (instance.spec, instance.leaving):
         if spec is not None:
             check_userns(spec.userns, caller)
+            check_host_mounts(spec.mounts, caller)
 
 
-async def _opened(kudo: KudoContext, id: str, request: StreamRequest, undo: AsyncExitStack) -> TunnelStream:
-    """A tunnel to the instance, and the slot it takes; both are given back by `undo`."""
-    node, instance = _whereabouts(kudo, id)
-    undo.enter_context(kudo.slots.take())
+async def _opened(
+    kudo: KudoContext, caller: Caller, id: str, request: StreamRequest, undo: AsyncExitStack
+) -> TunnelStream:
+    """A tunnel to the instance, and the slot it takes; `undo` closes and releases them."""
+    node, instance = _node_of(kudo, id)
+    undo.enter_context(kudo.slots.take(caller.tenant))
     return await undo.enter_async_context(kudo.tunnels.open_tunnel(node, instance, request))
 
 
-def _whereabouts(kudo: KudoContext, id: str) -> tuple[NodeId, InstanceId]:
+def _node_of(kudo: KudoContext, id: str) -> tuple[NodeId, InstanceId]:
     instance = kudo.instances.get(id)
     if instance.node is None:
         seen = instance.observed
@@ -177,12 +179,12 @@ async def _output(first: asyncio.Future[bytes | None], tunnel: TunnelStream) -> 
         packed = await tunnel.receive()
 
 
-async def _converse(socket: WebSocket, tunnel: TunnelStream) -> None:
-    """Carry frames both ways, until the program has ended or the client is gone."""
-    await race(_down(socket, tunnel), _up(socket, tunnel))  # an exit code that has come is the last word
+async def _relay(socket: WebSocket, tunnel: TunnelStream) -> None:
+    """Copy frames in both directions until the program has ended or the client has disconnected."""
+    await race(_to_client(socket, tunnel), _from_client(socket, tunnel))  # an exit code is the last frame
 
 
-async def _down(socket: WebSocket, tunnel: TunnelStream) -> None:
+async def _to_client(socket: WebSocket, tunnel: TunnelStream) -> None:
     while (packed := await tunnel.receive()) is not None:
         await socket.send(packed)
         if TunnelFrame.unpack(packed).channel is TunnelChannel.EXIT:
@@ -190,7 +192,7 @@ async def _down(socket: WebSocket, tunnel: TunnelStream) -> None:
     raise errors.Unavailable("the node ended this without an exit code; try again")
 
 
-async def _up(socket: WebSocket, tunnel: TunnelStream) -> None:
+async def _from_client(socket: WebSocket, tunnel: TunnelStream) -> None:
     while (message := await socket.receive()) is not None:
         channel = TunnelFrame.unpack(message).channel
         if channel not in _FOR_PROGRAMS:

@@ -1,4 +1,4 @@
-"""`/node/`: the machines of this cloud, for those who look after them."""
+"""`/node/`: the nodes of this cloud, for operators."""
 
 from __future__ import annotations
 
@@ -27,7 +27,9 @@ _RAISES = (errors.Invalid, errors.NotFound, errors.FailedPrecondition, errors.Un
 
 
 class NodePath(msgspec.Struct, frozen=True):
-    id: Annotated[str, Meta(min_length=1, max_length=256, description="Its id, or a name only it has")]
+    id: Annotated[
+        str, Meta(min_length=1, max_length=256, description="Its id, or its name if that is unique")
+    ]
 
 
 class NodeQuery(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
@@ -39,7 +41,7 @@ class NodeQuery(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
 
 class ReportedInstanceDocument(msgspec.Struct, frozen=True):
-    """An instance that a foreign node says it has; it need not be one of this cloud."""
+    """An instance that a foreign node reports; it need not be one of this cloud."""
 
     id: str
     name: str
@@ -50,32 +52,32 @@ class ReportedInstanceDocument(msgspec.Struct, frozen=True):
 
 
 class NodeDocument(msgspec.Struct, frozen=True, kw_only=True):
-    """A machine of this cloud. Times are seconds since the epoch."""
+    """A node of this cloud. Times are seconds since the epoch."""
 
     id: str
     name: str
     status: NodeStatus
-    reason: Annotated[str, Meta(description="Why `status` is what it is, for people")]
-    liveness: Annotated[Liveness, Meta(description="Whether it is heard of now")]
-    is_cordoned: Annotated[bool, Meta(description="It takes nothing new, by somebody's word")]
-    drain_by: Annotated[float | None, Meta(description="By then it has given up all that it has")]
-    is_foreign: Annotated[bool, Meta(description="It speaks only Kudo's calls, and takes no orders")]
-    resources: Annotated[ResourceDocument, Meta(description="All that may be given away, used or not")]
+    reason: Annotated[str, Meta(description="Reason of `status`, for people")]
+    liveness: Annotated[Liveness, Meta(description="By its last heartbeat")]
+    is_cordoned: Annotated[bool, Meta(description="Cordoned by an operator: it gets no new instances")]
+    drain_by: Annotated[float | None, Meta(description="Drain deadline: its instances are evicted then")]
+    is_foreign: Annotated[bool, Meta(description="It uses only Kudo's calls, and takes no orders")]
+    resources: Annotated[ResourceDocument, Meta(description="Allocatable resources, used or not")]
     labels: dict[str, str]
     facts: NodeFacts
     subnet: str
     registered_at: float
-    reported_at: Annotated[float, Meta(description="As of the last change that was written down")]
+    reported_at: Annotated[float, Meta(description="Time of the last stored change")]
     last_report_at: Annotated[
         float | None, Meta(description="When a foreign node last reported to this server; null: never")
     ]
     usage: Annotated[
-        ResourceDocument | None, Meta(description="What a foreign node says it uses; null: it did not say")
+        ResourceDocument | None, Meta(description="Usage that a foreign node reported; null: none")
     ]
     instances: (
         Annotated[
             tuple[ReportedInstanceDocument, ...] | None,
-            Meta(description="What a foreign node says it has; null: it did not say. Not in lists"),
+            Meta(description="Instances that a foreign node reported; null: none. Not in lists"),
         ]
         | UnsetType
     ) = UNSET
@@ -90,30 +92,30 @@ class NodeList(msgspec.Struct, frozen=True):
 
 
 class CordonRequest(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """Why."""
+    """The reason."""
 
     reason: Annotated[str, Meta(max_length=256, description="For people")] = ""
 
 
 class DrainRequest(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """How long it may take."""
+    """The drain deadline."""
 
     within_s: Annotated[
         float | None,
-        Meta(description="Seconds; what is left then is given up at once. Without it: `fleet.drain_s`"),
+        Meta(description="Seconds; remaining instances are evicted then. Without it: `fleet.drain_s`"),
     ] = None
 
 
 class LabelsPatch(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """A merge patch: labels that are not named stay, those that are null go."""
+    """A merge patch: labels that are not named stay, those that are null are removed."""
 
     labels: dict[str, str | None]
 
 
 class UnregisterQuery(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """How."""
+    """Options."""
 
-    force: Annotated[bool, Meta(description="Although it has instances, which are then placed elsewhere")] = (
+    force: Annotated[bool, Meta(description="Also with instances, which are then placed on other nodes")] = (
         False
     )
 
@@ -126,7 +128,7 @@ class UnregisterQuery(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     other_media={ENVELOPE: Envelopes[NodeDocument]},
 )
 async def list_nodes(kudo: KudoContext, call: RequestContext, query: NodeQuery) -> NodeList | Response:
-    """By id. `X-Total-Count` is the `count`, too."""
+    """By id. The header `X-Total-Count` has the `count`, too."""
     found = paging.paginate_sorted(
         kudo.nodes.list(),
         _place,
@@ -153,14 +155,14 @@ async def show(kudo: KudoContext, call: RequestContext, path: NodePath) -> NodeD
 @endpoint(
     "POST",
     "/node/{id}/cordon",
-    summary="Give a node nothing new",
+    summary="Cordon a node",
     raises=_RAISES,
     other_media={ENVELOPE: Envelope[NodeDocument]},
 )
 async def cordon(
     kudo: KudoContext, call: RequestContext, path: NodePath, body: CordonRequest | None
 ) -> NodeDocument | Response:
-    """It keeps what it has."""
+    """It gets no new instances, and keeps those that it has."""
     options = body or CordonRequest()
     return _answer(
         kudo, call, await kudo.nodes.cordon(path.id, actor=call.caller.name, reason=options.reason)
@@ -170,26 +172,26 @@ async def cordon(
 @endpoint(
     "POST",
     "/node/{id}/uncordon",
-    summary="Let a node take instances again",
+    summary="Uncordon a node",
     raises=_RAISES,
     other_media={ENVELOPE: Envelope[NodeDocument]},
 )
 async def uncordon(kudo: KudoContext, call: RequestContext, path: NodePath) -> NodeDocument | Response:
-    """Ends a drain, too."""
+    """It gets instances again. Ends a drain, too."""
     return _answer(kudo, call, await kudo.nodes.uncordon(path.id, actor=call.caller.name))
 
 
 @endpoint(
     "POST",
     "/node/{id}/drain",
-    summary="Take everything off a node",
+    summary="Drain a node",
     raises=_RAISES,
     other_media={ENVELOPE: Envelope[NodeDocument]},
 )
 async def drain(
     kudo: KudoContext, call: RequestContext, path: NodePath, body: DrainRequest | None
 ) -> NodeDocument | Response:
-    """Its instances are stopped and placed elsewhere, and nothing new comes."""
+    """Its instances are stopped and placed on other nodes, and it gets no new ones."""
     within_s = body.within_s if body else None
     if within_s is not None and not 0 <= within_s <= _MAX_DRAIN_S:
         raise errors.Invalid(f"within_s must be 0 to {_MAX_DRAIN_S} seconds", field="within_s")
@@ -207,7 +209,7 @@ async def drain(
 async def relabel(
     kudo: KudoContext, call: RequestContext, path: NodePath, body: LabelsPatch
 ) -> NodeDocument | Response:
-    """Constraints of workloads are about these. Who runs where does not change by it."""
+    """Constraints of workloads match these. Running instances stay where they are."""
     node = kudo.nodes.get(path.id)
     merged = {**node.labels, **body.labels}
     labels = {key: value for key, value in merged.items() if value is not None}
@@ -216,7 +218,7 @@ async def relabel(
 
 @endpoint("DELETE", "/node/{id}", summary="Unregister a node", status=204, raises=_RAISES)
 async def unregister(kudo: KudoContext, call: RequestContext, path: NodePath, query: UnregisterQuery) -> None:
-    """Refused while it has instances; drain it first. A machine that still runs Skerry comes back."""
+    """Refused while it has instances; drain it first. A machine that still runs Skerry registers again."""
     await kudo.nodes.unregister(path.id, actor=call.caller.name, force=query.force)
 
 

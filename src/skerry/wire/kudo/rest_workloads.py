@@ -1,6 +1,6 @@
-"""`/workload/`: Kudo's workloads over HTTP: list, one, create, change, delete.
+"""`/workload/`: Kudo's workloads over HTTP: list, show, create, change, delete.
 
-Only translation: what a new version or a deletion means for instances is done by `skerry.control`.
+Translation only: `skerry.control` rolls out versions and deletes instances.
 """
 
 from __future__ import annotations
@@ -13,6 +13,7 @@ import msgspec
 from msgspec import UNSET, Meta
 
 from skerry.model import errors
+from skerry.model.ids import Namespace
 from skerry.model.workloads import RolloutStrategy, Workload
 from skerry.transport.http.endpoints import RequestContext, Response, endpoint
 from skerry.wire import namespaces, rest_conventions, spec_documents
@@ -35,15 +36,16 @@ class WorkloadQuery(PageQuery, frozen=True, forbid_unknown_fields=True, kw_only=
 
 
 class RolloutQuery(NamespaceQuery, frozen=True, forbid_unknown_fields=True, kw_only=True):
-    """What a new version means for the instances of older ones."""
+    """Rollout of a new version."""
 
     rollout: Annotated[
-        RolloutStrategy, Meta(description="`none`: they stay; `rolling`: they are replaced one by one")
+        RolloutStrategy,
+        Meta(description="`none`: instances of older versions stay; `rolling`: they are replaced one by one"),
     ] = RolloutStrategy.NONE
 
 
 class CascadeQuery(NamespaceQuery, frozen=True, forbid_unknown_fields=True, kw_only=True):
-    """What becomes of the instances."""
+    """Whether its instances are deleted."""
 
     cascade: Annotated[bool, Meta(description="`false`: 409 if there are any")] = True
 
@@ -66,9 +68,9 @@ class WorkloadList(msgspec.Struct, frozen=True):
 async def list_workloads(
     kudo: KudoContext, call: RequestContext, query: WorkloadQuery
 ) -> WorkloadList | Response:
-    """In the order of their creation. `X-Total-Count` is the `count`, too."""
+    """In the order of their creation. The header `X-Total-Count` has the `count`, too."""
     if query.type:
-        spec_documents.kind_of(query.type)  # there is one, so it lets all through
+        spec_documents.kind_of(query.type)  # there is only one kind, so all match
     found = kudo.workloads.list(**query.arguments())
     items = tuple(map(documents.workload_document, found.items))
     return envelope.page_response(call, WorkloadList(found.total, items, found.cursor), items)
@@ -93,9 +95,7 @@ async def show(
     "/workload/",
     summary="Create a workload",
     status=201,
-    extra_statuses={
-        200: "It was there already: the same id or the same Idempotency-Key, with the same spec."
-    },
+    extra_statuses={200: "It exists already: the same id or the same Idempotency-Key, with the same spec."},
     raises=(
         errors.Invalid,
         errors.AlreadyExists,
@@ -111,15 +111,16 @@ async def show(
 async def create(
     kudo: KudoContext, call: RequestContext, query: NamespaceTarget, body: WorkloadInput
 ) -> WorkloadDocument | Response:
-    """Its name is its own: 409 if another workload in the namespace has it. Without a name one is made.
+    """Its name is unique in its namespace: 409 if another workload has it. Without a name it gets one.
 
-    With an `id` of your own, or an `Idempotency-Key`, the same request can be sent again without harm.
+    With an `id` of your own, or an `Idempotency-Key`, the request can be repeated.
     """
     namespace = namespaces.target_namespace(query, body.namespace)
     id = "" if body.id is UNSET else body.id
-    documents.check_unchanged(body, _present(kudo, id))
+    call.caller.scope.check_chosen_id(id, namespace)
+    documents.check_unchanged(body, _present(kudo, id, namespace))
     made, is_new = await kudo.workloads.create(
-        body.named(rest_conventions.name_seed(call, id, kudo.clock)).given_by(call.caller),
+        body.named(rest_conventions.name_seed(call, id, kudo.clock)).spec_from(call.caller),
         actor=call.caller.name,
         namespace=namespace,
         id=id or None,
@@ -157,10 +158,10 @@ create_by_post = replace(
 async def change(
     kudo: KudoContext, call: RequestContext, path: WorkloadPath, query: RolloutQuery, body: WorkloadInput
 ) -> WorkloadDocument | Response:
-    """A merge patch (RFC 7396): what is not given stays, null goes back to the default.
+    """A merge patch (RFC 7396): fields that are not given stay, null resets one to its default.
 
-    It makes the next version, of which instances are made from now on. `id`, `type`, `namespace` and what
-    only the server writes cannot change; they are accepted as they were read.
+    It creates the next version, which new instances get. `id`, `type`, `namespace` and read-only fields
+    cannot change; they are accepted as they were read.
     """
     namespace = namespaces.requested_namespace(query)
     present = kudo.workloads.get(path.id, namespace)
@@ -171,7 +172,7 @@ async def change(
     is_rollout_kept = body.rollout is not UNSET and query.rollout is RolloutStrategy.NONE
     workload = await kudo.workloads.change(
         path.id,
-        partial(body.given_by, call.caller),
+        partial(body.spec_from, call.caller),
         actor=call.caller.name,
         namespace=namespace,
         if_match=rest_conventions.check_if_match(call, lambda: kudo.workloads.revision(path.id, namespace)),
@@ -190,7 +191,7 @@ async def change(
 async def delete(
     kudo: KudoContext, call: RequestContext, path: WorkloadPath, query: CascadeQuery
 ) -> DeletingInstance | Response:
-    """It is gone at once, and its name free; its instances are destroyed."""
+    """It is deleted at once, and its name is free; its instances are destroyed."""
     workload = await kudo.workloads.delete(
         path.id,
         actor=call.caller.name,
@@ -200,10 +201,10 @@ async def delete(
     return envelope.document_response(call, DeletingInstance(workload.id))
 
 
-def _present(kudo: KudoContext, id: str) -> WorkloadDocument | None:
-    """The workload of that id, if there is one and an id was given."""
+def _present(kudo: KudoContext, id: str, namespace: Namespace) -> WorkloadDocument | None:
+    """The workload of that id in `namespace`, if an id was given and there is one."""
     try:
-        found = kudo.workloads.get(id) if id else None
+        found = kudo.workloads.get(id, namespace) if id else None
     except errors.NotFound:
         return None
     return documents.workload_document(found) if found is not None and found.id == id else None
@@ -213,9 +214,9 @@ def _answer(
     kudo: KudoContext, call: RequestContext, workload: Workload, *, status: int | None = None, **headers: str
 ) -> Response:
     try:
-        # The tag must be of what is shown, and what was written may have moved on since.
+        # The tag must match the body, and the record may have changed since it was written.
         workload = kudo.workloads.get(workload.id)
         headers["etag"] = rest_conventions.etag(kudo.workloads.revision(workload.id))
     except errors.NotFound:
-        pass  # deleted already, or made by another server a moment ago
+        pass  # deleted already, or created by another server a moment ago
     return envelope.document_response(call, documents.workload_document(workload), status=status, **headers)

@@ -1,6 +1,6 @@
-"""Every endpoint of this room; those of instances and workloads once more in a namespace.
+"""All endpoints of this dialect; those of instances and workloads also below `/namespace/`.
 
-Errors of all of them come in the envelope, too, if that is asked for.
+Errors come in the envelope, too, if the client accepts that.
 """
 
 from __future__ import annotations

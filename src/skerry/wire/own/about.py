@@ -1,4 +1,4 @@
-"""What this server is: version, metrics, and the description of its API."""
+"""About this server: version, metrics, and the description of its API."""
 
 from __future__ import annotations
 
@@ -24,28 +24,42 @@ class ServerInfo(msgspec.Struct, frozen=True):
     uptime_s: float
     pid: int
     lacking: Annotated[tuple[str, ...], Meta(description="What this process cannot do, in plain sentences")]
-    warnings: Annotated[
-        tuple[str, ...], Meta(description="What makes it less safe than it could be, in plain sentences")
-    ]
+    warnings: Annotated[tuple[str, ...], Meta(description="Security warnings, in plain sentences")]
     unreachable: Annotated[
         tuple[str, ...],
-        Meta(description="Nodes that this server hears and cannot dial, and why, in plain sentences"),
+        Meta(
+            description="Nodes that report to this server but that it cannot dial, and why, in plain "
+            "sentences"
+        ),
     ]
+    caller: Annotated[str, Meta(description="The name of the caller, as in events and logs")] = ""
+    role: Annotated[str, Meta(description="The role of the caller")] = ""
+    namespaces: Annotated[
+        tuple[str, ...] | None,
+        Meta(description="Namespaces that the caller is bound to, its default first; null: the whole cloud"),
+    ] = None
 
 
-@endpoint("GET", "/about", summary="What this server is")
+@endpoint("GET", "/about", summary="About this server")
 async def about(own: OwnContext, call: RequestContext) -> ServerInfo:
-    """Version, age, store, and what is missing on this machine."""
+    """Version, uptime, store, and what this process cannot do; and who the caller is.
+
+    A caller that is bound to namespaces gets no warnings, and nothing of nodes.
+    """
     plane = own.plane
+    is_bound = call.caller.scope.is_bound
     return ServerInfo(
         version=__version__,
         store=plane.settings.store.url.partition(":")[0].replace("etcds", "etcd"),
         started_at=plane.started_at,
         uptime_s=round(max(0.0, plane.clock.now() - plane.started_at), 3),
         pid=os.getpid(),
-        lacking=plane.lacking,
-        warnings=plane.warnings,
-        unreachable=tuple(plane.unreachable()),
+        lacking=() if is_bound else plane.lacking,
+        warnings=() if is_bound else plane.warnings,
+        unreachable=() if is_bound else tuple(plane.unreachable()),
+        caller=call.caller.name,
+        role=call.caller.role or "",
+        namespaces=call.caller.namespaces,
     )
 
 
@@ -57,5 +71,5 @@ async def show_metrics(own: OwnContext, call: RequestContext) -> RawBody:
 
 @endpoint("GET", "/openapi.json", summary="This description")
 async def openapi(own: OwnContext, call: RequestContext) -> RawBody:
-    """OpenAPI 3.1, made from what is served."""
-    return RawBody(await asyncio.to_thread(own.openapi))  # the first time it is made
+    """OpenAPI 3.1, generated from the endpoints."""
+    return RawBody(await asyncio.to_thread(own.openapi))  # generated at the first request

@@ -1,4 +1,4 @@
-"""`/certificate/` and `/ca.pem`: what the CA gave out, taking it back, and the CA itself."""
+"""`/certificate/` and `/ca.pem`: certificates that the CA issued, revoking them, and the CA itself."""
 
 from __future__ import annotations
 
@@ -9,7 +9,9 @@ from msgspec import Meta
 
 from skerry.kit.field_copy import copy_fields
 from skerry.model import errors
+from skerry.model.callers import Role
 from skerry.transport.http.endpoints import RawBody, RequestContext, endpoint
+from skerry.wire.namespaces import BoundNamespaces, RequestedNamespaces
 from skerry.wire.own.context import OwnContext
 
 PEM = "application/x-pem-file"
@@ -29,6 +31,29 @@ class CertificateInfo(msgspec.Struct, frozen=True):
     not_before: float
     not_after: float
     revoked_at: float | None
+    namespaces: BoundNamespaces
+
+
+class IssueCertificateRequest(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """A certificate for a client of gRPC or HTTPS."""
+
+    name: Annotated[str, Meta(description="Of the client, for logs and events")]
+    role: Annotated[Role, Meta(description="Any but `node`")]
+    csr: Annotated[str, Meta(description="A signing request in PEM; only its key is used")]
+    ttl_s: Annotated[float | None, Meta(description="Seconds; without it 30 days")] = None
+    namespaces: RequestedNamespaces = ()
+
+
+class IssuedClientCertificate(msgspec.Struct, frozen=True):
+    """A new certificate, with that of the CA."""
+
+    serial: str
+    name: str
+    role: str
+    namespaces: tuple[str, ...] | None
+    not_after: float
+    certificate: Annotated[str, Meta(description="PEM")]
+    ca: Annotated[str, Meta(description="PEM")]
 
 
 class CertificateList(msgspec.Struct, frozen=True):
@@ -37,9 +62,36 @@ class CertificateList(msgspec.Struct, frozen=True):
 
 @endpoint("GET", "/certificate/", summary="List certificates")
 async def list_certificates(own: OwnContext, call: RequestContext) -> CertificateList:
-    """Certificates that the CA gave out and that have not expired."""
+    """Certificates that the CA issued and that have not expired."""
     return CertificateList(
         [copy_fields(CertificateInfo, record) for record in own.plane.identity.certificates()]
+    )
+
+
+@endpoint(
+    "POST",
+    "/certificate/",
+    summary="Issue a certificate for a client",
+    status=201,
+    raises=(errors.Invalid, errors.Unavailable),
+)
+async def issue(
+    own: OwnContext, call: RequestContext, body: IssueCertificateRequest
+) -> IssuedClientCertificate:
+    """For clients of gRPC, on servers and on the sockets of nodes, and of HTTPS. It can be revoked."""
+    record, pem = await own.plane.identity.issue_client(
+        body.csr.encode(),
+        name=body.name,
+        role=body.role,
+        actor=call.caller.name,
+        ttl_s=body.ttl_s,
+        namespaces=body.namespaces,
+    )
+    return copy_fields(
+        IssuedClientCertificate,
+        record,
+        certificate=pem.decode(),
+        ca=own.plane.authority.certificate_pem.decode(),
     )
 
 
@@ -51,11 +103,11 @@ async def list_certificates(own: OwnContext, call: RequestContext) -> Certificat
     raises=(errors.Invalid, errors.NotFound, errors.Unavailable),
 )
 async def revoke(own: OwnContext, call: RequestContext, path: CertificatePath) -> None:
-    """If it is a node's, all of that node's are refused from now on, for renewing too."""
+    """If it is a node's, all certificates of that node are refused from now on, also for renewal."""
     await own.plane.identity.revoke_certificate(path.serial, actor=call.caller.name)
 
 
 @endpoint("GET", "/ca.pem", summary="The CA's certificate", media=PEM)
 async def show_authority(own: OwnContext, call: RequestContext) -> RawBody:
-    """For clients to verify this server with. A joining node compares it with the pin in its token."""
+    """For clients to verify this server. A joining node compares it with the fingerprint in its token."""
     return RawBody(own.plane.authority.certificate_pem)

@@ -1,4 +1,4 @@
-"""What our own endpoints work with: the control plane, and what they share among requests."""
+"""The context of Skerry's own endpoints: the control plane, and what requests share."""
 
 from __future__ import annotations
 
@@ -6,12 +6,12 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 from skerry.control.context import ControlPlane
-from skerry.transport.limits import ConcurrencyLimit, FailureLimit
+from skerry.transport.limits import ConcurrencyLimit, FailureLimit, shared_limit
 
 
 @dataclass(frozen=True, slots=True)
 class OwnContext:
-    """The first argument of every endpoint in this room."""
+    """The first argument of these endpoints."""
 
     plane: ControlPlane
     grpc_address: Callable[[], str]
@@ -33,6 +33,6 @@ class OwnContext:
             grpc_address=grpc_address,
             urls=urls,
             openapi=openapi,
-            streams=ConcurrencyLimit(plane.settings.events.max_streams, "event streams"),
+            streams=shared_limit(plane.settings.events.max_streams, "event streams"),
             failed_joins=FailureLimit(plane.clock),
         )

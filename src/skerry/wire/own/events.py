@@ -1,44 +1,56 @@
 """`/events`: the durable event log as server-sent events, resumable and filtered.
 
-A reader that asks for more than is kept is told so with a `reset` event and goes on with what there is.
+A reader that resumes before the oldest stored event gets a `reset` event, and continues with the oldest.
 """
 
 from __future__ import annotations
 
 import re
-from collections.abc import AsyncGenerator
-from contextlib import AsyncExitStack
+from collections.abc import AsyncGenerator, AsyncIterator
+from contextlib import AbstractAsyncContextManager, AsyncExitStack
+from dataclasses import dataclass
 from typing import Annotated
 
 import msgspec
 from msgspec import Meta
 
 from skerry.control.events.log import EventLog, StoredEvent
+from skerry.control.events.positions import FROM_THE_START
 from skerry.kit import json_codec
 from skerry.model import errors
+from skerry.model.namespace_scope import NamespaceScope, scope_of
+from skerry.transport.access.namespaces import EVERY
 from skerry.transport.http import sse
 from skerry.transport.http.endpoints import RequestContext, StreamResponse, endpoint
+from skerry.wire.namespaces import NamespaceFilter, listed_namespace
 from skerry.wire.own.context import OwnContext
 
-FROM_THE_START = "0"
 _KIND = re.compile(r"[a-z][a-z0-9-]{0,63}(\.[a-z][a-z0-9-]{0,63})?")
 _MAX_KINDS = 32
 
 
-class EventStreamQuery(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """Which events, and for how long."""
+class EventStreamQuery(NamespaceFilter, frozen=True, forbid_unknown_fields=True, kw_only=True):
+    """Which events, and whether to follow."""
+
+    namespace: Annotated[
+        str,
+        Meta(
+            description="Only events of objects in this namespace, or in several with commas between; "
+            f"`{EVERY}`, and without it: all that the caller may see"
+        ),
+    ] = EVERY
 
     after: Annotated[
-        str, Meta(description="Only what came after the event with this id; `0` for all that are kept")
+        str, Meta(description="Only events after the one with this id; `0` for all that are stored")
     ] = ""
     kind: Annotated[
-        str, Meta(description="Nouns (`token`) or whole kinds (`token.created`), with commas between")
+        str, Meta(description="Nouns (`token`) or whole kinds (`token.created`), separated by commas")
     ] = ""
-    follow: Annotated[bool, Meta(description="`false` ends after what is kept")] = True
+    follow: Annotated[bool, Meta(description="`false` ends after the stored events")] = True
 
 
 class StreamResetEvent(msgspec.Struct, frozen=True):
-    """Told instead of the events that are no longer kept."""
+    """Sent instead of events that are no longer stored."""
 
     reason: str
 
@@ -46,28 +58,29 @@ class StreamResetEvent(msgspec.Struct, frozen=True):
 @endpoint(
     "GET",
     "/events",
-    summary="What happened, as it happens",
+    summary="Stream events",
     media=sse.MEDIA,
     raises=(errors.Invalid, errors.Overloaded),
-    headers={"Last-Event-ID": "The id of the last event that was seen; goes before `after`"},
+    headers={"Last-Event-ID": "The id of the last event that was read; overrides `after`"},
     streams=True,
 )
 async def follow(own: OwnContext, call: RequestContext, query: EventStreamQuery) -> StreamResponse:
     """Server-sent events: `id`, `event` (the kind) and `data` (the event as JSON).
 
-    Without an id the stream starts now, or with `follow=false` at the oldest event. Comments keep a silent
-    stream open. If events after the id are no longer kept, an event `reset` says so, and the stream goes on
-    with the oldest that is.
+    Without an id the stream starts now, or with `follow=false` at the oldest event. Comments keep an idle
+    stream open. If events after the id are no longer stored, an event `reset` says so, and the stream
+    continues with the oldest one.
     """
     shown = call.headers.get(b"last-event-id")
     after = (query.after if shown is None else shown.decode("latin-1")) or None
-    kinds = _kinds(query.kind)
-    log = own.plane.events
+    selection = _Selection(
+        own.plane.events, _kinds(query.kind), scope_of(listed_namespace(query)), call.caller.scope
+    )
     if after is not None:
-        log.stream(after, kinds)  # refuses what is no id, before the answer has begun
-    frames = _following(log, after, kinds) if query.follow else _stored(log, after or FROM_THE_START, kinds)
+        selection.stream(after)  # an invalid id is refused before the response begins
+    frames = _following(selection, after) if query.follow else _stored(selection, after or FROM_THE_START)
     held = AsyncExitStack()
-    held.enter_context(own.streams.take())
+    held.enter_context(own.streams.take(call.caller.tenant))
     return StreamResponse(frames, sse.SSE_FORMAT, held, own.plane.settings.events.heartbeat_s)
 
 
@@ -84,10 +97,26 @@ def _kinds(text: str) -> frozenset[str]:
     return kinds
 
 
-async def _following(log: EventLog, after: str | None, kinds: frozenset[str]) -> AsyncGenerator[bytes, None]:
+@dataclass(frozen=True, slots=True)
+class _Selection:
+    """The events that a request selects, for its caller."""
+
+    log: EventLog
+    kinds: frozenset[str]
+    scope: NamespaceScope
+    reader: NamespaceScope
+
+    def stream(self, after: str | None) -> AbstractAsyncContextManager[AsyncIterator[StoredEvent]]:
+        return self.log.stream(after, self.kinds, self.scope, reader=self.reader)
+
+    async def list_after(self, after: str) -> list[StoredEvent]:
+        return await self.log.list_after(after, self.kinds, self.scope, reader=self.reader)
+
+
+async def _following(selection: _Selection, after: str | None) -> AsyncGenerator[bytes, None]:
     while True:
         try:
-            async with log.stream(after, kinds) as events:
+            async with selection.stream(after) as events:
                 async for stored in events:
                     after = stored.id
                     yield _frame(stored)
@@ -96,12 +125,12 @@ async def _following(log: EventLog, after: str | None, kinds: frozenset[str]) ->
             after = FROM_THE_START
 
 
-async def _stored(log: EventLog, after: str, kinds: frozenset[str]) -> AsyncGenerator[bytes, None]:
+async def _stored(selection: _Selection, after: str) -> AsyncGenerator[bytes, None]:
     try:
-        kept = await log.list_after(after, kinds)
+        kept = await selection.list_after(after)
     except errors.Compacted as error:
         yield _reset(error)
-        kept = await log.list_after(FROM_THE_START, kinds)
+        kept = await selection.list_after(FROM_THE_START)
     for stored in kept:
         yield _frame(stored)
 

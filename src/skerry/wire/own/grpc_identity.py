@@ -1,7 +1,6 @@
-"""IdentityService: a node asks for a fresh certificate before its old one ends.
+"""IdentityService: a node renews its certificate before the old one expires.
 
-Translation only; `skerry.control.identity.authenticator` decides, by the certificate that made the
-connection.
+Translation only; `skerry.control.identity.authenticator` decides, by the certificate of the connection.
 """
 
 from __future__ import annotations

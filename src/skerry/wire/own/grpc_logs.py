@@ -1,8 +1,7 @@
-"""What an executable wrote, as items of `Logs`: one channel or both in the order of time, pieces or lines.
+"""Output of an executable as items of `Logs`: one channel, or both in the order of time; chunks or lines.
 
-Serves cells and containers alike. The rings, their readers and how they are read as one are
-`skerry.node.logs`'s. A client that reads slowly holds up nothing but its own call: a ring that overtakes it
-gives a gap, and the gap goes out as an item.
+Used for cells and containers. `skerry.node.logs` stores and merges the output. A slow client delays only its
+own call: where the log has overtaken it, it gets a gap as an item.
 """
 
 from __future__ import annotations
@@ -34,7 +33,7 @@ _CHANNEL: Final = {OutputChannel.STDOUT: CHANNEL_STDOUT, OutputChannel.STDERR: C
 
 
 def log_sources(request: LogsRequestMessage, logs: Callable[[OutputChannel], RingReader]) -> list[LogSource]:
-    """What is to be read of `logs` for `request`; raises if a number in it means nothing."""
+    """The logs to read for `request`; raises `Invalid` for an unknown number in it."""
     if request.channel not in (CHANNEL_UNSPECIFIED, *_CHANNEL.values()):
         raise errors.Invalid(f"channel {request.channel} is neither stdout nor stderr", field="channel")
     if request.form not in (FORM_PIECES, FORM_LINES):

@@ -1,4 +1,4 @@
-"""Is it alive, and is it ready: for service managers, load balancers and people."""
+"""Liveness and readiness of this server, for service managers, load balancers and people."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ CHECK_TIMEOUT_S = 2.0
 
 
 class HealthDocument(msgspec.Struct, frozen=True):
-    """The process answers."""
+    """The process is alive."""
 
     status: str
 
@@ -39,14 +39,14 @@ _BODY = json_codec.encode(_ALIVE)
 _HEADERS = ((b"content-type", b"application/json"), (b"content-length", str(len(_BODY)).encode()))
 
 
-@endpoint("GET", "/healthz", summary="Is the process alive", is_quiet=True)
+@endpoint("GET", "/healthz", summary="Liveness of the process", is_quiet=True)
 async def healthz(own: OwnContext, call: RequestContext) -> HealthDocument:
-    """Answers as long as the event loop turns; it looks at nothing else."""
+    """Answers as long as the event loop runs; nothing else is checked."""
     return _ALIVE
 
 
 def build_health_route() -> HttpRoute:
-    """`/healthz` without what other routes need: it is also the measure for how fast others are."""
+    """`/healthz` without the layers of other routes: it is also the baseline of benchmarks."""
 
     async def answer(scope: Scope, receive: Receive, send: Send) -> None:
         await send({"type": "http.response.start", "status": 200, "headers": list(_HEADERS)})
@@ -66,12 +66,12 @@ def build_health_route() -> HttpRoute:
 @endpoint(
     "GET",
     "/readyz",
-    summary="Is everything ready to serve",
+    summary="Readiness of the server",
     extra_statuses={503: "Something is not ready; `checks` says what."},
     is_quiet=True,
 )
 async def readyz(own: OwnContext, call: RequestContext) -> ReadinessDocument | Response:
-    """Asks every part of the server, each for at most two seconds."""
+    """Checks every part of the server, each for at most two seconds."""
     names = list(own.plane.checks)
     results = await asyncio.gather(*(_run_check(name, own.plane.checks[name]) for name in names))
     readiness = ReadinessDocument(
@@ -90,5 +90,5 @@ async def _run_check(name: str, check: Callable[[], Awaitable[None]]) -> str:
         return error.message
     except Exception as error:
         log.warning("check.failed", check=name, exc_info=error)
-        return "failed; the log tells more"
+        return "failed; see the log"
     return "ok"

@@ -1,6 +1,6 @@
-"""`/join`: a machine shows a join token and a signing request and becomes a node.
+"""`/join`: a machine sends a join token and a signing request, and becomes a node.
 
-Anybody may ask, since the token is the proof; so failures are counted, and who fails often has to wait.
+No other credential is needed, so failures are counted, and an address that fails often has to wait.
 """
 
 from __future__ import annotations
@@ -17,19 +17,20 @@ from skerry.wire.own.context import OwnContext
 
 
 class JoinRequest(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """What a machine sends to become a node."""
+    """The request of a machine to become a node."""
 
-    token: Annotated[str, Meta(max_length=256, description="A token of role `node`, good for one machine")]
+    token: Annotated[str, Meta(max_length=256, description="A token of role `node`, valid for one machine")]
     csr: Annotated[
-        str, Meta(max_length=16384, description="PEM: a signing request for a key that stays where it is")
+        str,
+        Meta(max_length=16384, description="PEM: a signing request; the private key stays on the machine"),
     ]
     name: Annotated[str, Meta(max_length=63, description="The machine's name, for people")]
     certificate: Annotated[
         str,
         Meta(
             max_length=16384,
-            description="PEM: one that this cloud gave for the same key before, expired or not; with it the "
-            "machine becomes the same node again, unless it was revoked",
+            description="PEM: an earlier certificate of this cloud for the same key, expired or not; with "
+            "it the machine becomes the same node again, unless it was revoked",
         ),
     ] = ""
 
@@ -38,7 +39,7 @@ class JoinRequest(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
 
 class JoinResponse(msgspec.Struct, frozen=True):
-    """What it gets: its id, its certificate and the CA's (PEM), and where to go on."""
+    """Its id, its certificate and the CA's (PEM), and the address to connect to."""
 
     node: str
     certificate: str
@@ -47,22 +48,22 @@ class JoinResponse(msgspec.Struct, frozen=True):
 
 
 class JoinAddress(msgspec.Struct, frozen=True):
-    """Where a machine that is a node dials this server."""
+    """The address that nodes connect to."""
 
     grpc: Annotated[str, Meta(description="HOST:PORT of the server's gRPC listener")]
 
 
-@endpoint("GET", "/join", summary="Where nodes dial this server")
+@endpoint("GET", "/join", summary="Address for nodes")
 async def find_address(own: OwnContext, call: RequestContext) -> JoinAddress:
-    """For a node whose server has moved. A certificate that does not count is refused, by which a node learns
-    that it has to join again."""
+    """For a node whose server has moved. An invalid certificate is refused; the node then has to join
+    again."""
     return JoinAddress(own.grpc_address())
 
 
 @endpoint(
     "POST",
     "/join",
-    summary="Become a node",
+    summary="Join as a node",
     raises=(
         errors.Invalid,
         errors.Unauthenticated,
@@ -74,7 +75,7 @@ async def find_address(own: OwnContext, call: RequestContext) -> JoinAddress:
     ),
 )
 async def join(own: OwnContext, call: RequestContext, body: JoinRequest) -> JoinResponse:
-    """A machine that lost the answer asks again with the same key and gets the same node."""
+    """A machine that lost the response repeats the request with the same key, and becomes the same node."""
     own.failed_joins.check(call.address)
     check_dialable(own.grpc_address(), call.address)
     try:
@@ -93,7 +94,7 @@ async def join(own: OwnContext, call: RequestContext, body: JoinRequest) -> Join
 
 
 def check_dialable(grpc: str, caller: str) -> None:
-    """A machine that could join but never connect is told before its token is used up."""
+    """Refuse a machine that could join but never connect, before its token is used."""
     host = grpc.rpartition(":")[0].removeprefix("[").removesuffix("]")
     if is_loopback(host) and caller and not is_loopback(caller):
         raise errors.FailedPrecondition(

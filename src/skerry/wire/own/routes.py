@@ -1,4 +1,4 @@
-"""Every endpoint of this room."""
+"""Endpoints of Skerry's own API, without those of its subpackages."""
 
 from __future__ import annotations
 
@@ -16,6 +16,7 @@ ENDPOINTS: tuple[Endpoint, ...] = (
     tokens.create,
     tokens.revoke,
     certificates.list_certificates,
+    certificates.issue,
     certificates.revoke,
     certificates.show_authority,
     join.find_address,

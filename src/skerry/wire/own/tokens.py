@@ -1,4 +1,4 @@
-"""`/token/`: making, listing and revoking access tokens. The secret is in one answer, once."""
+"""`/token/`: create, list and revoke access tokens. The secret is in the response to its creation only."""
 
 from __future__ import annotations
 
@@ -12,17 +12,19 @@ from skerry.model import errors
 from skerry.model.callers import Role
 from skerry.model.invitations import MAX_URLS, Invitation
 from skerry.transport.http.endpoints import RequestContext, endpoint
+from skerry.wire.namespaces import BoundNamespaces, RequestedNamespaces
 from skerry.wire.own.context import OwnContext
 
 
 class CreateTokenRequest(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """A token to be made."""
+    """A token to create."""
 
     role: Role
-    ttl_s: Annotated[float | None, Meta(description="Seconds; without it for ever, for a node an hour")] = (
+    ttl_s: Annotated[float | None, Meta(description="Seconds; without it unlimited, for a node one hour")] = (
         None
     )
-    note: Annotated[str, Meta(max_length=200, description="A word on what it is for")] = ""
+    note: Annotated[str, Meta(max_length=200, description="Note")] = ""
+    namespaces: RequestedNamespaces = ()
 
 
 class TokenPath(msgspec.Struct, frozen=True):
@@ -38,10 +40,11 @@ class TokenInfo(msgspec.Struct, frozen=True):
     expires_at: float | None
     note: str
     used_at: Annotated[float | None, Meta(description="When a node joined with it")]
+    namespaces: BoundNamespaces
 
 
 class CreatedToken(msgspec.Struct, frozen=True):
-    """A new token. `token` is what the bearer sends; it cannot be had again, nor can the invitation."""
+    """A new token. `token` is what the bearer sends; neither it nor the invitation can be read again."""
 
     id: str
     role: Role
@@ -49,6 +52,7 @@ class CreatedToken(msgspec.Struct, frozen=True):
     created_at: float
     expires_at: float | None
     note: str
+    namespaces: BoundNamespaces
     invitation: Annotated[
         str,
         Meta(description="For role `node`: all that `skerry node --join` needs, in one text; else empty"),
@@ -68,14 +72,18 @@ async def list_tokens(own: OwnContext, call: RequestContext) -> TokenList:
 @endpoint(
     "POST",
     "/token/",
-    summary="Make a token",
+    summary="Create a token",
     status=201,
     raises=(errors.Invalid, errors.TooLarge, errors.Unavailable),
 )
 async def create(own: OwnContext, call: RequestContext, body: CreateTokenRequest) -> CreatedToken:
-    """The answer holds the token's text, which the server does not keep and cannot show again."""
+    """The response has the token's text, which the server does not store."""
     token, text = await own.plane.identity.create_token(
-        body.role, ttl_s=body.ttl_s, note=body.note, actor=call.caller.name
+        body.role,
+        ttl_s=body.ttl_s,
+        note=body.note,
+        actor=call.caller.name,
+        namespaces=body.namespaces,
     )
     invitation = _invitation(own, text) if token.role is Role.NODE else ""
     return copy_fields(CreatedToken, token, token=text, invitation=invitation)
@@ -89,7 +97,7 @@ async def create(own: OwnContext, call: RequestContext, body: CreateTokenRequest
     raises=(errors.Invalid, errors.NotFound, errors.Unavailable),
 )
 async def revoke(own: OwnContext, call: RequestContext, path: TokenPath) -> None:
-    """From the next request on nobody can use it."""
+    """It is refused from the next request on."""
     await own.plane.identity.revoke_token(path.id, actor=call.caller.name)
 
 

@@ -1,11 +1,11 @@
-"""Who is buying: from whoever sent the request to the name under which the ledger knows it.
+"""The identity of a buyer: from the sender of a request to the name under which the ledger knows it.
 
-A buyer shows a key (a proof for each request) or is a caller like any other: a token, a certificate, or the
-user of this machine. On the listener for buyers without credentials it is the address that it calls from,
-whatever it calls itself. Each kind has names of its own, so none can be taken for another. The user who runs
-this cloud may also act for buyers by any other name, as the document's clients send them; what a key, a
-token, a certificate or an address holds is theirs alone. Decisions on values; proofs are checked in
-`skerry.market.terms.request_proofs`.
+A buyer proves a key (a signature on each request) or is a caller like any other: by a token, a certificate,
+or as the user of this machine. On the listener for buyers without credentials it is the address of the
+connection. Each kind has names with a prefix of its own, so that none can be taken for another. The user who
+runs this cloud may also act for buyers by any other name, as clients of the document send them; holds and
+contracts of a key, a token, a certificate or an address are theirs alone. Decisions on values;
+`skerry.market.terms.request_proofs` checks proofs.
 """
 
 from __future__ import annotations
@@ -30,7 +30,8 @@ _READERS: Final = frozenset({Role.ADMIN, Role.VIEWER})
 
 
 class BuyerIdentity(msgspec.Struct, frozen=True):
-    """Whoever asks. An operator may act for any name that nobody has to prove; `sees_all` may read all."""
+    """The buyer that sent a request. An operator may act for any name without a proof; with `sees_all` it may
+    read all."""
 
     cloud: CloudId
     is_operator: bool = False
@@ -38,36 +39,36 @@ class BuyerIdentity(msgspec.Struct, frozen=True):
 
     @property
     def is_key(self) -> bool:
-        """Whether it shows a key, and not an account of this cloud."""
+        """Whether it is a key, and not an account of this cloud."""
         return keys.is_key_id(self.cloud)
 
     @property
     def is_address(self) -> bool:
-        """Whether it shows nothing, and is known by where it calls from."""
+        """Whether it has no credentials, and is identified by its address."""
         return plain.is_plain(self.cloud)
 
     def contact(self, given: Contact, name: str) -> Contact:
-        """What it says of itself, with what it calls itself if it is known here by something else."""
+        """Its contact, with the name that it gave itself if that differs from its identity."""
         return replace(given, node=name) if self.is_address and name else given
 
-    def speaks_for(self, other: CloudId) -> bool:
+    def acts_for(self, other: CloudId) -> bool:
         return other == self.cloud or (self.is_operator and not other.startswith(_PROVEN))
 
     def named(self, name: str) -> CloudId:
-        """The buyer that a body names, or this one if it names none; `Forbidden` if it is somebody else. What
-        an address calls itself is no matter: it is that address."""
+        """The buyer that a body names, or this one if it names none; `Forbidden` if it is another. The name
+        that an address gives itself is ignored."""
         if not name or self.is_address:
             return self.cloud
         other = check_cloud(name, "Buyer.NodeID")
-        if not self.speaks_for(other):
+        if not self.acts_for(other):
             raise errors.Forbidden(
                 f"you are {self.cloud}, and cannot act for {other}; leave Buyer out, or show its key"
             )
         return other
 
     def of(self, holder: CloudId, what: str) -> CloudId:
-        """`holder`, if it is this one; `Forbidden` if what is meant is somebody else's."""
-        if not self.speaks_for(holder):
+        """`holder`, if this buyer may act for it; `Forbidden` otherwise."""
+        if not self.acts_for(holder):
             raise errors.Forbidden(
                 f"this {what} is not yours: only its buyer may do that, and you are {self.cloud}"
             )
@@ -79,12 +80,12 @@ class BuyerIdentity(msgspec.Struct, frozen=True):
 
 
 def identity_of_key(cloud: CloudId) -> BuyerIdentity:
-    """A buyer whose proof was good."""
+    """A buyer whose proof is valid."""
     return BuyerIdentity(cloud)
 
 
 def identity_of_caller(caller: Caller) -> BuyerIdentity:
-    """A caller like any other."""
+    """A buyer that is a caller of this cloud."""
     sees_all = caller.role in _READERS
     match caller.origin:
         case AuthMethod.LOOPBACK:
@@ -104,5 +105,6 @@ def identity_of_caller(caller: Caller) -> BuyerIdentity:
 
 
 def _named(prefix: str, caller: Caller) -> CloudId:
-    """`uid:0`, `token:ID` and `certificate:NAME` without their first word, which the prefix stands for."""
+    """The name of a caller (`uid:0`, `token:ID`, `certificate:NAME`) with `prefix` in place of its first
+    part."""
     return check_cloud(prefix + caller.name.partition(":")[2], "caller")

@@ -1,7 +1,7 @@
-"""Changes of offers as messages, each written once for all who are told of it.
+"""Messages about changes of offers, each encoded once for all subscribers.
 
-A change is a REFRESH or a WITHDRAW, never both, and after a WITHDRAW nothing more is said of a flavor until
-it is offered again.
+A change is a REFRESH or a WITHDRAW, never both; after a WITHDRAW no message about a flavor follows until it
+is offered again.
 """
 
 from __future__ import annotations
@@ -19,14 +19,14 @@ _MOST_KEPT: Final = 1024
 
 
 class EncodedChangeCache:
-    """What was told last, as it was written."""
+    """The latest messages, encoded."""
 
     def __init__(self, owner: IdentityDocument) -> None:
         self._owner = owner
         self._kept: dict[tuple[bool, int, int], tuple[OfferChange, bytes | None]] = {}
 
     def written(self, revision: int, changed: OfferChange, *, is_xml: bool) -> bytes | None:
-        """The message that tells of a change; None if there is nothing to tell."""
+        """The encoded message about a change; None if there is none."""
         key = (is_xml, revision, id(changed))
         kept = self._kept.get(key)
         if kept is not None:
@@ -37,14 +37,14 @@ class EncodedChangeCache:
             data = messages_xml.encode(message) if is_xml else messages.encode(message)
         if len(self._kept) >= _MOST_KEPT:
             del self._kept[next(iter(self._kept))]
-        self._kept[key] = (changed, data)  # kept, so that no other change gets its id
+        self._kept[key] = (changed, data)  # kept alive, so that no other change gets its id
         return data
 
 
 def change_message(
     owner: IdentityDocument, revision: int, changed: OfferChange
 ) -> RefreshMessage | WithdrawMessage | None:
-    """What a change means to who knew the flavor as it was."""
+    """The message about a change for a subscriber that knew the flavor before."""
     before, after = changed.before, changed.after
     was_offered = before is not None and before.withdrawn is None
     if after is not None and after.withdrawn is None:
@@ -60,7 +60,7 @@ def change_message(
 
 
 def snapshot_message(owner: IdentityDocument, account: OfferRecord, revision: int) -> RefreshMessage:
-    """A flavor as it is, to who did not know it."""
+    """The message about a flavor for a subscriber that did not know it."""
     return RefreshMessage(_shown(owner, account), [], account.flavor.version, revision)
 
 

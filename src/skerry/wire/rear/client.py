@@ -1,10 +1,10 @@
 """A client of one provider: REAR in the document's dialect, with each request signed by our key.
 
-Keeps `skerry.market.buyer.provider_client.ProviderClient`, and opens what was bought
-(`skerry.transport.tunnels.websocket_tunnel`). Answers are read within bounds
-(`skerry.wire.rear.client_documents`); whether a contract is good is for the caller to check. No redirects are
-followed and no proxies of the environment used: a proof is for one provider. On aiohttp, which is only
-imported with the first request.
+Implements `skerry.market.buyer.provider_client.ProviderClient`, and opens contract tunnels
+(`skerry.transport.tunnels.websocket_tunnel`). Responses have size limits
+(`skerry.wire.rear.client_documents`); the caller verifies contracts. Redirects are not followed and proxies
+of the environment are not used, because a proof is for one provider. Uses aiohttp, which is imported with the
+first request.
 """
 
 from __future__ import annotations
@@ -41,8 +41,8 @@ if TYPE_CHECKING:
 
 T = TypeVar("T")
 
-MAX_ANSWER: Final = 8 * 1024 * 1024
-_MAX_REFUSAL: Final = 4096
+MAX_RESPONSE: Final = 8 * 1024 * 1024
+_MAX_ERROR: Final = 4096
 _CLOSE_S: Final = 2.0
 _ONCE: Final = "Idempotency-Key"
 _LIST: Final = "/api/listflavors"
@@ -50,7 +50,7 @@ _FORBIDDEN: Final = 403
 
 
 class RearClient:
-    """Speaks with `peer`. A request has `timeout_s`; a door or a tunnel has that to open."""
+    """The client of `peer`. `timeout_s` is the limit of a request, and of opening a tunnel."""
 
     def __init__(self, peer: MarketPeer, prover: RequestSigner, *, timeout_s: float) -> None:
         self.peer = peer
@@ -71,7 +71,8 @@ class RearClient:
             self._session = None
 
     async def check(self) -> None:
-        """Ask for one offer: whoever knows our proof to be for it is the peer, also if it is closed to us."""
+        """Request one offer: a server that accepts our proof is the peer, also if it refuses us as a
+        buyer."""
         status, text = await self._exchange("POST", _LIST, {"Limit": 1})
         if status not in (200, _FORBIDDEN):
             raise client_documents.decode_error(self.peer.name, status, text)
@@ -79,7 +80,7 @@ class RearClient:
     # Trading
 
     async def offers(self, request: CapacityRequest) -> Sequence[OfferSnapshot]:
-        """Those of which exactly the wish may be had, and those of which something larger may."""
+        """Offers that can supply exactly the requested amount, and those that can supply a larger one."""
         found: dict[OfferId, OfferSnapshot] = {}
         selectors = client_documents.selectors(request)
         for answer in await asyncio.gather(*(self._select(selector) for selector in selectors)):
@@ -88,7 +89,7 @@ class RearClient:
 
     async def _select(self, selector: Mapping[str, Any]) -> list[OfferSnapshot]:
         answer = await self._request("POST", _LIST, client_documents.FlavorListReply, selector)
-        with self._understanding():
+        with self._map_decode_errors():
             return [client_documents.decode_offer(item, self._cloud) for item in answer.items]
 
     async def reserve(
@@ -98,14 +99,14 @@ class RearClient:
         answer = await self._request(
             "POST", "/api/reserveflavor", client_documents.TransactionReply, body, headers={_ONCE: key}
         )
-        with self._understanding():
+        with self._map_decode_errors():
             return client_documents.decode_hold(answer)
 
     async def purchase(self, hold: HoldId) -> RemoteContract:
         answer = await self._request(
             "POST", "/api/purchaseflavor", client_documents.ContractReply, {"TransactionID": hold}
         )
-        with self._understanding():
+        with self._map_decode_errors():
             return client_documents.decode_contract(answer)
 
     async def cancel(self, hold: HoldId) -> None:
@@ -126,15 +127,15 @@ class RearClient:
         body = {"ExpirationTime": iso(until)}
         path = f"/api/contracts/{_segment(contract)}/renew"
         answer = await self._request("POST", path, client_documents.ContractReply, body)
-        with self._understanding():
+        with self._map_decode_errors():
             return client_documents.decode_contract(answer).document
 
     async def contract_state(self, contract: ContractId) -> RemoteContractStatus:
-        """How the contract stands, without its door."""
+        """The state of the contract, without a tunnel."""
         answer = await self._request(
             "GET", f"/api/contracts/{_segment(contract)}", client_documents.ContractStateReply
         )
-        with self._understanding():
+        with self._map_decode_errors():
             return client_documents.decode_contract_state(answer)
 
     # What was bought
@@ -143,7 +144,8 @@ class RearClient:
     async def contract_tunnel(
         self, contract: ContractId, credential: str, on_status: Callable[[RemoteContractStatus], None]
     ) -> AsyncIterator[WebSocketTunnel]:
-        """Frames of whoever lives behind the contract's door; `told` gets what the provider says of it."""
+        """Frames of the node session of a contract's cell; `on_status` is called with the provider's status
+        messages."""
 
         def read_status(text: str) -> None:
             on_status(client_documents.decode_status_message(text))
@@ -156,10 +158,10 @@ class RearClient:
         self, contract: ContractId, credential: str, tunnel: TunnelRequest
     ) -> AsyncIterator[WebSocketTunnel]:
         """Our end of a tunnel to an instance in the contract's cell."""
-        asked = tunnel_codec.encode_tunnel(msgspec.structs.replace(tunnel, id=""))
+        request = tunnel_codec.encode_tunnel(msgspec.structs.replace(tunnel, id=""))
         async with self._socket(f"/api/contracts/{_segment(contract)}/tunnel", credential) as socket:
             end = WebSocketTunnel(socket, self.peer.name)
-            await end.say(asked)
+            await end.notify(request)
             yield end
 
     @asynccontextmanager
@@ -179,11 +181,12 @@ class RearClient:
         try:
             if socket.protocol != PROTOCOL:
                 raise errors.FailedPrecondition(
-                    f"peer {self.peer.name} opens no doors: it does not speak {PROTOCOL}; buy of another one"
+                    f"peer {self.peer.name} opens no contract tunnels: it does not support {PROTOCOL}; buy "
+                    "of another one"
                 )
             yield socket
         finally:
-            # The library waits for the other side's goodbye for as long as anything else comes.
+            # The library waits for the other side's close frame for as long as anything else comes.
             with suppress(TimeoutError):
                 async with asyncio.timeout(_CLOSE_S):
                     await socket.close()
@@ -199,17 +202,17 @@ class RearClient:
         *,
         headers: Mapping[str, str] | None = None,
     ) -> T:
-        """The answer to one signed request; raises what the provider refused it with, in its words."""
+        """The response to one signed request; raises the provider's error, with its message."""
         status, text = await self._exchange(method, path, body, headers)
         if status != 200:
             raise client_documents.decode_error(self.peer.name, status, text)
-        with self._understanding():
+        with self._map_decode_errors():
             return json_codec.decode(text, kind)
 
     async def _exchange(
         self, method: str, path: str, body: Any = None, headers: Mapping[str, str] | None = None
     ) -> tuple[int, bytes]:
-        """The status and the body of what is answered."""
+        """The status and the body of a response."""
         data = b"" if body is None else json_codec.encode(body)
         proof = self._prover.header(self._cloud, method, path, data)
         session, context = await self._opened()
@@ -231,9 +234,9 @@ class RearClient:
         data = bytearray()
         async for piece in answer.content.iter_any():
             data += piece
-            if len(data) > MAX_ANSWER:
+            if len(data) > MAX_RESPONSE:
                 raise errors.TooLarge(
-                    f"peer {self.peer.name} answers with more than {MAX_ANSWER} bytes; buy of another one"
+                    f"peer {self.peer.name} answers with more than {MAX_RESPONSE} bytes; buy of another one"
                 )
         return bytes(data)
 
@@ -241,13 +244,13 @@ class RearClient:
         import aiohttp
 
         if self._context is None and self._is_encrypted:
-            self._context = await asyncio.to_thread(_trusting, self.peer.ca)
+            self._context = await asyncio.to_thread(_tls_context, self.peer.ca)
         if self._session is None:
             trace = aiohttp.TraceConfig()
             trace.on_request_redirect.append(self._refuse_redirect)
             trace.on_request_end.append(self._raise_refusal)
             self._session = aiohttp.ClientSession(
-                connector=aiohttp.TCPConnector(limit=0),  # every contract has a door that stays open
+                connector=aiohttp.TCPConnector(limit=0),  # every contract has a tunnel that stays open
                 timeout=aiohttp.ClientTimeout(total=None),
                 cookie_jar=aiohttp.DummyCookieJar(),
                 headers={"User-Agent": f"skerry/{skerry.__version__}", "Accept-Encoding": "identity"},
@@ -266,10 +269,10 @@ class RearClient:
     async def _raise_refusal(
         self, session: aiohttp.ClientSession, context: object, params: aiohttp.TraceRequestEndParams
     ) -> None:
-        """Of a WebSocket that is refused, the library keeps the number only, and not the reason."""
+        """For a refused WebSocket the library keeps only the status, and not the reason."""
         answer = params.response
         if "Upgrade" in params.headers and answer.status >= 400:
-            text = await answer.content.read(_MAX_REFUSAL)
+            text = await answer.content.read(_MAX_ERROR)
             answer.close()
             raise client_documents.decode_error(self.peer.name, answer.status, text)
 
@@ -280,7 +283,7 @@ class RearClient:
 
     @contextmanager
     def _reaching(self) -> Iterator[None]:
-        """Every way in which the peer cannot be reached is put into words."""
+        """Raise a message for every way in which the peer cannot be reached."""
         import aiohttp
 
         try:
@@ -321,8 +324,8 @@ class RearClient:
                 )
 
     @contextmanager
-    def _understanding(self) -> Iterator[None]:
-        """An answer that makes no sense is refused, and it is said whose it is."""
+    def _map_decode_errors(self) -> Iterator[None]:
+        """Raise a message that names the peer for a response that cannot be decoded."""
         try:
             yield
         except (errors.Invalid, json_codec.InvalidJson) as error:
@@ -334,13 +337,13 @@ class RearClient:
 
 
 class RearClientPool:
-    """A client for each peer, made as it is needed: `clients(peer)`."""
+    """A client for each peer, created when it is needed: `clients(peer)`."""
 
     def __init__(self, prover: RequestSigner, *, timeout_s: float) -> None:
         self._prover = prover
         self._timeout_s = timeout_s
         self._clients: dict[str, RearClient] = {}
-        self._old: list[RearClient] = []  # of peers that were changed; doors may still be open with them
+        self._old: list[RearClient] = []  # of peers that were changed; tunnels may still be open with them
 
     def __call__(self, peer: MarketPeer) -> RearClient:
         client = self._clients.get(peer.name)
@@ -357,10 +360,10 @@ class RearClientPool:
 
 
 def _segment(id: str) -> str:
-    """An id as a part of a path."""
+    """An id, escaped for a path."""
     return ids.check_id(id)
 
 
-def _trusting(ca: str) -> ssl.SSLContext:
-    """Trusts the peer's own CA and no other, or else those of this machine."""
+def _tls_context(ca: str) -> ssl.SSLContext:
+    """An SSL context that trusts the peer's own CA only or, without one, the CAs of this machine."""
     return tls.client(ca.encode("ascii"), tls.HTTP1) if ca else ssl.create_default_context()

@@ -1,8 +1,7 @@
-"""What a buyer writes to a provider in the document's dialect, and how it reads what comes back.
+"""Requests of a buyer to a provider in the document's dialect, and decoding of the responses.
 
-Total: an answer becomes a noun, or `Invalid` says what of it makes no sense. Only what a buyer needs is read;
-the rest may be anything. Of refusals the kind and the words are kept, so that who asked knows what to do.
-Pure.
+Total: a response gives a value, or `Invalid`. Only the fields that a buyer needs are decoded. Errors keep
+their kind and message, so that the caller knows what to do. Pure.
 """
 
 from __future__ import annotations
@@ -35,10 +34,10 @@ from skerry.wire.rear.documents import (
     parse_time,
 )
 
-_EXACT: Final = 100  # offers of exactly the wish: the cheapest are enough
-_MAX_WORDS: Final = 300
+_EXACT: Final = 100  # offers of exactly the requested amount: the cheapest are enough
+_MAX_TEXT_LENGTH: Final = 300
 _MAX_CREDENTIAL: Final = 1024
-# What a provider may refuse us with, and we may pass on as it is; everything else is `FailedPrecondition`.
+# Errors of a provider that are passed on as they are; all others are `FailedPrecondition`.
 _PASSED_ON: Final = frozenset(
     {"no-room", "not-found", "conflict", "expired", "unprocessable", "overloaded", "unavailable", "timed-out"}
 )
@@ -74,7 +73,7 @@ class TransactionReply(msgspec.Struct, frozen=True):
 
 
 class CredentialsReply(msgspec.Struct, frozen=True):
-    """What opens the contract's door; that is at the peer, whatever its `endpoint` says."""
+    """The credential of the contract tunnel, which is at the peer, whatever `endpoint` says."""
 
     token: str = ""
 
@@ -83,7 +82,7 @@ class CredentialsReply(msgspec.Struct, frozen=True):
 
 
 class ContractReply(msgspec.Struct, frozen=True):
-    """A contract; the document is what is believed."""
+    """A contract; only the signed document is trusted."""
 
     contract_id: str = field(name="ContractID")
     document: str = field(name="Document")
@@ -91,7 +90,7 @@ class ContractReply(msgspec.Struct, frozen=True):
 
 
 class ContractStateReply(msgspec.Struct, frozen=True):
-    """A contract as it stands."""
+    """The state of a contract."""
 
     state: str = field(name="State")
     expiration_time: str = field(name="ExpirationTime")
@@ -100,7 +99,7 @@ class ContractStateReply(msgspec.Struct, frozen=True):
 
 
 class EmptyReply(msgspec.Struct, frozen=True):
-    """An answer of which nothing is needed."""
+    """A response of which no field is needed."""
 
 
 class _ErrorReply(msgspec.Struct, frozen=True):
@@ -112,7 +111,7 @@ class _ErrorReply(msgspec.Struct, frozen=True):
 
 
 def selectors(request: CapacityRequest) -> Sequence[Mapping[str, Any]]:
-    """What to list: all of it; or what can be had exactly as wished, and what is larger."""
+    """Selectors of offers: for all; or for the exact amount, and for larger ones."""
     resources = request.resources
     same = {"Architecture": request.architecture, "Location": request.where, "Sort": "price"}
     if resources == NO_RESOURCES:
@@ -141,7 +140,7 @@ def reservation(
 
 
 def format_duration(seconds: float) -> str:
-    """ISO 8601, in whole seconds and no less than was asked for."""
+    """ISO 8601, in whole seconds, rounded up."""
     return f"PT{math.ceil(seconds)}S"
 
 
@@ -149,7 +148,7 @@ def format_duration(seconds: float) -> str:
 
 
 def decode_offer(item: FlavorReply, provider: CloudId) -> OfferSnapshot:
-    """The offer, with its whole and what is free of it."""
+    """The offer, with its total and its free capacity."""
     if item.provider_id != provider:
         raise errors.Invalid(f"it sells something of {item.provider_id[: ids.MAX_ID]!r}, not of its own")
     has = item.characteristics
@@ -212,7 +211,7 @@ def decode_contract_state(answer: ContractStateReply) -> RemoteContractStatus:
 
 
 def decode_status_message(text: str) -> RemoteContractStatus:
-    """What a text message at the door says."""
+    """A status message of the contract tunnel."""
     try:
         message = json_codec.decode(text, ContractStatusMessage)
     except json_codec.InvalidJson as error:
@@ -228,7 +227,7 @@ def decode_status_message(text: str) -> RemoteContractStatus:
 
 
 def decode_error(peer: str, status: int, text: bytes) -> errors.SkerryError:
-    """What a provider refused a request with; who we are to our own callers is no matter of it."""
+    """The error of a provider; errors about credentials are ours, not our caller's."""
     try:
         reply = json_codec.decode(text, _ErrorReply)
     except json_codec.InvalidJson:
@@ -244,5 +243,5 @@ def decode_error(peer: str, status: int, text: bytes) -> errors.SkerryError:
 
 
 def to_one_line(text: str) -> str:
-    """What a stranger says, as one line of a bearable length."""
-    return "".join(char if char.isprintable() else " " for char in text[:_MAX_WORDS])
+    """A text of another cloud as one line, cut to a maximum length."""
+    return "".join(char if char.isprintable() else " " for char in text[:_MAX_TEXT_LENGTH])

@@ -1,4 +1,4 @@
-"""What the endpoints of this room work with, given when the app is built."""
+"""The context of REAR's endpoints, which they get when the application is built."""
 
 from __future__ import annotations
 
@@ -15,8 +15,8 @@ from skerry.wire.rear.documents import CredentialsDocument, IdentityDocument
 from skerry.wire.rear.offer_document_cache import OfferDocumentCache
 from skerry.wire.rear.tunnel_server import ContractTunnelServer
 
-# Subscribers at once: each holds a connection, and nothing else while nothing changes. Not so many that they
-# could take all connections of a server, nor one of them all places.
+# Concurrent subscribers: each holds a connection. Fewer than the connections of a server, and fewer for one
+# buyer than for all.
 MAX_SUBSCRIBERS: Final = 2048
 MAX_OF_ONE_BUYER: Final = 1024
 HEARTBEAT_S: Final = 15.0
@@ -24,7 +24,7 @@ HEARTBEAT_S: Final = 15.0
 
 @dataclass(frozen=True, slots=True)
 class RearContext:
-    """The first argument of every endpoint in this room."""
+    """The first argument of every endpoint of this dialect."""
 
     ledger: Ledger
     proofs: ProofVerifier
@@ -42,7 +42,7 @@ class RearContext:
     heartbeat_s: float = HEARTBEAT_S
 
     def credentials_of(self, id: ContractId) -> CredentialsDocument | None:
-        """What the buyer of a contract is to show; None if there is nothing to show it at."""
+        """The credentials of a contract's buyer; None if this server has no tunnels."""
         return None if self.tunnels is None else self.tunnels.credentials_of(id)
 
     @classmethod
@@ -57,7 +57,7 @@ class RearContext:
         address: str = "",
         tunnels: ContractTunnelServer | None = None,
     ) -> RearContext:
-        """`domain` and `address` are where this cloud says that it is."""
+        """`domain` and `address` are those that this cloud publishes."""
         owner = IdentityDocument(domain, provider, address)
         return cls(
             ledger,

@@ -1,6 +1,6 @@
-"""What both ends of a contract's door must know: what is spoken there, and how the texts tell of a contract.
+"""The protocol of contract tunnels that both ends share: its name, and the status messages.
 
-The provider writes them (`skerry.wire.rear.contract_tunnels`), and the buyer reads them
+The provider sends them (`skerry.wire.rear.contract_tunnels`), and the buyer decodes them
 (`skerry.wire.rear.client_documents`).
 """
 
@@ -17,14 +17,14 @@ PROTOCOL: Final = "skerry.door.v1"  # the WebSocket's subprotocol
 
 
 class ContractStatusMessage(msgspec.Struct, frozen=True):
-    """A contract and its cell, as its buyer is told of them."""
+    """The status of a contract and of its cell, for its buyer."""
 
     contract: str
     ends: str  # ISO 8601
-    reclaim: str | None = None  # the provider takes it back then
+    reclaim: str | None = None  # when the provider reclaims it
     reason: str = ""  # why it does
     ended: str | None = None  # how: `expired`, `released` or `withdrawn`
-    cell: str = ""  # what its cell is doing, in the words for instances
+    cell: str = ""  # the status of its cell, an `InstanceStatus`
     cell_reason: str = ""
 
     @classmethod

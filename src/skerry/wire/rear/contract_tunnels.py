@@ -1,9 +1,9 @@
-"""The door of a contract, and tunnels to what its buyer runs there: WebSockets to the contract's cell.
+"""The contract tunnel, and tunnels to the buyer's instances: WebSockets to the contract's cell.
 
-Who bought a cell finds a node behind it, and comes here to be its control plane: frames of the node's session
-go both ways, as on every tunnel (`skerry.transport.links.nodes`). Texts, from us only, tell of the contract
-itself. Nothing is understood here but the frames' hulls; who may come in is
-`skerry.wire.rear.tunnel_server`'s matter.
+The cell runs an agent, a node of the buyer, and the buyer connects here to be its control plane: frames of
+the node session in both directions, as on every tunnel (`skerry.transport.links.nodes`). Text messages, from
+the provider only, have the status of the contract. Only the frame headers are decoded here;
+`skerry.wire.rear.tunnel_server` admits buyers.
 """
 
 from __future__ import annotations
@@ -37,8 +37,8 @@ from skerry.wire.rear.contract_status import PROTOCOL, ContractStatusMessage
 from skerry.wire.rear.tunnel_server import ContractTunnelServer
 
 _AUTHORIZATION: Final = b"authorization"
-_HULL: Final = 64  # bytes around the data of a frame, at most
-_FIRST_WORD_S: Final = 10.0
+_FRAME_OVERHEAD: Final = 64  # bytes around the data of a frame, at most
+_FIRST_MESSAGE_S: Final = 10.0
 _RAISES: Final = (
     errors.Unauthenticated,
     errors.Expired,
@@ -53,54 +53,55 @@ _HEADERS: Final = {"Authorization": "`Skerry-Contract` and the token of the cont
 @endpoint(
     "GET",
     "/api/contracts/{id}/door",
-    summary="Be the control plane of what was bought",
+    summary="Connect to the node of a contract",
     status=101,
     raises=_RAISES,
     headers=_HEADERS,
     streams=True,
-    max_message_bytes=MAX_FRAME + _HULL,
+    max_message_bytes=MAX_FRAME + _FRAME_OVERHEAD,
     subprotocols=(PROTOCOL,),
 )
 async def door(rear: RearContext | None, call: RequestContext, path: MarketIdPath) -> WebSocketResponse:
-    """A WebSocket (`skerry.door.v1`). Binary messages are frames of the node's session, `skerry.nodes.v1`.
+    """A WebSocket (`skerry.door.v1`).
 
-    Text messages tell how the contract and its cell stand: first, and again on every change. After one with
-    `ended` the connection is closed with 1000. There is one place at a door: who comes anew gets it. While
-    the cell is not there yet this is 503; a contract that is over is 410.
+    Binary messages are frames of the node session, `skerry.nodes.v1`. Text messages have the status of the
+    contract and its cell: first, and again on every change. After one with `ended` the connection is closed
+    with 1000. A contract has one connection at a time: a new one replaces the old. While the cell is not
+    ready this is 503; an ended contract is 410.
     """
     tunnels = _tunnels(rear)
     contract = await tunnels.admit(path.id, call.headers.get(_AUTHORIZATION))
-    await tunnels.heartbeats.arrive(contract.id)
-    node, cell = tunnels.whereabouts(contract.id)
+    await tunnels.heartbeats.mark_connected(contract.id)
+    node, cell = tunnels.locate(contract.id)
     async with AsyncExitStack() as undo:
         tunnel = await undo.enter_async_context(tunnels.dialer.open_tunnel(node, cell, GuestSessionRequest()))
-        displaced = undo.enter_context(tunnels.connected(contract.id))
-        await undo.enter_async_context(tunnels.heartbeats.visit(contract.id))
-        session = ContractTunnelSession(tunnels, contract, tunnel, displaced)
-        return WebSocketResponse(session.converse, undo.pop_all())
+        replaced = undo.enter_context(tunnels.connected(contract.id))
+        await undo.enter_async_context(tunnels.heartbeats.connected(contract.id))
+        session = ContractTunnelSession(tunnels, contract, tunnel, replaced)
+        return WebSocketResponse(session.relay, undo.pop_all())
 
 
 @endpoint(
     "GET",
     "/api/contracts/{id}/tunnel",
-    summary="Output of, or a program in, an instance in what was bought",
+    summary="Logs or exec of an instance in a contract",
     status=101,
     raises=_RAISES,
     headers=_HEADERS,
     streams=True,
-    max_message_bytes=MAX_FRAME + _HULL,
+    max_message_bytes=MAX_FRAME + _FRAME_OVERHEAD,
     subprotocols=(PROTOCOL,),
 )
 async def tunnel(rear: RearContext | None, call: RequestContext, path: MarketIdPath) -> WebSocketResponse:
     """A WebSocket of binary messages. The first is yours: an `OpenTunnel` of `skerry.nodes.v1`, with the
-    instance and `logs` or `exec`. All others are frames, as of any tunnel.
+    instance and `logs` or `exec`. All others are frames of the tunnel.
     """
     tunnels = _tunnels(rear)
     contract = await tunnels.admit(path.id, call.headers.get(_AUTHORIZATION))
-    tunnels.whereabouts(contract.id)
+    tunnels.locate(contract.id)
     async with AsyncExitStack() as undo:
         undo.enter_context(tunnels.at_tunnel(contract.id))
-        return WebSocketResponse(lambda socket: _reach(socket, tunnels, contract), undo.pop_all())
+        return WebSocketResponse(lambda socket: _open_tunnel(socket, tunnels, contract), undo.pop_all())
 
 
 ENDPOINTS: Final[tuple[Endpoint, ...]] = (door, tunnel)
@@ -113,47 +114,50 @@ def _tunnels(rear: RearContext | None) -> ContractTunnelServer:
 
 
 class ContractTunnelSession:
-    """A buyer at the door of its contract."""
+    """The connection of a buyer to the node of its contract."""
 
     def __init__(
         self,
         tunnels: ContractTunnelServer,
         contract: Contract,
         tunnel: TunnelStream,
-        displaced: asyncio.Event,
+        replaced: asyncio.Event,
     ) -> None:
         self._tunnels = tunnels
         self._contract = contract
         self._tunnel = tunnel
-        self._displaced = displaced
+        self._replaced = replaced
 
-    async def converse(self, socket: WebSocket) -> None:
-        """Until the contract is over, the buyer goes or comes anew, or the cell's node has no more to say."""
-        with self._tunnels.ringing(self._contract) as bell:
+    async def relay(self, socket: WebSocket) -> None:
+        """Relay until the contract ends, the buyer disconnects or is replaced, or the node ends the
+        session."""
+        with self._tunnels.changes_of(self._contract) as changed:
             first = await self._send_status(socket, None)
             await race(
-                self._send_status_for_ever(socket, first, bell), self._until_displaced(), self._relay(socket)
+                self._send_status_for_ever(socket, first, changed),
+                self._until_replaced(),
+                self._relay(socket),
             )
 
-    async def _until_displaced(self) -> None:
-        await self._displaced.wait()
-        raise errors.Conflict("somebody came to this door anew, with the same credential")
+    async def _until_replaced(self) -> None:
+        await self._replaced.wait()
+        raise errors.Conflict("replaced by a newer connection with the same credential")
 
     async def _relay(self, socket: WebSocket) -> None:
-        if not await _pass_on(socket, self._tunnel):
-            raise errors.Unavailable("the node of this cell has ended the session; come again")
+        if not await _relay_frames(socket, self._tunnel):
+            raise errors.Unavailable("the node of this cell has ended the session; connect again")
 
     async def _send_status_for_ever(
-        self, socket: WebSocket, sent: ContractStatusMessage, bell: asyncio.Event
+        self, socket: WebSocket, sent: ContractStatusMessage, changed: asyncio.Event
     ) -> None:
-        """Tell of every change; returns when the contract is over, which was told then."""
+        """Send the status on every change; returns after it was sent that the contract has ended."""
         while sent.ended is None:
             try:
                 async with asyncio.timeout(self._tunnels.until_due(self._contract)):
-                    await bell.wait()
+                    await changed.wait()
             except TimeoutError:
                 pass
-            bell.clear()
+            changed.clear()
             sent = await self._send_status(socket, sent)
 
     async def _send_status(
@@ -165,41 +169,39 @@ class ContractTunnelSession:
         return contract_state
 
 
-async def _reach(socket: WebSocket, tunnels: ContractTunnelServer, contract: Contract) -> None:
-    """Open the tunnel that is asked for first, and pass frames on until both ends have no more."""
+async def _open_tunnel(socket: WebSocket, tunnels: ContractTunnelServer, contract: Contract) -> None:
+    """Open the tunnel of the first message, and relay frames until both ends have finished."""
     try:
-        async with asyncio.timeout(_FIRST_WORD_S):
+        async with asyncio.timeout(_FIRST_MESSAGE_S):
             message = await socket.receive()
     except TimeoutError:
-        raise errors.Invalid(f"no OpenTunnel came within {_FIRST_WORD_S:g} s") from None
+        raise errors.Invalid(f"no OpenTunnel came within {_FIRST_MESSAGE_S:g} s") from None
     if message is None:
         return
     request = _stream_request(message)
-    node, cell = tunnels.whereabouts(contract.id)
+    node, cell = tunnels.locate(contract.id)
     async with tunnels.dialer.open_tunnel(node, cell, request) as tunnel:
-        await _pass_on(socket, tunnel)
+        await _relay_frames(socket, tunnel)
 
 
 def _stream_request(message: bytes) -> GuestStreamRequest:
-    asked = pb.OpenTunnel()
+    request = pb.OpenTunnel()
     try:
-        asked.ParseFromString(message)
+        request.ParseFromString(message)
     except DecodeError:
         raise errors.Invalid("the first message must be an OpenTunnel") from None
-    opened = tunnel_codec.decode_tunnel(asked)
+    opened = tunnel_codec.decode_tunnel(request)
     if not isinstance(opened.stream, LogStreamRequest | ExecStreamRequest):
-        raise errors.Invalid(
-            "of an instance in a contract's cell there are only logs and programs to ask for"
-        )
+        raise errors.Invalid("an instance in a contract's cell has only logs and exec")
     return GuestStreamRequest(InstanceId(ids.check_id(opened.instance, "instance")), opened.stream)
 
 
-async def _pass_on(socket: WebSocket, tunnel: TunnelStream) -> bool:
-    """What comes from either side goes to the other; True if it was the client that went."""
-    return await race(_down(socket, tunnel), _up(socket, tunnel))
+async def _relay_frames(socket: WebSocket, tunnel: TunnelStream) -> bool:
+    """Relay frames between both sides; True if the client disconnected."""
+    return await race(_to_client(socket, tunnel), _from_client(socket, tunnel))
 
 
-async def _up(socket: WebSocket, tunnel: TunnelStream) -> bool:
+async def _from_client(socket: WebSocket, tunnel: TunnelStream) -> bool:
     while (message := await socket.receive()) is not None:
         frame = pb.Frame()
         try:
@@ -218,7 +220,7 @@ async def _up(socket: WebSocket, tunnel: TunnelStream) -> bool:
     return True
 
 
-async def _down(socket: WebSocket, tunnel: TunnelStream) -> bool:
+async def _to_client(socket: WebSocket, tunnel: TunnelStream) -> bool:
     try:
         while (data := await tunnel.receive()) is not None:
             await socket.send(tunnel_codec.encode_data(data).SerializeToString())

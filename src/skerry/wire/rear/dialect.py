@@ -1,7 +1,7 @@
-"""How this contract is read and written: who is buying, tolerant bodies, and answers as they are.
+"""How REAR requests are decoded and responses encoded: the buyer, lenient bodies, plain responses.
 
-A caller may also be a buyer that signs each request with its key. Bodies are read as `lenient_json` does, and
-names that are not known are told of in a header.
+A caller may also be a buyer that signs each request with its key. `lenient_json` decodes bodies, and a header
+of the response names unknown fields.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ _AUTHORIZATION: Final = b"authorization"
 
 
 class BuyerCall(RequestContext, frozen=True, kw_only=True):
-    """A call whose sender is known as a buyer."""
+    """A request with the identity of its buyer."""
 
     buyer: BuyerIdentity
     connection: HttpConnection
@@ -36,18 +36,18 @@ class BuyerCall(RequestContext, frozen=True, kw_only=True):
 
 
 def buyer_of(call: RequestContext) -> BuyerIdentity:
-    """Who is buying."""
+    """The identity of the buyer."""
     return _buyer_call(call).buyer
 
 
 async def run_until_disconnect(call: RequestContext, work: Coroutine[Any, Any, T]) -> T:
-    """What comes of `work`, which may take long; it is given up if whoever called leaves."""
+    """The result of `work`, which may take long; it is cancelled if the client disconnects."""
     known = _buyer_call(call)
     return await streaming.run_until_disconnect(work, known.connection, known.receive)
 
 
 def _buyer_call(call: RequestContext) -> BuyerCall:
-    assert isinstance(call, BuyerCall), "every call of this room is one"
+    assert isinstance(call, BuyerCall), "every request of this dialect is one"
     return call
 
 
@@ -79,7 +79,7 @@ async def _identify(
             admit=partial(_admit, rear, declared.is_read, is_own),
         )
         buyer, caller = buyer_identity.identity_of_key(cloud), Caller(origin=AuthMethod.KEY, name=cloud)
-        state["exchange"].caller = caller  # whose request it was is in the log, too
+        state["exchange"].caller = caller  # the log has the buyer, too
     else:
         buyer = buyer_identity.identity_of_caller(caller)
     return BuyerCall(
@@ -102,9 +102,9 @@ DIALECT: Final = Dialect(
     error_response=errors.error_response,
     body_reader=_body_reader,
     identify=_identify,
-    redacts=False,  # nothing of an instance or a function is in these answers
+    redacts=False,  # these responses hold no environment of instances or functions
     at_once=True,
     unavailable="this server has no market; ask another one, or read what its `/about` says is lacking",
 )
-# What is shown at a contract tunnel is not who is buying, so tunnels are not served as the rest.
+# Contract tunnels have a credential of their own, so they do not identify a buyer.
 TUNNEL_DIALECT: Final = Dialect(error_response=errors.error_response)

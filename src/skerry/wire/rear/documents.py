@@ -1,8 +1,8 @@
-"""What comes in and goes out in the document's dialect: cores, MB and GB, in whole numbers.
+"""Requests and responses in the document's dialect: cores, MB and GB, in whole numbers.
 
-Pure translation to and from the nouns of the market, with the names and the casing of the document; what
-Skerry adds stands behind. Where the document leaves a number out or writes 0, it does not matter, as in the
-programs that came of it. Of a flavor, what is free now is shown, at the price of that.
+Pure translation to and from the types of the market, with the names and the casing of the document; Skerry's
+own fields come last. A number that is left out or 0 matches anything, as in FLUIDOS' programs. A flavor has
+its free capacity, and the price of that.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from skerry.model.market import Aggregation, Contract, Hold, Offer, Partition, P
 from skerry.model.resources import MAX_AMOUNT, NO_RESOURCES, Gigabytes, Resources
 from skerry.wire.market_inputs import CORE, GB, MB, Cores, Count, Text, parse_resources
 
-# `Decimal` reads more than that, such as `-0`, `1_0`, `1E2` and digits of other alphabets.
+# `Decimal` accepts more than that, such as `-0`, `1_0`, `1E2` and digits of other alphabets.
 _AMOUNT: Final = re.compile(r"[0-9]+(\.[0-9]+)?")
 _SPELLINGS: Final = {"FlavorID": ("flavourID",), "FlavorType": ("flavourType", "type")}
 
@@ -40,7 +40,7 @@ class IdentityDocument(msgspec.Struct, frozen=True, gc=False):
 
 
 class PriceDocument(msgspec.Struct, frozen=True, rename="pascal", gc=False):
-    """So much money for each period."""
+    """A price per period."""
 
     amount: Annotated[str, Meta(max_length=40, description="A decimal number: `0.10`")]
     currency: Annotated[str, Meta(max_length=3, description="ISO 4217: `EUR`")]
@@ -68,7 +68,7 @@ class Characteristics(msgspec.Struct, frozen=True, rename="pascal", gc=False):
 
 
 class PartitionableBody(msgspec.Struct, frozen=True, rename="pascal"):
-    """Parts: at least the minimum, and from there in whole steps; a step of 0 is any."""
+    """Partitioning: at least the minimum, and above it in whole steps; a step of 0 allows any amount."""
 
     aliases: ClassVar[dict[str, tuple[str, ...]]] = {
         "CpuMin": ("cpuMinimum",),
@@ -96,7 +96,7 @@ class PolicyBody(msgspec.Struct, frozen=True, rename="pascal"):
 
 
 class PartitionableDocument(PartitionableBody, frozen=True, rename="pascal", kw_only=True, gc=False):
-    """The same twice: the document names each number in its text and, otherwise spelt, in a JSON tag."""
+    """Each number twice: the document spells it one way in its text and another way in a JSON tag."""
 
     tagged_cpu_min: int = field(name="cpuMin")
     tagged_memory_min: int = field(name="memoryMin")
@@ -119,7 +119,7 @@ class OptionalFields(msgspec.Struct, frozen=True, gc=False):
 
 
 class WholeDocument(msgspec.Struct, frozen=True, rename="pascal", gc=False):
-    """All of a flavor that is sold in parts, taken or not: what the price of a part follows from."""
+    """The whole of a flavor that is sold in parts, taken or not: the price of a part follows from it."""
 
     cpu: Cores
     memory: MB
@@ -128,7 +128,7 @@ class WholeDocument(msgspec.Struct, frozen=True, rename="pascal", gc=False):
 
 
 class FlavorDocument(msgspec.Struct, frozen=True, gc=False):
-    """An offer, with what is free of it now and the price of that."""
+    """An offer, with its free capacity and the price of that."""
 
     flavor_id: str = field(name="FlavorID")
     provider_id: str = field(name="ProviderID")
@@ -139,7 +139,7 @@ class FlavorDocument(msgspec.Struct, frozen=True, gc=False):
     price: PriceDocument = field(name="Price")
     optional_fields: OptionalFields = field(name="OptionalFields")
     version: Annotated[int, Meta(description="Goes up with every change")] = field(name="Version")
-    count: Annotated[int, Meta(description="How many of it can be had")] = field(name="Count")
+    count: Annotated[int, Meta(description="How many are available")] = field(name="Count")
     location: str = field(default="", name="Location")
     expiration_time: str | None = field(default=None, name="ExpirationTime")
     whole: Annotated[WholeDocument | None, Meta(description="Of one that is sold in parts")] = field(
@@ -148,26 +148,26 @@ class FlavorDocument(msgspec.Struct, frozen=True, gc=False):
 
 
 class PartDocument(msgspec.Struct, frozen=True, rename="pascal"):
-    """A part of a flavor, and how many of it. Without amounts: all that is on offer."""
+    """A part of a flavor, and how many. Without amounts: all that is free."""
 
     aliases: ClassVar[dict[str, tuple[str, ...]]] = {"EphemeralStorage": ("ephemeral-storage",)}
 
     cpu: Cores = 0
     memory: MB = 0
     ephemeral_storage: GB = 0
-    count: Annotated[Count | None, Meta(description="Without it as few as may be taken together")] = None
+    count: Annotated[Count | None, Meta(description="Without it the minimum count")] = None
 
     @classmethod
     def of(cls, resources: Resources, count: int) -> PartDocument:
         return cls(resources.cpu // CORE, resources.memory, resources.disk, count)
 
     def resources(self) -> Resources | None:
-        asked = parse_resources(self.cpu, self.memory, self.ephemeral_storage)
-        return None if asked == NO_RESOURCES else asked
+        resources = parse_resources(self.cpu, self.memory, self.ephemeral_storage)
+        return None if resources == NO_RESOURCES else resources
 
 
 class SelectorBody(msgspec.Struct, frozen=True, rename="pascal"):
-    """Which offers; what is left out, empty or 0 is no matter. All bounds are inclusive."""
+    """Which offers; fields that are left out, empty or 0 match anything. All bounds are inclusive."""
 
     wrapper: ClassVar[str] = "Selector"
     aliases: ClassVar[dict[str, tuple[str, ...]]] = {
@@ -188,13 +188,13 @@ class SelectorBody(msgspec.Struct, frozen=True, rename="pascal"):
     less_than_eph: GB = 0
     location: Text = ""
     max_price: Annotated[
-        PriceDocument | None, Meta(description="Of all that is on offer, or of `Partition` if that is given")
+        PriceDocument | None, Meta(description="Of all that is free, or of `Partition` if that is given")
     ] = None
     partition: Annotated[
-        PartDocument | None, Meta(description="Offers of which this may be taken, by their policies")
+        PartDocument | None, Meta(description="Offers of which this part can be taken, by their policies")
     ] = None
     sort: Annotated[
-        str, Meta(pattern="^-?(price|cpu|memory|disk)$", description="`-` before it: the largest first")
+        str, Meta(pattern="^-?(price|cpu|memory|disk)$", description="With `-` before it: the largest first")
     ] = "price"
     limit: Annotated[int, Meta(ge=1, le=MAX_PAGE, description="Items in one answer")] = PAGE
     continue_: Annotated[str, Meta(max_length=512, description="`Continue` of the answer before")] = field(
@@ -234,18 +234,18 @@ class ReservationBody(msgspec.Struct, frozen=True):
     }
 
     flavor_id: Annotated[str, Meta(min_length=1, max_length=128)] = field(name="FlavorID")
-    buyer: Annotated[IdentityDocument, Meta(description="You; another one is refused")] = field(
+    buyer: Annotated[IdentityDocument, Meta(description="Yourself; another buyer is refused")] = field(
         default_factory=IdentityDocument, name="Buyer"
     )
-    partition: Annotated[PartDocument | None, Meta(description="Of it; without it all that is free")] = field(
-        default=None, name="Partition"
-    )
+    partition: Annotated[
+        PartDocument | None, Meta(description="Of the flavor; without it all that is free")
+    ] = field(default=None, name="Partition")
     duration: Annotated[
         str, Meta(max_length=40, description="Of the contract, ISO 8601; without it the provider's setting")
     ] = field(default="", name="Duration")
-    wait: Annotated[float, Meta(ge=0, le=3600, description="Seconds to wait in line if it is taken now")] = (
-        field(default=0.0, name="Wait")
-    )
+    wait: Annotated[
+        float, Meta(ge=0, le=3600, description="Seconds to wait in the queue if it is not free")
+    ] = field(default=0.0, name="Wait")
 
     def duration_s(self) -> float | None:
         return float(parse_duration(self.duration)) if self.duration else None
@@ -260,7 +260,7 @@ class PurchaseBody(msgspec.Struct, frozen=True):
 
 
 class TransactionDocument(msgspec.Struct, frozen=True):
-    """A hold: a part of a flavor that is kept for its buyer at a fixed price until it expires."""
+    """A hold: a part of a flavor that is reserved for a buyer at a fixed price until it expires."""
 
     transaction_id: str = field(name="TransactionID")
     flavor_id: str = field(name="FlavorID")
@@ -269,9 +269,9 @@ class TransactionDocument(msgspec.Struct, frozen=True):
     expiration_time: str = field(name="ExpirationTime")
     partition: PartDocument = field(name="Partition")
     price: PriceDocument = field(name="Price")
-    total: Annotated[str, Meta(description="For the whole of the contract that it would be")] = field(
-        name="Total"
-    )
+    total: Annotated[
+        str, Meta(description="Price of the contract that it would become, from start to end")
+    ] = field(name="Total")
     state: Annotated[str, Meta(description="`held`, `bought`, `cancelled` or `expired`")] = field(
         name="State"
     )
@@ -279,19 +279,19 @@ class TransactionDocument(msgspec.Struct, frozen=True):
 
 
 class CredentialsDocument(msgspec.Struct, frozen=True):
-    """How to reach what was bought: who has the token may use it, so it is for its buyer alone."""
+    """Access to what was bought: a secret of its buyer, because the token suffices."""
 
     cluster_id: Annotated[str, Meta(description="The seller")] = field(default="", name="clusterID")
     cluster_name: str = field(default="", name="clusterName")
     token: Annotated[str, Meta(description="For `Authorization: Skerry-Contract`")] = ""
-    endpoint: Annotated[str, Meta(description="The door of the contract")] = ""
+    endpoint: Annotated[str, Meta(description="The URL of the contract tunnel")] = ""
 
     def __repr__(self) -> str:
         return f"Credentials({self.endpoint})"
 
 
 class ContractDocument(msgspec.Struct, frozen=True):
-    """A part of a flavor, bought. `Document` holds the same terms, signed: that counts."""
+    """A contract. `Document` has the same terms, signed, and is authoritative."""
 
     contract_id: str = field(name="ContractID")
     flavor: FlavorDocument = field(name="Flavor")
@@ -307,7 +307,7 @@ class ContractDocument(msgspec.Struct, frozen=True):
     document: Annotated[str, Meta(description="A compact JWS of the seller: `skerry contract verify`")] = (
         field(name="Document")
     )
-    credentials: Annotated[CredentialsDocument | None, Meta(description="Shown to its buyer only")] = field(
+    credentials: Annotated[CredentialsDocument | None, Meta(description="For its buyer only")] = field(
         default=None, name="Credentials"
     )
 
@@ -343,7 +343,7 @@ class FlavorBody(msgspec.Struct, frozen=True):
     count: Annotated[Count, Meta(description="How many of it there are")] = field(default=1, name="Count")
     location: Text = field(default="", name="Location")
     expiration_time: Annotated[
-        str, Meta(max_length=40, description="When it ends unless sold anew, ISO 8601; without it never")
+        str, Meta(max_length=40, description="When the offer expires, ISO 8601; without it never")
     ] = field(default="", name="ExpirationTime")
 
     def flavor(self, new_id: OfferId, provider: CloudId, now: float) -> Offer:
@@ -384,7 +384,7 @@ def parse_duration(text: str) -> int:
 
 
 def parse_time(text: str, name: str) -> float:
-    """A time as it is written here, and in any other zone that it names."""
+    """A time in ISO 8601, in any zone that it names."""
     try:
         return moment(text)
     except ValueError:
@@ -396,7 +396,7 @@ def parse_time(text: str, name: str) -> float:
 def flavor_document(
     offer: OfferSnapshot, owner: IdentityDocument, *, is_offered: bool = True
 ) -> FlavorDocument:
-    """The offer as it is now. Cores are whole: what is free of one that is taken in part is not shown."""
+    """The offer now. Cores are whole numbers: a part of a core that is free is not shown."""
     flavor, shown = offer.flavor, offer.shown
     return FlavorDocument(
         flavor.id,
@@ -427,12 +427,12 @@ def _whole(flavor: Offer) -> WholeDocument:
 def _policy(flavor: Offer) -> PolicyDocument:
     together = flavor.aggregation
     return PolicyDocument(
-        None if flavor.partition is None else _shown_parts(flavor.partition),
+        None if flavor.partition is None else _partitionable(flavor.partition),
         None if together is None else Aggregatable(together.least, together.most),
     )
 
 
-def _shown_parts(parts: Partition) -> PartitionableDocument:
+def _partitionable(parts: Partition) -> PartitionableDocument:
     least, step = parts.least, parts.step
     cpu_min, cpu_step = -(-least.cpu // CORE), -(-step.cpu // CORE)
     return PartitionableDocument(
@@ -465,7 +465,7 @@ def transaction_document(hold: Hold, now: float, domain: str = "", ip: str = "")
 def contract_document(
     terms: Contract, document: bytes, owner: IdentityDocument, credentials: CredentialsDocument | None = None
 ) -> ContractDocument:
-    """The answer to a purchase: made of the terms at that time alone, and so always the same."""
+    """The response to a purchase: made only of the terms at that time, and so always the same."""
     return ContractDocument(
         terms.id,
         flavor_document(OfferSnapshot(terms.flavor, terms.flavor.whole), owner),
@@ -486,7 +486,7 @@ def contract_document(
 def contract_state(
     sale: ContractRecord, owner: IdentityDocument, now: float, credentials: CredentialsDocument | None = None
 ) -> ContractStateDocument:
-    """The contract as it stands now, with the document of the terms that hold now."""
+    """The contract now, with the document of its present terms."""
     contract = sale.contract
     plain = contract_document(contract, sale.current, owner, credentials)
     return ContractStateDocument(

@@ -1,6 +1,7 @@
-"""What comes in and goes out as version 1 of the public program spells it: `flavour`, quantities as texts.
+"""Requests and responses of version 1 of the public program: `flavour`, quantities as texts.
 
-Pure translation. Fields that have no meaning here (`pods`, cluster ids) are read and written, and not minded.
+Pure translation. Fields without a meaning here (`pods`, cluster ids) are accepted and written, and otherwise
+ignored.
 """
 
 from __future__ import annotations
@@ -23,12 +24,12 @@ from skerry.wire.rear import documents, quantities
 from skerry.wire.rear.kubernetes_names import kubernetes_name
 from skerry.wire.rear.quantities import Quantity
 
-# What Kubernetes runs on a node unless told otherwise. Here pods are not counted.
+# The default maximum of Kubernetes on a node. Pods are not counted here.
 PODS: Final = 110
 # Go's zero time: a flavour that does not expire.
 _NEVER: Final = "0001-01-01T00:00:00Z"
 _ANY: Final = ""
-# What is a slice of a cluster later.
+# The name of a slice of a cluster in this version.
 _KIND_V1: Final = "k8s-fluidos"
 _KIND: Final = "k8slice"
 NOT_IN_PARTS: Final = "it is not sold in parts"
@@ -49,12 +50,12 @@ class IdentityV1(msgspec.Struct, frozen=True):
 
     @classmethod
     def of_buyer(cls, buyer: CloudId, contact: Contact) -> Self:
-        """The buyer as it described itself, under the name that it has here."""
+        """The buyer's contact, under its identity here."""
         return cls(contact.node or buyer, contact.address, contact.domain)
 
 
 class PriceV1(msgspec.Struct, frozen=True):
-    """So much money for each period."""
+    """A price per period."""
 
     amount: str
     currency: str
@@ -74,7 +75,7 @@ class CharacteristicsV1(msgspec.Struct, frozen=True, rename="camel"):
 
 
 class PartitionableV1(msgspec.Struct, frozen=True, rename="camel"):
-    """Parts: at least the minimum, and from there in whole steps."""
+    """Partitioning: at least the minimum, and above it in whole steps."""
 
     cpu_minimum: Quantity
     memory_minimum: Quantity
@@ -106,7 +107,7 @@ class OptionalFieldsV1(msgspec.Struct, frozen=True):
 
 
 class FlavourV1(msgspec.Struct, frozen=True):
-    """An offer, with what is free of it now and the price of that."""
+    """An offer, with its free capacity and the price of that."""
 
     flavour_id: str = field(name="flavourID")
     provider_id: str = field(name="providerID")
@@ -121,7 +122,7 @@ class FlavourV1(msgspec.Struct, frozen=True):
 
 
 class MatchSelectorV1(msgspec.Struct, frozen=True, rename="camel"):
-    """Exactly these amounts; what is left out, or 0, is no matter."""
+    """Exactly these amounts; fields that are left out, or 0, match anything."""
 
     aliases: ClassVar[dict[str, tuple[str, ...]]] = {"ephemeralStorage": ("ephemeral-storage",)}
 
@@ -134,7 +135,7 @@ class MatchSelectorV1(msgspec.Struct, frozen=True, rename="camel"):
 
 
 class RangeSelectorV1(msgspec.Struct, frozen=True, rename="camel"):
-    """From one amount to another, both inclusive; what is left out, or 0, is no matter."""
+    """Ranges of amounts, inclusive; fields that are left out, or 0, match anything."""
 
     min_cpu: Quantity = _ANY
     min_memory: Quantity = _ANY
@@ -154,7 +155,7 @@ Range = tuple[int, int]  # both inclusive
 
 
 class Search(NamedTuple):
-    """Which offers are meant: by what a catalogue finds them by, and by what is looked at one by one."""
+    """A search for offers: by what the catalog has an index of, and by what is checked for each."""
 
     selector: OfferSelector
     gpus: Range = (0, MAX_AMOUNT)
@@ -162,10 +163,10 @@ class Search(NamedTuple):
 
     @property
     def is_plain(self) -> bool:
-        """True if all that the selector finds is meant."""
+        """True if nothing is checked for each offer."""
         return self.gpus == self.persistent == (0, MAX_AMOUNT)
 
-    def deps(self, flavor: Offer) -> bool:
+    def matches(self, flavor: Offer) -> bool:
         (least_gpus, most_gpus), (least, most) = self.gpus, self.persistent
         return least_gpus <= flavor.gpus <= most_gpus and least <= flavor.persistent <= most
 
@@ -181,7 +182,7 @@ class SelectorV1(msgspec.Struct, frozen=True, rename="camel"):
     match_selector: MatchSelectorV1 | None = None
 
     def search(self) -> Search | None:
-        """What is meant; None if nothing can match."""
+        """The search; None if nothing can match."""
         if self.range_selector is not None and self.match_selector is not None:
             raise errors.Invalid("send rangeSelector or matchSelector, not both", field="matchSelector")
         exact = self.match_selector or MatchSelectorV1()
@@ -219,16 +220,16 @@ class SelectorV1(msgspec.Struct, frozen=True, rename="camel"):
 
 
 def _within(exact: str, least: str, most: str, unit: Fraction, name: str) -> Range | None:
-    """As `quantities.within`; of each, none is no matter."""
+    """As `quantities.within`; 0 is the same as none."""
 
-    def asked(text: str) -> str:
+    def requested(text: str) -> str:
         return text if text and quantities.is_some(text, name) else ""
 
-    return quantities.within(asked(exact), asked(least), asked(most), unit, name)
+    return quantities.within(requested(exact), requested(least), requested(most), unit, name)
 
 
 def reject_unsupported(text: str, name: str, why: str) -> None:
-    """Raise `Unprocessable` if a buyer asks for some of what is not counted here; none of it is no matter."""
+    """Raise `Unprocessable` if a buyer requests something that is not sold here; 0 of it is accepted."""
     if text and quantities.is_some(text, name):
         raise errors.Unprocessable(f"{name}: {why} here; leave it out")
 
@@ -259,8 +260,10 @@ class PartitionV1(msgspec.Struct, frozen=True, rename="camel"):
     def resources(self) -> Resources | None:
         reject_unsupported(self.gpu, "gpu", NOT_IN_PARTS)
         reject_unsupported(self.storage, "storage", NOT_IN_PARTS)
-        asked = quantities.read_resources(self.cpu, self.memory, self.ephemeral_storage, "ephemeralStorage")
-        return None if asked == Resources() else asked
+        requested = quantities.read_resources(
+            self.cpu, self.memory, self.ephemeral_storage, "ephemeralStorage"
+        )
+        return None if requested == Resources() else requested
 
 
 class ReserveV1(msgspec.Struct, frozen=True):
@@ -296,7 +299,7 @@ class TransactionV1(msgspec.Struct, frozen=True):
 
 
 class ContractV1(msgspec.Struct, frozen=True):
-    """A part of a flavour, bought. `extraInformation.document` holds the same terms, signed."""
+    """A contract. `extraInformation.document` has the same terms, signed."""
 
     contract_id: str = field(name="contractID")
     transaction_id: str = field(name="transactionID")
@@ -311,14 +314,14 @@ class ContractV1(msgspec.Struct, frozen=True):
 
 
 class PurchaseResultV1(msgspec.Struct, frozen=True):
-    """The contract, and that it is one."""
+    """The contract, and its status."""
 
     contract: ContractV1
     status: str
 
 
 def flavour_v1(offer: OfferSnapshot, owner: documents.IdentityDocument) -> FlavourV1:
-    """The offer as it is now."""
+    """The offer now."""
     flavor, shown = offer.flavor, offer.shown
     price = pricing.prorate(flavor, shown)
     return FlavourV1(

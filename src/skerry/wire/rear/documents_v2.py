@@ -1,8 +1,9 @@
-"""What comes in and goes out as version 2 of the public program spells it, its slips of spelling included.
+"""Requests and responses of version 2 of the public program.
 
-`charateristics` is how it writes that word, and `location.altitude` is where it keeps the country. Quantities
-are texts, as in Kubernetes. Flavors of every kind have the shape of a slice of a cluster (`k8slice`). Pure
-translation.
+Its misspellings are kept: `charateristics`, and `location.altitude` for the country.
+
+Quantities are texts, as in Kubernetes. Flavors of every kind have the shape of a slice of a cluster
+(`k8slice`). Pure translation.
 """
 
 from __future__ import annotations
@@ -30,7 +31,7 @@ from skerry.wire.rear.quantities import Quantity
 K8SLICE: Final = "k8slice"
 
 
-# What a peering by Liqo needs, and whatever else a buyer says of itself.
+# Fields of a buyer's contact that a peering by Liqo needs.
 _CLUSTER: Final = "liqoID"
 _KUBECONFIG: Final = "kubeconfig"
 _MAX_DEPTH: Final = 8
@@ -43,12 +44,12 @@ class IdentityV2(IdentityV1, frozen=True):
 
     additional_information: Annotated[
         dict[str, Any] | msgspec.UnsetType,
-        Meta(description="Such as `liqoID` and `kubeconfig`; kept with the deal as it was given, unread"),
+        Meta(description="Such as `liqoID` and `kubeconfig`; stored with the deal, and not interpreted"),
     ] = field(default=msgspec.UNSET, name="additionalInformation")
 
     @classmethod
     def of_buyer(cls, buyer: CloudId, contact: Contact) -> Self:
-        """The buyer as it described itself, under the name that it has here."""
+        """The buyer's contact, under its identity here."""
         return cls(contact.node or buyer, contact.address, contact.domain, _details_of(contact))
 
     def contact(self) -> Contact:
@@ -71,7 +72,7 @@ def _details_of(contact: Contact) -> dict[str, Any] | msgspec.UnsetType:
 
 
 def _text_of(details: dict[str, Any], name: str, most: int) -> str:
-    """The text of that name, which may be spelt in any case; empty if there is none."""
+    """The text of that name, in any case; empty if there is none."""
     found = [value for spelt, value in details.items() if spelt.lower() == name.lower()]
     if any(not isinstance(value, str) or len(value) > most or value != found[0] for value in found):
         raise errors.Invalid(
@@ -112,7 +113,8 @@ class CharacteristicsV2(msgspec.Struct, frozen=True):
 
 
 class PartitionabilityV2(msgspec.Struct, frozen=True, rename="camel"):
-    """Parts: at least the minimum, and from there in whole steps; of a whole, all of it is the minimum."""
+    """Partitioning: at least the minimum, and above it in whole steps; without it, the whole is the
+    minimum."""
 
     cpu_min: Quantity
     memory_min: Quantity
@@ -137,20 +139,20 @@ class SliceV2(msgspec.Struct, frozen=True):
 
 
 class TypeV2(msgspec.Struct, frozen=True):
-    """What kind of flavor it is, and all that such a one has."""
+    """The kind of a flavor, and its data."""
 
     name: str
     data: SliceV2
 
 
 class LocationV2(msgspec.Struct, frozen=True):
-    """Where it is; the public program keeps the country under this name."""
+    """The location; the public program has the country in this field."""
 
     altitude: str
 
 
 class FlavorV2(msgspec.Struct, frozen=True):
-    """An offer, with what is free of it now and the price of that."""
+    """An offer, with its free capacity and the price of that."""
 
     flavor_id: str = field(name="flavorID")
     provider_id: str = field(name="providerID")
@@ -162,12 +164,12 @@ class FlavorV2(msgspec.Struct, frozen=True):
     location: LocationV2 | msgspec.UnsetType = msgspec.UNSET
 
 
-def _filter(name: str, what: str) -> Any:
-    return field(default="", name=f"filter[{name}][{what}]")
+def _filter(name: str, operator: str) -> Any:
+    return field(default="", name=f"filter[{name}][{operator}]")
 
 
 class FlavorFilterQueryV2(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """Which offers; what is left out is no matter, and ranges are inclusive."""
+    """Which offers; filters that are left out match anything, and ranges are inclusive."""
 
     architecture: Text = _filter("architecture", "match")
     location: Text = _filter("location", "match")
@@ -183,12 +185,12 @@ class FlavorFilterQueryV2(msgspec.Struct, frozen=True, forbid_unknown_fields=Tru
     storage: Quantity = _filter("storage", "match")
     storage_min: Quantity = _filter("storage", "range][min")
     storage_max: Quantity = _filter("storage", "range][max")
-    category: Text = _filter("category", "match")  # of services, of which there are none here
+    category: Text = _filter("category", "match")  # of services, which are not sold here
     tags: Text = _filter("tags", "match")
 
     def selector(self, kind: str) -> OfferSelector | None:
-        """None if nothing can match: pods are not counted here, and every flavor has the same number; and no
-        flavor has a category or tags."""
+        """None if nothing can match: all flavors have the same number of pods, and none has a category or
+        tags."""
         if self.category or self.tags:
             return None
         within, of = quantities.within, "filter[{}]".format
@@ -244,11 +246,11 @@ class ConfigurationV2(msgspec.Struct, frozen=True):
     def resources(self) -> Resources:
         if self.type.lower() != K8SLICE:
             raise errors.Unprocessable(f"only a {K8SLICE} can be taken in part, and this says {self.type!r}")
-        asked = self.data
-        if asked.gpu is not msgspec.UNSET:
-            reject_unsupported(asked.gpu.cores, "gpu.cores", NOT_IN_PARTS)
-            reject_unsupported(asked.gpu.memory, "gpu.memory", NOT_IN_PARTS)
-        return quantities.read_resources(asked.cpu, asked.memory, asked.storage, "storage")
+        data = self.data
+        if data.gpu is not msgspec.UNSET:
+            reject_unsupported(data.gpu.cores, "gpu.cores", NOT_IN_PARTS)
+            reject_unsupported(data.gpu.memory, "gpu.memory", NOT_IN_PARTS)
+        return quantities.read_resources(data.cpu, data.memory, data.storage, "storage")
 
 
 class ReserveV2(msgspec.Struct, frozen=True):
@@ -262,7 +264,7 @@ class ReserveV2(msgspec.Struct, frozen=True):
 
 
 class PurchaseV2(msgspec.Struct, frozen=True):
-    """What the public program sends along; nothing of it is needed here."""
+    """What the public program sends; nothing of it is needed here."""
 
     liqo_credentials: dict[str, Any] | None = field(default=None, name="liqoCredentials")
     ingress_telemetry_endpoint: dict[str, Any] | None = field(default=None, name="ingressTelemetryEndpoint")
@@ -280,11 +282,14 @@ class TransactionV2(msgspec.Struct, frozen=True):
 
 
 class CredentialsV2(msgspec.Struct, frozen=True):
-    """How to reach what was bought: who has them may use it, so they are for its buyer alone."""
+    """Access to what was bought: secrets of its buyer."""
 
     cluster_id: str = field(default="", name="clusterID")
     kubeconfig: Annotated[
-        str, Meta(description="Base64; its cluster's server is the door, its user's token opens it")
+        str,
+        Meta(
+            description="Base64; its cluster's server is the contract tunnel, its user's token the credential"
+        ),
     ] = ""
 
     def __repr__(self) -> str:
@@ -307,7 +312,7 @@ class CredentialsV2(msgspec.Struct, frozen=True):
 
 
 class ContractV2(msgspec.Struct, frozen=True):
-    """A part of a flavor, bought. `extraInformation.document` holds the same terms, signed."""
+    """A contract. `extraInformation.document` has the same terms, signed."""
 
     contract_id: str = field(name="contractID")
     transaction_id: str = field(name="transactionID")
@@ -322,7 +327,7 @@ class ContractV2(msgspec.Struct, frozen=True):
 
 
 def flavor_v2(offer: OfferSnapshot, owner: documents.IdentityDocument) -> FlavorV2:
-    """The offer as it is now."""
+    """The offer now."""
     flavor, shown = offer.flavor, offer.shown
     price = pricing.prorate(flavor, shown)
     return FlavorV2(

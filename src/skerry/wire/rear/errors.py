@@ -1,8 +1,8 @@
-"""Errors as this contract has them: 404, 409, 410 and 422 apart.
+"""Errors of REAR.
 
-What is taken, or not in its state, is a conflict here: a buyer may try again, or elsewhere. Everything else
-has the status of all routes (`skerry.transport.error_codes`), and the shape is that of Skerry's own routes,
-also where the public program writes plain text.
+What is not free, or not in the required state, is 409: a buyer may try again, or another offer. Other errors
+have the status of all routes (`skerry.transport.error_codes`), and the shape is that of Skerry's own routes,
+also where the public program sends plain text.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ _KEY: Final = (b"www-authenticate", b"Skerry-Proof")
 
 
 def error_response(error: errors.SkerryError | HttpError, request_id: str) -> tuple[int, HttpHeaders, bytes]:
-    """Status, headers and body that tell the caller of `error`."""
+    """Status, headers and body for `error`."""
     status, headers, body = responses.error_response(error, request_id)
     if isinstance(error, (errors.ResourcesExhausted, errors.FailedPrecondition)):
         status = _CONFLICT

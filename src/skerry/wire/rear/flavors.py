@@ -1,7 +1,6 @@
-"""`/api/listflavors` and `/api/flavors`: what is for sale, and putting it up, in the document's dialect.
+"""`/api/listflavors` and `/api/flavors`: listing and publishing offers, in the document's dialect.
 
-Only translation; what a selector means is `skerry.market.terms.selectors`, and what is offered is the
-ledger's.
+Translation only; `skerry.market.terms.selectors` evaluates selectors, and the ledger has the offers.
 """
 
 from __future__ import annotations
@@ -36,7 +35,7 @@ class FlavorListQuery(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
 
 class FlavorListDocument(msgspec.Struct, frozen=True):
-    """Offers, the cheapest first; `Continue` asks for more."""
+    """Offers, the cheapest first; `Continue` is the cursor of the next page."""
 
     items: list[FlavorDocument] = field(name="Items")
     continue_: str | None = field(default=None, name="Continue")
@@ -53,25 +52,25 @@ class SelectedFlavors(msgspec.Struct, frozen=True):
 @endpoint(
     "GET",
     "/api/listflavors",
-    summary="What is for sale",
+    summary="List flavors",
     raises=(errors.Invalid, errors.Unavailable),
     is_quiet=True,
 )
 async def list_flavors(
     rear: RearContext, call: RequestContext, query: FlavorListQuery
 ) -> FlavorListDocument | Response:
-    """LIST_FLAVORS: everything of which something can be had now, with what is free of it."""
+    """LIST_FLAVORS: all flavors of which something is free, with their free capacity."""
 
     def make() -> bytes:
         return _written(rear, rear.offers.find(EVERYTHING, limit=query.limit, after=query.continue_))
 
-    return Response(EncodedJson(rear.offers.answer(query, make)))
+    return Response(EncodedJson(rear.offers.response(query, make)))
 
 
 @endpoint(
     "POST",
     "/api/listflavors",
-    summary="What is for sale and matches a selector",
+    summary="List flavors that match a selector",
     raises=(errors.Invalid, errors.Unavailable),
     is_quiet=True,
     is_read=True,
@@ -79,8 +78,8 @@ async def list_flavors(
 async def select(rear: RearContext, call: RequestContext, body: SelectorBody) -> SelectedFlavors | Response:
     """LIST_FLAVORS with a Selector, bare or as `{"Selector": {...}}`.
 
-    Compared is what is free now. `Partition` finds offers of which that part may be taken. Without `Sort` the
-    cheapest is first; `Flavor` is the first of the whole list, or null.
+    The free capacity is compared. `Partition` finds offers of which that part can be taken. Without `Sort`
+    the cheapest is first; `Flavor` is the first of the whole list, or null.
     """
 
     def make() -> bytes:
@@ -89,11 +88,11 @@ async def select(rear: RearContext, call: RequestContext, body: SelectorBody) ->
         first = rear.offers.find(selector, limit=1) if body.continue_ else page
         return _written(rear, page, first)
 
-    return Response(EncodedJson(rear.offers.answer(body, make)))
+    return Response(EncodedJson(rear.offers.response(body, make)))
 
 
 def _written(rear: RearContext, page: OfferPage, first: OfferPage | None = None) -> bytes:
-    """The answer, put together of offers that were written down before; with the best of the `first` page."""
+    """The response, put together from encoded offers; with the best one of the `first` page."""
 
     def write(offer: OfferSnapshot) -> FlavorDocument:
         return documents.flavor_document(offer, rear.owner)
@@ -106,7 +105,7 @@ def _written(rear: RearContext, page: OfferPage, first: OfferPage | None = None)
     end = b']%b,"Continue":%b}' % (best, following)
     if not items:
         return _START + end
-    # The ends go into the first and the last one, so that all of it is put together once.
+    # The brackets are added to the first and the last one, so that the parts are joined once.
     items[0] = _START + items[0]
     items[-1] += end
     return b",".join(items)
@@ -124,7 +123,7 @@ def _document(rear: RearContext, account: OfferRecord) -> FlavorDocument:
     raises=(errors.NotFound, errors.Invalid, errors.Unavailable),
 )
 async def show(rear: RearContext, call: RequestContext, path: MarketIdPath) -> FlavorDocument:
-    """As it is now, also if nothing of it can be had."""
+    """Its present state, also if nothing of it is free."""
     return _document(rear, rear.ledger.flavor(OfferId(path.id)))
 
 
@@ -136,7 +135,7 @@ async def show(rear: RearContext, call: RequestContext, path: MarketIdPath) -> F
     raises=(errors.Invalid, errors.AlreadyExists, errors.TooLarge, errors.Unavailable),
 )
 async def publish(rear: RearContext, call: RequestContext, body: FlavorBody) -> FlavorDocument:
-    """Put up a flavor, bare or as `{"Flavor": {...}}`; the same again is no change."""
+    """Publish a flavor, bare or as `{"Flavor": {...}}`; the same again changes nothing."""
     flavor = body.flavor(OfferId(rear.new_id()), rear.provider, rear.ledger.now())
     return _document(rear, await rear.ledger.publish(flavor, actor=call.caller.name))
 
@@ -144,13 +143,13 @@ async def publish(rear: RearContext, call: RequestContext, body: FlavorBody) -> 
 @endpoint(
     "DELETE",
     "/api/flavors/{id}",
-    summary="Sell it no longer",
+    summary="Withdraw a flavor",
     raises=(errors.NotFound, errors.Invalid, errors.Unavailable),
 )
 async def withdraw(
     rear: RearContext, call: RequestContext, path: MarketIdPath, query: WithdrawOfferQuery
 ) -> FlavorDocument:
-    """Nothing more of it can be reserved; subscribers are told. Holds and contracts keep their terms."""
+    """Nothing more of it can be reserved; subscribers are notified. Holds and contracts keep their terms."""
     account = await rear.ledger.withdraw(
         OfferId(path.id), actor=call.caller.name, reason=query.reason, reclaim=query.reclaim
     )

@@ -1,8 +1,8 @@
-"""Names of flavors and clouds for the public program, whose clients make Kubernetes objects of ids.
+"""Names of flavors and clouds for the public program, whose clients create Kubernetes objects named by ids.
 
-An id that Kubernetes takes as a name is that name. Any other has one that is made of it: in lower case, with
-`-` for what Kubernetes does not take, and a digest, so that two ids never share a name. Who reserves may say
-either. Pure.
+An id that is a valid name in Kubernetes is its own name. Any other gets a derived one: in lower case, with
+`-` for invalid characters, and a digest, so that two ids never share a name. A reservation may use either.
+Pure.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ _MADE: Final = re.compile(rf"[a-z0-9-]+-[0-9a-f]{{{_DIGITS}}}")
 
 
 def kubernetes_name(id: OfferId | CloudId | str) -> str:
-    """The name of a flavor or a cloud, which Kubernetes takes."""
+    """The name of a flavor or a cloud, valid in Kubernetes."""
     if not id or _NAME.fullmatch(id):
         return id
     digest = hashlib.sha256(id.encode()).hexdigest()[:_DIGITS]
@@ -30,8 +30,8 @@ def kubernetes_name(id: OfferId | CloudId | str) -> str:
 
 
 def find_flavor_id(name: str, flavors: Iterable[OfferId]) -> OfferId:
-    """The one of `flavors` that is called so, or the name as an id; `flavors` is only gone through for names
-    that may be made of another id."""
+    """The one of `flavors` with this name, or else the name as an id; `flavors` is only searched for names
+    that may be derived."""
     if _MADE.fullmatch(name):
         return next((flavor for flavor in flavors if name == kubernetes_name(flavor)), OfferId(name))
     return OfferId(name)

@@ -1,9 +1,9 @@
-"""How bodies are read: names in any case and in the other dialects' spelling, and what is unknown reported.
+"""Lenient decoding of bodies: names in any case and in any dialect's spelling; unknown ones are reported.
 
-A body may be wrapped in an object with the name of its kind, as the document writes it. An unknown name is
-passed over and told to the sender (`Skerry-Unknown-Fields`), so that a mistyped one does not go unseen. Two
-spellings of one name are an error unless they say the same: of two readers each could believe another one.
-Null is the same as not given, and a quantity may be a bare number, as in Kubernetes. Pure.
+A body may be wrapped in an object with the name of its kind, as in the document. An unknown name is ignored
+and reported to the sender (`Skerry-Unknown-Fields`), so that a mistyped one is noticed. Two spellings of one
+name are an error unless their values are equal, because another reader could take the other one. Null is the
+same as not given, and a quantity may be a bare number, as in Kubernetes. Pure.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ _MAX_REPORTED = 16
 
 
 class LenientReader(Generic[T]):
-    """Reads bodies of one struct. `wrapper` of that struct is the name that it may be wrapped in."""
+    """Decodes bodies of one struct. Its `wrapper` is the name that a body may be wrapped in."""
 
     def __init__(self, shape: type[T]) -> None:
         self._shape = shape
@@ -35,7 +35,7 @@ class LenientReader(Generic[T]):
         self._may_lack = all(not field.required for field in msgspec.structs.fields(shape))
 
     def read(self, data: bytes) -> tuple[T, list[str]]:
-        """What `data` holds, and the names in it that are not known."""
+        """The decoded `data`, and the unknown names in it."""
         if not data.strip():
             if self._may_lack:
                 return json_codec.convert({}, self._shape), []
@@ -43,10 +43,11 @@ class LenientReader(Generic[T]):
         return self.convert(parse_json(data))
 
     def convert(self, given: Any, *, strict: bool = True) -> tuple[T, list[str]]:
-        """The same of values that were read otherwise; not `strict`: texts of XML, which has no types."""
+        """The same for values that are already parsed; without `strict`, texts of XML, which has no types,
+        are converted."""
         unknown: list[str] = []
         given = self._unwrapped(given, unknown)
-        known = _known(given, self._shape, "", unknown, 0)
+        known = _normalized(given, self._shape, "", unknown, 0)
         try:
             return json_codec.convert(known, self._shape, strict=strict), unknown
         except json_codec.InvalidJson as error:
@@ -63,7 +64,7 @@ class LenientReader(Generic[T]):
 
 
 def unknown_fields_header(unknown: list[str]) -> tuple[tuple[bytes, bytes], ...]:
-    """The header that tells of unknown names; none if there are none."""
+    """The header with the unknown names; none if there are none."""
     if not unknown:
         return ()
     shown = [name.encode("ascii", "replace")[:64].decode() for name in unknown[:_MAX_REPORTED]]
@@ -75,7 +76,7 @@ def unknown_fields_header(unknown: list[str]) -> tuple[tuple[bytes, bytes], ...]
 
 def parse_json(data: bytes) -> Any:
     try:
-        json_codec.decode(data, object)  # stricter than what follows: no NaN, and no half of a character
+        json_codec.decode(data, object)  # stricter than the next parser: no NaN, and no lone surrogates
         return json.loads(data, object_pairs_hook=_once)
     except (json_codec.InvalidJson, RecursionError, ValueError) as error:
         raise errors.Invalid(f"body: {str(error) or 'nested too deeply'}") from None
@@ -90,8 +91,8 @@ def _once(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
     return found
 
 
-def _known(given: Any, shape: Any, where: str, unknown: list[str], depth: int) -> Any:
-    """`given` with the names that `shape` has, as it spells them."""
+def _normalized(given: Any, shape: Any, where: str, unknown: list[str], depth: int) -> Any:
+    """`given` with the names spelled as in `shape`."""
     struct = _struct_of(shape)
     if struct is None or not isinstance(given, dict):
         return given
@@ -109,7 +110,7 @@ def _known(given: Any, shape: Any, where: str, unknown: list[str], depth: int) -
             continue
         if inner == Quantity and type(value) in (int, float):
             value = str(value)
-        value = _known(value, inner, f"{where}{name}.", unknown, depth + 1)
+        value = _normalized(value, inner, f"{where}{name}.", unknown, depth + 1)
         if name in found and found[name] != value:
             raise errors.Invalid(f"body: `{where}{name}` is given twice; give it once", field=name)
         found[name] = value
@@ -120,7 +121,7 @@ _NAMES: dict[type, dict[str, tuple[str, Any]]] = {}
 
 
 def _names_of(struct: type[msgspec.Struct]) -> dict[str, tuple[str, Any]]:
-    """Every spelling of every field in lower case, with its name on the wire and its type."""
+    """Every spelling of every field in lower case, with its name in JSON and its type."""
     known = _NAMES.get(struct)
     if known is None:
         hints = typing.get_type_hints(struct, include_extras=True)

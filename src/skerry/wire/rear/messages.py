@@ -1,7 +1,7 @@
 """Messages on the WebSocket, as values and as JSON; `messages_xml` writes and reads the same ones as XML.
 
 A message is an object with one name, that of the XML element. REFRESH and WITHDRAW have the document's shape;
-around them is what it leaves open: subscribing, versions, a place to resume from, heartbeats, errors. Pure.
+the others fill what it leaves open: subscribing, versions, resuming, heartbeats, errors. Pure.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ XML: Final = "rear.v1.xml"
 
 
 class SubscribeMessage(msgspec.Struct, frozen=True):
-    """What to be told of: one flavor, all of a type, all that a selector means, or everything."""
+    """A subscription: to one flavor, all of a type, all that match a selector, or everything."""
 
     aliases: ClassVar[dict[str, tuple[str, ...]]] = {
         "FlavorID": ("flavourID",),
@@ -57,7 +57,7 @@ class SubscribeMessage(msgspec.Struct, frozen=True):
 
 
 class SubscriptionScope(msgspec.Struct, frozen=True):
-    """What a subscription is about; nothing of it: everything."""
+    """The filter of a subscription; without any field: everything."""
 
     id: str
     flavor: str = ""
@@ -72,7 +72,7 @@ class UnsubscribeMessage(msgspec.Struct, frozen=True):
 
 
 class SubscribedMessage(msgspec.Struct, frozen=True):
-    """A subscription stands. Unless it `Resumed`, so many flavors follow as they are; then what changes."""
+    """A subscription has begun. Unless it `Resumed`, so many flavors follow as a snapshot; then changes."""
 
     subscription_id: str = field(name="SubscriptionID")
     revision: int = field(name="Revision")
@@ -95,7 +95,7 @@ class ModificationDetails(msgspec.Struct, frozen=True):
 
 
 class RefreshMessage(msgspec.Struct, frozen=True):
-    """A flavor as it is now. Without details: nothing changed, it is part of a snapshot or still valid."""
+    """The present state of a flavor. Without details: it is part of a snapshot, or unchanged."""
 
     flavor: FlavorDocument = field(name="Flavor")
     modification_details: list[ModificationDetails] = field(name="ModificationDetails")
@@ -104,7 +104,7 @@ class RefreshMessage(msgspec.Struct, frozen=True):
 
 
 class WithdrawReason(msgspec.Struct, frozen=True):
-    """Why, when, and whether contracts are taken back, each after its notice."""
+    """The reason, the time, and whether contracts are reclaimed, each after its notice."""
 
     message: str = field(name="Message")
     time: str | None = field(default=None, name="Time")
@@ -112,7 +112,7 @@ class WithdrawReason(msgspec.Struct, frozen=True):
 
 
 class WithdrawMessage(msgspec.Struct, frozen=True):
-    """A flavor that is no longer offered, as it was last."""
+    """A flavor that is no longer offered, in its last state."""
 
     flavor: FlavorDocument = field(name="Flavor")
     reason: WithdrawReason = field(name="Reason")
@@ -121,7 +121,7 @@ class WithdrawMessage(msgspec.Struct, frozen=True):
 
 
 class ResetMessage(msgspec.Struct, frozen=True):
-    """What was missed is no longer kept: forget what you know, so many flavors follow as they are."""
+    """Missed changes are no longer stored: discard your state; so many flavors follow as a snapshot."""
 
     message: str = field(name="Message")
     revision: int = field(name="Revision")
@@ -129,13 +129,13 @@ class ResetMessage(msgspec.Struct, frozen=True):
 
 
 class HeartbeatMessage(msgspec.Struct, frozen=True):
-    """Nothing happened; up to here everything was told."""
+    """Nothing changed; all changes up to this revision were sent."""
 
     revision: int = field(name="Revision")
 
 
 class ErrorMessage(msgspec.Struct, frozen=True):
-    """A message of yours that was not understood or not allowed; what stood before it still stands."""
+    """A message of the client was invalid or not allowed; existing subscriptions are not affected."""
 
     code: str = field(name="Code")
     message: str = field(name="Message")
@@ -169,7 +169,7 @@ def decode(data: bytes) -> ClientSubscriptionMessage:
 
 
 def decode_message(given: Any, *, strict: bool = True) -> ClientSubscriptionMessage:
-    """The message that an object with one name holds."""
+    """The message in an object with one name."""
     if not isinstance(given, dict) or len(given) != 1:
         raise errors.Invalid(
             'a message is an object with one name, such as {"SubscribeMessage": {"All": true}}'
@@ -180,14 +180,14 @@ def decode_message(given: Any, *, strict: bool = True) -> ClientSubscriptionMess
         raise errors.Invalid(f"{name[:40]!r} is none of SubscribeMessage and UnsubscribeMessage")
     message, unknown = reader.convert({} if value is None else value, strict=strict)
     if unknown:
-        # There is no header to tell of it, and a subscription that means less than it says goes unnoticed.
+        # There is no header to report it in, and a subscription that ignores a filter would go unnoticed.
         raise errors.Invalid(f"{name} has no {unknown[0][:64]!r}; leave it out")
     found: ClientSubscriptionMessage = message
     return found
 
 
 def _listing(selector: SelectorBody) -> tuple[str, int, str]:
-    """What is about the answer and not about the offers."""
+    """The fields of a selector that are about the list and not about the offers."""
     return selector.sort, selector.limit, selector.continue_
 
 
@@ -209,16 +209,16 @@ def differences(before: FlavorDocument, after: FlavorDocument) -> list[Modificat
     ]
 
 
-def _flat(value: Any, where: str = "") -> dict[str, str]:
+def _flat(value: Any, prefix: str = "") -> dict[str, str]:
     if isinstance(value, dict):
-        # A name that is spelt a second time in lower case (`cpuMin`) says nothing new.
+        # A name that is spelled a second time in lower case (`cpuMin`) has the same value.
         return {
             path: text
             for name, inner in value.items()
             if not name[:1].islower()
-            for path, text in _flat(inner, f"{where}.{name}" if where else name).items()
+            for path, text in _flat(inner, f"{prefix}.{name}" if prefix else name).items()
         }
-    return {} if value is None else {where: xml_text(value)}
+    return {} if value is None else {prefix: xml_text(value)}
 
 
 def xml_text(value: Any) -> str:

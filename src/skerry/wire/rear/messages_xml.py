@@ -1,7 +1,7 @@
-"""The messages of the WebSocket in XML, with the document's elements, and reading what clients send.
+"""The messages of the WebSocket in XML, with the document's elements.
 
-Read hardened: no DOCTYPE and so no entities, nothing fetched, and bounds on size, depth and count of
-elements. Elements have no namespace, as in the document. `rear.xsd` describes all of it. Pure.
+Parsing is hardened: no DOCTYPE and so no entities, nothing is fetched, and size, depth and count of elements
+are limited. Elements have no namespace, as in the document. `rear.xsd` describes all of it. Pure.
 """
 
 from __future__ import annotations
@@ -19,8 +19,8 @@ from skerry.wire.rear.messages import ClientSubscriptionMessage, ServerSubscript
 MAX_BYTES: Final = 64 * 1024
 MAX_DEPTH: Final = 8
 MAX_ELEMENTS: Final = 256
-_BLANK: Final = " \t\r\n"  # to XML; other spaces are text
-_OBJECTS: Final = ("selector", "partition", "maxprice")  # that say something also if they are empty
+_BLANK: Final = " \t\r\n"  # of XML; other spaces are text
+_OBJECTS: Final = ("selector", "partition", "maxprice")  # that mean something also if they are empty
 
 
 def schema() -> bytes:
@@ -38,7 +38,7 @@ def _element(name: str, value: Any) -> etree._Element:
     element = etree.Element(name)
     if isinstance(value, dict):
         for inner, part in value.items():
-            # A name that is spelt a second time in lower case is JSON's alone.
+            # A second spelling of a name in lower case is for JSON only.
             if part is None or inner[:1].islower():
                 continue
             for one in part if isinstance(part, list) else [part]:
@@ -55,11 +55,11 @@ def decode(data: bytes) -> ClientSubscriptionMessage:
 
 
 def parse_xml(data: bytes) -> etree._Element:
-    """The root of a document that is small, shallow, and refers to nothing."""
+    """The root of a document within the limits and without references."""
     if len(data) > MAX_BYTES:
         raise errors.TooLarge(f"a message may have at most {MAX_BYTES} bytes; send less")
     parser = etree.XMLParser(
-        encoding="utf-8",  # as all text is, whatever a declaration says: of two readings one would be unseen
+        encoding="utf-8",  # always, whatever the declaration says: another encoding could hide something
         resolve_entities=False,
         no_network=True,
         load_dtd=False,
@@ -68,13 +68,13 @@ def parse_xml(data: bytes) -> etree._Element:
         remove_comments=True,
         remove_pis=True,
     )
-    # Before anything is parsed: a document type is where bombs and files of this machine come in.
+    # Before anything is parsed: a document type allows entity bombs and references to local files.
     if b"<!DOCTYPE" in data or b"<!ENTITY" in data:
         raise errors.Invalid("a message has no DOCTYPE and no entities; leave them out")
     try:
         root = etree.fromstring(data, parser)
     except etree.XMLSyntaxError as error:
-        if "Excessive depth" in error.msg:  # the parser's own bound, which lies beyond ours
+        if "Excessive depth" in error.msg:  # the parser's own limit, which is higher than ours
             raise _too_much() from None
         raise errors.Invalid(f"not well-formed XML: {' '.join(error.msg.split())}") from None
     except ValueError as error:

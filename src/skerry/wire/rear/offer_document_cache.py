@@ -1,7 +1,7 @@
-"""Offers as this contract writes them, kept beside the catalogue that finds them.
+"""A cache of encoded offers beside the catalog.
 
-What was written is kept until it changes: each offer in each dialect, and whole answers, as many buyers ask
-the same. What is found is `skerry.market.provider.catalog.offer_catalog`'s.
+An encoded offer is kept until the offer changes, for each dialect, and so are whole responses, because many
+buyers send the same request. `skerry.market.provider.catalog.offer_catalog` finds the offers.
 """
 
 from __future__ import annotations
@@ -16,18 +16,18 @@ from skerry.market.provider.ledger.ledger import Ledger
 from skerry.market.terms.selectors import OfferSnapshot
 from skerry.model.ids import OfferId
 
-_MOST_WRITTEN: Final = 20_000
-_MOST_ANSWERS: Final = 128
-_LARGEST_ANSWER: Final = 128 * 1024
+_MAX_WRITTEN: Final = 20_000
+_MAX_RESPONSES: Final = 128
+_LARGEST_RESPONSE: Final = 128 * 1024
 
 
 class OfferDocumentCache:
-    """The offers of a ledger, and what was written of them."""
+    """The offers of a ledger, and their encodings."""
 
     def __init__(self, ledger: Ledger) -> None:
-        # By dialect, of offers as they are in the catalogue; what was written first goes first.
+        # By dialect and offer; the oldest is dropped first.
         self._written: dict[str, OrderedDict[OfferId, bytes]] = {}
-        self._answers: dict[Hashable, bytes] = {}
+        self._responses: dict[Hashable, bytes] = {}
         self._catalog = OfferCatalog(ledger.changes, ledger.now, self._forget)
         self.find = self._catalog.find
         self.run = self._catalog.run
@@ -35,30 +35,30 @@ class OfferDocumentCache:
     def written(
         self, offers: Iterable[OfferSnapshot], dialect: str, write: Callable[[OfferSnapshot], Any]
     ) -> list[bytes]:
-        """The JSON of each of these, which were just found here; kept until it changes."""
+        """The JSON of each of these offers, which were just found in the catalog."""
         kept = self._written.setdefault(dialect, OrderedDict())
         found = [
             kept.get(offer.flavor.id) or kept.setdefault(offer.flavor.id, json_codec.encode(write(offer)))
             for offer in offers
         ]
-        while len(kept) > _MOST_WRITTEN:
-            kept.popitem(last=False)  # a few each time: all at once would hold everybody up
+        while len(kept) > _MAX_WRITTEN:
+            kept.popitem(last=False)  # a few at a time: all at once would block other requests
         return found
 
-    def answer(self, question: Hashable, make: Callable[[], bytes]) -> bytes:
-        """What `make` gives for a question; the same again, without asking it, until any offer changes."""
+    def response(self, request: Hashable, make: Callable[[], bytes]) -> bytes:
+        """The result of `make` for a request; the cached one until any offer changes."""
         self._catalog.catch_up()
-        kept = self._answers.get(question)
+        kept = self._responses.get(request)
         if kept is not None:
             return kept
         made = make()
-        if len(made) <= _LARGEST_ANSWER:
-            if len(self._answers) >= _MOST_ANSWERS:
-                self._answers.clear()
-            self._answers[question] = made
+        if len(made) <= _LARGEST_RESPONSE:
+            if len(self._responses) >= _MAX_RESPONSES:
+                self._responses.clear()
+            self._responses[request] = made
         return made
 
     def _forget(self, id: OfferId) -> None:
-        self._answers.clear()
+        self._responses.clear()
         for kept in self._written.values():
             kept.pop(id, None)

@@ -1,6 +1,6 @@
-"""What contract tunnels need of those who run the cells, so that they can be tested without any.
+"""Interfaces that contract tunnels use, for which tests have fakes.
 
-`skerry.control.instances.registry` and `skerry.market.provider.heartbeats` keep these promises.
+`skerry.control.instances.registry` and `skerry.market.provider.heartbeats` implement them.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from skerry.model.workloads import Instance
 
 
 class ContractCellsPort(Protocol):
-    """What is lent, as instances."""
+    """Contract cells, as instances."""
 
     def get(self, id: str) -> Instance: ...
 
@@ -23,10 +23,10 @@ class ContractCellsPort(Protocol):
 
 
 class BuyerHeartbeatsPort(Protocol):
-    """Who is at the door of its contract."""
+    """Which buyers are connected to their contracts."""
 
-    def visit(self, id: ContractId) -> AbstractAsyncContextManager[None]: ...
+    def connected(self, id: ContractId) -> AbstractAsyncContextManager[None]: ...
 
-    async def arrive(self, id: ContractId) -> None:
-        """The contract's buyer has come, whether or not it can be let in yet; durable."""
+    async def mark_connected(self, id: ContractId) -> None:
+        """Record durably that the contract's buyer has connected, whether or not its cell is ready."""
         ...

@@ -1,6 +1,6 @@
 """Amounts as Kubernetes writes them (`500m`, `8Gi`, `110`), to and from the whole numbers of `Resources`.
 
-Pure. An amount that is no whole number of our units is refused, not rounded: what is bought is exact.
+Pure. An amount that is not a whole number of our units is refused, not rounded: what is bought is exact.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
-"""Holds and contracts in the document's dialect: reserve, purchase, and what follows.
+"""Holds and contracts in the document's dialect: reserve, purchase, release, renew, sign.
 
-Only translation. Who is asking is settled before (`dialect`); the ledger decides.
+Translation only: `dialect` identifies the buyer, and the ledger decides.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ from skerry.wire.rear.documents import (
     TransactionDocument,
 )
 
-IDEMPOTENCY_HEADER_TEXT = "Chosen by you: a request that is sent again with it, and is the same, is done once"
+IDEMPOTENCY_HEADER_TEXT = "Chosen by you: a repeated request with the same key is done once"
 
 RESERVE_ERRORS = (
     errors.Invalid,
@@ -55,7 +55,7 @@ _READING = (errors.Invalid, errors.Forbidden, errors.NotFound, errors.Unavailabl
 
 
 class RenewBody(msgspec.Struct, frozen=True):
-    """How much longer, or until when: only the latter may be sent again without adding to it."""
+    """By how much, or until when: only the latter can be repeated without effect."""
 
     duration: Annotated[str, Meta(max_length=40, description="Beyond its end, ISO 8601: `PT2H`")] = field(
         default="", name="Duration"
@@ -83,13 +83,13 @@ class SignatureBody(msgspec.Struct, frozen=True):
 
 
 class TransactionList(msgspec.Struct, frozen=True):
-    """Holds, live ones and those that ended not long ago."""
+    """Holds, live ones and those that ended recently."""
 
     items: list[TransactionDocument] = field(name="Items")
 
 
 class ContractList(msgspec.Struct, frozen=True):
-    """Contracts, live ones and those that ended not long ago."""
+    """Contracts, live ones and those that ended recently."""
 
     items: list[ContractStateDocument] = field(name="Items")
 
@@ -102,20 +102,21 @@ def resolve_flavor(rear: RearContext, name: str) -> OfferId:
 @endpoint(
     "POST",
     "/api/reserveflavor",
-    summary="Hold a flavor, or a part of it",
+    summary="Reserve a flavor, or a part of it",
     raises=RESERVE_ERRORS,
     headers={"Idempotency-Key": IDEMPOTENCY_HEADER_TEXT},
-    streams=True,  # who waits in line has a time of its own
+    streams=True,  # `Wait` is its time limit
 )
 async def reserve(rear: RearContext, call: RequestContext, body: ReservationBody) -> TransactionDocument:
-    """RESERVE_FLAVOR, bare or as `{"Reservation": {...}}`: until it expires, nobody else can have it.
+    """RESERVE_FLAVOR, bare or as `{"Reservation": {...}}`: a hold, which no other buyer can have until it
+    expires.
 
-    What is taken is 409; with `Wait` that is said only after waiting in line, which you leave by hanging up.
-    A part that the policy of the flavor does not allow is 422, a flavor that is withdrawn 410.
+    Not free is 409; with `Wait` only after waiting in the queue, which a disconnect leaves. A part that the
+    policy of the flavor does not allow is 422, a withdrawn flavor 410.
     """
     buyer = buyer_of(call).named(body.buyer.node_id)
     part = body.partition
-    asked = rear.ledger.reserve(
+    reserving = rear.ledger.reserve(
         buyer,
         OfferId(body.flavor_id),
         resources=None if part is None else part.resources(),
@@ -124,11 +125,11 @@ async def reserve(rear: RearContext, call: RequestContext, body: ReservationBody
         wait_s=body.wait,
         idempotency_key=call.idempotency_key,
     )
-    hold = await (run_until_disconnect(call, asked) if body.wait else asked)
+    hold = await (run_until_disconnect(call, reserving) if body.wait else reserving)
     return documents.transaction_document(hold, rear.ledger.now(), body.buyer.domain, body.buyer.ip)
 
 
-@endpoint("POST", "/api/purchaseflavor", summary="Buy what is held", raises=CHANGE_ERRORS)
+@endpoint("POST", "/api/purchaseflavor", summary="Purchase a hold", raises=CHANGE_ERRORS)
 async def purchase(rear: RearContext, call: RequestContext, body: PurchaseBody) -> ContractDocument:
     """PURCHASE_FLAVOR, bare or as `{"Purchase": {...}}`: the contract, signed by the seller.
 
@@ -140,15 +141,15 @@ async def purchase(rear: RearContext, call: RequestContext, body: PurchaseBody) 
 async def buy(
     rear: RearContext, call: RequestContext, id: str
 ) -> tuple[Contract, bytes, IdentityDocument, CredentialsDocument | None, Contact]:
-    """Turn a hold into its contract: the terms at that time, also if it is asked again when there are others,
-    what was signed, the seller, what its buyer is to show, and how its buyer described itself."""
+    """Turn a hold into its contract: the terms at that time, also for a repeated request, the signed
+    document, the seller, the credentials, and the buyer's contact."""
     sale = await rear.ledger.purchase(*await _held(rear, call, id))
     terms = signatures.verify(sale.document).contract if sale.amended else sale.contract
     return terms, sale.document, rear.owner, rear.credentials_of(sale.contract.id), sale.contact
 
 
 async def _held(rear: RearContext, call: RequestContext, id: str) -> tuple[HoldId, CloudId]:
-    """A hold and its buyer, if that is who asks."""
+    """A hold and its buyer, if the request is from that buyer."""
     hold = await rear.ledger.find_hold(HoldId(id))
     return hold.id, buyer_of(call).of(hold.buyer, "hold")
 
@@ -161,7 +162,7 @@ async def _readable(rear: RearContext, call: RequestContext, id: str) -> Hold:
 
 @endpoint("GET", "/api/reservations", summary="Your holds", raises=(errors.Unavailable,))
 async def list_reservations(rear: RearContext, call: RequestContext) -> TransactionList:
-    """Of whoever asks; an admin or a viewer sees those of all buyers."""
+    """Those of the caller; an admin or a viewer gets those of all buyers."""
     buyer, now = buyer_of(call), rear.ledger.now()
     holds = rear.ledger.holds(None if buyer.sees_all else buyer.cloud)
     return TransactionList([documents.transaction_document(hold, now) for hold in holds])
@@ -171,53 +172,53 @@ async def list_reservations(rear: RearContext, call: RequestContext) -> Transact
 async def show_reservation(
     rear: RearContext, call: RequestContext, path: MarketIdPath
 ) -> TransactionDocument:
-    """By the `TransactionID` that its reservation gave."""
+    """By the `TransactionID` of its reservation."""
     return documents.transaction_document(await _readable(rear, call, path.id), rear.ledger.now())
 
 
-@endpoint("GET", "/api/transactions/{id}", summary="A hold, by its other name", raises=_READING)
+@endpoint("GET", "/api/transactions/{id}", summary="Show a hold, as a transaction", raises=_READING)
 async def show_transaction(
     rear: RearContext, call: RequestContext, path: MarketIdPath
 ) -> TransactionDocument:
-    """The same as `/api/reservations/{id}`: the document calls what a reservation gives a transaction."""
+    """The same as `/api/reservations/{id}`: the document calls a hold a transaction."""
     return documents.transaction_document(await _readable(rear, call, path.id), rear.ledger.now())
 
 
-@endpoint("DELETE", "/api/reservations/{id}", summary="Give a hold up", raises=CHANGE_ERRORS)
+@endpoint("DELETE", "/api/reservations/{id}", summary="Cancel a hold", raises=CHANGE_ERRORS)
 async def cancel(rear: RearContext, call: RequestContext, path: MarketIdPath) -> TransactionDocument:
-    """What it kept is free at once. One that was bought is 409: release its contract."""
+    """Its capacity is free at once. A purchased hold is 409: release its contract."""
     hold = await rear.ledger.cancel(*await _held(rear, call, path.id))
     return documents.transaction_document(hold, rear.ledger.now())
 
 
 @endpoint("GET", "/api/contracts", summary="Your contracts", raises=(errors.Unavailable,))
 async def list_contracts(rear: RearContext, call: RequestContext) -> ContractList:
-    """Of whoever asks; an admin or a viewer sees those of all buyers."""
+    """Those of the caller; an admin or a viewer gets those of all buyers."""
     buyer = buyer_of(call)
     sales = rear.ledger.contracts(None if buyer.sees_all else buyer.cloud)
     return ContractList([_state(rear, call, sale) for sale in sales])
 
 
-@endpoint("GET", "/api/contracts/{id}", summary="A contract as it stands now", raises=_READING)
+@endpoint("GET", "/api/contracts/{id}", summary="Show a contract", raises=_READING)
 async def show_contract(rear: RearContext, call: RequestContext, path: MarketIdPath) -> ContractStateDocument:
-    """With the signed document of the terms that hold now."""
+    """With the signed document of its present terms."""
     sale = await rear.ledger.find_contract(ContractId(path.id))
     buyer_of(call).check_reads(sale.contract.buyer, "contract")
     return _state(rear, call, sale)
 
 
-@endpoint("POST", "/api/contracts/{id}/release", summary="Give a contract back", raises=CHANGE_ERRORS)
+@endpoint("POST", "/api/contracts/{id}/release", summary="Release a contract", raises=CHANGE_ERRORS)
 async def release(rear: RearContext, call: RequestContext, path: MarketIdPath) -> ContractStateDocument:
-    """Its room is free at once."""
+    """Its capacity is free at once."""
     sale, buyer = await _bought(rear, call, path.id)
     return _state(rear, call, await rear.ledger.release(sale.contract.id, buyer))
 
 
-@endpoint("POST", "/api/contracts/{id}/renew", summary="Make a contract last longer", raises=CHANGE_ERRORS)
+@endpoint("POST", "/api/contracts/{id}/renew", summary="Renew a contract", raises=CHANGE_ERRORS)
 async def renew(
     rear: RearContext, call: RequestContext, path: MarketIdPath, body: RenewBody
 ) -> ContractStateDocument:
-    """At the price of now for the time that is added; the document is signed anew."""
+    """At the present price for the added time; the document is signed again."""
     sale, buyer = await _bought(rear, call, path.id)
     until = body.until(sale.contract.ends_at)
     return _state(rear, call, await rear.ledger.renew(sale.contract.id, buyer, until))
@@ -232,7 +233,7 @@ async def renew(
 async def sign(
     rear: RearContext, call: RequestContext, path: MarketIdPath, body: SignatureBody
 ) -> ContractStateDocument:
-    """SEND_CONTRACT: the buyer's signature around the seller's, over the terms that hold now."""
+    """SEND_CONTRACT: the buyer's signature around the seller's, over the present terms."""
     sale, buyer = await _bought(rear, call, path.id)
     text = body.document.encode("ascii", "replace")
     signatures.check_countersigned(text, sale.current)
@@ -241,14 +242,14 @@ async def sign(
 
 
 def _state(rear: RearContext, call: RequestContext, sale: ContractRecord) -> ContractStateDocument:
-    """The contract as whoever asks may see it: its credentials are its buyer's."""
+    """The contract as the caller may see it: only its buyer gets the credentials."""
     contract, now = sale.contract, rear.ledger.now()
-    is_theirs = buyer_of(call).speaks_for(contract.buyer) and contract.is_live(now)
+    is_theirs = buyer_of(call).acts_for(contract.buyer) and contract.is_live(now)
     credentials = rear.credentials_of(contract.id) if is_theirs else None
     return documents.contract_state(sale, rear.owner, now, credentials)
 
 
 async def _bought(rear: RearContext, call: RequestContext, id: str) -> tuple[ContractRecord, CloudId]:
-    """A contract and its buyer, if that is who asks."""
+    """A contract and its buyer, if the request is from that buyer."""
     sale = await rear.ledger.find_contract(ContractId(id))
     return sale, buyer_of(call).of(sale.contract.buyer, "contract")

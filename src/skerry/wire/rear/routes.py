@@ -1,4 +1,4 @@
-"""Every endpoint of this room, and how each is served."""
+"""All endpoints of REAR, and how each is served."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from skerry.wire.rear import contract_tunnels, flavors, reservations, routes_v1,
 from skerry.wire.rear.context import RearContext
 from skerry.wire.rear.dialect import DIALECT, TUNNEL_DIALECT
 
-# What FLUIDOS's buyer asks for, which has no credentials: `access.PLAIN` has their rows.
+# The routes of FLUIDOS's buyer, which has no credentials: `access.PLAIN` has their rows.
 PLAIN: tuple[Endpoint, ...] = (
     routes_v1.largest,
     routes_v1.select,
@@ -51,7 +51,7 @@ ENDPOINTS: tuple[Endpoint, ...] = (
 
 
 def build_plain_routes(rear: RearContext, settings: Settings) -> Iterator[HttpRoute]:
-    """What is served to buyers without credentials."""
+    """The routes for buyers without credentials."""
     for declared in PLAIN:
         yield build_route(declared, DIALECT, rear, settings.http, row=rules.PLAIN[declared.name])
 

@@ -1,6 +1,6 @@
-"""Version 1 of the public program: its four routes, which know one flavour at a time.
+"""Version 1 of the public program: its four routes, each for one flavour.
 
-Only translation. Where it answers 500, or never, for what a client did wrong, the statuses are those of the
+Translation only. Where it answers a client's error with 500, or not at all, the statuses are those of the
 document's routes.
 """
 
@@ -71,18 +71,18 @@ async def _best(rear: RearContext, search: Search) -> FlavourV1 | Response:
     page = rear.offers.find(search.selector, limit=1 if search.is_plain else MAX_PAGE)
     while True:
         for offer in page.offers:
-            if search.deps(offer.flavor):
+            if search.matches(offer.flavor):
                 return documents_v1.flavour_v1(offer, rear.owner)
         if not page.following:
             return _NOTHING
-        await asyncio.sleep(0)  # there may be many pages, and others wait
+        await asyncio.sleep(0)  # there may be many pages, and other requests wait
         page = rear.offers.find(search.selector, limit=MAX_PAGE, after=page.following)
 
 
 @endpoint(
     "POST",
     "/api/reserveflavour/{flavour_id}",
-    summary="Hold a flavour, or a part of it (version 1)",
+    summary="Reserve a flavour, or a part of it (version 1)",
     raises=reservations.RESERVE_ERRORS,
     headers={"Idempotency-Key": reservations.IDEMPOTENCY_HEADER_TEXT},
 )
@@ -108,13 +108,13 @@ async def reserve(
 @endpoint(
     "POST",
     "/api/purchaseflavour/{transaction_id}",
-    summary="Buy what is held (version 1)",
+    summary="Purchase a hold (version 1)",
     raises=reservations.CHANGE_ERRORS,
 )
 async def purchase(
     rear: RearContext, call: RequestContext, path: TransactionPath, body: PurchaseV1
 ) -> PurchaseResultV1:
-    """The contract; sent again it is the same one."""
+    """The contract; a repeated request gets the same one."""
     if body.transaction_id not in ("", path.transaction_id):
         raise errors.Conflict("the path and the body name different transactions; name one")
     buyer_of(call).named(body.buyer_id)

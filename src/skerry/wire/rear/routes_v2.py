@@ -1,6 +1,6 @@
 """Version 2 of the public program: flavors as a plain list, filters in the query, purchases by path.
 
-Only translation. Where it answers 500 or 408, the statuses are those of the document's routes, which its
+Translation only. Where it answers 500 or 408, the statuses are those of the document's routes, which its
 OpenAPI description also has.
 """
 
@@ -41,12 +41,12 @@ class FlavorKindPath(msgspec.Struct, frozen=True):
 @endpoint(
     "GET",
     "/api/v2/flavors",
-    summary="What is for sale (version 2)",
+    summary="List flavors (version 2)",
     extra_statuses={204: "Nothing is."},
     raises=(errors.Unavailable,),
 )
 async def list_flavors(rear: RearContext, call: RequestContext) -> list[FlavorV2] | Response:
-    """The first thousand, the cheapest first; nothing is 204, as in that version."""
+    """The first thousand, the cheapest first; 204 if there are none, as in that version."""
     found = rear.offers.find(EVERYTHING, limit=MAX_PAGE).offers
     return _listed(rear, found) if found else Response(None, 204)
 
@@ -54,7 +54,7 @@ async def list_flavors(rear: RearContext, call: RequestContext) -> list[FlavorV2
 @endpoint(
     "GET",
     "/api/v2/flavors/{kind}",
-    summary="Flavors of one kind for sale that match (version 2)",
+    summary="List flavors of one kind that match (version 2)",
     raises=(errors.Invalid, errors.Unavailable),
 )
 async def select(
@@ -62,7 +62,7 @@ async def select(
 ) -> list[FlavorV2] | Response:
     """Filters such as `filter[cpu][range][min]=2` or `filter[memory][match]=8Gi`; none is an empty list.
 
-    So is a kind that nobody offers, whatever its filters are: other kinds have others.
+    So is a kind that is not offered, whatever the filters are: other kinds have others.
     """
     kind = _PLURALS.get(path.kind, path.kind)
     if kind != K8SLICE and not rear.offers.find(OfferSelector(kind=kind), limit=1).offers:
@@ -83,7 +83,7 @@ def _listed(rear: RearContext, offers: Sequence[OfferSnapshot]) -> Response:
 @endpoint(
     "POST",
     "/api/v2/reservations",
-    summary="Hold a flavor, or a part of it (version 2)",
+    summary="Reserve a flavor, or a part of it (version 2)",
     raises=reservations.RESERVE_ERRORS,
     headers={"Idempotency-Key": reservations.IDEMPOTENCY_HEADER_TEXT},
 )
@@ -103,11 +103,11 @@ async def reserve(rear: RearContext, call: RequestContext, body: ReserveV2) -> T
 @endpoint(
     "POST",
     "/api/v2/transactions/{id}/purchase",
-    summary="Buy what is held (version 2)",
+    summary="Purchase a hold (version 2)",
     raises=reservations.CHANGE_ERRORS,
 )
 async def purchase(
     rear: RearContext, call: RequestContext, path: MarketIdPath, body: PurchaseV2
 ) -> ContractV2:
-    """The contract; sent again it is the same one."""
+    """The contract; a repeated request gets the same one."""
     return documents_v2.contract_v2(*await reservations.buy(rear, call, path.id))

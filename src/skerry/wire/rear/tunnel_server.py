@@ -1,8 +1,7 @@
-"""The tunnel server: lets buyers into the tunnels of their contracts, and knows who is there.
+"""The tunnel server: admits buyers to the tunnels of their contracts, and knows which are connected.
 
-It looks at the credential and at the contract, finds the contract's cell among the instances, and rings for
-whoever is at a door when something of the contract or its cell has changed. What is said at a door is
-`skerry.wire.rear.contract_tunnels`'.
+It checks the credential and the contract, finds the contract's cell among the instances, and notifies
+connections when the contract or its cell changes. `skerry.wire.rear.contract_tunnels` has the messages.
 """
 
 from __future__ import annotations
@@ -29,11 +28,11 @@ from skerry.wire.rear.contract_status import ContractStatusMessage
 from skerry.wire.rear.ports import BuyerHeartbeatsPort, ContractCellsPort
 
 MAX_TUNNELS: Final = 16  # to the instances in one contract's cell at once
-_BEING_MADE: Final = ("scheduling", "its cell is being made")
+_STARTING: Final = ("scheduling", "its cell is being made")
 
 
 class ContractTunnelServer:
-    """One for all doors of a server; `url` is where buyers reach it."""
+    """One for all contract tunnels of a server; `url` is its address for buyers."""
 
     def __init__(
         self,
@@ -57,17 +56,17 @@ class ContractTunnelServer:
         self._url = url
         self._newest: dict[ContractId, asyncio.Event] = {}
         self._tunnels: dict[ContractId, ConcurrencyLimit] = {}
-        self._bells: dict[OfferId | InstanceId, set[asyncio.Event]] = {}
+        self._watchers: dict[OfferId | InstanceId, set[asyncio.Event]] = {}
         ledger.listen(self._flavors_moved)
         cells.listen(self._cell_changed)
 
     def credentials_of(self, id: ContractId) -> documents.CredentialsDocument:
-        """What the buyer of a contract shows, and where."""
+        """The credentials of a contract's buyer, with the address of the tunnel."""
         endpoint = f"{self._url}/api/contracts/{id}/door"
         return documents.CredentialsDocument(self._provider, self._name, self._credentials.of(id), endpoint)
 
     async def admit(self, id: str, authorization: bytes | None) -> Contract:
-        """The contract, if what is shown opens it; `Unauthenticated` or `Expired` if it does not."""
+        """The contract of a credential; `Unauthenticated` or `Expired` if it is not valid."""
         text = contract_credentials.parse_authorization(
             "" if authorization is None else authorization.decode("latin-1")
         )
@@ -76,14 +75,16 @@ class ContractTunnelServer:
         try:
             contract = (await self._ledger.find_contract(ContractId(id))).contract
         except errors.NotFound:
-            raise errors.Expired("this contract is over, and forgotten; reserve and purchase anew") from None
+            raise errors.Expired(
+                "this contract has ended, and is no longer stored; reserve and purchase again"
+            ) from None
         if (ending := contract.ending_by(self._ledger.now())) is not None:
             reason = f": {contract.reason}" if contract.reason else ""
-            raise errors.Expired(f"this contract has {_ENDED[ending]}{reason}; reserve and purchase anew")
+            raise errors.Expired(f"this contract has {_ENDED[ending]}{reason}; reserve and purchase again")
         return contract
 
-    def whereabouts(self, id: ContractId) -> tuple[NodeId, InstanceId]:
-        """The node and the instance behind a contract; `Unavailable` says what it is waiting for."""
+    def locate(self, id: ContractId) -> tuple[NodeId, InstanceId]:
+        """The node and the instance of a contract's cell; `Unavailable` if it is not ready."""
         cell = contract_cells.cell_id_for(id)
         try:
             instance = self._cells.get(cell)
@@ -99,20 +100,20 @@ class ContractTunnelServer:
         return instance.node, cell
 
     def contract_state(self, contract: Contract) -> ContractStatusMessage:
-        """The contract, last known as this, and its cell as they are now."""
+        """The present state of the contract, last known as `contract`, and of its cell."""
         now = self._ledger.now()
         try:
             contract = self._ledger.contract(contract.id).contract
-        except errors.NotFound:  # over, and forgotten at once
+        except errors.NotFound:  # ended, and no longer stored
             contract = replace(contract, ending=contract.ending_by(now) or EndReason.RELEASED)
         try:
             seen = self._cells.get(contract_cells.cell_id_for(contract.id)).observed
         except errors.NotFound:
-            return ContractStatusMessage.of(contract, *_BEING_MADE, now)
+            return ContractStatusMessage.of(contract, *_STARTING, now)
         return ContractStatusMessage.of(contract, seen.status.lower(), seen.reason, now)
 
     def until_due(self, contract: Contract) -> float:
-        """Seconds until the contract ends by itself, as it is now."""
+        """Seconds until the contract ends by its present terms."""
         try:
             due_at = self._ledger.contract(contract.id).contract.due_at
         except errors.NotFound:
@@ -121,8 +122,8 @@ class ContractTunnelServer:
 
     @contextmanager
     def connected(self, id: ContractId) -> Iterator[asyncio.Event]:
-        """The place at a contract's door, of which there is one: who comes gets it, and who had it hears of
-        that by the event."""
+        """The connection to a contract, of which there is one: a new one replaces the old, whose event is
+        then set."""
         if (before := self._newest.get(id)) is not None:
             before.set()
         mine = self._newest[id] = asyncio.Event()
@@ -134,7 +135,7 @@ class ContractTunnelServer:
 
     @contextmanager
     def at_tunnel(self, id: ContractId) -> Iterator[None]:
-        """One of the tunnels that a contract may have at once; `Overloaded` if there are no more."""
+        """One of the concurrent tunnels of a contract; `Overloaded` if there are too many."""
         slots = self._tunnels.setdefault(id, ConcurrencyLimit(MAX_TUNNELS, "tunnels to one contract"))
         try:
             with slots.take():
@@ -144,32 +145,32 @@ class ContractTunnelServer:
                 self._tunnels.pop(id, None)
 
     @contextmanager
-    def ringing(self, contract: Contract) -> Iterator[asyncio.Event]:
-        """An event that is set whenever something of the contract or its cell has changed."""
-        bell = asyncio.Event()
+    def changes_of(self, contract: Contract) -> Iterator[asyncio.Event]:
+        """An event that is set whenever the contract or its cell changes."""
+        changed = asyncio.Event()
         strings = (contract.flavor.id, contract_cells.cell_id_for(contract.id))
         for string in strings:
-            self._bells.setdefault(string, set()).add(bell)
+            self._watchers.setdefault(string, set()).add(changed)
         try:
-            yield bell
+            yield changed
         finally:
             for string in strings:
-                self._bells[string].discard(bell)
-                if not self._bells[string]:
-                    del self._bells[string]
+                self._watchers[string].discard(changed)
+                if not self._watchers[string]:
+                    del self._watchers[string]
 
     def _flavors_moved(self, flavors: Collection[OfferId]) -> None:
-        for flavor in flavors if self._bells else ():
-            self._ring(flavor)
+        for flavor in flavors if self._watchers else ():
+            self._notify(flavor)
 
     def _cell_changed(self, before: InstanceRecord | None, after: InstanceRecord | None) -> None:
         known = after or before
-        if self._bells and known is not None:
-            self._ring(known.value.id)
+        if self._watchers and known is not None:
+            self._notify(known.value.id)
 
-    def _ring(self, string: OfferId | InstanceId) -> None:
-        for bell in self._bells.get(string, ()):
-            bell.set()
+    def _notify(self, string: OfferId | InstanceId) -> None:
+        for changed in self._watchers.get(string, ()):
+            changed.set()
 
 
 _ENDED: Final = {

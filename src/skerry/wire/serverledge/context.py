@@ -1,4 +1,4 @@
-"""What the endpoints of this room work with, given when the app is built."""
+"""The context of Serverledge's endpoints, which they get when the application is built."""
 
 from __future__ import annotations
 
@@ -7,8 +7,9 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 
 from skerry.kit.clock import Clock
+from skerry.model.functions import Function
 from skerry.model.settings import FunctionSettings
-from skerry.transport.limits import ConcurrencyLimit
+from skerry.transport.limits import ConcurrencyLimit, shared_limit
 from skerry.wire.serverledge.node_headers import NodeHeaders
 from skerry.wire.serverledge.ports import (
     AsyncCallService,
@@ -17,13 +18,13 @@ from skerry.wire.serverledge.ports import (
     InvocationService,
 )
 
-# Streams of output under way through one server: each holds a connection.
+# Concurrent streams of output of one server: each holds a connection.
 _MAX_STREAMS = 256
 
 
 @dataclass(frozen=True, slots=True)
 class ServerledgeContext:
-    """The first argument of every endpoint in this room."""
+    """The first argument of every endpoint of this dialect."""
 
     functions: FunctionService
     invoker: InvocationService
@@ -32,8 +33,10 @@ class ServerledgeContext:
     settings: FunctionSettings
     clock: Clock
     url: str  # of this server
-    standing: NodeHeaders
+    node_headers: NodeHeaders
+    # Raises `QuotaExceeded` if so many more workers do not fit into the quota of the function's namespace.
+    check_prewarm: Callable[[Function, int], None] = lambda function, instances: None
     load: Callable[[], tuple[float, float, float]] = os.getloadavg
     streams: ConcurrencyLimit = field(
-        default_factory=lambda: ConcurrencyLimit(_MAX_STREAMS, "streams of functions' output")
+        default_factory=lambda: shared_limit(_MAX_STREAMS, "streams of functions' output")
     )

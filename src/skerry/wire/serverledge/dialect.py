@@ -1,4 +1,4 @@
-"""How this contract is read and written: as `go_json` does, whatever the Content-Type."""
+"""How requests are decoded and responses encoded: by `go_json`, whatever the Content-Type."""
 
 from __future__ import annotations
 

@@ -1,7 +1,7 @@
-"""What comes in and goes out under Serverledge's names: bodies of requests, reports, status, descriptions.
+"""Requests and responses with Serverledge's names: bodies, reports, status, descriptions.
 
-Pure translation to and from the nouns of `skerry.model`. Reports and status have the fields of the document
-and of the program, and behind them what Skerry adds.
+Pure translation to and from the types of `skerry.model`. Reports and status have the fields of the document
+and of the program; Skerry's own fields come last.
 """
 
 from __future__ import annotations
@@ -28,24 +28,28 @@ from skerry.model.calls import (
     CallState,
 )
 from skerry.model.containers import NetworkMode
+from skerry.model.function_names import display_name, namespace_of, plain_name
 from skerry.model.functions import Function
 from skerry.model.ids import FunctionName
 from skerry.model.members import MemberStatus
 from skerry.model.resources import MAX_AMOUNT, Millicores
+from skerry.model.secrets import SecretKind
+from skerry.wire import secret_documents
+from skerry.wire.secret_documents import SecretUseDocument, SecretUseInput
 
 _MOST_CPUS: Final = MAX_AMOUNT / 1000
 _NOTHING: Final = CallResult(0.0)
 _NOTHING_GIVEN: Final = msgspec.Raw(NULL)
 _OBJECT: Final = ord("{")
 _OBJECT_OR_NULL: Final[dict[str, object]] = {"type": ["object", "null"]}
-_SIGNATURE: Final = "What it takes and gives, as its author declares it: kept and given back as it is"
+_SIGNATURE: Final = "Its inputs and outputs as declared by its author: stored and returned unchanged"
 _MOST_NAMES: Final = 100
 _COPIES: Final = "Members that have its code, as far as a server knows; null for an image, and at nodes"
 _COPIES_WANTED: Final = "Members that should have it: two, or one where there is no other"
 
 
 class FunctionBody(msgspec.Struct, frozen=True, rename="pascal"):
-    """A function to register. What is not given is zero or empty, as in the public program."""
+    """A function to register. Fields that are not given are zero or empty, as in the public program."""
 
     name: str = ""
     runtime: Annotated[str, Meta(description="`python310`, `nodejs17`, `custom`, ...")] = ""
@@ -62,24 +66,30 @@ class FunctionBody(msgspec.Struct, frozen=True, rename="pascal"):
     environment: Annotated[
         dict[str, str] | list[str], Meta(description="`{KEY: VALUE}`, or `KEY=VALUE` each")
     ] = field(default_factory=list)
-    network: Annotated[str, Meta(description="`none`: its workers reach nobody; otherwise `bridge`")] = ""
+    network: Annotated[str, Meta(description="`none`: its workers have no network; otherwise `bridge`")] = ""
     timeout_s: Annotated[float, Meta(description="Of each call; 0 or less: the node's setting")] = field(
         default=0.0, name="TimeoutS"
     )
     idempotent: Annotated[
-        bool, Meta(description="A call that may have run on a node that is lost is run again elsewhere")
+        bool, Meta(description="A call that may have run on a lost node is run again on another")
     ] = False
     policy: Annotated[str, Meta(description="Where its calls run; empty: the node's setting")] = ""
     signature: Annotated[msgspec.Raw, Meta(description=_SIGNATURE, extra_json_schema=_OBJECT_OR_NULL)] = (
         field(default_factory=lambda: _NOTHING_GIVEN)
     )
+    secrets: Annotated[list[str | SecretUseInput], Meta(description=secret_documents.SECRETS)] = field(
+        default_factory=list
+    )
+    configs: Annotated[list[str | SecretUseInput], Meta(description=secret_documents.CONFIGS)] = field(
+        default_factory=list
+    )
 
-    def new_function(self, caller: Caller) -> NewFunction:
-        """What the registry takes of `caller`; `Invalid` for what cannot even be said to it."""
+    def new_function(self, caller: Caller, key: FunctionName) -> NewFunction:
+        """The registration of `caller` under `key`; `Invalid` for values that it cannot hold."""
         if self.cpu_demand > _MOST_CPUS:
             raise errors.Invalid(f"CPUDemand must be at most {_MOST_CPUS:.0f} cores", field="CPUDemand")
         return NewFunction(
-            name=self.name,
+            name=key,
             runtime=self.runtime,
             memory=self.memory_mb,
             cpu=Millicores(max(1, round(self.cpu_demand * 1000))) if self.cpu_demand > 0 else None,
@@ -93,13 +103,14 @@ class FunctionBody(msgspec.Struct, frozen=True, rename="pascal"):
             is_idempotent=self.idempotent,
             policy=self.policy,
             signature=_signature(bytes(self.signature)),
-            giver=caller.image_access,
+            caller_access=caller.image_access,
+            secrets=secret_documents.merge_uses((), self.secrets, self.configs),
         )
 
 
 def _archive(text: str) -> bytes:
     try:
-        # Line breaks in base64 are passed over, as Go does.
+        # Line breaks in base64 are ignored, as in Go.
         return binascii.a2b_base64(text.replace("\r", "").replace("\n", ""), strict_mode=True)
     except (binascii.Error, ValueError) as error:
         raise errors.Invalid(
@@ -135,17 +146,17 @@ def _network(given: str) -> NetworkMode:
 
 
 class NameBody(msgspec.Struct, frozen=True, rename="pascal"):
-    """The function that is meant; the rest of it may be sent along and is not read."""
+    """The name of a function; other fields may be sent and are ignored."""
 
     name: str = ""
 
 
 class PrewarmBody(msgspec.Struct, frozen=True, rename="pascal"):
-    """How many workers to have ready."""
+    """How many workers to start ahead."""
 
     function: str = ""
-    instances: Annotated[int, Meta(description="0: only fetch what a start would need")] = 0
-    force_image_pull: Annotated[bool, Meta(description="Look for a newer image")] = False
+    instances: Annotated[int, Meta(description="0: only fetch the code or the image")] = 0
+    force_image_pull: Annotated[bool, Meta(description="Check for a newer image")] = False
 
 
 class InvokeBody(msgspec.Struct, frozen=True, rename="pascal"):
@@ -158,20 +169,20 @@ class InvokeBody(msgspec.Struct, frozen=True, rename="pascal"):
         default=0, name="QoSClass"
     )
     qos_max_resp_t: Annotated[
-        float, Meta(description="Seconds until the answer must be there; 0 or less: the node's setting")
+        float, Meta(description="Seconds within which the response is needed; 0 or less: the node's setting")
     ] = field(default=0.0, name="QoSMaxRespT")
     can_do_offloading: bool = True
     is_async: bool = field(default=False, name="Async")
     return_output: bool = False
 
-    def to_call_request(self, function: str) -> CallRequest:
+    def to_call_request(self, function: FunctionName) -> CallRequest:
         """The call; `Invalid` if its parameters are no object."""
         params = bytes(self.params)
         if params[0] != _OBJECT and params != NULL:
             raise errors.Invalid('body: `Params` must be an object, such as {"n": 1}', field="Params")
         qos_class = self.qos_class
         return CallRequest(
-            function=FunctionName(function),
+            function=function,
             params=params,
             qos_class=qos_class if 0 <= qos_class <= MAX_QOS_CLASS else MAX_QOS_CLASS if qos_class > 0 else 0,
             max_response_s=self.qos_max_resp_t if self.qos_max_resp_t > 0 else None,
@@ -181,7 +192,7 @@ class InvokeBody(msgspec.Struct, frozen=True, rename="pascal"):
 
 
 class FunctionCreated(msgspec.Struct, frozen=True, rename="pascal"):
-    """Its name, and what Skerry adds: what really runs it, which version it is, and where its code is."""
+    """Its name, and Skerry's own fields: the actual runtime, the version, and the copies of its code."""
 
     created: str
     runtime: Annotated[str, Meta(description="What really runs it: `Python 3.11.2`")]
@@ -197,7 +208,7 @@ class FunctionDeleted(msgspec.Struct, frozen=True, rename="pascal"):
 
 
 class PrewarmResult(msgspec.Struct, frozen=True, rename="pascal"):
-    """How many workers it became; fewer than asked for if there is no room for more."""
+    """How many workers were started; fewer than requested if resources are short."""
 
     prewarmed: int
 
@@ -209,7 +220,7 @@ class AcceptedCallDocument(msgspec.Struct, frozen=True, rename="pascal"):
 
 
 class ReportDocument(msgspec.Struct, frozen=True, rename="pascal"):
-    """How a call went. Times are in seconds."""
+    """The result of a call. Times are in seconds."""
 
     success: bool
     result: Annotated[str, Meta(description="What the function returned, as JSON text")]
@@ -220,17 +231,19 @@ class ReportDocument(msgspec.Struct, frozen=True, rename="pascal"):
     offload_latency: float
     duration: Annotated[float, Meta(description="In the function itself")]
     sched_action: str
-    output: Annotated[str, Meta(description="What it printed, if that was asked for or it failed")]
+    output: Annotated[str, Meta(description="Its output, if that was requested or it failed")]
     execution_area: str
     execution_node: str
-    error: Annotated[str, Meta(description="What went wrong, with the traceback")]
-    error_type: Annotated[str, Meta(description="A word for programs; empty if nothing went wrong")]
+    error: Annotated[str, Meta(description="The error, with the traceback")]
+    error_type: Annotated[
+        str, Meta(description="The kind of the error, for programs; empty if there is none")
+    ]
     state: CallState
     timed_out: bool
 
 
 def report_document(report: CallReport, state: CallState | None = None) -> ReportDocument:
-    """`state` is where an async call is; without it the report is the end of the matter."""
+    """`state` is that of an async call; without it the call was synchronous."""
     answer = report.answer
     failure = answer.failure
     return ReportDocument(
@@ -260,7 +273,7 @@ def unfinished(state: CallState, error: str = "") -> ReportDocument:
 
 
 class CoordinatesDocument(msgspec.Struct, frozen=True, rename="pascal"):
-    """Where the node is among others."""
+    """The network coordinates of the node."""
 
     vec: tuple[float, float, float] = (0.0, 0.0, 0.0)
     error: float = 1.5
@@ -272,7 +285,7 @@ def _coordinates(coordinate: Coordinate) -> CoordinatesDocument:
 
 
 class StatusDocument(msgspec.Struct, frozen=True, rename="pascal"):
-    """What the node has and holds: the fields of the document and those of the program."""
+    """The state of the node: the fields of the document and those of the program."""
 
     url: str
     available_warm_containers: Annotated[dict[str, int], Meta(description="Idle workers by function")]
@@ -293,7 +306,7 @@ class StatusDocument(msgspec.Struct, frozen=True, rename="pascal"):
         Meta(description="Functions whose code has fewer copies than it should, at a server; 100 at most"),
     ]
     missing_code: Annotated[
-        tuple[str, ...], Meta(description="Functions whose code no member has that answers; 100 at most")
+        tuple[str, ...], Meta(description="Functions whose code no reachable member has; 100 at most")
     ]
 
 
@@ -308,7 +321,7 @@ def status_document(
     replication = replication or ReplicationStatus()
     return StatusDocument(
         url=url,
-        available_warm_containers={str(name): idle for name, idle in pool.warm.items()},
+        available_warm_containers={display_name(name): idle for name, idle in pool.warm.items()},
         available_mem_mb=pool.available_memory_mb,
         available_cpus=pool.total_cpus - pool.used_cpus,
         total_memory=pool.total_memory_mb,
@@ -321,26 +334,26 @@ def status_document(
         last_update_time=int(now),
         workers=pool.workers,
         queue_length=pool.queue_length,
-        under_replicated=replication.under_replicated[:_MOST_NAMES],
-        missing_code=replication.missing[:_MOST_NAMES],
+        under_replicated=tuple(map(display_name, replication.under_replicated[:_MOST_NAMES])),
+        missing_code=tuple(map(display_name, replication.missing[:_MOST_NAMES])),
     )
 
 
 class NeighbourDocument(msgspec.Struct, frozen=True, rename="pascal"):
-    """Another node that takes calls, as this one sees it."""
+    """Another node that takes calls, as known to this one."""
 
     node: str
     area: str
-    address: Annotated[str, Meta(description="Where nodes reach it, HOST:PORT")]
-    up: Annotated[bool, Meta(description="It answered when it was last spoken to")]
-    rtt: Annotated[float | None, Meta(description="To it and back, seconds")] = field(name="RTT")
-    heard: Annotated[float | None, Meta(description="Seconds since it was heard of")]
+    address: Annotated[str, Meta(description="Its address for nodes, HOST:PORT")]
+    up: Annotated[bool, Meta(description="It answered the last request")]
+    rtt: Annotated[float | None, Meta(description="Round-trip time in seconds")] = field(name="RTT")
+    heard: Annotated[float | None, Meta(description="Seconds since its last message")]
     available_mem_mb: int = field(name="AvailableMemMB")
     available_cpus: float = field(name="AvailableCPUs")
     queue_length: int
     done: Annotated[int, Meta(description="Calls that it answered for this node")]
     refused: int
-    lost: Annotated[int, Meta(description="Calls of which nothing came back")]
+    lost: Annotated[int, Meta(description="Calls without a response")]
 
 
 def neighbour_document(seen: MemberStatus) -> NeighbourDocument:
@@ -362,10 +375,10 @@ def neighbour_document(seen: MemberStatus) -> NeighbourDocument:
 
 
 class FunctionDocument(msgspec.Struct, frozen=True, rename="pascal"):
-    """A function as it is registered, but for its code."""
+    """A registered function, without its code."""
 
     name: str
-    runtime: Annotated[str, Meta(description="As it was asked for")]
+    runtime: Annotated[str, Meta(description="As it was requested")]
     runs: Annotated[str, Meta(description="What really runs it: `Python 3.11.2`")]
     memory_mb: int = field(name="MemoryMB")
     cpu_demand: Annotated[float, Meta(description="-1: no cap")] = field(name="CPUDemand")
@@ -384,24 +397,27 @@ class FunctionDocument(msgspec.Struct, frozen=True, rename="pascal"):
     signature: Annotated[msgspec.Raw, Meta(description=_SIGNATURE, extra_json_schema=_OBJECT_OR_NULL)]
     copies: Annotated[int | None, Meta(description=_COPIES)]
     copies_wanted: Annotated[int | None, Meta(description=_COPIES_WANTED)]
+    namespace: Annotated[str, Meta(description="In which its name is unique")]
+    secrets: tuple[SecretUseDocument, ...] = ()
+    configs: tuple[SecretUseDocument, ...] = ()
 
 
 def created_document(function: Function, runs: str, copies: CodeCopies | None) -> FunctionCreated:
     return FunctionCreated(
-        function.name,
+        plain_name(function.name),
         runs,
         function.version,
         None if copies is None else copies.count,
-        None if copies is None else copies.wanted,
+        None if copies is None else copies.required,
     )
 
 
 def function_document(
     function: Function, runs: str, timeout_s: float, copies: CodeCopies | None
 ) -> FunctionDocument:
-    """`timeout_s` is that of functions which name none."""
+    """`timeout_s` is the default of functions without one."""
     return FunctionDocument(
-        name=function.name,
+        name=plain_name(function.name),
         runtime=function.runtime,
         runs=runs,
         memory_mb=function.memory,
@@ -420,5 +436,8 @@ def function_document(
         policy=function.policy,
         signature=msgspec.Raw(function.signature.encode() or NULL),
         copies=None if copies is None else copies.count,
-        copies_wanted=None if copies is None else copies.wanted,
+        copies_wanted=None if copies is None else copies.required,
+        namespace=namespace_of(function.name),
+        secrets=secret_documents.use_documents(function.secrets, SecretKind.SECRET),
+        configs=secret_documents.use_documents(function.secrets, SecretKind.CONFIG),
     )

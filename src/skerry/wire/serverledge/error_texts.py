@@ -1,8 +1,7 @@
-"""Errors as this contract has them.
+"""Errors of Serverledge.
 
-Where it fixes the text of an answer, that text in plain; otherwise an object whose `message` says what is
-wrong, also where the public program says nothing. Statuses are those of all routes
-(`skerry.transport.error_codes`).
+Where the contract fixes the text of a response, that text; otherwise an object with a `message`, also where
+the public program sends nothing. Statuses are those of all routes (`skerry.transport.error_codes`).
 """
 
 from __future__ import annotations
@@ -27,8 +26,8 @@ WRONG_VERB = "Method Not Allowed"
 
 
 class ErrorDocument(msgspec.Struct, frozen=True, omit_defaults=True):
-    """What is wrong, for people and (`code`) for programs; `Detail` says more where the contract fixes the
-    message, `Output` is what a function printed meanwhile."""
+    """The error, for people and (`code`) for programs; `Detail` says more where the contract fixes the
+    message, `Output` is the output of the function."""
 
     message: str
     code: str = ""
@@ -37,14 +36,14 @@ class ErrorDocument(msgspec.Struct, frozen=True, omit_defaults=True):
 
 
 class FixedTextError(HttpError):
-    """An answer that the contract fixes to the letter."""
+    """A response whose text the contract fixes."""
 
     def __init__(self, status: int, text: str = "") -> None:
         super().__init__(status, "", text)
 
 
 def error_response(error: errors.SkerryError | HttpError, request_id: str) -> tuple[int, HttpHeaders, bytes]:
-    """Status, headers and body that tell the caller of `error`."""
+    """Status, headers and body for `error`."""
     status, code, headers = responses.error_head(error)
     if isinstance(error, FixedTextError):
         media, body = TEXT, error.message.encode()

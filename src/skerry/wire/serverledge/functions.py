@@ -1,6 +1,6 @@
-"""`/create`, `/update`, `/delete`, `/prewarm`, `/function` and `/status`: functions as they are registered.
+"""`/create`, `/update`, `/delete`, `/prewarm`, `/function` and `/status`: the registry of functions.
 
-Only translation: what a function must be is `skerry.functions`' to say, and what becomes of its workers, too.
+Translation only: `skerry.functions` validates functions and controls their workers.
 """
 
 from __future__ import annotations
@@ -12,7 +12,9 @@ import msgspec
 from msgspec import Meta
 
 from skerry.model import errors
+from skerry.model.function_names import display_name, namespace_of, plain_name
 from skerry.model.functions import Function
+from skerry.model.ids import FunctionName
 from skerry.transport.http.endpoints import RequestContext, endpoint
 from skerry.wire.serverledge import documents, error_texts
 from skerry.wire.serverledge.context import ServerledgeContext
@@ -28,12 +30,14 @@ from skerry.wire.serverledge.documents import (
     StatusDocument,
 )
 from skerry.wire.serverledge.error_texts import ErrorDocument, FixedTextError
+from skerry.wire.serverledge.namespaces import FunctionListQuery, FunctionQuery
 
 _REGISTER_RAISES = (
     errors.Invalid,
     errors.Unprocessable,
     errors.TooLarge,
     errors.ResourcesExhausted,
+    errors.QuotaExceeded,
     errors.Unavailable,
 )
 _REGISTER_TEXTS = {404: "`Invalid runtime.`", 422: "`Invalid memory limit`: `MemoryMB` is below 1."}
@@ -49,31 +53,35 @@ class NamePath(msgspec.Struct, frozen=True):
     summary="Register a function",
     raises=_REGISTER_RAISES,
     problem=ErrorDocument,
-    text_statuses={**_REGISTER_TEXTS, 409: "There is one of that name; no text."},
+    text_statuses={**_REGISTER_TEXTS, 409: "A function of that name exists; no text."},
 )
-async def create(context: ServerledgeContext, call: RequestContext, body: FunctionBody) -> FunctionCreated:
-    """It is durable, its code is on two members if there are two, and it has been loaded once, when this
-    answers. 409 if there is one of that name.
+async def create(
+    context: ServerledgeContext, call: RequestContext, query: FunctionQuery, body: FunctionBody
+) -> FunctionCreated:
+    """409 if a function of that name exists. When the response is sent the function is durable, its code is
+    on two members if there are two, and it was loaded once.
 
-    A handler that cannot be loaded is 422, with what was printed and the traceback.
+    A handler that cannot be loaded is 422, with its output and the traceback.
     """
-    return await _register(context, call, body, context.functions.create)
+    return await _register(context, call, query, body, context.functions.create)
 
 
 @endpoint(
     "POST",
     "/update",
-    summary="Register a function anew",
+    summary="Update a function",
     raises=_REGISTER_RAISES,
     problem=ErrorDocument,
     text_statuses=_REGISTER_TEXTS,
 )
-async def update(context: ServerledgeContext, call: RequestContext, body: FunctionBody) -> FunctionCreated:
-    """The whole function again; if there is none of that name it is made.
+async def update(
+    context: ServerledgeContext, call: RequestContext, query: FunctionQuery, body: FunctionBody
+) -> FunctionCreated:
+    """The whole function; if there is none of that name it is created.
 
-    No call that starts after the answer runs the old code; calls that run may end.
+    No call that starts after the response runs the old code; running calls continue.
     """
-    return await _register(context, call, body, context.functions.update)
+    return await _register(context, call, query, body, context.functions.update)
 
 
 @endpoint(
@@ -84,38 +92,51 @@ async def update(context: ServerledgeContext, call: RequestContext, body: Functi
     problem=ErrorDocument,
     text_statuses={404: "`Unknown function.`"},
 )
-async def delete(context: ServerledgeContext, call: RequestContext, body: NameBody) -> FunctionDeleted:
-    """Calls that run may end; later ones get 404."""
+async def delete(
+    context: ServerledgeContext, call: RequestContext, query: FunctionQuery, body: NameBody
+) -> FunctionDeleted:
+    """Running calls continue; later ones get 404."""
     try:
-        function = await context.functions.delete(body.name, actor=call.caller.name)
+        function = await context.functions.delete(query.key(body.name), actor=call.caller.name)
     except errors.NotFound:
         raise FixedTextError(404, error_texts.UNKNOWN_FUNCTION) from None
-    return FunctionDeleted(function.name)
+    return FunctionDeleted(plain_name(function.name))
 
 
 @endpoint(
     "POST",
     "/prewarm",
-    summary="Have workers ready",
-    raises=(errors.Invalid, errors.Unprocessable, errors.ResourcesExhausted, errors.Unavailable),
+    summary="Prewarm workers",
+    raises=(
+        errors.Invalid,
+        errors.Unprocessable,
+        errors.ResourcesExhausted,
+        errors.QuotaExceeded,
+        errors.Unavailable,
+    ),
     problem=ErrorDocument,
     text_statuses={404: "`Unknown function.`"},
-    streams=True,  # fetching an image takes as long as it takes
+    streams=True,  # fetching an image has no time limit
 )
-async def prewarm(context: ServerledgeContext, call: RequestContext, body: PrewarmBody) -> PrewarmResult:
-    """They are kept as long as any idle worker. How many it became may be less than was asked for."""
+async def prewarm(
+    context: ServerledgeContext, call: RequestContext, query: FunctionQuery, body: PrewarmBody
+) -> PrewarmResult:
+    """They are kept as long as any idle worker. Fewer than requested may be started."""
     if body.instances < 0:
         raise errors.Invalid("body: `Instances` must be 0 or more", field="Instances")
+    key = query.key(body.function)
+    if (function := context.functions.get(key)) is not None:
+        context.check_prewarm(function, body.instances)
     try:
-        made = await context.invoker.prewarm(body.function, body.instances, force=body.force_image_pull)
+        made = await context.invoker.prewarm(key, body.instances, force=body.force_image_pull)
     except errors.NotFound:
         raise FixedTextError(404, error_texts.UNKNOWN_FUNCTION) from None
     return PrewarmResult(made)
 
 
-@endpoint("GET", "/status", summary="What the node has and holds", problem=ErrorDocument, is_quiet=True)
+@endpoint("GET", "/status", summary="Status of the node", problem=ErrorDocument, is_quiet=True)
 async def status(context: ServerledgeContext, call: RequestContext) -> StatusDocument:
-    """Memory in MB and cpus in cores, of all workers together; what is available may be had by new calls."""
+    """Memory in MB and cpus in cores, of all workers together; what is available can be used by new calls."""
     return documents.status_document(
         context.invoker.status(),
         context.functions.replication(),
@@ -125,22 +146,31 @@ async def status(context: ServerledgeContext, call: RequestContext) -> StatusDoc
     )
 
 
-@endpoint("GET", "/neighbours", summary="Other nodes that take calls", problem=ErrorDocument)
+@endpoint("GET", "/neighbours", summary="List neighbours", problem=ErrorDocument)
 async def neighbours(context: ServerledgeContext, call: RequestContext) -> list[NeighbourDocument]:
-    """As this node sees them: those that its policy may choose come first, nearest first."""
+    """As known to this node: those that its policy may choose come first, nearest first."""
     return [documents.neighbour_document(seen) for seen in context.invoker.neighbours()]
 
 
 @endpoint("GET", "/function", summary="List functions", problem=ErrorDocument)
-async def list_functions(context: ServerledgeContext, call: RequestContext) -> list[str]:
+async def list_functions(
+    context: ServerledgeContext, call: RequestContext, query: FunctionListQuery
+) -> list[str]:
     """Their names, in order."""
-    return list(context.functions.names())
+    return _names(context, query)
 
 
 @endpoint("GET", "/functions", summary="List functions; the same as /function", problem=ErrorDocument)
-async def list_by_the_document(context: ServerledgeContext, call: RequestContext) -> list[str]:
-    """As the document spells it."""
-    return list(context.functions.names())
+async def list_by_the_document(
+    context: ServerledgeContext, call: RequestContext, query: FunctionListQuery
+) -> list[str]:
+    """The path of the document."""
+    return _names(context, query)
+
+
+def _names(context: ServerledgeContext, query: FunctionListQuery) -> list[str]:
+    scope, shown = query.scope, plain_name if query.is_of_one else display_name
+    return [shown(key) for key in context.functions.names() if scope.admits(namespace_of(key))]
 
 
 @endpoint(
@@ -151,9 +181,11 @@ async def list_by_the_document(context: ServerledgeContext, call: RequestContext
     problem=ErrorDocument,
     text_statuses={404: "`Unknown function.`"},
 )
-async def show(context: ServerledgeContext, call: RequestContext, path: NamePath) -> FunctionDocument:
-    """All of it but its code, and what really runs it."""
-    function = require_function(context, path.name)
+async def show(
+    context: ServerledgeContext, call: RequestContext, path: NamePath, query: FunctionQuery
+) -> FunctionDocument:
+    """All fields but its code, and its actual runtime."""
+    function = require_function(context, query.key(path.name))
     return documents.function_document(
         function,
         _runs(context, function),
@@ -162,9 +194,9 @@ async def show(context: ServerledgeContext, call: RequestContext, path: NamePath
     )
 
 
-def require_function(context: ServerledgeContext, name: str) -> Function:
-    """The function of that name; 404 in the contract's words if there is none."""
-    function = context.functions.get(name)
+def require_function(context: ServerledgeContext, key: FunctionName) -> Function:
+    """The function of that key; 404 with the contract's text if there is none."""
+    function = context.functions.get(key)
     if function is None:
         raise FixedTextError(404, error_texts.UNKNOWN_FUNCTION)
     return function
@@ -173,11 +205,14 @@ def require_function(context: ServerledgeContext, name: str) -> Function:
 async def _register(
     context: ServerledgeContext,
     call: RequestContext,
+    query: FunctionQuery,
     body: FunctionBody,
     register: Callable[..., Awaitable[Function]],
 ) -> FunctionCreated:
     try:
-        function = await register(body.new_function(call.caller), actor=call.caller.name)
+        function = await register(
+            body.new_function(call.caller, query.key(body.name)), actor=call.caller.name
+        )
     except errors.NotFound:
         raise FixedTextError(404, error_texts.INVALID_RUNTIME) from None
     except errors.Unprocessable:

@@ -1,9 +1,9 @@
-"""How Serverledge reads and writes JSON, which is how Go does.
+"""JSON as Serverledge decodes and encodes it, which is as in Go.
 
-In: names of fields in any case, unknown ones are passed over, null is the same as not given, and an empty
-body is an empty object. Unlike Go, what follows the object is an error, and so are two spellings of one name:
-of two readers each could believe another one. Out: compact, with a newline at the end, and nothing that a
-browser could take for markup. Pure.
+Decoding: names of fields in any case, unknown ones are ignored, null is the same as not given, and an empty
+body is an empty object. Unlike in Go, data after the object is an error, and so are two spellings of one
+name, because another reader could take the other one. Encoding: compact, with a newline at the end, and with
+characters escaped that a browser could take for markup. Pure.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ _ESCAPED: Final = (
 
 
 class GoJsonReader(Generic[T]):
-    """Reads bodies of one struct: the usual spelling in one go, any other one by looking at each name."""
+    """Decodes bodies of one struct: the usual spelling directly, any other by each name."""
 
     def __init__(self, shape: type[T]) -> None:
         exact = msgspec.defstruct(shape.__name__, [], bases=(shape,), frozen=True, forbid_unknown_fields=True)
@@ -41,8 +41,7 @@ class GoJsonReader(Generic[T]):
         self._names = {name.lower(): name for name in shape.__struct_encode_fields__}
 
     def read(self, data: bytes, request: object = None) -> T:
-        """What `data` holds, whatever else is said in the request; `Invalid`, with what is wrong, if it holds
-        none."""
+        """The decoded `data`; `Invalid` if it is not valid."""
         if not data:
             return self._empty
         if not data.isascii():
@@ -84,11 +83,11 @@ def _check_utf8(data: bytes) -> None:
 
 
 def encode_go_json(value: Any, *, is_pretty: bool = False) -> bytes:
-    """`value` as Serverledge's program would have written it."""
+    """`value` as Serverledge's program would encode it."""
     data = json_codec.encode(value)
     for character, escape in _ESCAPED:
         if character in data:
-            data = data.replace(character, escape)  # outside of texts there is none of them
+            data = data.replace(character, escape)  # these characters occur only in texts
     if is_pretty:
         data = msgspec.json.format(data, indent=_INDENT)
     return data + b"\n"

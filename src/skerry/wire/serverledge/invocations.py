@@ -1,8 +1,8 @@
-"""`/invoke/` and `/poll/`: calls of functions, answered at once or later.
+"""`/invoke/` and `/poll/`: synchronous and async calls of functions.
 
-Only translation. A call that failed is a 500 whose body is the report all the same: a client that looks at
-the status alone sees what it always saw, and one that reads finds the cause, the output and the traceback. A
-call that has not ended polls as 404, with where it is: clients poll until 200.
+Translation only. A failed call is a 500 whose body is the report: a client that checks only the status gets
+what the contract says, and one that reads it gets the error, the output and the traceback. A pending call
+polls as 404, with its state: clients poll until 200.
 """
 
 from __future__ import annotations
@@ -15,18 +15,20 @@ from msgspec import Meta
 
 from skerry.model import errors
 from skerry.model.calls import CallFailure, CallReport, CallState
+from skerry.model.function_names import plain_name
 from skerry.transport.http.endpoints import RequestContext, Response, endpoint
 from skerry.wire.serverledge import documents, error_texts
 from skerry.wire.serverledge.context import ServerledgeContext
 from skerry.wire.serverledge.documents import AcceptedCallDocument, InvokeBody, ReportDocument
 from skerry.wire.serverledge.error_texts import ErrorDocument, FixedTextError
+from skerry.wire.serverledge.namespaces import FunctionQuery
 from skerry.wire.serverledge.node_headers import ExtraHeaders
 
 INVOKE: Final = "/invoke/"
 POLL: Final = "/poll/"
 
 _RETRY: Final = (b"retry-after", b"1")
-_BANDIT: Final = b"serverledge-mab-request-id"  # a load balancer's, which wants it back
+_BANDIT: Final = b"serverledge-mab-request-id"  # of a load balancer, which expects it in the response
 _WAIT: Final = re.compile(r"([0-9]{1,9}(?:\.[0-9]{1,9})?)(ms|s|m)?")
 _UNITS_S: Final = {None: 1.0, "ms": 0.001, "s": 1.0, "m": 60.0}
 _MOST_WAIT_S: Final = 60.0
@@ -34,9 +36,7 @@ _PLAIN: Final = re.compile(rb"[\x20-\x7e]{1,256}")
 
 
 class FunctionPath(msgspec.Struct, frozen=True):
-    function: Annotated[
-        str, Meta(min_length=1, description="Its name; all that follows in the path is of it")
-    ]
+    function: Annotated[str, Meta(min_length=1, description="Its name; it may hold slashes")]
 
 
 class RequestPath(msgspec.Struct, frozen=True):
@@ -50,8 +50,8 @@ class RequestPath(msgspec.Struct, frozen=True):
     raises=(errors.Invalid, errors.TooLarge, errors.Unavailable),
     problem=ErrorDocument,
     extra_statuses={
-        500: "The call failed; the report tells why.",
-        429: "No worker came free in its time; the report tells how long it waited.",
+        500: "The call failed; the report has the error.",
+        429: "No worker was free in time; the report has the queueing time.",
     },
     text_statuses={
         404: "`Function unknown.`",
@@ -59,24 +59,27 @@ class RequestPath(msgspec.Struct, frozen=True):
     },
     alternatives=(AcceptedCallDocument,),
     is_quiet=True,
-    streams=True,  # a call has a time of its own
+    streams=True,  # a call has a time limit of its own
 )
 async def invoke(
-    context: ServerledgeContext, call: RequestContext, path: FunctionPath, body: InvokeBody
+    context: ServerledgeContext,
+    call: RequestContext,
+    path: FunctionPath,
+    query: FunctionQuery,
+    body: InvokeBody,
 ) -> ReportDocument | Response:
-    """With its report, or with `Async` at once with a `ReqId` for `/poll/`.
+    """The response is the report, or with `Async` a `ReqId` for `/poll/`.
 
-    Names of fields are read in any case, unknown ones are passed over, an empty body is a call without
+    Names of fields are accepted in any case, unknown ones are ignored, an empty body is a call without
     parameters, and the Content-Type does not matter. Numbers in `Params` reach the function as they are
-    written. With `?pretty` the answer is indented.
+    written. With `?pretty` the response is indented.
     """
-    request = body.to_call_request(path.function)
+    request = body.to_call_request(query.key(path.function))
     if body.is_async:
         if context.functions.get(request.function) is None:
             raise FixedTextError(404, error_texts.FUNCTION_UNKNOWN)
-        return Response(
-            AcceptedCallDocument(await context.asynchronous.accept(request)), headers=_headers(context, call)
-        )
+        id = await context.asynchronous.accept(request)
+        return Response(AcceptedCallDocument(plain_name(id)), headers=_headers(context, call))
     try:
         report = await context.invoker.invoke(request)
     except errors.NotFound:
@@ -97,16 +100,18 @@ def _answer(context: ServerledgeContext, call: RequestContext, report: CallRepor
 
 
 def _headers(context: ServerledgeContext, call: RequestContext) -> ExtraHeaders:
-    headers = context.standing.headers()
+    # The load of the node is of all tenants together.
+    headers = context.node_headers.headers() if call.caller.namespaces is None else ()
     bandit = call.headers.get(_BANDIT)
     return headers if bandit is None or not _PLAIN.fullmatch(bandit) else (*headers, (_BANDIT, bandit))
 
 
-class PollQuery(msgspec.Struct, frozen=True):
-    """How long to wait for the end."""
+class PollQuery(FunctionQuery, frozen=True, kw_only=True):
+    """How long to wait for the result."""
 
     wait: Annotated[
-        str, Meta(description="Answer when the call has ended, or after this: `10s`, `500ms`; 60 s at most")
+        str,
+        Meta(description="Wait until the call has ended, at most this long: `10s`, `500ms`; 60 s at most"),
     ] = ""
 
     @property
@@ -121,7 +126,7 @@ class PollQuery(msgspec.Struct, frozen=True):
 @endpoint(
     "GET",
     "/poll/{id}",
-    summary="The result of an async call",
+    summary="Poll the result of an async call",
     raises=(errors.Invalid, errors.Unavailable),
     problem=ErrorDocument,
     extra_statuses={
@@ -129,17 +134,17 @@ class PollQuery(msgspec.Struct, frozen=True):
         "`unknown`."
     },
     is_quiet=True,
-    streams=True,  # whoever polls says how long to wait
+    streams=True,  # `wait` is its time limit
 )
 async def poll(
     context: ServerledgeContext, call: RequestContext, path: RequestPath, query: PollQuery
 ) -> ReportDocument | Response:
-    """200 is the end of the call, with its report: `State` is `done` or `failed`.
+    """200 when the call has ended, with its report: `State` is `done` or `failed`.
 
-    Until then it is 404, from the moment that its id was given out, as it is for what is not known or no
-    longer kept; `State` tells them apart. With `wait` the answer comes when the call has ended.
+    Until then it is 404, as for a call that is unknown or no longer stored; `State` distinguishes them. With
+    `wait` the response comes when the call has ended.
     """
-    polled = await context.asynchronous.poll(path.id, wait_s=query.wait_s)
+    polled = await context.asynchronous.poll(query.key(path.id), wait_s=query.wait_s)
     if polled is None:
         return Response(documents.unfinished(CallState.UNKNOWN, "there is no call of this id"), 404)
     if polled.report is not None:

@@ -1,4 +1,4 @@
-"""`/function/{name}/logs`: what the workers of a function have printed, as `/instance/{id}/logs` tells it."""
+"""`/function/{name}/logs`: the output of a function's workers, in the form of `/instance/{id}/logs`."""
 
 from __future__ import annotations
 
@@ -6,7 +6,6 @@ from collections.abc import AsyncGenerator
 from contextlib import AsyncExitStack, aclosing
 from typing import Annotated
 
-import msgspec
 from msgspec import Meta
 
 from skerry.model import errors
@@ -17,23 +16,22 @@ from skerry.wire.serverledge import functions
 from skerry.wire.serverledge.context import ServerledgeContext
 from skerry.wire.serverledge.error_texts import TEXT, ErrorDocument
 from skerry.wire.serverledge.functions import NamePath
+from skerry.wire.serverledge.namespaces import FunctionQuery
 
 _MAX_TAIL = 1_000_000
 
 
-class FunctionLogsQuery(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+class FunctionLogsQuery(FunctionQuery, frozen=True, forbid_unknown_fields=True, kw_only=True):
     """Which output."""
 
-    follow: Annotated[bool, Meta(description="Go on with what is printed from now on")] = False
-    tail: (
-        Annotated[int, Meta(ge=0, le=_MAX_TAIL, description="Only that many lines of what is there")] | None
-    ) = None
+    follow: Annotated[bool, Meta(description="Follow the output")] = False
+    tail: Annotated[int, Meta(ge=0, le=_MAX_TAIL, description="Only the last so many lines")] | None = None
 
 
 @endpoint(
     "GET",
     "/function/{name}/logs",
-    summary="What a function printed",
+    summary="Read the logs of a function",
     media="text/plain",
     raises=(errors.Invalid, errors.Unavailable),
     problem=ErrorDocument,
@@ -43,14 +41,14 @@ class FunctionLogsQuery(msgspec.Struct, frozen=True, forbid_unknown_fields=True)
 async def logs(
     context: ServerledgeContext, call: RequestContext, path: NamePath, query: FunctionLogsQuery
 ) -> StreamResponse:
-    """What all its workers wrote, both streams, in the order of time; calls that returned it are here too.
+    """The output of all its workers, both streams, in the order of time, also of calls that returned it.
 
-    Where output is no longer kept, a line of its own says so. With `follow` it goes on until the function is
-    deleted; an answer that breaks off is not complete.
+    Where output is no longer stored, a line of its own says so. With `follow` the stream continues until the
+    function is deleted; a response that is cut off is not complete.
     """
-    function = functions.require_function(context, path.name)
+    function = functions.require_function(context, query.key(path.name))
     async with AsyncExitStack() as undo:
-        undo.enter_context(context.streams.take())
+        undo.enter_context(context.streams.take(call.caller.tenant))
         lines = context.logs.logs(function.name, lines=query.tail, follow=query.follow)
         return StreamResponse(_written(lines), StreamFormat(TEXT), undo.pop_all())
 

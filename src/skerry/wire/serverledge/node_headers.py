@@ -1,7 +1,7 @@
-"""What every answer to a call tells of its node: headers that Serverledge's load balancer reads.
+"""Headers about the node in every response to a call, for Serverledge's load balancer.
 
-They are measured now and then and not for every call; one of them says when. Free memory is all but that of
-busy workers: idle ones give way to a call, and the load balancer passes over a node that seems full.
+They are measured from time to time and not for every call; one of them has the time. Free memory includes
+that of idle workers, which are evicted for a call: the load balancer skips a node that seems full.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
-"""What this room needs of functions, so that it can be served and tested without any worker.
+"""Interfaces of functions that this dialect uses, for which tests have fakes.
 
-`skerry.functions` keeps these promises; `FunctionService` here is its registry together with whoever has to
-hear of a change before it is acknowledged. Reads come from memory and wait for nothing.
+`skerry.functions` implements them; a `FunctionService` is its registry together with those that must know of
+a change before it is acknowledged. Reads are from memory.
 """
 
 from __future__ import annotations
@@ -21,10 +21,11 @@ from skerry.node.workers.function_logs import FunctionLogLine
 
 
 class FunctionService(Protocol):
-    """What is registered. A change is durable when it returns, and no call that starts later misses it."""
+    """The registry of functions. A change is durable when it returns, and applies to all calls that start
+    later."""
 
     async def create(self, new: NewFunction, *, actor: str) -> Function:
-        """Raises `AlreadyExists`, `NotFound` for the runtime, and whatever else is wrong with it."""
+        """Raises `AlreadyExists`, `NotFound` for the runtime, and `Invalid`."""
         ...
 
     async def update(self, new: NewFunction, *, actor: str) -> Function:
@@ -42,23 +43,23 @@ class FunctionService(Protocol):
         ...
 
     def runs(self, function: Function) -> str:
-        """What really runs it, for people: `Python 3.11.2`. Raises `Unavailable` if nothing here does."""
+        """The actual runtime, for people: `Python 3.11.2`. Raises `Unavailable` if this process has none."""
         ...
 
     def copies(self, function: Function) -> CodeCopies | None:
-        """On how many members its code is; None if it has none, or that is not known here."""
+        """How many members have its code; None if it has no code, or if that is not known here."""
         ...
 
     def replication(self) -> ReplicationStatus | None:
-        """Functions whose code has too few copies; None where that is not known."""
+        """Functions whose code has too few copies; None if that is not known here."""
         ...
 
 
 class InvocationService(Protocol):
-    """Calls that are answered at once, and the workers for them."""
+    """Synchronous calls, and their workers."""
 
     async def invoke(self, request: CallRequest) -> CallReport:
-        """Raises `NotFound`, `Overloaded`, `Unavailable`; what the function does wrong is in the report."""
+        """Raises `NotFound`, `Overloaded`, `Unavailable`; a failure of the function is in the report."""
         ...
 
     async def prewarm(self, name: str, instances: int, *, force: bool = False) -> int: ...
@@ -66,30 +67,31 @@ class InvocationService(Protocol):
     def status(self) -> PoolStatus: ...
 
     def neighbours(self) -> Sequence[MemberStatus]:
-        """The other members, as they are seen from here."""
+        """The other members, as known here."""
         ...
 
 
 class AsyncCallService(Protocol):
-    """Calls whose answer is fetched later."""
+    """Async calls."""
 
     async def accept(self, request: CallRequest) -> str:
-        """The id of a call that is durable and can be polled; whether there is the function is not looked."""
+        """The id of a call, which is durable and can be polled; whether the function exists is not
+        checked."""
         ...
 
     async def poll(self, id: str, *, wait_s: float = 0.0) -> AsyncCallResult | None:
-        """Where it is, when it has ended or after `wait_s`; None if the id is not known."""
+        """Its state when it has ended, or after `wait_s`; None if the id is not known."""
         ...
 
 
 class FunctionLogReader(Protocol):
-    """What functions have printed."""
+    """Output of functions."""
 
     def logs(
         self, name: FunctionName, *, lines: int | None = None, follow: bool = False
     ) -> AsyncGenerator[FunctionLogLine, None]:
-        """What all its workers wrote, in the order of time, or the last `lines` of it.
+        """The output of all its workers in the order of time, or the last `lines` of it.
 
-        With `follow` also what comes, until the function is gone.
+        With `follow` also new output, until the function is deleted.
         """
         ...

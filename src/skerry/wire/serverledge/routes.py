@@ -1,4 +1,4 @@
-"""Every endpoint of this room, and how each is served."""
+"""All endpoints of Serverledge, and how each is served."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from skerry.wire.serverledge import error_texts, functions, invocations, logs
 from skerry.wire.serverledge.context import ServerledgeContext
 from skerry.wire.serverledge.dialect import DIALECT
 
-# Found by the beginning of their path alone, as a name may hold slashes (and is then none of a function).
+# Matched by the prefix of their path, because a name may hold slashes (and is then not that of a function).
 PREFIX_ENDPOINTS: dict[str, Endpoint] = {
     invocations.INVOKE: invocations.invoke,
     invocations.POLL: invocations.poll,
@@ -30,10 +30,10 @@ ROUTED_ENDPOINTS: tuple[Endpoint, ...] = (
     logs.logs,
 )
 ENDPOINTS: tuple[Endpoint, ...] = (*PREFIX_ENDPOINTS.values(), *ROUTED_ENDPOINTS)
-# What the program has and this room does not: 404, in the shape of the contract.
+# Routes of the program that are not served here: 404, in the shape of the contract.
 UNSERVED: dict[str, ErrorShape] = {"/workflow": error_texts.error_response}
 
-# Of a body with code, besides the code in base64: mostly the environment.
+# Of a body with code, beside the code in base64: mostly the environment.
 _AROUND_CODE = 2 * 1024 * 1024
 
 

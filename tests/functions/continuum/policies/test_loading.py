@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import sys
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -19,6 +20,7 @@ from skerry.functions.qos import DEFAULT_CLASSES
 from skerry.model import errors
 from skerry.model.ids import NodeId
 from tests.functions.continuum.making import HERE, demand, full_here, place
+from tests.test_repo import ROOT
 
 GOOD = """
 from skerry.functions.continuum.policy import RUN
@@ -27,7 +29,7 @@ class Mine:
     name = "mine"
     def __init__(self, classes):
         self.classes = classes
-    def decide(self, demand, view, learnt):
+    def decide(self, demand, view, call_times):
         return RUN
 """
 
@@ -68,6 +70,20 @@ def test_a_package_brings_a_policy(install: Install) -> None:
     assert policy.decide(demand(), CandidateView(full_here()), CallTimeModel()) == RUN
 
 
+def test_the_policy_in_the_docs_can_be_installed_and_decides(install: Install) -> None:
+    page = (ROOT / "docs" / "continuum.md").read_text()
+    example = re.search(r"```python\n(# my_policies\.py\n.*?)```", page, flags=re.S)
+    assert example, "docs/continuum.md has no my_policies.py"
+    install(example[1], leads_to="Cautious", name="cautious")
+    policy = loading.load_policy("cautious", DEFAULT_CLASSES)
+    near = place("near", warm=1)
+    view = CandidateView(full_here(), (place("cold"), near))
+    with capture_logs() as logs:
+        assert policy.decide(demand(), view, CallTimeModel()) == Offload(near.node, or_else=(HERE,))
+        assert policy.decide(demand(may_offload=False), view, CallTimeModel()) == RUN
+    assert logs == []
+
+
 def test_a_package_cannot_take_the_name_of_one_of_ours(install: Install) -> None:
     install(GOOD, name="default")
     assert not isinstance(loading.load_policy("default", DEFAULT_CLASSES), CheckedPolicy)
@@ -83,7 +99,7 @@ def test_a_package_cannot_take_the_name_of_one_of_ours(install: Install) -> None
         ("Mine = lambda classes: 3", "is int, which has no method decide"),
         (GOOD.replace("decide", "choose"), "has no method decide"),
         (GOOD.replace("def decide", "async def decide"), "must not be async"),
-        (GOOD.replace("view, learnt", "view"), "must take (demand, view, learnt)"),
+        (GOOD.replace("view, call_times", "view"), "must take (demand, view, call_times)"),
         (GOOD.replace('"mine"', '"yours"'), "must have this as its attribute `name`, not 'yours'"),
         (GOOD.replace("name =", "other ="), "not None"),
     ],
@@ -128,7 +144,7 @@ class Told:
     def __init__(self, decision: Any) -> None:
         self._decision = decision
 
-    def decide(self, demand: CallDemand, view: CandidateView, learnt: CallTimeModel) -> RoutingDecision:
+    def decide(self, demand: CallDemand, view: CandidateView, call_times: CallTimeModel) -> RoutingDecision:
         if isinstance(self._decision, Exception):
             raise self._decision
         decision: RoutingDecision = self._decision

@@ -45,10 +45,10 @@ def to(*nodes: str) -> Offload:
 
 @given(making.demands, making.views(), making.experiences())
 def test_no_policy_ever_decides_what_it_may_not(
-    ask: CallDemand, view: CandidateView, learnt: CallTimeModel
+    ask: CallDemand, view: CandidateView, call_times: CallTimeModel
 ) -> None:
     for name in ALL:
-        decision = policy(name).decide(ask, view, learnt)
+        decision = policy(name).decide(ask, view, call_times)
         assert decision_fault(decision, ask, view) == "", name
         if isinstance(decision, Offload):
             tried = (decision.node, *decision.or_else)
@@ -94,7 +94,7 @@ def test_localonly_lets_nobody_wait() -> None:
     view = CandidateView(full_here(), (place("near"),), (place("cloud"),))
     decision = decide("localonly", view)
     assert isinstance(decision, RejectCall)
-    assert "no room" in decision.reason
+    assert "no capacity" in decision.reason
 
 
 def test_localonly_uses_a_seat_in_a_busy_worker() -> None:
@@ -171,18 +171,20 @@ CLOUD = place("cloud", rtt_s=0.45, cpus_total=32.0, cpus_free=32.0)
 
 
 def taught(run_s: float, *where: Any, start_s: float | None = None) -> CallTimeModel:
-    learnt = CallTimeModel()
+    call_times = CallTimeModel()
     for _ in range(50):
         for one in where:
-            learnt.saw(demand(), one, CallObservation(run_s=run_s, start_s=start_s, network_s=one.rtt_s))
-    return learnt
+            call_times.record(
+                demand(), one, CallObservation(run_s=run_s, start_s=start_s, network_s=one.rtt_s)
+            )
+    return call_times
 
 
 def test_an_urgent_call_goes_to_a_neighbour_and_not_to_a_cloud_that_is_too_far() -> None:
     near = place("near", warm=1)
     view = CandidateView(full_here(waiting=50), (near,), (CLOUD,))
-    learnt = taught(0.1, near, CLOUD, full_here())
-    decision = QosAware(CLASSES).decide(demand(qos_class=URGENT), view, learnt)
+    call_times = taught(0.1, near, CLOUD, full_here())
+    decision = QosAware(CLASSES).decide(demand(qos_class=URGENT), view, call_times)
     assert isinstance(decision, Offload)
     assert decision.node == "near"
 
@@ -191,9 +193,9 @@ def test_a_call_that_leaves_itself_less_time_than_its_class_is_held_to_that() ->
     """Both places would do for the class; only the near one does for this call."""
     near = full("near", waiting=0)
     view = CandidateView(full_here(waiting=500), (near,), (place("cloud", rtt_s=0.45, warm=1),))
-    learnt = taught(0.05, near, CLOUD)
+    call_times = taught(0.05, near, CLOUD)
     decider = QosAware(CLASSES)
-    in_a_hurry = decider.decide(demand(qos_class=BACKGROUND, deadline_s=0.4), view, learnt)
+    in_a_hurry = decider.decide(demand(qos_class=BACKGROUND, deadline_s=0.4), view, call_times)
     assert isinstance(in_a_hurry, Offload)
     assert in_a_hurry.node == "near"
 
@@ -201,44 +203,45 @@ def test_a_call_that_leaves_itself_less_time_than_its_class_is_held_to_that() ->
 def test_where_all_is_well_a_call_stays() -> None:
     own = here(warm=1)
     view = CandidateView(own, (place("near", warm=1),), (CLOUD,))
-    learnt = taught(0.1, own, place("near", warm=1), CLOUD)
-    assert QosAware(CLASSES).decide(demand(qos_class=URGENT), view, learnt) == RUN
+    call_times = taught(0.1, own, place("near", warm=1), CLOUD)
+    assert QosAware(CLASSES).decide(demand(qos_class=URGENT), view, call_times) == RUN
 
 
 def test_a_place_that_refused_of_late_is_tried_after_one_that_did_not() -> None:
     fickle, steady = place("fickle", warm=1), place("steady", warm=1, rtt_s=0.012)
-    learnt = taught(0.1, fickle, steady)
+    call_times = taught(0.1, fickle, steady)
     view = CandidateView(full_here(waiting=50), (fickle, steady))
     for _ in range(5):
-        learnt.refused(fickle)
-    decision = QosAware(CLASSES).decide(demand(qos_class=URGENT), view, learnt)
+        call_times.record_refusal(fickle)
+    decision = QosAware(CLASSES).decide(demand(qos_class=URGENT), view, call_times)
     assert decision == to("steady", "fickle", HERE)
 
 
 def test_where_all_is_crowded_long_work_of_little_worth_gives_way_and_urgent_calls_do_not() -> None:
     crowded = CandidateView(full_here(waiting=2), (full("near", waiting=2),))
-    learnt = taught(0.02, full_here(), full("near"))
+    call_times = taught(0.02, full_here(), full("near"))
     for _ in range(50):
-        learnt.saw(demand(function="long"), full_here(), CallObservation(run_s=20.0))
+        call_times.record(demand(function="long"), full_here(), CallObservation(run_s=20.0))
     decider = QosAware(CLASSES)
     for _ in range(200):
-        assert not isinstance(decider.decide(demand(qos_class=URGENT), crowded, learnt), RejectCall)
+        assert not isinstance(decider.decide(demand(qos_class=URGENT), crowded, call_times), RejectCall)
     long = demand(function="long", qos_class=BACKGROUND)
-    decision = decider.decide(long, crowded, learnt)
+    decision = decider.decide(long, crowded, call_times)
     assert isinstance(decision, RejectCall)
     assert "call again later" in decision.reason
     with_room = CandidateView(full_here(waiting=2), (place("near"),))
-    assert not isinstance(decider.decide(long, with_room, learnt), RejectCall)
+    assert not isinstance(decider.decide(long, with_room, call_times), RejectCall)
 
 
 def test_a_call_that_would_come_too_late_everywhere_is_dropped_unless_there_is_room() -> None:
-    learnt = taught(5.0, full_here(), full("near"))
+    call_times = taught(5.0, full_here(), full("near"))
     hopeless = demand(qos_class=URGENT)
     assert isinstance(
-        QosAware(CLASSES).decide(hopeless, CandidateView(full_here(), (full("near"),)), learnt), RejectCall
+        QosAware(CLASSES).decide(hopeless, CandidateView(full_here(), (full("near"),)), call_times),
+        RejectCall,
     )
     assert isinstance(
-        QosAware(CLASSES).decide(hopeless, CandidateView(here(), (full("near"),)), learnt), RunHere
+        QosAware(CLASSES).decide(hopeless, CandidateView(here(), (full("near"),)), call_times), RunHere
     )
 
 
@@ -256,11 +259,11 @@ def test_here_is_the_last_to_be_tried_if_it_is_any_good() -> None:
 def test_now_and_then_a_call_that_can_afford_it_goes_where_the_least_is_known() -> None:
     own = here(warm=1)
     view = CandidateView(own, (place("unknown", warm=1),))
-    learnt = taught(0.01, own)
+    call_times = taught(0.01, own)
 
     def tried() -> list[RoutingDecision]:
         decider = QosAware(CLASSES)
-        return [decider.decide(demand(qos_class=BACKGROUND), view, learnt) for _ in range(200)]
+        return [decider.decide(demand(qos_class=BACKGROUND), view, call_times) for _ in range(200)]
 
     first = tried()
     assert 1 <= sum(isinstance(decision, Offload) for decision in first) <= 5
@@ -271,8 +274,8 @@ def test_exploring_never_goes_where_the_call_would_be_late() -> None:
     own = here(warm=1)
     view = CandidateView(own, (), (place("unknown", rtt_s=3.0),))
     decider = QosAware(CLASSES)
-    learnt = taught(0.01, own)
-    assert {type(decider.decide(demand(qos_class=URGENT), view, learnt)) for _ in range(300)} == {RunHere}
+    call_times = taught(0.01, own)
+    assert {type(decider.decide(demand(qos_class=URGENT), view, call_times)) for _ in range(300)} == {RunHere}
 
 
 @pytest.mark.parametrize(

@@ -310,7 +310,7 @@ def test_an_index_finds_what_is_found_one_by_one(
 ) -> None:
     """Also if few are taken for many, and while offers come, change and go between searches."""
     with pytest.MonkeyPatch.context() as patch:
-        for name, numbers in {"_FEW": [0, 128], "_GLANCE": [1, 8, 1024], "_SAMPLE": [2, 64]}.items():
+        for name, numbers in {"_FEW": [0, 128], "_FIRST_ROWS": [1, 8, 1024], "_SAMPLE": [2, 64]}.items():
             patch.setattr(column_index, name, data.draw(st.sampled_from(numbers), name))
         patch.setattr(column_index, "_MARGIN", 0)
         patch.setattr(columns, "_SPARSE", data.draw(st.sampled_from([0, 8, 1000]), "_SPARSE"))
@@ -402,10 +402,10 @@ def test_an_order_is_kept_while_rows_come_move_and_go(
             if value is not None:
                 rows[row] = value
             order.touch(row)
-        assert order.settle(lambda row: rows.get(row), id_of) is bool(step)
+        assert order.merge_changes(lambda row: rows.get(row), id_of) is bool(step)
         assert order.rows.tolist() == expected()
         for place, row in enumerate(expected()):
-            assert order.behind(rows[row], id_of(row), id_of) == place + 1
+            assert order.after(rows[row], id_of(row), id_of) == place + 1
         keep = np.array([row % 3 == 0 for row in range(101)], np.bool_)
         assert order.first(keep, 1, 4).tolist() == [row for row in expected()[1:] if row % 3 == 0][:4]
 

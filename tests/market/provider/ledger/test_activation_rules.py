@@ -86,12 +86,12 @@ async def test_a_contract_that_nobody_signs_ends_and_its_buyer_is_told_why() -> 
         await m.publish()
         id = (await m.buy(KEY, cpu=3)).contract.id
         visits = visits_of(m)
-        await visits.look()
+        await visits.check()
         m.clock.advance(99.9)
-        await visits.look()
+        await visits.check()
         assert m.split() == (5, 0, 3)
         m.clock.advance(0.1)
-        await visits.look()
+        await visits.check()
         ended = m.ledger.contract(id).contract
         assert (ended.ending, ended.reason) == (EndReason.WITHDRAWN, "its buyer did not sign it within 100 s")
         assert m.split() == (8, 0, 0)
@@ -105,11 +105,11 @@ async def test_a_contract_that_nobody_opens_ends_and_its_room_is_offered_again()
         for id in (signed, opened):
             await sign(m, id)
         visits = visits_of(m)
-        await visits.look()
-        await visits.arrive(opened)
+        await visits.check()
+        await visits.mark_connected(opened)
         m.clock.advance(300)
         _, follower = m.ledger.changes.snapshot()
-        await visits.look()
+        await visits.check()
         reason = m.ledger.contract(signed).contract.reason
         assert reason == "its buyer did not open it within 300 s"
         assert m.ledger.contract(opened).contract.ending is None
@@ -127,16 +127,16 @@ async def test_after_a_restart_the_buyer_has_the_whole_time_again() -> None:
     async with market(**TIMES) as m:
         await m.publish()
         id = (await m.buy(KEY)).contract.id
-        await visits_of(m).look()
+        await visits_of(m).check()
         m.clock.advance(1000)
         async with market(store=m.store, clock=m.clock, prefix="b", **TIMES) as again:
             visits = visits_of(again)
-            await visits.look()
+            await visits.check()
             again.clock.advance(99)
-            await visits.look()
+            await visits.check()
             assert again.ledger.contract(id).contract.ending is None
             again.clock.advance(1)
-            await visits.look()
+            await visits.check()
             assert again.ledger.contract(id).contract.ending is EndReason.WITHDRAWN
 
 
@@ -146,12 +146,12 @@ async def test_a_renewal_that_is_not_signed_ends_with_what_was_signed() -> None:
         sale = await m.buy(KEY, duration_s=1000.0)
         id, until = sale.contract.id, sale.contract.ends_at
         visits = visits_of(m)
-        await visits.look()
-        await visits.arrive(id)
+        await visits.check()
+        await visits.mark_connected(id)
         await sign(m, id)
         await m.ledger.renew(id, KEY, until + 5000)
         m.clock.advance(100)
-        await visits.look()
+        await visits.check()
         told = m.ledger.contract(id).contract
         assert (told.ending, told.reclaim_at) == (None, until)
         assert told.reason == "its buyer did not sign its renewal within 100 s"
@@ -177,11 +177,11 @@ async def test_who_comes_once_and_not_again_is_gone_after_the_time_for_silence()
         id = (await m.buy(KEY)).contract.id
         await sign(m, id)
         visits = visits_of(m)
-        await visits.look()
-        await visits.arrive(id)  # to a cell that is not there yet
+        await visits.check()
+        await visits.mark_connected(id)  # to a cell that is not there yet
         m.clock.advance(399)
-        await visits.look()
+        await visits.check()
         assert m.ledger.contract(id).contract.ending is None
         m.clock.advance(1)
-        await visits.look()
+        await visits.check()
         assert m.ledger.contract(id).contract.reason == "its buyer was not connected for 400 s"

@@ -24,7 +24,7 @@ from skerry.model.statuses import DesiredStatus
 from skerry.node.agent.instances.backends import InstanceBackends
 from skerry.node.agent.instances.instances import NodeInstances
 from tests.node.agent.instances import worlds
-from tests.node.cells.driver import say
+from tests.node.cells.driver import send
 from tests.node.containers.real import Agent, Ground
 from tests.support.drivers import Death
 from tests.support.waiting import eventually
@@ -46,13 +46,13 @@ def real_order(desired: str, generation: int, *arguments: str, id: str = worlds.
 
 @contextlib.asynccontextmanager
 async def instances_of(
-    ground: Ground, agent: Agent, reached: Callable[[str], None] = lambda step: None
+    ground: Ground, agent: Agent, failpoint: Callable[[str], None] = lambda step: None
 ) -> AsyncIterator[NodeInstances]:
     instances = await NodeInstances(
         ground.folder / "instances",
         InstanceBackends(agent.containers, agent.images),
         SystemClock(),
-        reached=reached,
+        failpoint=failpoint,
     ).open()
     try:
         await instances.set_config(TERMS)
@@ -75,20 +75,20 @@ async def do(instances: NodeInstances, desired: str, generation: int, status: st
     await reach(instances, status, generation)
 
 
-def hurry(ground: Ground) -> None:
+def shorten_waits(ground: Ground) -> None:
     """What the tests run does not listen to signals."""
     ground.settings = replace(ground.settings, stop_grace_s=0.05)
 
 
 async def main(folder: str, image: str, root: str, step: str = "", times: str = "0") -> None:
     ground = Ground(Path(folder), Path(image), root)
-    hurry(ground)
+    shorten_waits(ground)
     death = Death(step, int(times))
     async with ground.agent() as agent, instances_of(ground, agent, death) as instances:
-        say(launcher=agent.launcher)
+        send(launcher=agent.launcher)
         for line in sys.stdin:
             await do(instances, *json.loads(line))
-            say(done=True)
+            send(done=True)
         await instances.apply([], is_full=True)
         await eventually(lambda: not instances._controllers)
-        say(done=True)
+        send(done=True)

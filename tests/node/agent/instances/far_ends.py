@@ -38,7 +38,7 @@ class FakeTunnel:
     def say(self, channel: TunnelChannel, data: bytes = b"") -> None:
         self.incoming.put_nowait(TunnelFrame(channel, data).pack())
 
-    def heard(self, channel: TunnelChannel = TunnelChannel.OUTPUT) -> bytes:
+    def received(self, channel: TunnelChannel = TunnelChannel.OUTPUT) -> bytes:
         """All that came over one channel so far."""
         frames = map(TunnelFrame.unpack, self.sent)
         return b"".join(frame.data for frame in frames if frame.channel is channel)

@@ -50,18 +50,18 @@ class Ground:
         self.containers: Containers
         self.instances: NodeInstances
 
-    async def open(self, *, reached: Callable[[str], None] | None = None, **more: Any) -> NodeInstances:
+    async def open(self, *, failpoint: Callable[[str], None] | None = None, **more: Any) -> NodeInstances:
         """An agent begins; the one before it has ended or was killed."""
         self.containers = more.pop("containers", None) or await self.node.agent()
-        held_to = {name: more.pop(name) for name in ("most", "starts_at_once") if name in more}
+        limits = {name: more.pop(name) for name in ("most", "starts_at_once") if name in more}
         backends = InstanceBackends(self.containers, self.node.images, more.pop("cells", None))
         self.instances = await NodeInstances(
             self.folder,
             backends,
             self.machine.clock,
-            InstancePolicy(**held_to),
+            InstancePolicy(**limits),
             **(
-                {"sleep": self.time.sleep, "chance": lambda: 0.5, "reached": reached or self.steps.append}
+                {"sleep": self.time.sleep, "chance": lambda: 0.5, "failpoint": failpoint or self.steps.append}
                 | more
             ),
         ).open()
@@ -103,8 +103,8 @@ class Ground:
 
     def reports(self, id: str | None = None) -> list[InstanceReport]:
         """All that is to be told."""
-        told = [each.report for each in self.instances.reports(0, LATEST)]
-        return [report for report in told if id in (None, report.instance)]
+        reported = [each.report for each in self.instances.reports(0, LATEST)]
+        return [report for report in reported if id in (None, report.instance)]
 
     def statuses(self, id: str | None = None) -> list[str]:
         return [str(report.status) for report in self.reports(id)]

@@ -87,7 +87,7 @@ class TestSteps:
     @pytest.mark.parametrize("role", ["liveness", "startup"])
     def test_a_failed_check_ends_the_run_and_it_is_started_again_as_after_a_crash(self, role: str) -> None:
         world = self.running(check(role))
-        world.told.clear()
+        world.reported.clear()
         self.record(world, REFUSED, REFUSED)
         assert world.acts[2:] == [InstanceAction.STOP, InstanceAction.START]
         # Out of service first, then ended; the restart counts.
@@ -229,8 +229,8 @@ async def test_another_agent_goes_on_with_one_that_is_ready_without_a_flap(
     assert (report.has_passed, report.checked_at) == (True, started_at)
     assert ground.reports() == []
     probes.gate.set()
-    asked = probes.asked["tcp:80"]
-    await eventually(lambda: probes.asked["tcp:80"] > asked + 2)
+    requested = probes.asked["tcp:80"]
+    await eventually(lambda: probes.asked["tcp:80"] > requested + 2)
     assert ground.reports() == []
     probes.failures["tcp:80"] = "connection refused"
     await until_ready(ground, is_ready=False)
@@ -248,14 +248,14 @@ async def test_another_agent_ends_what_the_one_before_had_decided_to_end(
     # The agent dies when it has written down that the check has failed, and before it does anything.
     steps = []
 
-    def reached(step: str) -> None:
+    def failpoint(step: str) -> None:
         steps.append(step)
-        if step == "told.running":
+        if step == "reported.running":
             raise Killed
 
     probes.failures["tcp:80"] = "connection refused"
-    instances = await ground.open(probes=probes, reached=reached)
-    await eventually(lambda: "told.running" in steps)
+    instances = await ground.open(probes=probes, failpoint=failpoint)
+    await eventually(lambda: "reported.running" in steps)
     await instances.close()
     await ground.node.leave()
     probes.failures.clear()

@@ -13,7 +13,7 @@ import pytest
 from skerry.model.ids import InstanceId
 from skerry.model.statuses import InstanceStatus, may_become
 from skerry.node.agent.instances.instances import NodeInstances
-from tests.node.agent.instances.driver import do, hurry, instances_of, reach, real_order
+from tests.node.agent.instances.driver import do, instances_of, reach, real_order, shorten_waits
 from tests.node.agent.instances.worlds import ID
 from tests.node.cells.real import is_alive
 from tests.node.containers.conftest import busybox, ground
@@ -34,11 +34,11 @@ SCRIPT = [
 ]
 STEPS = [
     *(("applied", times) for times in range(1, 7)),
-    *(("told.starting", times) for times in (1, 2, 3)),
-    *(("told.running", times) for times in (1, 2, 3)),
-    ("told.stopping", 1),
-    ("told.stopped", 1),
-    ("told.terminated", 1),
+    *(("reported.starting", times) for times in (1, 2, 3)),
+    *(("reported.running", times) for times in (1, 2, 3)),
+    ("reported.stopping", 1),
+    ("reported.stopped", 1),
+    ("reported.terminated", 1),
     *(("made", times) for times in (1, 2)),
     *(("done.create", times) for times in (1, 2)),
     *(("done.start", times) for times in (1, 2, 3)),
@@ -60,11 +60,14 @@ def drive(drivers: Drivers, ground: Ground, step: str, times: int) -> int:
     return len(answers)
 
 
-def check_told(instances: NodeInstances) -> None:
+def check_reported(instances: NodeInstances) -> None:
     """What is to be told of the last generation is a way through the state machine, with nothing left out."""
-    told = [each.report for each in instances.reports(0, 1000)]
-    generation = max((report.generation for report in told), default=0)
-    path = [InstanceStatus.SCHEDULED, *(report.status for report in told if report.generation == generation)]
+    reported = [each.report for each in instances.reports(0, 1000)]
+    generation = max((report.generation for report in reported), default=0)
+    path = [
+        InstanceStatus.SCHEDULED,
+        *(report.status for report in reported if report.generation == generation),
+    ]
     if path[-1] is InstanceStatus.TERMINATED:
         path[-1:] = [
             InstanceStatus.DESTROYING,
@@ -78,12 +81,12 @@ async def test_an_agent_that_dies_after_a_step_is_followed_by_one_that_goes_on(
     drivers: Drivers, ground: Ground, step: str, times: int
 ) -> None:
     count = await asyncio.to_thread(drive, drivers, ground, step, times)
-    hurry(ground)
+    shorten_waits(ground)
     async with ground.agent() as agent, instances_of(ground, agent) as instances:
         # What was under way, as the control plane would say it again, and then the rest.
         for call in SCRIPT[min(count, len(SCRIPT) - 1) :]:
             await do(instances, *call)
-            check_told(instances)
+            check_reported(instances)
             assert len(agent.containers.list()) == (call[0] != "DESTROYED")
             assert sum(view.pid is not None for view in agent.containers.list()) == (call[2] == "RUNNING")
 
@@ -102,12 +105,12 @@ async def test_an_end_that_no_agent_saw_is_told_by_the_next_which_starts_it_agai
     (pid,) = [pid for name in ground.groups.cells() for pid in ground.groups.pids(name, "_x1")]
     os.kill(pid, signal.SIGKILL)
     eventually_sync(lambda: not is_alive(pid))
-    hurry(ground)
+    shorten_waits(ground)
     async with ground.agent() as agent, instances_of(ground, agent) as instances:
         await instances.apply([real_order("RUNNING", 1)], is_full=True)
         await eventually(lambda: instances.copy(InstanceId(ID)).history.restarts == 1)
         await reach(instances, "RUNNING", 1)
-        check_told(instances)
+        check_reported(instances)
         crash = next(each.report for each in instances.reports(0, 99) if each.report.status == "CRASHED")
         assert (crash.exit_code, crash.reason) == (137, "ended by signal 9 (SIGKILL)")
         await instances.apply([], is_full=True)

@@ -38,18 +38,18 @@ async def run(ground: Ground, **more: object) -> None:
 class TestOrders:
     async def test_are_on_disk_before_anything_is_done_about_them(self, ground: Ground) -> None:
         await run(ground)
-        assert ground.steps[:3] == ["applied", "told.starting", "made"]
+        assert ground.steps[:3] == ["applied", "reported.starting", "made"]
         assert ground.records() == [f"{ID}.json"]
         assert os.stat(ground.folder / "copies" / f"{ID}.json").st_mode & 0o077 == 0
 
     async def test_become_containers_that_run_with_what_was_asked_for(self, ground: Ground) -> None:
-        asked = {
+        requested = {
             "name": "My_web.1",
             "environment": ("A=1",),
             "arguments": ("serve", "all"),
             "resources": Resources(500, 64),
         }
-        await run(ground, **asked)
+        await run(ground, **requested)
         view = ground.view()
         assert view is not None
         assert (view.spec.host_name, view.spec.environment) == ("My-web-1", ("A=1",))
@@ -162,7 +162,7 @@ class TestOrders:
     async def test_that_cannot_be_kept_are_refused_and_can_be_given_again(self, ground: Ground) -> None:
         copies = ground.folder / "copies"
         copies.rename(ground.folder / "away")
-        with pytest.raises(errors.Unavailable, match="cannot keep its orders"):
+        with pytest.raises(errors.Unavailable, match="cannot store its orders"):
             await ground.apply(order())
         (ground.folder / "away").rename(copies)
         await run(ground)
@@ -234,10 +234,10 @@ class TestRestarts:
             ground.process().exit(code=1)
             await eventually(lambda: ground.copy().history.restarts == number)  # noqa: B023 - awaited
             await ground.until("RUNNING")
-        told = ground.statuses()
-        assert len(told) <= MAX_PENDING
-        assert told[:3] == ["STARTING", "RUNNING", "CRASHED"]
-        path = list(map(InstanceStatus, ["SCHEDULED", *told]))
+        reported = ground.statuses()
+        assert len(reported) <= MAX_PENDING
+        assert reported[:3] == ["STARTING", "RUNNING", "CRASHED"]
+        path = list(map(InstanceStatus, ["SCHEDULED", *reported]))
         assert all(may_become(before, after) for before, after in itertools.pairwise(path))
         assert ground.reports()[-1].restarts == 40
 
@@ -436,7 +436,7 @@ class TestTrouble:
         await ground.apply(order(STOPPED))
         await eventually(lambda: len(ground.time.slept) > 3)
         assert ground.reports()[-1].status is InstanceStatus.STOPPING
-        assert "do not die" in ground.reports()[-1].reason
+        assert "do not exit" in ground.reports()[-1].reason
         ground.process().is_unkillable = False
         await ground.until("STOPPED")
 
@@ -493,7 +493,7 @@ class TestReports:
         assert ground.statuses() == ["RUNNING"]
         ground.process().exit(code=1)
         await eventually(lambda: ground.statuses()[:2] == ["RUNNING", "CRASHED"])
-        numbers = [told.number for told in ground.instances.reports(0, 100)]
+        numbers = [reported.number for reported in ground.instances.reports(0, 100)]
         assert numbers == sorted(set(numbers))
 
     async def test_come_in_order_and_some_at_a_time(self, ground: Ground) -> None:
@@ -525,13 +525,13 @@ class TestReports:
         ground.instances.acknowledge(latest)
         disk.set()
 
-        def is_told() -> bool:
-            later = (told.report for told in ground.instances.reports(latest, 100))
+        def is_reported() -> bool:
+            later = (reported.report for reported in ground.instances.reports(latest, 100))
             return any(
                 report.instance == ID and report.status is InstanceStatus.TERMINATED for report in later
             )
 
-        await eventually(is_told)
+        await eventually(is_reported)
 
     async def test_wake_whoever_waits_for_them(self, ground: Ground) -> None:
         waiting = asyncio.ensure_future(ground.instances.wait_for_reports())

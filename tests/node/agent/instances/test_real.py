@@ -25,7 +25,7 @@ from skerry.model.streams import ExecStreamRequest, LogStreamRequest, StreamRequ
 from skerry.node.agent.instances.instances import NodeInstances
 from skerry.node.agent.instances.tunnel_handler import TunnelHandler
 from skerry.node.cgroups.protocol import INIT_LEAF
-from tests.node.agent.instances.driver import hurry, instances_of, reach
+from tests.node.agent.instances.driver import instances_of, reach, shorten_waits
 from tests.node.agent.instances.far_ends import FakeTunnel
 from tests.node.agent.instances.worlds import ID, spec
 from tests.node.cells.real import is_alive
@@ -55,15 +55,15 @@ class Here:
         await self.instances.apply([InstanceOrder(InstanceId(ID), 1, wanted, desired)], is_full=True)
 
     def reports(self) -> list[InstanceReport]:
-        return [told.report for told in self.instances.reports(0, 1000)]
+        return [reported.report for reported in self.instances.reports(0, 1000)]
 
     def has_restarted(self) -> bool:
         history = self.instances.copy(InstanceId(ID)).history
         return (str(history.status), history.restarts) == ("RUNNING", 1)
 
-    def ask(self, ask: StreamRequest, instance: str = ID) -> FakeTunnel:
+    def request(self, request: StreamRequest, instance: str = ID) -> FakeTunnel:
         tunnel = FakeTunnel()
-        wanted = TunnelRequest("t1", InstanceId(instance), ask)
+        wanted = TunnelRequest("t1", InstanceId(instance), request)
         self._serving.append(asyncio.ensure_future(self._tunnels.serve(wanted, tunnel)))
         return tunnel
 
@@ -75,7 +75,7 @@ class Here:
 
 @pytest.fixture
 async def here(ground: Ground) -> AsyncIterator[Here]:
-    hurry(ground)
+    shorten_waits(ground)
     async with ground.agent() as agent, instances_of(ground, agent) as instances:
         here = Here(agent, instances)
         yield here
@@ -88,16 +88,16 @@ async def test_an_instance_runs_is_reached_by_its_port_and_told_with_its_address
     await reach(here.instances, "RUNNING", 1)
     assert here.reports()[-1].ip.startswith("10.98.0.")
 
-    async def asked() -> bytes:
+    async def requested() -> bytes:
         try:
             reader, writer = await asyncio.open_connection("127.0.0.1", 8088)
         except OSError:
             return b""
-        said = await reader.read(100)
+        output = await reader.read(100)
         writer.close()
-        return said
+        return output
 
-    assert await eventually(asked) == b"hello from web-1\n"
+    assert await eventually(requested) == b"hello from web-1\n"
 
 
 async def test_what_crashes_is_started_again_until_its_budget_is_spent(here: Here) -> None:
@@ -115,9 +115,9 @@ async def test_what_crashes_is_started_again_until_its_budget_is_spent(here: Her
 async def test_work_that_is_done_stays_done_and_its_output_can_be_read(here: Here) -> None:
     await here.order("echo", "done", restart="on-failure")
     await reach(here.instances, "TERMINATED", 1)
-    tunnel = here.ask(LogStreamRequest())
+    tunnel = here.request(LogStreamRequest())
     await eventually(lambda: tunnel.is_ended)
-    assert tunnel.heard() == b"done\n"
+    assert tunnel.received() == b"done\n"
 
 
 async def test_too_much_memory_is_told_as_that(here: Here) -> None:
@@ -152,27 +152,27 @@ class TestLogs:
         await here.order("sh", "-c", "echo 1; echo 2 >&2; echo 3; echo 4", restart="never")
         await reach(here.instances, "TERMINATED", 1)
         both, tail = (
-            here.ask(LogStreamRequest()),
-            here.ask(LogStreamRequest(tail=2, stream=OutputChannel.STDOUT)),
+            here.request(LogStreamRequest()),
+            here.request(LogStreamRequest(tail=2, stream=OutputChannel.STDOUT)),
         )
-        errors_only = here.ask(LogStreamRequest(stream=OutputChannel.STDERR))
+        errors_only = here.request(LogStreamRequest(stream=OutputChannel.STDERR))
         await eventually(lambda: both.is_ended and tail.is_ended and errors_only.is_ended)
-        assert (both.heard(), both.heard(TunnelChannel.ERRORS)) == (b"1\n3\n4\n", b"2\n")
-        assert tail.heard() == b"3\n4\n"
-        assert (errors_only.heard(), errors_only.heard(TunnelChannel.ERRORS)) == (b"", b"2\n")
+        assert (both.received(), both.received(TunnelChannel.ERRORS)) == (b"1\n3\n4\n", b"2\n")
+        assert tail.received() == b"3\n4\n"
+        assert (errors_only.received(), errors_only.received(TunnelChannel.ERRORS)) == (b"", b"2\n")
 
     async def test_are_followed_over_restarts_to_the_end(self, here: Here) -> None:
         await here.order("sh", "-c", "echo again; sleep 0.2; exit 1", budget=2)
-        tunnel = here.ask(LogStreamRequest(follow=True))  # also before it runs
+        tunnel = here.request(LogStreamRequest(follow=True))  # also before it runs
         await eventually(lambda: tunnel.is_ended)
-        assert tunnel.heard() == b"again\n" * 3
+        assert tunnel.received() == b"again\n" * 3
         await reach(here.instances, "FAILED", 1)
 
     async def test_are_followed_no_more_when_nobody_listens(self, here: Here) -> None:
         await here.order("sh", "-c", "echo here; sleep 1000")
         await reach(here.instances, "RUNNING", 1)
-        tunnel = here.ask(LogStreamRequest(follow=True))
-        await eventually(lambda: tunnel.heard() == b"here\n")
+        tunnel = here.request(LogStreamRequest(follow=True))
+        await eventually(lambda: tunnel.received() == b"here\n")
         tunnel.hang_up()
         await eventually(lambda: isinstance(tunnel.failure, errors.Unavailable))
         tunnel.hang_up()
@@ -182,9 +182,9 @@ class TestLogs:
         flood = "i=0; while [ $i -lt 9000 ]; do echo $i; i=$((i+1)); done; echo end"
         await here.order("sh", "-c", f"{flood}; dd if=/dev/zero bs=1000000 count=9", restart="never")
         await reach(here.instances, "TERMINATED", 1)
-        tunnel = here.ask(LogStreamRequest())
+        tunnel = here.request(LogStreamRequest())
         await eventually(lambda: tunnel.is_ended)
-        stream, count = tunnel.heard(TunnelChannel.LOST).split()
+        stream, count = tunnel.received(TunnelChannel.LOST).split()
         assert (stream, int(count) > 0) == (b"stdout", True)
 
 
@@ -192,25 +192,25 @@ class TestExec:
     async def test_passes_streams_both_ways_and_the_code(self, here: Here) -> None:
         await here.order()
         await reach(here.instances, "RUNNING", 1)
-        tunnel = here.ask(
+        tunnel = here.request(
             ExecStreamRequest(("sh", "-c", "cat; echo $A >&2; exit 4"), ("A=1",), takes_input=True)
         )
         tunnel.say(TunnelChannel.INPUT, b"so it ")
         tunnel.say(TunnelChannel.INPUT, b"is")
         tunnel.say(TunnelChannel.END_OF_INPUT)
         await eventually(lambda: tunnel.is_ended)
-        assert tunnel.heard() == b"so it is"
-        assert tunnel.heard(TunnelChannel.ERRORS) == b"1\n"
-        assert tunnel.heard(TunnelChannel.EXIT) == b"4"
+        assert tunnel.received() == b"so it is"
+        assert tunnel.received(TunnelChannel.ERRORS) == b"1\n"
+        assert tunnel.received(TunnelChannel.EXIT) == b"4"
 
     async def test_has_a_terminal_of_the_size_that_is_told(self, here: Here) -> None:
         await here.order()
         await reach(here.instances, "RUNNING", 1)
-        tunnel = here.ask(ExecStreamRequest(("sh",), terminal=True, rows=20, columns=70))
+        tunnel = here.request(ExecStreamRequest(("sh",), terminal=True, rows=20, columns=70))
 
         def has(size: bytes) -> bool:
             tunnel.say(TunnelChannel.INPUT, b"stty size\n")  # a runtime sets it a moment after the start
-            return size in tunnel.heard()
+            return size in tunnel.received()
 
         await eventually(lambda: has(b"20 70"))
         tunnel.say(TunnelChannel.SIZE, b"33 99")
@@ -221,24 +221,24 @@ class TestExec:
     async def test_passes_signals_on(self, here: Here) -> None:
         await here.order()
         await reach(here.instances, "RUNNING", 1)
-        tunnel = here.ask(
+        tunnel = here.request(
             ExecStreamRequest(("sh", "-c", "trap 'exit 9' TERM; echo up; while true; do sleep 0.05; done"))
         )
-        await eventually(lambda: tunnel.heard() == b"up\n")
+        await eventually(lambda: tunnel.received() == b"up\n")
         tunnel.say(TunnelChannel.SIGNAL, str(signal.SIGTERM.value).encode())
-        await eventually(lambda: tunnel.heard(TunnelChannel.EXIT) == b"9")
+        await eventually(lambda: tunnel.received(TunnelChannel.EXIT) == b"9")
 
     async def test_ends_when_nobody_is_there_any_more(self, here: Here) -> None:
         await here.order()
         await reach(here.instances, "RUNNING", 1)
-        tunnel = here.ask(ExecStreamRequest(("sh", "-c", "echo up; sleep 1000")))
-        await eventually(lambda: tunnel.heard() == b"up\n")
+        tunnel = here.request(ExecStreamRequest(("sh", "-c", "echo up; sleep 1000")))
+        await eventually(lambda: tunnel.received() == b"up\n")
         before = here.containers.usage(f"i-{ID}").pids
         tunnel.hang_up()
         await eventually(lambda: here.containers.usage(f"i-{ID}").pids < before)
 
     @pytest.mark.parametrize(
-        ("ask", "error"),
+        ("exec_request", "error"),
         [
             (ExecStreamRequest(()), errors.Invalid),
             (ExecStreamRequest(("a\0b",)), errors.Invalid),
@@ -249,11 +249,11 @@ class TestExec:
         ],
     )
     async def test_of_what_cannot_be_says_why(
-        self, here: Here, ask: ExecStreamRequest, error: type[errors.SkerryError]
+        self, here: Here, exec_request: ExecStreamRequest, error: type[errors.SkerryError]
     ) -> None:
         await here.order()
         await reach(here.instances, "RUNNING", 1)
-        tunnel = here.ask(ask)
+        tunnel = here.request(exec_request)
         await eventually(lambda: tunnel.is_ended)
         assert isinstance(tunnel.failure, error)
 
@@ -272,14 +272,14 @@ class TestExec:
     ) -> None:
         await here.order()
         await reach(here.instances, "RUNNING", 1)
-        tunnel = here.ask(ExecStreamRequest(("sleep", "1000")))
+        tunnel = here.request(ExecStreamRequest(("sleep", "1000")))
         tunnel.say(channel, data)
         await eventually(lambda: isinstance(tunnel.failure, errors.Invalid))
 
     async def test_in_what_does_not_run_is_refused(self, here: Here) -> None:
         await here.order("true", restart="never")
         await reach(here.instances, "TERMINATED", 1)
-        tunnel = here.ask(ExecStreamRequest(("true",)))
+        tunnel = here.request(ExecStreamRequest(("true",)))
         await eventually(lambda: isinstance(tunnel.failure, errors.FailedPrecondition))
 
 

@@ -23,7 +23,7 @@ from skerry.node.agent.instances.container_specs import container_name
 from skerry.node.agent.instances.instances import NodeInstances
 from skerry.node.agent.instances.state import LocalStatus
 from skerry.node.kernel import namespaces
-from tests.node.agent.instances.driver import hurry, instances_of
+from tests.node.agent.instances.driver import instances_of, shorten_waits
 from tests.node.agent.instances.worlds import ID, spec
 from tests.node.containers.conftest import busybox, ground
 from tests.node.containers.real import Agent, Ground, needs_root, needs_runc
@@ -74,7 +74,7 @@ class Here:
 
 @contextlib.asynccontextmanager
 async def agent_on(ground: Ground, *, clears: bool = True) -> AsyncIterator[Here]:
-    hurry(ground)
+    shorten_waits(ground)
     async with ground.agent() as agent, instances_of(ground, agent) as instances:
         here = Here(agent, instances)
         yield here
@@ -183,7 +183,7 @@ async def test_a_command_that_hangs_is_killed_with_all_that_it_began(here: Here)
     await here.order("sleep 1000", desired=DesiredStatus.RUNNING)  # without the check
     await eventually(lambda: not here.instances._health._watches)
     await eventually(lambda: not running_programs(b"4321"))
-    execs = here.agent.containers._container(NAME).place.execs
+    execs = here.agent.containers._container(NAME).paths.execs
     await eventually(lambda: not execs.exists() or not list(execs.iterdir()))
 
 

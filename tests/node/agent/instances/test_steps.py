@@ -27,7 +27,7 @@ def running(**more: object) -> World:
     world = World(order(**more))  # type: ignore[arg-type]
     world.settle()
     assert world.statuses == ["STARTING", "RUNNING"]
-    world.told.clear()
+    world.reported.clear()
     world.acts.clear()
     return world
 
@@ -49,7 +49,7 @@ def test_a_clock_that_is_set_back_does_not_turn_the_order_of_reports_around() ->
     world.exit(1)
     world.settle()
     assert world.statuses[0] == "CRASHED"
-    times = [told.report.at for told in last(world).pending]
+    times = [reported.report.at for reported in last(world).pending]
     assert times == sorted(times)
 
 
@@ -86,7 +86,7 @@ class TestAnEnd:
         world.exit(**how)
         world.settle()
         assert world.statuses == ["CRASHED", "FAILED"]
-        crash, over = [told.report for told in last(world).pending[-2:]]
+        crash, over = [reported.report for reported in last(world).pending[-2:]]
         assert (crash.exit_code, over.exit_code) == (code, code)
         assert word in crash.reason
         assert over.reason == f"{crash.reason}; restart is never"
@@ -335,7 +335,7 @@ class TestDestroying:
         never = World(order(DESTROYED))
         never.settle()
         assert never.statuses == ["TERMINATED"]
-        assert [told.report.reason for world in (over, never) for told in last(world).pending] == [
+        assert [reported.report.reason for world in (over, never) for reported in last(world).pending] == [
             "removed"
         ] * 2
 
@@ -462,7 +462,7 @@ def happen(world: World, event: tuple[object, ...]) -> None:
 def check_path(world: World) -> None:
     """What was told of each generation is a way through the state machine."""
     before: dict[int, InstanceStatus] = {}
-    for generation, status in world.told:
+    for generation, status in world.reported:
         assert statuses.may_become(before.get(generation, InstanceStatus.SCHEDULED), status)
         before[generation] = status
 
@@ -475,7 +475,9 @@ def test_whatever_happens_it_is_told_truly_and_gets_to_what_is_wanted(
     for event in events:
         happen(world, event)
         copy = last(world)
-        assert copy.order.generation == max([copy.order.generation, *(number for number, _ in world.told)])
+        assert copy.order.generation == max(
+            [copy.order.generation, *(number for number, _ in world.reported)]
+        )
     world.failures.clear()
     world.settle()
     check_path(world)
@@ -492,7 +494,7 @@ def test_whatever_happens_it_is_told_truly_and_gets_to_what_is_wanted(
     # And away it goes, from wherever it is.
     world.order(replace(copy.order, desired=DESTROYED))
     world.settle()
-    assert (world.view, world.told[-1][1]) == (None, InstanceStatus.TERMINATED)
+    assert (world.view, world.reported[-1][1]) == (None, InstanceStatus.TERMINATED)
     world.acknowledge()
     assert world.settle() is None
 

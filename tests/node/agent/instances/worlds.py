@@ -58,13 +58,13 @@ def order(
 
 
 class World:
-    """One instance. `told` is all that was ever told, as generation and status."""
+    """One instance. `reported` is all that was ever told, as generation and status."""
 
     def __init__(self, first: InstanceOrder | None = None) -> None:
         self.now = 1000.0
         self.copy: LocalInstance | None = LocalInstance(first or order())
         self.view: ContainerView | None = None
-        self.told: list[tuple[int, InstanceStatus]] = []
+        self.reported: list[tuple[int, InstanceStatus]] = []
         self.acts: list[InstanceAction] = []
         self.failures: list[errors.SkerryError] = []  # of the next starts
         self.chance = 0.5
@@ -76,7 +76,7 @@ class World:
     def statuses(self) -> list[str]:
         """That were told of the present generation."""
         assert self.copy is not None
-        return [str(status) for number, status in self.told if number == self.copy.order.generation]
+        return [str(status) for number, status in self.reported if number == self.copy.order.generation]
 
     def situation(self) -> InstanceSituation:
         assert self.copy is not None
@@ -101,7 +101,7 @@ class World:
         step = steps.next_step(self.situation())
         match step:
             case ReportStatus(history):
-                self._tell(history)
+                self._report(history)
             case RunAction(act):
                 self.acts.append(act)
                 self._do(act)
@@ -159,16 +159,16 @@ class World:
         if self.copy is not None:
             self.copy = self.copy.acknowledge(2**62)
 
-    def _tell(self, history: state.LocalStatus) -> None:
+    def _report(self, history: state.LocalStatus) -> None:
         assert self.copy is not None
         self.copy = self.copy.with_status(history, next(self._numbers))
-        self.told.append((self.copy.order.generation, history.status))
+        self.reported.append((self.copy.order.generation, history.status))
 
     def _do(self, act: InstanceAction) -> None:
         assert self.copy is not None
         match act:
             case InstanceAction.CREATE | InstanceAction.START if self.failures:
-                self._tell(steps.not_started(self.situation(), self.failures.pop(0)))
+                self._report(steps.not_started(self.situation(), self.failures.pop(0)))
             case InstanceAction.CREATE:
                 assert self.view is None
                 made = container_spec(ID, self.copy.order.spec)

@@ -55,13 +55,13 @@ def test_the_receiver_is_told_which_process_is_meant(ends: Ends) -> None:
 
 
 def test_the_largest_message_fits_and_a_larger_one_is_refused(ends: Ends) -> None:
-    room = messages.MAX_BYTES - len(messages.encode({"text": ""}))
-    messages.send(ends[0], messages.encode({"text": "x" * room}))
+    cell = messages.MAX_BYTES - len(messages.encode({"text": ""}))
+    messages.send(ends[0], messages.encode({"text": "x" * cell}))
     message = messages.receive(ends[1])
     assert message is not None
-    assert len(message.body["text"]) == room
+    assert len(message.body["text"]) == cell
     with pytest.raises(messages.MessageTooLarge):
-        messages.encode({"text": "x" * (room + 1)})
+        messages.encode({"text": "x" * (cell + 1)})
 
 
 @pytest.mark.parametrize("packet", [b"{", b"[]", b"\xff", b"x" * (messages.MAX_BYTES + 2)])

@@ -36,8 +36,8 @@ def output_of(
         os.close(writing)
         writing = -1
         with open(reading, "rb", closefd=False) as file:
-            said = file.read()
-        return said, os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1])
+            output = file.read()
+        return output, os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1])
     finally:
         os.close(reading)
         if writing >= 0:
@@ -45,10 +45,10 @@ def output_of(
 
 
 def test_the_program_gets_its_arguments_and_its_environment(stage: ScriptMemory) -> None:
-    said, code = output_of(
+    output, code = output_of(
         SyscallScript(), stage, [SHELL], b"-c", b'echo "$A-$B-$1"; exit 7', b"sh", b"\xff x"
     )
-    assert said == b"1-two words-\xff x\n"
+    assert output == b"1-two words-\xff x\n"
     assert code == 7
 
 
@@ -60,14 +60,14 @@ def test_the_calls_are_made_in_the_child_and_not_here(
     script.call("change folder", "chdir", os.fsencode(tmp_path))
     script.call("set up", "umask", 0o027)
     script.call("set up", "setsid")
-    said, _ = output_of(
+    output, _ = output_of(
         script,
         stage,
         [SHELL],
         b"-c",
         b"pwd; umask; read -r p c s pp g session rest < /proc/self/stat; [ $session = $$ ] && echo leads",
     )
-    assert said == os.fsencode(tmp_path) + b"\n0027\nleads\n"
+    assert output == os.fsencode(tmp_path) + b"\n0027\nleads\n"
     assert (os.getcwd(), os.getsid(0)) == (here, session)
 
 
@@ -98,8 +98,8 @@ def test_nothing_after_a_call_that_failed_is_done(stage: ScriptMemory) -> None:
 
 
 def test_the_first_program_that_is_there_runs(stage: ScriptMemory) -> None:
-    said, _ = output_of(SyscallScript(), stage, [b"/no/sh", b"/etc/passwd/sh", SHELL], b"-c", b"echo here")
-    assert said == b"here\n"
+    output, _ = output_of(SyscallScript(), stage, [b"/no/sh", b"/etc/passwd/sh", SHELL], b"-c", b"echo here")
+    assert output == b"here\n"
 
 
 @pytest.mark.parametrize(
@@ -131,8 +131,8 @@ def test_what_does_not_fit_is_refused_before_there_is_a_child(stage: ScriptMemor
 
 def test_as_many_words_as_a_message_can_hold_arrive(stage: ScriptMemory) -> None:
     many = [b"w"] * 40_000
-    said, _ = output_of(SyscallScript(), stage, [SHELL], b"-c", b"echo $#", b"sh", *many)
-    assert said == b"40000\n"
+    output, _ = output_of(SyscallScript(), stage, [SHELL], b"-c", b"echo $#", b"sh", *many)
+    assert output == b"40000\n"
 
 
 def test_a_child_that_is_killed_on_the_way_has_run(stage: ScriptMemory) -> None:

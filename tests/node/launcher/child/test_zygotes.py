@@ -15,15 +15,16 @@ from skerry.model import errors
 from skerry.model.cells import Sandbox
 from skerry.node.kernel import mount_flags, syscalls
 from skerry.node.launcher.child.cell_root import HostView
-from skerry.node.launcher.client import InitSpec, LauncherClient, StartSpec, ZygoteSpec
+from skerry.node.launcher.client import LauncherClient
+from skerry.node.launcher.specs import InitSpec, StartSpec, ZygoteSpec
 from skerry.node.workers import interpreters, worker_frames
-from tests.node.launcher.ground import LOG_BYTES, UID, Ground, Room, needs_root
+from tests.node.launcher.ground import LOG_BYTES, UID, Ground, LaunchedCell, needs_root
 
 pytestmark = [needs_root, pytest.mark.root]
 
 ENTRY = "skerry.node.workers.python_worker:main"
 HOME = InitSpec("cell", isolates_network=True)
-VIEW = HostView(places=("/home/function",))
+VIEW = HostView(mount_points=("/home/function",))
 
 
 async def zygote(entry: str = ENTRY, preload: tuple[str, ...] = ()) -> LauncherClient:
@@ -53,11 +54,11 @@ def ends() -> Iterator[tuple[socket.socket, socket.socket]]:
         yield ours, theirs
 
 
-async def fork(room: Room, theirs: socket.socket, sandbox: Sandbox | None = None) -> int:
-    folder, logs = room.folder / "records", room.folder / "logs"
+async def fork(cell: LaunchedCell, theirs: socket.socket, sandbox: Sandbox | None = None) -> int:
+    folder, logs = cell.folder / "records", cell.folder / "logs"
     for each in (folder, logs):
         each.mkdir(parents=True, exist_ok=True)
-    room.groups.add_leaf(room.name, "_x1")
+    cell.groups.add_leaf(cell.name, "_x1")
     spec = StartSpec(
         "1",
         "",
@@ -69,8 +70,8 @@ async def fork(room: Room, theirs: socket.socket, sandbox: Sandbox | None = None
         is_fork=True,
         logs=logs,
     )
-    with room.groups.entrance(room.name, "_x1", from_within=True) as entrance:
-        started = await room.init.start(spec, folder, entrance)
+    with cell.groups.entry(cell.name, "_x1", from_within=True) as entrance:
+        started = await cell.init.start(spec, folder, entrance)
     started.close()
     return started.pid
 
@@ -84,13 +85,13 @@ async def test_a_fork_has_what_was_imported_and_its_output_and_its_end_are_kept(
         "import sys\nimported = 'fractions' in sys.modules\n"
         "def handle(params):\n    print('hello', flush=True)\n    return imported\n"
     )
-    room = ground.room()
-    init = await room.open(launcher, HOME)
+    cell = ground.cell()
+    init = await cell.open(launcher, HOME)
     detached = syscalls.detached_mount(str(code), mount_flags.MOUNT_ATTR_RDONLY)
     await init.mount(detached, "/home/function")
     os.close(detached)
     ours, theirs = ends
-    pid = await fork(room, theirs)
+    pid = await fork(cell, theirs)
     theirs.close()
     assert Path(f"/proc/{pid}/comm").read_text() == "skerry-worker\n"
     load = {"handler": "main.handle", "folder": "/home/function", "environment": {}, "context": {}}
@@ -104,36 +105,36 @@ async def test_a_fork_has_what_was_imported_and_its_output_and_its_end_are_kept(
         assert part, answers
         answers += part
     ours.close()
-    exited = await room.ended("1")
+    exited = await cell.ended("1")
     assert (exited.code, exited.signal) == (0, None)
-    assert json.loads((room.folder / "records" / "exit.json").read_text())["code"] == 0
-    assert [path.name.partition("-")[0] for path in (room.folder / "logs").glob("stdout-*")] == ["stdout"]
+    assert json.loads((cell.folder / "records" / "exit.json").read_text())["code"] == 0
+    assert [path.name.partition("-")[0] for path in (cell.folder / "logs").glob("stdout-*")] == ["stdout"]
 
 
 async def test_a_step_that_fails_is_told_and_leaves_no_process(
     ground: Ground, launcher: LauncherClient, ends: tuple[socket.socket, socket.socket]
 ) -> None:
-    room = ground.room()
-    init = await room.open(launcher, HOME)
+    cell = ground.cell()
+    init = await cell.open(launcher, HOME)
     with pytest.raises(errors.FailedPrecondition, match="change folder"):
-        await fork(room, ends[1], Sandbox(folder="/nowhere"))
-    assert room.groups.pids(room.name) == [init.pid]
+        await fork(cell, ends[1], Sandbox(folder="/nowhere"))
+    assert cell.groups.pids(cell.name) == [init.pid]
 
 
 async def test_the_init_of_another_launcher_forks_no_worker(
     ground: Ground, plain: LauncherClient, ends: tuple[socket.socket, socket.socket]
 ) -> None:
-    room = ground.room()
-    await room.open(plain)
+    cell = ground.cell()
+    await cell.open(plain)
     with pytest.raises(errors.Internal, match="fork a worker"):
-        await fork(room, ends[1])
+        await fork(cell, ends[1])
 
 
 async def test_a_mount_with_no_place_for_it_is_refused(
     ground: Ground, plain: LauncherClient, tmp_path: Path
 ) -> None:
-    room = ground.room()
-    init = await room.open(plain, HOME)
+    cell = ground.cell()
+    init = await cell.open(plain, HOME)
     detached = syscalls.detached_mount(str(tmp_path), mount_flags.MOUNT_ATTR_RDONLY)
     with pytest.raises(errors.Internal, match="mount /nowhere"):
         await init.mount(detached, "/nowhere")

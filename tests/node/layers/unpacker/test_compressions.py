@@ -29,17 +29,17 @@ def decompress(data: bytes) -> bytes:
 @given(parts=st.lists(st.binary(max_size=2000), min_size=1, max_size=4), cuts=st.lists(st.integers(0, 8000)))
 def test_what_was_compressed_in_parts_comes_out_whole(how: str, parts: list[bytes], cuts: list[int]) -> None:
     data = b"".join(compress(part, how) for part in parts)
-    places = sorted({0, len(data), *(cut for cut in cuts if cut < len(data))})
-    chunks = [data[start:end] for start, end in pairwise(places)]
+    paths = sorted({0, len(data), *(cut for cut in cuts if cut < len(data))})
+    chunks = [data[start:end] for start, end in pairwise(paths)]
     read = compressions.choose(data[: compressions.MAGIC_BYTES])
     assert b"".join(read(iter(chunks))) == b"".join(parts)
 
 
 @pytest.mark.parametrize("how", ["gzip", "zstd"])
-@given(data=st.binary(min_size=1, max_size=300), left=st.integers(7, 400))
-def test_what_was_cut_off_is_a_fault(how: str, data: bytes, left: int) -> None:
+@given(data=st.binary(min_size=1, max_size=300), leftovers=st.integers(7, 400))
+def test_what_was_cut_off_is_a_fault(how: str, data: bytes, leftovers: int) -> None:
     whole = compress(data, how)
-    cut = whole[: min(left, len(whole) - 1)]
+    cut = whole[: min(leftovers, len(whole) - 1)]
     with pytest.raises(UnpackError, match=f"{how} data"):
         decompress(cut)
 

@@ -35,7 +35,7 @@ from skerry.transport.links.members.server_link import MemberLinkLimits
 from tests.support.certificates import TestAuthority
 
 HERE, THERE = NodeId("n1"), NodeId("n2")
-STANDING = MemberLoad(START, memory_free=512, cpus_free=1.5, waiting=3, warm={FunctionName("f"): 2})
+LOAD = MemberLoad(START, memory_free=512, cpus_free=1.5, waiting=3, warm={FunctionName("f"): 2})
 
 
 def call(params: bytes = b"{}", **fields: Any) -> ForwardedCall:
@@ -61,12 +61,12 @@ class FakeServes:
         self.tasks: list[asyncio.Task[Any]] = []  # in which they are run
         self.begun: list[ForwardedCall] = []
         self.cancelled: list[ForwardedCall] = []
-        self.hears: list[tuple[NodeId, MemberLoad]] = []
+        self.loads: list[tuple[NodeId, MemberLoad]] = []
         self.answers: Callable[[ForwardedCall], bytes] = lambda call: call.request.params
         self.codes: dict[str, bytes] = {}
         self.results: dict[str, AsyncCallResult] = {}
         self.copies: list[ResultCopy] = []
-        self.on_standing: Callable[[], None] = lambda: None
+        self.on_load: Callable[[], None] = lambda: None
 
     async def invoke(self, call: ForwardedCall, *, begins: BeforeStart | None) -> CallReport:
         self.asked.append(call)
@@ -91,12 +91,12 @@ class FakeServes:
     def has_warm(self, function: FunctionName) -> bool:
         return self.is_warm and function == "f"
 
-    def standing(self) -> MemberLoad:
-        self.on_standing()
-        return STANDING
+    def load(self) -> MemberLoad:
+        self.on_load()
+        return LOAD
 
-    def load_reported(self, node: NodeId, standing: MemberLoad) -> None:
-        self.hears.append((node, standing))
+    def load_reported(self, node: NodeId, load: MemberLoad) -> None:
+        self.loads.append((node, load))
 
     async def code(self, digest: Digest) -> bytes:
         if digest not in self.codes:

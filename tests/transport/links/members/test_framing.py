@@ -17,11 +17,11 @@ from skerry.transport.links.members.framing import (
     encode_frame,
     max_frame_bytes,
 )
-from tests.transport.links.members.conftest import STANDING, call
+from tests.transport.links.members.conftest import LOAD, call
 
 ASKED = [
     messages.LinkHello("n1", 1000),
-    messages.PingMessage(1, STANDING),
+    messages.PingMessage(1, LOAD),
     messages.PingMessage(2),
     messages.InvokeFunction(3, call(b'{"a": 1}', hops_left=1, deadline_s=2.5), at_once=True),
     messages.StartCall(3),
@@ -31,7 +31,7 @@ ASKED = [
 ]
 ANSWERED = [
     messages.LinkWelcome("n2", 1000),
-    messages.PongMessage(1, STANDING),
+    messages.PongMessage(1, LOAD),
     messages.CallReady(3),
     messages.CallDone(3, CallReport(CallResult(0.1, b"{}"), 0.2)),
     messages.LinkRefusal(3, "no-room", "none left", may_have_run=True),
@@ -50,7 +50,7 @@ def test_messages_come_out_as_they_went_in_wherever_the_stream_is_cut(cuts, whic
     for begin, end in zip([0, *ends], ends, strict=False):
         frames.feed(stream[begin:end], got.append)
     assert got == sent
-    assert not frames.is_amid
+    assert not frames.is_in_message
 
 
 @given(st.binary(max_size=200))
@@ -86,7 +86,7 @@ def test_a_message_that_is_too_long_is_refused_by_its_length_alone_and_after_tho
     with pytest.raises(MalformedFrame, match="101 bytes, and 100 is the most"):
         frames.feed(encode_frame(messages.StartCall(1)) + (101).to_bytes(4, "big"), got.append)
     assert got == [messages.StartCall(1)]
-    assert not frames.is_amid
+    assert not frames.is_in_message
 
 
 def test_what_one_side_says_is_no_message_of_the_other():

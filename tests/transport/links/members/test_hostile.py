@@ -23,7 +23,7 @@ from skerry.transport.links.members.server_link import MemberLinkLimits
 from tests.support.certificates import SERVER_NAME, TestAuthority
 from tests.support.links import OpenAccess
 from tests.support.waiting import eventually
-from tests.transport.links.members.conftest import HERE, STANDING, THERE, call, member
+from tests.transport.links.members.conftest import HERE, LOAD, THERE, call, member
 
 HELLO = messages.LinkHello(HERE, 1_000_000)
 CODE = b"what a function does"
@@ -121,19 +121,19 @@ async def test_certificates_of_people_open_no_link_also_if_they_are_called_like_
 async def test_a_node_cannot_speak_for_another(cloud, serves, logged):
     served = cloud.serve(serves)
     async with dialled(cloud, served, "n3") as raw:
-        raw.send(HELLO, messages.PingMessage(1, STANDING))
+        raw.send(HELLO, messages.PingMessage(1, LOAD))
         assert await raw.next() is None
     assert dropped(logged) == ["refused"]
-    assert serves.hears == []
+    assert serves.loads == []
 
 
 async def test_a_server_speaks_as_the_member_that_it_says(cloud, serves):
     served = cloud.serve(serves)
     async with dialled(cloud, served, "host.example", "server") as raw:
-        raw.send(HELLO, messages.PingMessage(1, STANDING))
+        raw.send(HELLO, messages.PingMessage(1, LOAD))
         assert isinstance(await raw.next(), messages.LinkWelcome)
         assert isinstance(await raw.next(), messages.PongMessage)
-    assert serves.hears == [(HERE, STANDING)]
+    assert serves.loads == [(HERE, LOAD)]
 
 
 async def test_a_revoked_certificate_ends_its_link_and_opens_no_other(cloud, serves, logged):
@@ -179,9 +179,9 @@ async def test_a_server_is_welcome_before_it_was_heard_of_and_a_node_is_not(clou
         raw.send(HELLO)
         assert isinstance(await raw.next(), messages.LinkWelcome)
     async with dialled(cloud, served, HERE, "node") as raw:
-        raw.send(HELLO, messages.PingMessage(1, STANDING))
+        raw.send(HELLO, messages.PingMessage(1, LOAD))
         assert await raw.next() is None
-    assert serves.hears == []
+    assert serves.loads == []
 
 
 async def test_a_listener_wants_a_context_that_asks_for_certificates(authority, serves):
@@ -231,11 +231,11 @@ async def test_a_listener_of_another_cloud_is_not_talked_to(cloud, serves, tmp_p
 
 async def test_a_revoked_certificate_of_a_neighbour_ends_the_link_to_it(cloud, serves, logged):
     links, there = cloud.links(), cloud.serve(serves).member()
-    await links.ping(there, STANDING)
+    await links.ping(there, LOAD)
     cloud.asking_access.revoke_all()
     await eventually(lambda: "neighbour.left" in events(logged))
     with pytest.raises(errors.Unavailable, match="was revoked"):
-        await links.ping(there, STANDING)
+        await links.ping(there, LOAD)
     with pytest.raises(CallNotStarted, match="was revoked"):
         await links.invoke(there, call(), at_once=True)
 
@@ -286,7 +286,7 @@ async def test_a_port_where_nobody_speaks_costs_one_timeout(cloud):
 @pytest.mark.parametrize(
     "said",
     [
-        [messages.PingMessage(1, STANDING)],
+        [messages.PingMessage(1, LOAD)],
         [b"GET / HTTP/1.1\r\n\r\n"],
         [b"\x00\x00\x10\x01"],
         [HELLO, HELLO],
@@ -314,11 +314,11 @@ async def test_garbage_ends_the_link_with_a_line_in_the_log(cloud, serves, said,
             pass
     assert dropped(logged) == ["garbage"]
     assert serves.begun == serves.cancelled
-    assert serves.hears == []
+    assert serves.loads == []
 
 
 async def test_a_peer_that_says_nothing_is_let_go(cloud, serves, logged):
-    async with dialled(cloud, cloud.serve(serves, limits=MemberLinkLimits(first_word_s=0.05))) as raw:
+    async with dialled(cloud, cloud.serve(serves, limits=MemberLinkLimits(hello_timeout_s=0.05))) as raw:
         assert await raw.next() is None
     assert dropped(logged) == ["refused"]
 
@@ -350,7 +350,7 @@ async def test_calls_of_too_many_bytes_on_one_link_are_refused_while_others_are_
 
 async def test_too_many_fetches_on_one_link_are_refused(cloud, serves):
     links, there = cloud.links(), cloud.serve(serves, limits=MemberLinkLimits(fetches=0)).member()
-    with pytest.raises(errors.Unavailable, match="too much at once"):
+    with pytest.raises(errors.Unavailable, match="too many requests at once"):
         await links.fetch(there, "sha256:" + "0" * 64)
 
 
@@ -387,7 +387,7 @@ async def test_who_does_not_read_is_let_go_and_others_are_not_held_up(cloud, ser
 
 
 async def test_a_long_message_that_takes_its_time_is_answered_with_signs_of_life(cloud, serves):
-    async with dialled(cloud, cloud.serve(serves, limits=MemberLinkLimits(beat_s=0.0))) as raw:
+    async with dialled(cloud, cloud.serve(serves, limits=MemberLinkLimits(keep_alive_s=0.0))) as raw:
         raw.send(HELLO)
         assert isinstance(await raw.next(), messages.LinkWelcome)
         frame = encode_frame(messages.InvokeFunction(1, call(b"x" * 100_000), at_once=True))
@@ -411,9 +411,9 @@ async def test_a_fault_in_what_serves_ends_the_link_and_is_logged(cloud, serves,
     def fail() -> None:
         raise RuntimeError("no standing")
 
-    serves.on_standing = fail
+    serves.on_load = fail
     with pytest.raises(errors.Unavailable, match="was lost"):
-        await cloud.links().ping(cloud.serve(serves).member(), STANDING)
+        await cloud.links().ping(cloud.serve(serves).member(), LOAD)
     assert [line["error"] for line in logged if line["event"] == "neighbour.broke"] == [
         "RuntimeError('no standing')"
     ]

@@ -22,7 +22,7 @@ from skerry.transport.links.members.link_pool import LinkPool
 from skerry.transport.links.members.server_link import MemberLinkLimits
 from tests.support.proxy import Proxy
 from tests.support.waiting import eventually
-from tests.transport.links.members.conftest import HERE, STANDING, THERE, Cloud, FakeServes, call, member
+from tests.transport.links.members.conftest import HERE, LOAD, THERE, Cloud, FakeServes, call, member
 
 SMALL = FunctionSettings(max_params_bytes=1024, max_result_bytes=1024, max_output_bytes=1024)
 
@@ -37,7 +37,7 @@ async def linked(links: LinkPool, there: ContinuumMember) -> None:
 
     async def is_linked() -> bool:
         try:
-            return bool(await links.ping(there, STANDING))
+            return bool(await links.ping(there, LOAD))
         except errors.Unavailable:
             return False
 
@@ -131,7 +131,7 @@ async def test_a_cut_link_tells_whether_the_call_may_have_run(
     served = cloud.serve(serves)
     async with Proxy(served.port) as proxy:
         links, there = cloud.links(), through(proxy)
-        await links.ping(there, STANDING)
+        await links.ping(there, LOAD)
         serves.has_room.clear()
         calling = asyncio.create_task(links.invoke(there, call(), at_once=at_once))
         await eventually(lambda: serves.asked)
@@ -186,7 +186,7 @@ async def test_a_cancelled_call_is_cancelled_there(cloud, serves):
 
 async def test_a_call_that_is_cancelled_as_soon_as_it_is_sent_does_no_harm(cloud, serves):
     links, there = cloud.links(), cloud.serve(serves).member()
-    await links.ping(there, STANDING)
+    await links.ping(there, LOAD)
     for _ in range(3):
         calling = asyncio.create_task(links.invoke(there, call(), at_once=False))
         await asyncio.sleep(0)
@@ -208,10 +208,10 @@ async def test_a_call_past_its_deadline_is_given_up_and_cancelled_there(cloud, s
 
 
 async def test_a_worker_does_not_wait_for_long_for_the_word_to_go(cloud, serves):
-    served = cloud.serve(serves, limits=MemberLinkLimits(go_s=0.05))
+    served = cloud.serve(serves, limits=MemberLinkLimits(start_timeout_s=0.05))
     async with Proxy(served.port) as proxy:
         links, there = cloud.links(), through(proxy)
-        await links.ping(there, STANDING)
+        await links.ping(there, LOAD)
         serves.has_room.clear()
         calling = asyncio.create_task(links.invoke(there, call(), at_once=False))
         await eventually(lambda: serves.asked)
@@ -229,19 +229,19 @@ async def test_pings_tell_both_sides_how_the_other_is_also_while_calls_are_under
     calling = asyncio.create_task(links.invoke(there, call(), at_once=True))
     await eventually(lambda: serves.begun)
     began = SystemClock().monotonic()
-    standing, took_s = await links.ping(there, STANDING)
-    assert standing == STANDING
+    load, took_s = await links.ping(there, LOAD)
+    assert load == LOAD
     assert 0 < took_s <= SystemClock().monotonic() - began
-    assert serves.hears == [(HERE, STANDING)]
+    assert serves.loads == [(HERE, LOAD)]
     serves.may_end.set()
     await calling
 
 
 async def test_of_the_last_round_trips_the_shortest_counts(cloud, serves, clock: ManualClock):
     takes = iter([0.05, 0.02, 0.07, 0.07, 0.07, 0.07])
-    serves.on_standing = lambda: clock.advance(next(takes))
+    serves.on_load = lambda: clock.advance(next(takes))
     links, there = cloud.links(clock=clock), cloud.serve(serves).member()
-    measured = [round((await links.ping(there, STANDING))[1], 3) for _ in range(6)]
+    measured = [round((await links.ping(there, LOAD))[1], 3) for _ in range(6)]
     assert measured == [0.05, 0.02, 0.02, 0.02, 0.02, 0.07]
 
 
@@ -289,7 +289,7 @@ async def test_what_is_too_long_for_the_other_side_is_told_and_the_link_goes_on(
     assert (report.answer.failure, report.answer.duration_s) == (CallFailure.RESULT, 0.25)
     with pytest.raises(errors.Unavailable, match="600"):
         await little.poll(there, "f-1")
-    assert (await little.ping(there, STANDING))[0] == STANDING
+    assert (await little.ping(there, LOAD))[0] == LOAD
 
 
 async def test_a_link_that_was_cut_is_dialled_again_when_it_is_needed(cloud, serves):
@@ -325,12 +325,12 @@ async def test_calls_to_a_neighbour_that_is_away_fail_at_once_until_a_ping_finds
         assert proxy.connections == 0
         assert list(links.unreachable()) == [there.node]
         assert links.unreachable()[there.node].startswith(f"{there.name} ({there.address}) cannot be reached")
-        await links.ping(there, STANDING)
+        await links.ping(there, LOAD)
         assert links.unreachable() == {}
         await links.invoke(there, call(), at_once=True)
         await proxy.refuse()
         with pytest.raises(errors.Unavailable):
-            await links.ping(there, STANDING)
+            await links.ping(there, LOAD)
         await proxy.listen()
         clock.advance(61.0)
         await links.invoke(there, call(), at_once=True)
@@ -418,7 +418,7 @@ def test_all_of_it_works_on_uvloop(authority):
             serves.codes[digest] = code
             assert (await links.invoke(there, call(b"1"), at_once=True)).answer.result == b"1"
             assert (await links.invoke(there, call(b"x" * 2_000_000), at_once=False)).node == THERE
-            assert (await links.ping(there, STANDING))[0] == STANDING
+            assert (await links.ping(there, LOAD))[0] == LOAD
             assert await links.fetch(there, digest) == code
             serves.may_end.clear()
             calling = asyncio.create_task(links.invoke(there, call(), at_once=True))

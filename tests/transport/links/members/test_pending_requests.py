@@ -13,7 +13,7 @@ from skerry.model.calls import CallReport, CallResult
 from skerry.transport.links.members import messages
 from skerry.transport.links.members.framing import MalformedFrame
 from skerry.transport.links.members.pending_requests import LinkCall, LinkFetch, LinkPing, LinkPoll
-from tests.transport.links.members.conftest import STANDING
+from tests.transport.links.members.conftest import LOAD
 
 READY = messages.CallReady(7)
 FULL = messages.LinkRefusal(7, "no-room", "full")
@@ -86,5 +86,5 @@ async def test_code_with_another_digest_or_too_much_of_it_is_not_taken():
 async def test_a_round_trip_is_timed_when_its_answer_is_here():
     times = iter([10.0, 10.25])
     answer = asyncio.get_running_loop().create_future()
-    LinkPing(answer, lambda: next(times)).take(messages.PongMessage(7, STANDING))
-    assert answer.result() == (STANDING, 0.25)
+    LinkPing(answer, lambda: next(times)).take(messages.PongMessage(7, LOAD))
+    assert answer.result() == (LOAD, 0.25)

@@ -10,7 +10,7 @@ from skerry.functions.continuum.member_api import CallNotStarted, CallOutcomeUnk
 from skerry.transport.links.members.server_link import MemberLinkLimits
 from tests.support.proxy import Proxy
 from tests.support.waiting import eventually
-from tests.transport.links.members.conftest import STANDING, call
+from tests.transport.links.members.conftest import LOAD, call
 from tests.transport.links.members.test_link_pool import through
 
 
@@ -76,7 +76,7 @@ async def test_a_link_that_is_cut_tells_whether_the_call_may_have_run(
     serves.may_end.clear()
     async with Proxy(served.port) as proxy:
         links, there = cloud.links(), through(proxy)
-        await links.ping(there, STANDING)
+        await links.ping(there, LOAD)
         calling = asyncio.create_task(links.invoke(there, call(), at_once=False, begins=book.begins))
         await eventually(lambda: book.began)
         if is_written_first:
@@ -94,7 +94,7 @@ async def test_a_cut_link_and_a_book_that_cannot_be_written_are_told_as_the_latt
     served = cloud.serve(serves)
     async with Proxy(served.port) as proxy:
         links, there = cloud.links(), through(proxy)
-        await links.ping(there, STANDING)
+        await links.ping(there, LOAD)
         calling = asyncio.create_task(links.invoke(there, call(), at_once=False, begins=book.begins))
         await eventually(lambda: book.began)
         await proxy.cut()
@@ -106,11 +106,11 @@ async def test_a_cut_link_and_a_book_that_cannot_be_written_are_told_as_the_latt
 
 
 async def test_a_neighbour_does_not_wait_for_ever_until_it_is_written(cloud, serves, book):
-    there = cloud.serve(serves, limits=MemberLinkLimits(go_s=0.05)).member()
+    there = cloud.serve(serves, limits=MemberLinkLimits(start_timeout_s=0.05)).member()
     calling = asyncio.create_task(cloud.links().invoke(there, call(), at_once=False, begins=book.begins))
     await eventually(lambda: book.began)
     await eventually(lambda: serves.tasks[0].done())
     book.is_written.set()
-    with pytest.raises(CallNotStarted, match="did not say that it shall run"):
+    with pytest.raises(CallNotStarted, match="did not start the call in time"):
         await calling
     assert serves.begun == []

@@ -141,7 +141,7 @@ async def test_a_session_that_begins_badly_is_refused_and_leaves_nothing(served,
 
 
 async def test_a_session_without_a_word_is_ended(served, monkeypatch):
-    monkeypatch.setattr(service, "_FIRST_WORD_S", 0.05)
+    monkeypatch.setattr(service, "_FIRST_MESSAGE_S", 0.05)
     error = await refusal_of(served)
     assert error.status is GrpcStatus.DEADLINE_EXCEEDED
 
@@ -199,14 +199,14 @@ async def test_a_long_or_odd_reason_is_cut_and_not_refused(served):
 
 async def test_a_node_that_floods_is_slowed_down_and_others_are_served(served, monkeypatch):
     monkeypatch.setattr(session_handler, "_MESSAGES_PER_S", 5.0)
-    heard, plain = 0, served.sessions.heard
+    heard, plain = 0, served.sessions.received
 
     def count(session) -> None:
         nonlocal heard
         heard += session.node == "flood"
         plain(session)
 
-    monkeypatch.setattr(served.sessions, "heard", count)
+    monkeypatch.setattr(served.sessions, "received", count)
     flood = await served.connect("flood")
     await flood.hello(HELLO)
     began = time.monotonic()

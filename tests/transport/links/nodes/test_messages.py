@@ -219,6 +219,7 @@ def through(message):
             lines,
             runs_checks=st.booleans(),
             features=st.lists(words, max_size=3).map(tuple),
+            devices=st.sampled_from([(), ("nvidia.com/gpu=0", "a.b/c-d=GPU-1:0")]),
         ),
         rooms,
         st.dictionaries(words, lines, max_size=5),

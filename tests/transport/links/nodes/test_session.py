@@ -69,14 +69,14 @@ async def test_a_heartbeat_is_a_sign_of_life(served):
     node = await served.connect("n1")
     await node.hello(HELLO)
     await eventually(lambda: served.fleet.nodes.heartbeat(NodeId("n1")))
-    beats = served.fleet.nodes.heartbeats._beats
+    beats = served.fleet.nodes.heartbeats._heartbeats
     for _ in range(5):
         advance(4.0, served.fleet)
         await node.send(SessionHeartbeat())
         await eventually(
-            lambda: beats[NodeId("n1")].heard_at == served.fleet.nodes.heartbeat_clock.monotonic()
+            lambda: beats[NodeId("n1")].received_at == served.fleet.nodes.heartbeat_clock.monotonic()
         )
-        await served.fleet.nodes.heartbeats.beat()
+        await served.fleet.nodes.heartbeats.publish()
     assert served.fleet.nodes.heartbeat(NodeId("n1"))
 
 

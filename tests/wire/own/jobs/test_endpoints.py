@@ -2,18 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator
 from typing import Any
 
 import pytest
-import structlog
 
-from skerry.kit import pki
-from skerry.kit.clock import SystemClock
 from skerry.model.callers import Role
 from skerry.model.statuses import InstanceStatus
 from tests.support.waiting import eventually
-from tests.transport.http.conftest import serving
 from tests.wire.kudo.rest_client import Rest
 
 SUMS: dict[str, Any] = {
@@ -31,28 +26,6 @@ NIGHTLY: dict[str, Any] = {
     "timezone": "Europe/Berlin",
     "job": {"image": "example.org/sums:1", "environment": ["SECRET=1"]},
 }
-
-
-@pytest.fixture(scope="module")
-def cloud(tmp_path_factory: pytest.TempPathFactory) -> pki.CertificateAuthority:
-    return pki.CertificateAuthority.load_or_create(tmp_path_factory.mktemp("pki"), SystemClock())
-
-
-@pytest.fixture
-async def rest(cloud: pki.CertificateAuthority) -> AsyncIterator[Rest]:
-    """The routes over a control plane in which nobody decides."""
-    with structlog.testing.capture_logs():
-        async with serving(cloud) as site:
-            yield Rest(site, await site.session())
-
-
-@pytest.fixture
-async def led(cloud: pki.CertificateAuthority) -> AsyncIterator[Rest]:
-    """The routes over a control plane that decides, with a node that the test plays."""
-    with structlog.testing.capture_logs():
-        async with serving(cloud, leads=True) as site:
-            await site.control.join("n1")
-            yield Rest(site, await site.session())
 
 
 async def test_a_job_is_made_shown_listed_cancelled_and_deleted(rest: Rest) -> None:
@@ -207,7 +180,7 @@ async def test_a_schedule_takes_the_spec_of_a_job_or_a_function(rest: Rest) -> N
     assert (copied["job"]["completions"], copied["job"]["environment"]) == (2, ["SECRET=1"])
     call = {"name": "there", "parameters": {"n": [1, {"deep": 1.5}]}}
     called = await rest.make("/schedule/", {"name": "called", "cron": "* * * * *", "function": call})
-    assert called["function"] == call
+    assert called["function"] == {**call, "namespace": "default"}
     turned = await rest.ask("PATCH", "/schedule/called", {"job": {"image": "example.org/sums:1"}})
     assert turned.status == 400
     assert "create another" in turned.body["error"]

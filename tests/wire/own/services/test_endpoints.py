@@ -2,18 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator
 from typing import Any
 
 import pytest
-import structlog
 
-from skerry.kit import pki
-from skerry.kit.clock import SystemClock
 from skerry.model.callers import Role
 from skerry.model.statuses import InstanceStatus
 from tests.support.waiting import eventually
-from tests.transport.http.conftest import serving
 from tests.wire.kudo.rest_client import Rest
 
 WEB: dict[str, Any] = {
@@ -24,28 +19,6 @@ WEB: dict[str, Any] = {
     "checks": ["http:80/health"],
     "resources": {"cpu": 100, "memory": 64},
 }
-
-
-@pytest.fixture(scope="module")
-def cloud(tmp_path_factory: pytest.TempPathFactory) -> pki.CertificateAuthority:
-    return pki.CertificateAuthority.load_or_create(tmp_path_factory.mktemp("pki"), SystemClock())
-
-
-@pytest.fixture
-async def rest(cloud: pki.CertificateAuthority) -> AsyncIterator[Rest]:
-    """The routes over a control plane in which nobody decides."""
-    with structlog.testing.capture_logs():
-        async with serving(cloud) as site:
-            yield Rest(site, await site.session())
-
-
-@pytest.fixture
-async def led(cloud: pki.CertificateAuthority) -> AsyncIterator[Rest]:
-    """The routes over a control plane that decides, with a node that the test plays."""
-    with structlog.testing.capture_logs():
-        async with serving(cloud, leads=True) as site:
-            await site.control.join("n1", zone="a")
-            yield Rest(site, await site.session())
 
 
 async def post(rest: Rest, path: str, body: Any = None) -> Any:
@@ -317,6 +290,7 @@ GOLDEN: dict[str, Any] = {
     "autoscale": None,
     "created_at": 1.0,
     "copies": [],
+    "quota_message": "",
     "node": "",
     "cpu_limit": None,
     "user": "",
@@ -330,6 +304,12 @@ GOLDEN: dict[str, Any] = {
     "hostname": "",
     "extra_hosts": [],
     "dns": [],
+    "secrets": [],
+    "configs": [],
+    "devices": [],
+    "volumes": [],
+    "tmpfs": [],
+    "volume_templates": [],
 }
 
 

@@ -30,11 +30,11 @@ class CheckedPolicy:
         self._policy = policy
         self._reported: set[str] = set()
 
-    def decide(self, demand: CallDemand, view: CandidateView, learnt: CallTimeModel) -> RoutingDecision:
+    def decide(self, demand: CallDemand, view: CandidateView, call_times: CallTimeModel) -> RoutingDecision:
         decision: RoutingDecision = RUN
         raised: Exception | None = None
         try:
-            decision = self._policy.decide(demand, view, learnt)
+            decision = self._policy.decide(demand, view, call_times)
             fault = decision_fault(decision, demand, view)
         except Exception as error:  # noqa: BLE001 - it is not our code
             raised, fault = error, f"it raised {type(error).__name__}"

@@ -1,4 +1,4 @@
-"""`cloudonly`: every call goes to the remote area, and runs here only if nobody there takes it or is up.
+"""`cloudonly`: every call goes to the remote area, and runs here only if no member there takes it.
 
 A node without a remote area, such as those of the cloud itself, runs its calls here.
 """
@@ -12,14 +12,14 @@ from skerry.functions.continuum.policy import RUN, RoutingDecision
 
 
 class CloudOnly:
-    """Where there is room first; else where the fewest wait."""
+    """Members with capacity first; else those with the fewest waiting calls."""
 
     name = "cloudonly"
 
-    def decide(self, demand: CallDemand, view: CandidateView, learnt: CallTimeModel) -> RoutingDecision:
+    def decide(self, demand: CallDemand, view: CandidateView, call_times: CallTimeModel) -> RoutingDecision:
         if not demand.may_leave:
             return RUN
-        places = ranking.roomy(view.remote, demand) or ranking.least_crowded(
+        places = ranking.with_capacity(view.remote, demand) or ranking.least_crowded(
             ranking.able(view.remote, demand)
         )
         return ranking.offload(places, view.here)

@@ -1,4 +1,4 @@
-"""`default`: every call runs here, at once or in its turn; when too many wait, the queue refuses it."""
+"""`default`: every call runs here, at once or from the queue; when too many wait, it is refused."""
 
 from __future__ import annotations
 
@@ -8,9 +8,9 @@ from skerry.functions.continuum.policy import RUN, RoutingDecision
 
 
 class DefaultPolicy:
-    """Never looks at other nodes."""
+    """Never uses other members."""
 
     name = "default"
 
-    def decide(self, demand: CallDemand, view: CandidateView, learnt: CallTimeModel) -> RoutingDecision:
+    def decide(self, demand: CallDemand, view: CandidateView, call_times: CallTimeModel) -> RoutingDecision:
         return RUN

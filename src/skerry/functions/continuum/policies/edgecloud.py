@@ -1,4 +1,5 @@
-"""`edgecloud`: here if there is room, else in the remote area; if that is full too, where the fewest wait."""
+"""`edgecloud`: here if there is capacity, else in the remote area; if that is full too, where the fewest
+calls wait."""
 
 from __future__ import annotations
 
@@ -9,15 +10,15 @@ from skerry.functions.continuum.policy import RUN, RoutingDecision
 
 
 class EdgeCloud:
-    """Knows no neighbours: an edge alone with its cloud."""
+    """Uses no members of its own area: an edge node with its cloud."""
 
     name = "edgecloud"
 
-    def decide(self, demand: CallDemand, view: CandidateView, learnt: CallTimeModel) -> RoutingDecision:
+    def decide(self, demand: CallDemand, view: CandidateView, call_times: CallTimeModel) -> RoutingDecision:
         here = view.here
         if not demand.may_leave or here.has_room(demand):
             return RUN
-        places = ranking.roomy(view.remote, demand)
+        places = ranking.with_capacity(view.remote, demand)
         if not places:
             able = ranking.least_crowded(ranking.able((here, *view.remote), demand))
             if not able or able[0].is_here:

@@ -1,4 +1,5 @@
-"""`edgeonly`: here if there is room, else at a neighbour of our area that has some, else here in its turn."""
+"""`edgeonly`: here if there is capacity, else at a member of our area that has some, else here in the
+queue."""
 
 from __future__ import annotations
 
@@ -13,7 +14,7 @@ class EdgeOnly:
 
     name = "edgeonly"
 
-    def decide(self, demand: CallDemand, view: CandidateView, learnt: CallTimeModel) -> RoutingDecision:
+    def decide(self, demand: CallDemand, view: CandidateView, call_times: CallTimeModel) -> RoutingDecision:
         if not demand.may_leave or view.here.has_room(demand):
             return RUN
-        return ranking.offload(ranking.roomy(view.neighbours, demand), view.here)
+        return ranking.offload(ranking.with_capacity(view.neighbours, demand), view.here)

@@ -2,7 +2,7 @@
 
 A package brings one by an entry point of the group `skerry.policies`: its name is the policy's, and it leads
 to something that is called with the classes of settings and returns the policy, such as the policy's class.
-What it returns is looked at here, once; what it decides later, by `checked`.
+What it returns is validated here, once; its decisions are by `checked`.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ OWN: dict[str, Callable[[Sequence[QosClass]], RoutingPolicy]] = {
 
 
 def load_policy(name: str, classes: Sequence[QosClass]) -> RoutingPolicy:
-    """The policy of that name, made anew. Our own win over those of packages with the same name."""
+    """A new policy of that name. Our own take precedence over those of packages with the same name."""
     make = OWN.get(name)
     return make(classes) if make is not None else CheckedPolicy(_foreign(name, classes))
 
@@ -48,9 +48,9 @@ def _foreign(name: str, classes: Sequence[QosClass]) -> RoutingPolicy:
         raise _bad(_unknown(name))
     if len({point.value for point in points}) > 1:
         raise _bad(
-            f"policy {name!r} is brought by several packages ({_whose(points)}); uninstall all but one"
+            f"policy {name!r} is brought by several packages ({_packages_of(points)}); uninstall all but one"
         )
-    return _checked(name, _made(name, points[0], classes))
+    return _checked(name, _create(name, points[0], classes))
 
 
 def _unknown(name: str) -> str:
@@ -60,24 +60,24 @@ def _unknown(name: str) -> str:
     return f"there is no policy {name!r}; {hint} Packages bring others by entry points of the group {GROUP}"
 
 
-def _made(name: str, point: metadata.EntryPoint, classes: Sequence[QosClass]) -> Any:
-    whose = _whose([point])
+def _create(name: str, point: metadata.EntryPoint, classes: Sequence[QosClass]) -> Any:
+    packages = _packages_of([point])
     try:
         make = point.load()
     except Exception as error:
         raise _bad(
-            f"policy {name!r} of {whose} cannot be imported: {_describe(error)}; mend {point.value}"
+            f"policy {name!r} of {packages} cannot be imported: {_describe(error)}; fix {point.value}"
         ) from error
     if not callable(make):
         raise _bad(
-            f"policy {name!r} of {whose}: {point.value} is {type(make).__name__}, and must be a class or a "
-            "function that takes the classes and returns the policy"
+            f"policy {name!r} of {packages}: {point.value} is {type(make).__name__}, and must be a class or "
+            "a function that takes the classes and returns the policy"
         )
     try:
         return make(tuple(classes))
     except Exception as error:
         raise _bad(
-            f"policy {name!r} of {whose} cannot be made: {_describe(error)}; {point.value} takes one "
+            f"policy {name!r} of {packages} cannot be made: {_describe(error)}; {point.value} takes one "
             "argument, the classes"
         ) from error
 
@@ -91,7 +91,7 @@ def _checked(name: str, policy: Any) -> RoutingPolicy:
     try:
         inspect.signature(decide).bind(None, None, None)
     except TypeError as error:
-        raise _bad(f"policy {name!r}: decide must take (demand, view, learnt): {error}") from None
+        raise _bad(f"policy {name!r}: decide must take (demand, view, call_times): {error}") from None
     if getattr(policy, "name", None) != name:
         raise _bad(
             f"policy {name!r} must have this as its attribute `name`, not {getattr(policy, 'name', None)!r}"
@@ -100,7 +100,7 @@ def _checked(name: str, policy: Any) -> RoutingPolicy:
     return checked
 
 
-def _whose(points: Sequence[metadata.EntryPoint]) -> str:
+def _packages_of(points: Sequence[metadata.EntryPoint]) -> str:
     return ", ".join(
         sorted({point.dist.name if point.dist is not None else "an unknown package" for point in points})
     )

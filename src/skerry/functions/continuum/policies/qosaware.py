@@ -1,13 +1,11 @@
-"""`qosaware`: where the answer is worth most, by what its class says and by what was learnt.
+"""`qosaware`: where the response has the highest expected utility, by its class and the call time model.
 
-An answer in time is worth the utility of the call's class, a late one nothing, and a quick one a little more
-than a slow one. For every place that the call may go to, the chance to be in time comes from the predicted
-times and their spread. Against it stands what the call keeps others from: where calls find no room, a second
-of it has a price, which is what the calls that come here are worth for each second that they take. So long
-work of little worth leaves the crowded places to those who need them, and is refused when all are crowded.
-
-Now and then, by count, a call that can afford it goes where the least is known, so that a place which was
-slow once is looked at again.
+A response in time has the utility of the call's class, a late one none, and a fast one a little more than a
+slow one. For every candidate, the probability to be in time comes from the predicted times and their spread.
+Its cost is what the call displaces: where calls find no capacity, a second has a price, which is the utility
+per second of the calls that come here. So long calls of low utility leave crowded members to others, and are
+refused when all are crowded. Every so many calls, one that can afford it goes where the least is known, so
+that a member that was slow once is measured again.
 """
 
 from __future__ import annotations
@@ -25,18 +23,18 @@ from skerry.functions.continuum.policy import RUN, Offload, RejectCall, RoutingD
 from skerry.functions.qos import QosClass
 from skerry.model.ids import NodeId
 
-_EXPLORES = 64  # every so many calls one goes where the least is known
-_AFFORDS = 0.9  # of the best chance to be in time: who has that much elsewhere can afford to
+_EXPLORE_EVERY = 64  # every so many calls one goes where the least is known
+_AFFORDS = 0.9  # of the best probability to be in time: a call with that much elsewhere can afford it
 _TRIED = 4  # places after the best that a call may be handed on to
-_MEMORY = 0.02  # how much the newest call counts in what is remembered
+_MEMORY = 0.02  # the weight of the newest call in averages
 _PLACES = 256  # remembered at most
-_HASTE = 0.1  # of the utility: what an answer at once is worth more than one at the last moment
+_TIME_COST = 0.1  # of the utility: what an answer at once is worth more than one at the last moment
 _INSTANT_S = 1e-6  # what is left of a deadline that is over, so that one can still divide by it
-_CROWDS_OUT = 0.5  # of its time: others wait for what is left of it, which is half, on average
+_LOAD_PRICE = 0.5  # of its time: others wait for what is left of it, which is half, on average
 
 
 class ScoredCandidate(Struct, frozen=True, gc=False):
-    """A place, and what comes of it if the call goes there."""
+    """A candidate, and the expected result of the call there."""
 
     worth: float  # what is to be expected, less what others lose
     in_time: float  # how likely that is
@@ -54,18 +52,18 @@ class QosAware:
     def __init__(self, classes: Sequence[QosClass]) -> None:
         self._classes = tuple(classes)
         self._count = 0
-        self._crowding: dict[NodeId, float] = {}  # of late, the share of calls for which there was no room
+        self._load_share: dict[NodeId, float] = {}  # the recent share of calls without capacity
         self._utility = 0.0  # of a call, on average of late
         self._work = 0.0  # of a call, likewise
 
-    def decide(self, demand: CallDemand, view: CandidateView, learnt: CallTimeModel) -> RoutingDecision:
+    def decide(self, demand: CallDemand, view: CandidateView, call_times: CallTimeModel) -> RoutingDecision:
         qos_class = qos.class_of_call(self._classes, demand.qos_class)
         deadline_s = qos_class.deadline_s
         if demand.deadline_s is not None:
             deadline_s = max(_INSTANT_S, min(deadline_s, demand.deadline_s))
-        options = self._options(demand, view, learnt, qos_class.utility, deadline_s)
+        options = self._options(demand, view, call_times, qos_class.utility, deadline_s)
         if not options:
-            return RUN  # the queue says how much too large it is
+            return RUN  # the queue's error has the limits
         best = max(options, key=_by_worth)
         self._utility += _MEMORY * (qos_class.utility - self._utility)
         self._work += _MEMORY * (best.work - self._work)
@@ -73,9 +71,9 @@ class QosAware:
             free = [option for option in options if option.has_room]
             if not free:
                 return RejectCall(_reason(qos_class, deadline_s, best))
-            best = max(free, key=_by_worth)  # there it is in nobody's way
+            best = max(free, key=_by_worth)  # there it displaces nothing
         self._count += 1
-        if self._count % _EXPLORES == 0:
+        if self._count % _EXPLORE_EVERY == 0:
             best = _least_known(options, best)
         return RUN if best.place.is_here else _offload(best, options, view.here)
 
@@ -83,30 +81,30 @@ class QosAware:
         self,
         demand: CallDemand,
         view: CandidateView,
-        learnt: CallTimeModel,
+        call_times: CallTimeModel,
         utility: float,
         deadline_s: float,
     ) -> list[ScoredCandidate]:
-        price = _CROWDS_OUT * self._utility / self._work if self._work else 0.0
-        crowding = self._crowding
-        if len(crowding) > _PLACES:
-            crowding.clear()
+        price = _LOAD_PRICE * self._utility / self._work if self._work else 0.0
+        load_share = self._load_share
+        if len(load_share) > _PLACES:
+            load_share.clear()
         options = []
         for place in (view.here, *view.neighbours, *view.remote) if demand.may_leave else (view.here,):
             if not place.is_up or not place.could_ever_run(demand):
                 continue
             has_room = place.has_room(demand)
-            crowded = crowding.get(place.node, 0.0)
+            crowded = load_share.get(place.node, 0.0)
             crowded += _MEMORY * ((0.0 if has_room else 1.0) - crowded)
-            crowding[place.node] = crowded
-            prediction = learnt.predict(demand, place)
+            load_share[place.node] = crowded
+            prediction = call_times.predict(demand, place)
             busy_s = prediction.start_s + prediction.run_s
             total_s = busy_s + prediction.queue_s + prediction.network_s
             in_time = (1.0 - prediction.refusal) * chance_in_time(total_s, prediction.spread, deadline_s)
-            haste = _HASTE * total_s / deadline_s if total_s < deadline_s else _HASTE
+            time_cost = _TIME_COST * total_s / deadline_s if total_s < deadline_s else _TIME_COST
             cores = demand.memory * place.cpus_total / place.memory_total
             work = busy_s * (cores if cores > demand.cpu else demand.cpu)
-            worth = utility * (in_time - haste) - price * crowded * work
+            worth = utility * (in_time - time_cost) - price * crowded * work
             options.append(ScoredCandidate(worth, in_time, work, prediction.known, has_room, place))
         return options
 
@@ -123,7 +121,8 @@ def _reason(qos_class: QosClass, deadline_s: float, best: ScoredCandidate) -> st
 
 
 def _least_known(options: Sequence[ScoredCandidate], best: ScoredCandidate) -> ScoredCandidate:
-    """Where the least is known, among those that have room and are about as good as the best."""
+    """The candidate of which the least is known, among those that have capacity and are about as good as the
+    best."""
     enough = _AFFORDS * best.in_time
     fair = [option for option in options if option.has_room and option.in_time >= enough]
     return min(fair, key=lambda option: option.known, default=best)

@@ -15,11 +15,9 @@ def able(places: Iterable[Candidate], demand: CallDemand) -> list[Candidate]:
     return [place for place in places if place.is_up and place.could_ever_run(demand)]
 
 
-def roomy(places: Iterable[Candidate], demand: CallDemand) -> list[Candidate]:
-    """Those that have room now, and the best of them first.
-
-    A warm worker saves a start, which takes longer than any way within an area; then the nearest, and among
-    equals whoever has most left.
+def with_capacity(places: Iterable[Candidate], demand: CallDemand) -> list[Candidate]:
+    """Those with capacity now, the best first. A warm worker saves a start, which takes longer than any round
+    trip within an area; then the nearest, and among equals the one with the most left.
     """
     return sorted(
         (place for place in places if place.has_room(demand)),
@@ -28,7 +26,7 @@ def roomy(places: Iterable[Candidate], demand: CallDemand) -> list[Candidate]:
 
 
 def least_crowded(places: Iterable[Candidate]) -> list[Candidate]:
-    """Where the fewest wait for what there is first; then the nearest."""
+    """Those with the fewest waiting calls per capacity first; then the nearest."""
     return sorted(places, key=lambda place: (place.waiting / max(place.cpus_total, 0.001), place.rtt_s))
 
 

@@ -1,10 +1,10 @@
 """Finding the first of very many offers: what matches by `skerry.market.provider.catalog.columns`, in orders
 that are kept.
 
-Most pages are found by a glance: the first thousand of an order are looked at, and if they fill the page,
-that is all. Else everything is. The price of a part is another for every part; there the glance is at what
-is cheap for a typical part, and it is enough if nothing behind it can be cheaper. Where that does not do,
-the price is worked out for all that may be taken, and where the first of them end is guessed from a sample.
+Most pages are found quickly: the first thousand of an order are checked, and if they fill the page, that is
+all. Else everything is. The price of a part is another for every part; there the first ones are those that
+are cheap for a typical part, and they suffice if no later one can be cheaper. Where they do not, the price is
+worked out for all that may be taken, and where the first of them end is guessed from a sample.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from skerry.market.terms.selectors import OfferCursor, OfferSelector, OfferSnaps
 from skerry.model.ids import OfferId
 from skerry.model.resources import Megabytes, Millicores, Resources
 
-_GLANCE: Final = 1024
+_FIRST_ROWS: Final = 1024
 _FEW: Final = 1024  # so many are put in order anew
 _SAMPLE: Final = 64  # one in so many
 _MARGIN: Final = 16
@@ -33,8 +33,8 @@ class OfferColumnIndex:
 
     def __init__(self, offers: Iterable[OfferSnapshot]) -> None:
         self._columns = OfferColumns(offers)
-        everybody = np.arange(len(self._columns))  # whom columns take in the order of their ids
-        self._by_id = SortedRows(everybody, np.zeros(len(everybody)))
+        all_rows = np.arange(len(self._columns))  # whom columns take in the order of their ids
+        self._by_id = SortedRows(all_rows, np.zeros(len(all_rows)))
         self._ranks: RowNumbers | None = None  # the place of each row in the order of ids
         self._orders: dict[tuple[OfferSelector, str], SortedRows] = {}
 
@@ -55,7 +55,7 @@ class OfferColumnIndex:
 
     def find(self, selector: OfferSelector, limit: int, begin: OfferCursor | None) -> list[OfferSnapshot]:
         """The first `limit` that match, behind `begin`."""
-        rows = self._at_a_glance(selector, limit, begin)
+        rows = self._first_matches(selector, limit, begin)
         if rows is None:
             view, keep = self._columns.matching(selector)
             if _is_by_part(selector) or np.count_nonzero(keep) <= _FEW:
@@ -64,7 +64,7 @@ class OfferColumnIndex:
                 rows = self._first_in_order(selector, view.of_all(keep), limit, begin)
         return self._columns.offers(rows)
 
-    def _at_a_glance(
+    def _first_matches(
         self, selector: OfferSelector, limit: int, begin: OfferCursor | None
     ) -> list[int] | None:
         """The first, if they are among the first of an order; else nobody knows yet."""
@@ -75,7 +75,7 @@ class OfferColumnIndex:
             return None
         order = self._order(selector, group)
         start = self._start(order, group, begin)
-        rows = order.rows[start : start + max(_GLANCE, 2 * limit)]
+        rows = order.rows[start : start + max(_FIRST_ROWS, 2 * limit)]
         matching = self._matching(rows, selector, limit)
         if len(matching) < limit:
             return None
@@ -85,7 +85,7 @@ class OfferColumnIndex:
         return found
 
     def _cheapest(
-        self, selector: OfferSelector, matching: RowNumbers, limit: int, behind: FloatColumn
+        self, selector: OfferSelector, matching: RowNumbers, limit: int, after: FloatColumn
     ) -> list[int] | None:
         """The cheapest of what matches, unless what is behind it may be cheaper."""
         part, typical = selector.part, _TYPICAL.part
@@ -95,7 +95,7 @@ class OfferColumnIndex:
         # Whatever a part costs, it is at least so many times what a typical one costs.
         times = min(part.cpu / typical.cpu, part.memory / typical.memory)
         highest = self._columns.values(selector, np.array(found[-1:]))
-        return None if (highest > behind * times * _ROUNDING).any() else found
+        return None if (highest > after * times * _ROUNDING).any() else found
 
     def _matching(self, rows: RowNumbers, selector: OfferSelector, least: int) -> RowNumbers:
         """Which of `rows` match; perhaps none if those are less than `least`."""
@@ -134,7 +134,7 @@ class OfferColumnIndex:
                 here = here & (values >= begin.value)
                 # Of those that are level with it, what stands behind it by its id.
                 level = np.flatnonzero(here & (values == begin.value))
-                before = self._ranks_of(view.rows_at(level)) < self._rank_behind(begin.id)
+                before = self._ranks_of(view.rows_at(level)) < self._rank_after(begin.id)
                 here[level.take(np.flatnonzero(before))] = False
             places = _likely(here, values, limit - len(found))
             found += self._first(view.rows_at(places), values.take(places), limit - len(found))
@@ -168,10 +168,10 @@ class OfferColumnIndex:
         else:
             meant = OfferSelector(sort=selector.sort, is_descending=selector.is_descending)
         order = self._orders.get((meant, group))
-        if order is None or order.is_worn:
+        if order is None or order.is_stale:
             rows = self._columns.available(self._rows_by_id(), group)
             order = self._orders[meant, group] = SortedRows(rows, self._columns.values(meant, rows))
-        order.settle(self._value_in(meant, group), self._id_of)
+        order.merge_changes(self._value_in(meant, group), self._id_of)
         return order
 
     def _value_in(self, selector: OfferSelector, group: str) -> Callable[[int], float | None]:
@@ -186,7 +186,7 @@ class OfferColumnIndex:
         """Where in the order of a group those begin that stand behind a place."""
         if begin is None or group != begin.group:
             return 0
-        return order.behind(begin.value, begin.id, self._id_of)
+        return order.after(begin.value, begin.id, self._id_of)
 
     def _ranks_of(self, rows: RowNumbers) -> RowNumbers:
         ordered = self._rows_by_id()
@@ -196,14 +196,14 @@ class OfferColumnIndex:
         ranks: RowNumbers = self._ranks.take(rows)
         return ranks
 
-    def _rank_behind(self, id: OfferId) -> int:
+    def _rank_after(self, id: OfferId) -> int:
         """The rank of the first that stands behind that id."""
         self._rows_by_id()
-        return self._by_id.behind(0.0, id, self._id_of)
+        return self._by_id.after(0.0, id, self._id_of)
 
     def _rows_by_id(self) -> RowNumbers:
         """All rows in the order of ids; those of nobody are somewhere among them."""
-        if self._by_id.settle(lambda row: 0.0, self._id_of):
+        if self._by_id.merge_changes(lambda row: 0.0, self._id_of):
             self._ranks = None
         return self._by_id.rows
 

@@ -1,7 +1,7 @@
-"""What is offered, found by selector: a catalogue that follows the ledger.
+"""The catalog of offers, searched by selector; it follows the ledger.
 
-Before each search it takes in what has changed, so whoever was answered by the ledger finds it here. Who
-keeps something about offers beside it, such as their documents, is told which have changed.
+Before each search it applies changes, so a client finds what the ledger has acknowledged. Caches of offers,
+such as of their documents, are notified of changes.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ class OfferCatalog:
         accounts, self._follower = changes.snapshot()
         self._catalogue = OfferIndex(map(snapshot_offer, accounts))
         self._ends: dict[OfferId, float] = {}
-        self._soonest = math.inf  # of those, so that they are looked at only if one is due
+        self._soonest = math.inf  # of those, so that they are checked only if one is due
         for offer in self._catalogue:
             self._note_end(offer.flavor)
 
@@ -46,7 +46,7 @@ class OfferCatalog:
         return self._catalogue.find(selector, limit=limit, after=after)
 
     async def run(self) -> None:
-        """Take in what changes, for ever, so that there is never much to take in before an answer."""
+        """Apply changes, for ever, so that there are never many before a search."""
         while True:
             self.catch_up()
             await asyncio.sleep(_PAUSE_S)
@@ -65,13 +65,13 @@ class OfferCatalog:
                 elif (gone := account or changed.before) is not None:
                     self._drop(gone.flavor.id)
         now = self._now()
-        if now >= self._soonest:  # what ends is gone at once, before the ledger says so
+        if now >= self._soonest:  # an expired offer is removed at once, before the ledger does
             for id in [id for id, end in self._ends.items() if now >= end]:
                 self._drop(id)
             self._soonest = min(self._ends.values(), default=math.inf)
 
     def _start_over(self) -> None:
-        """Take everything anew, and write only what is not the same."""
+        """Read everything again, and apply only differences."""
         accounts, self._follower = self._changes.snapshot()
         there = {account.flavor.id for account in accounts}
         for gone in [offer.flavor.id for offer in self._catalogue if offer.flavor.id not in there]:

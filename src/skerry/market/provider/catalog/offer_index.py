@@ -1,8 +1,7 @@
 """All offers of a market, found by selector.
 
-What a selector means is `skerry.market.terms.selectors`. Small catalogues are looked at one by one, large
-ones by columns of numbers (`skerry.market.provider.catalog.column_index`, and with it numpy, is imported only
-then).
+`skerry.market.terms.selectors` evaluates selectors. Small catalogs are searched one by one, large ones by
+columns of numbers (`skerry.market.provider.catalog.column_index`, and with it numpy, is imported only then).
 """
 
 from __future__ import annotations
@@ -30,7 +29,7 @@ MANY: Final = 512
 
 
 class OfferIndex:
-    """All offers of a market, kept so that they are found quickly; who changes one says so with `put`."""
+    """All offers of a market, indexed; `put` changes one."""
 
     def __init__(self, offers: Iterable[OfferSnapshot] = (), *, many: int = MANY) -> None:
         self._offers = {offer.flavor.id: offer for offer in offers}
@@ -54,7 +53,7 @@ class OfferIndex:
             self._index.put(offer)
 
     def drop(self, id: OfferId) -> None:
-        """Forget an offer; one that is not known is none to forget."""
+        """Remove an offer, if it is known."""
         if self._offers.pop(id, None) is not None and self._index is not None:
             self._index.drop(id)
 

@@ -1,9 +1,8 @@
 """Rows in the order of a value, equals in the order of ids: sorted once, and then kept.
 
-What changed is noted and put in its place before the next look, all of it in one pass over the rows: a pass
-over a hundred thousand costs less than looking at a thousand of them.
-`skerry.market.provider.catalog.column_index` has the rows and says what their values are; nothing here knows
-what is offered.
+Changed rows are collected and moved before the next search, all in one pass over the rows: a pass over a
+hundred thousand costs less than checking a thousand of them. `skerry.market.provider.catalog.column_index`
+has the rows and their values; nothing here knows offers.
 """
 
 from __future__ import annotations
@@ -21,8 +20,8 @@ RowNumbers = NDArray[np.intp]
 FloatColumn = NDArray[np.float64]
 BoolColumn = NDArray[np.bool_]
 
-# Rows that are looked at in one go, at least: most of a page's worth of work is done by then.
-_LOOK: Final = 4096
+# Rows that are checked at once, at least: enough for most pages.
+_CHECKED_AT_ONCE: Final = 4096
 
 
 class SortedRows:
@@ -43,15 +42,15 @@ class SortedRows:
         return self._values
 
     @property
-    def is_worn(self) -> bool:
-        """True if so much has changed that sorting anew costs less than putting each in its place."""
+    def is_stale(self) -> bool:
+        """True if so much has changed that sorting again costs less than moving each."""
         return len(self._stale) * 8 > len(self._rows)
 
     def touch(self, row: int) -> None:
-        """Its value or its id changed, or it came, or it is gone."""
+        """Its value or its id changed, or it was added or removed."""
         self._stale.add(row)
 
-    def settle(self, value_of: Callable[[int], float | None], id_of: Callable[[int], OfferId]) -> bool:
+    def merge_changes(self, value_of: Callable[[int], float | None], id_of: Callable[[int], OfferId]) -> bool:
         """Put what was touched in its place; what has no value leaves. False if nothing was touched."""
         if not self._stale:
             return False
@@ -69,15 +68,15 @@ class SortedRows:
         self._stale.clear()
         return True
 
-    def behind(self, value: float, id: OfferId, id_of: Callable[[int], OfferId]) -> int:
-        """Where the rows begin that stand behind that value and id."""
+    def after(self, value: float, id: OfferId, id_of: Callable[[int], OfferId]) -> int:
+        """The position of the first row after that value and id."""
         begin, end = self._equals(value)
         return begin + bisect_right(self._rows[begin:end], id, key=id_of)
 
     def first(self, keep: BoolColumn, begin: int, count: int) -> RowNumbers:
         """The first `count` rows from place `begin` on that are to be kept."""
         found: list[RowNumbers] = []
-        look = max(_LOOK, 2 * count)
+        look = max(_CHECKED_AT_ONCE, 2 * count)
         while count > 0 and begin < len(self._rows):
             rows = self._rows[begin : begin + look]
             selected = rows[keep.take(rows)][:count]

@@ -1,10 +1,10 @@
-"""Whether a contract is taken up: signed by its buyer, and opened, both in time.
+"""Activation of a contract: signed by its buyer, and opened, both in time.
 
-Capacity that was bought and is not used is lost to everybody else. A buyer that is known by a key signs the
-terms, and those of each renewal, within `market.sign_s`; every buyer opens the contract's tunnel within
-`market.open_s`. Terms that are not signed do not hold: a contract ends at once, and a renewal at the end that
-was signed before. Both times count from `since` at the earliest, when the provider could be reached. Pure;
-`skerry.market.provider.heartbeats` looks, and the ledger decides.
+Capacity that was bought and is not used is lost to other buyers. A buyer with a key signs the terms, and
+those of each renewal, within `market.sign_s`; every buyer opens the contract's tunnel within `market.open_s`.
+Terms that are not signed do not hold: a contract ends at once, and a renewal at the end that was signed
+before. Both times count from `since` at the earliest, when the provider could be reached. Pure;
+`skerry.market.provider.heartbeats` checks, and the ledger decides.
 """
 
 from __future__ import annotations

@@ -72,7 +72,7 @@ class LedgerCache:
     async def write(self, flavor: OfferId, decision: LedgerDecision, fences: Collection[Expect] = ()) -> None:
         """Make a decision durable and wait until it is in memory.
 
-        Raises `Conflict` if the flavor is not as it was when this was decided, or who decided by one of the
+        Raises `Conflict` if the flavor is not as it was when this was decided, or the leader of one of the
         `fences` no longer leads.
         """
         assert decision.account is not None  # nothing changes without one
@@ -113,9 +113,9 @@ class LedgerCache:
             await self._table.wait_for_revision(entry.revision)
 
     async def trim(self, keep: int, now: float, fence: Expect | None = None) -> None:
-        """Forget the oldest of what is over but `keep` of each; such holds and contracts do not change any
+        """Remove the oldest ended records but `keep` of each kind; such holds and contracts do not change any
         more, and a flavor that is offered again at this moment stays. So do holds of unknown buyers while
-        their limits count them, or a restart would forget that they were made."""
+        their limits count them."""
         state = self.state
 
         def is_counted(id: HoldId) -> bool:
@@ -150,7 +150,8 @@ class LedgerCache:
                     assert not isinstance(was, Hold | ContractRecord)
                     assert not isinstance(now, Hold | ContractRecord)
                     flavor = self.state.put_account(was, now, after.revision if after is not None else 0)
-                    # An offer goes only when it was withdrawn, unless the store was put back to a backup.
+                    # An offer is removed only after it was withdrawn, unless the store was restored from a
+                    # backup.
                     is_new = is_new or (now is None and was is not None and was.withdrawn is None)
                     known = None if was is None else was.flavor.version
                     if after is not None and now is not None and now.flavor.version != known:
@@ -170,7 +171,8 @@ class LedgerCache:
                 max((after.revision for _, _, after in moved if after is not None), default=0)
             )
         else:
-            # After an interruption there are many at once; each has its own place, for who resumes amid them.
+            # After an interruption there are many at once; each has its own position, for subscribers that
+            # resume.
             for revision, change in sorted(changed, key=itemgetter(0)):
                 self._changes.append(revision, [change])
         self._touched(touched)

@@ -1,14 +1,15 @@
-"""One decision in the making: a flavor's account with its holds and contracts, on top of the ledger state.
+"""A change of the ledger in preparation: a flavor's account with its holds and contracts, on top of the
+ledger state.
 
-Changes are kept here and seen by the decisions after them; the ledger state is not touched. Ending what is
-due is here too, because it comes before everything. `offer_rules`, `hold_rules` and `contract_rules` say what
-requests change, and `skerry.market.provider.ledger.decisions` puts them in order.
+Later decisions see its changes; the ledger state is not touched. Expiry is here too, because it comes first.
+`offer_rules`, `hold_rules` and `contract_rules` apply requests, in the order of
+`skerry.market.provider.ledger.decisions`.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
-from typing import Final, NamedTuple
+from typing import Final, NamedTuple, TypeVar
 
 from msgspec.structs import replace
 
@@ -33,11 +34,15 @@ _MOST_OPS: Final = 3 + 2 * _MOST_CONTACT
 _MAX_LISTED: Final = 500
 
 
+D = TypeVar("D", Hold, Contract)
+
+
 class UnplacedDemand(NamedTuple):
     """What is held and sold of offers that are carved from no node, and is on no node yet."""
 
     parts: Sequence[Resources]  # each is to find a node
     more: Amounts = NO_AMOUNTS  # all further ones together
+    gpus: int = 0  # of all of them
 
 
 NO_DEMAND: Final = UnplacedDemand(())
@@ -54,7 +59,7 @@ class LedgerContext(NamedTuple):
     is_known: Callable[[CloudId], bool]  # whether a buyer is free of the limits of unknown ones
     new_hold: Callable[[], HoldId]
     new_contract: Callable[[float], ContractId]
-    new_version: Callable[[], int]  # above those of all flavors, also of those that are forgotten
+    new_version: Callable[[], int]  # above those of all flavors, also of removed ones
     make_contract: Callable[[Contract], bytes]
     check_placement: PlacementCheck
 
@@ -97,7 +102,7 @@ class LedgerChange:
     def final_account(self) -> OfferRecord | None:
         """The account as it is to be written: with the next version if buyers see a difference."""
         before, account = self._offer_account.account, self.account
-        if account is None or before is None or _shown(before) == _shown(account):
+        if account is None or before is None or _visible_state(before) == _visible_state(account):
             return account
         return replace(account, flavor=replace(account.flavor, version=before.flavor.version + 1))
 
@@ -125,7 +130,7 @@ class LedgerChange:
         if hold is None:
             raise no_such_hold()
         if hold.buyer != buyer:
-            raise errors.Forbidden("this hold is another buyer's; only who made it may buy or cancel it")
+            raise errors.Forbidden("this hold is another buyer's; only its buyer may purchase or cancel it")
         return hold
 
     def sale(self, id: ContractId) -> ContractRecord:
@@ -150,23 +155,26 @@ class LedgerChange:
     def unplaced(self) -> UnplacedDemand:
         """What is held of all flavors that are carved from no node, and sold and on none yet."""
         holds = self.state.loose_holds | self.state.buyers.pending() | self.holds
-        parts = self._live_parts(hold for hold in holds.values() if not hold.flavor.worker)
+        live = self._live(hold for hold in holds.values() if not hold.flavor.worker)
         sold = self.unplaced_sold()
-        return UnplacedDemand([*parts, *sold.parts], sold.more)
+        return UnplacedDemand([*map(_taken, live), *sold.parts], sold.more, _gpus(live) + sold.gpus)
 
     def unplaced_sold(self) -> UnplacedDemand:
         """The same without what is only held."""
         loose = self.state.loose_contracts
         changed = {id: sale.contract for id, sale in self.sales.items() if loose.may_wait(sale.contract)}
         if len(loose.waiting) <= _MAX_LISTED:
-            return UnplacedDemand(self._live_parts((loose.waiting | changed).values()))
-        before = [loose.waiting[id].taken for id in changed if id in loose.waiting]
-        more = add_amounts(before, loose.waiting_amounts, times=-1)
-        return UnplacedDemand((), add_amounts(self._live_parts(changed.values()), more))
+            live = self._live((loose.waiting | changed).values())
+            return UnplacedDemand([*map(_taken, live)], gpus=_gpus(live))
+        before = [loose.waiting[id] for id in changed if id in loose.waiting]
+        after = self._live(changed.values())
+        more = add_amounts(map(_taken, before), loose.waiting_amounts, times=-1)
+        gpus = loose.waiting_gpus - _gpus(before) + _gpus(after)
+        return UnplacedDemand((), add_amounts(map(_taken, after), more), gpus)
 
-    def _live_parts(self, records: Iterable[Hold | Contract]) -> list[Resources]:
+    def _live(self, records: Iterable[D]) -> list[D]:
         # By its end alone: one that another server has just made may begin a little ahead of our clock.
-        return [one.taken for one in records if one.ended_at is None and self.now < one.due_at]
+        return [one for one in records if one.ended_at is None and self.now < one.due_at]
 
     def unknown_of_flavor(self, counts: Callable[[CloudId], bool]) -> Resources:
         """What unknown buyers that count hold and have bought of this flavor, all together."""
@@ -188,9 +196,10 @@ class LedgerChange:
         return {one.id: one for one in changed if one.is_unknown}
 
     def _live_unknown(self, records: dict[str, Hold | Contract]) -> Resources:
-        return total(self._live_parts(records.values()))
+        live = (one for one in records.values() if one.ended_at is None and self.now < one.due_at)
+        return total(map(_taken, live))
 
-    def tidy(self) -> bool:
+    def clear_excess(self) -> bool:
         """End what is due and announce what is to be taken back; False if more is left than fits."""
         for due in self._offer_account.due(self.now):
             if not self.has_budget:
@@ -286,8 +295,8 @@ class LedgerChange:
         return document
 
     def add_event(self, kind: str, actor: str, reason: str = "", **data: str) -> None:
-        """An event of an offer or a contract. Holds have none: who makes and cancels many would push all else
-        out of the log.
+        """An event of an offer or a contract. Holds have none: a buyer that makes and cancels many would fill
+        the log.
         """
         self.events.append(LedgerEventDraft(kind, offer_key(self.known().flavor.id), actor, reason, data))
 
@@ -308,10 +317,18 @@ def describe_resources(resources: Resources) -> str:
     return f"{resources.cpu}m cpu, {resources.memory} MB memory, {resources.disk} GB disk"
 
 
-def _shown(account: OfferRecord) -> tuple[object, ...]:
-    """What buyers are notified of: neither a purchase, which moves resources that were not free, nor whatever
-    becomes of a flavor after it was withdrawn.
+def _visible_state(account: OfferRecord) -> tuple[object, ...]:
+    """The state that subscribers see: neither a purchase, which moves resources that were not free, nor
+    changes after a withdrawal.
     """
     if account.withdrawn is not None:
         return (account.withdrawn,)
     return account.flavor, account.capacity, account.free
+
+
+def _taken(one: Hold | Contract) -> Resources:
+    return one.taken
+
+
+def _gpus(records: Iterable[Hold | Contract]) -> int:
+    return sum(one.gpus for one in records if one.flavor.gpus)

@@ -1,8 +1,8 @@
 """The log of changes of offers, in the order of the store's revisions: a snapshot, and then the changes.
 
-A subscriber has a place in one bounded history and no queue of its own, so a slow one costs nothing and gets
-None when it has fallen out. The place is the store's revision, the same on every server; each
-flavor's own `version` goes up by one with every change in this log.
+A subscriber has a position in one bounded history and no queue of its own, so a slow one costs nothing and
+gets None when its position is no longer in it. The position is the store's revision, the same on every
+server; each flavor's own `version` goes up by one with every change in this log.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ class OfferChangeLog:
         self._floor = 0  # changes up to this revision are not kept
         self._revision = 0
         self._number = 0  # of batches so far
-        self._news = asyncio.Event()
+        self._changed = asyncio.Event()
 
     @property
     def revision(self) -> int:
@@ -45,7 +45,7 @@ class OfferChangeLog:
         return self._revision
 
     def start(self, revision: int) -> None:
-        """Begin here: what was before is not known, and who follows has to take a snapshot."""
+        """Start at this revision: followers of earlier ones need a snapshot."""
         self._history.clear()
         self._floor = self._revision = revision
         self._number += 1
@@ -62,7 +62,7 @@ class OfferChangeLog:
         self._revision = revision
 
     def snapshot(self) -> tuple[Sequence[OfferRecord], OfferWatcher]:
-        """All that is there now, and a follower of what changes from now on."""
+        """All offers now, and a follower of changes from now on."""
         return self._accounts(), OfferWatcher(self, self._number)
 
     def resume(self, revision: int) -> OfferWatcher:
@@ -75,9 +75,9 @@ class OfferChangeLog:
         behind = len(self._history) - bisect_right(self._history, revision, key=lambda entry: entry[0])
         return OfferWatcher(self, self._number - behind)
 
-    async def _news_after(self, number: int) -> None:
+    async def _changes_after(self, number: int) -> None:
         while self._number == number:
-            await self._news.wait()
+            await self._changed.wait()
 
     def _after(self, number: int) -> ChangeBatch | None:
         behind = self._number - number
@@ -86,8 +86,8 @@ class OfferChangeLog:
         return [self._history[index] for index in range(-behind, 0)]
 
     def _wake(self) -> None:
-        self._news.set()
-        self._news = asyncio.Event()
+        self._changed.set()
+        self._changed = asyncio.Event()
 
 
 class OfferWatcher:
@@ -105,5 +105,5 @@ class OfferWatcher:
         return batches
 
     async def wait(self) -> None:
-        """Until there is something to take."""
-        await self._changes._news_after(self._number)
+        """Wait until there is a change."""
+        await self._changes._changes_after(self._number)

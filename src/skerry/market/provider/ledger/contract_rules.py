@@ -21,7 +21,7 @@ from skerry.model.market import EndReason
 
 
 def release(draft: LedgerChange, request: ReleaseContract) -> ContractRecord:
-    """Its buyer gives the room back; one that is over stays as it ended."""
+    """Its buyer releases it; an ended contract is not changed."""
     sale = draft.own_sale(request.contract, request.buyer)
     if sale.contract.ended_at is not None:
         return sale
@@ -29,11 +29,11 @@ def release(draft: LedgerChange, request: ReleaseContract) -> ContractRecord:
 
 
 def renew(draft: LedgerChange, request: RenewContract) -> ContractRecord:
-    """Let it last longer: the time that is added is at the price of now, and the document is made anew."""
+    """Extend it: the added time is at the present price, and there is a new document."""
     sale = draft.own_sale(request.contract, request.buyer)
     contract = sale.contract
     if not contract.is_live(draft.now):
-        raise errors.Expired("this contract is over; reserve and purchase anew")
+        raise errors.Expired("this contract has ended; reserve and purchase again")
     if request.until <= draft.now:
         raise errors.Unprocessable(
             "a contract is renewed until a time to come, and that is over; name another"
@@ -44,7 +44,7 @@ def renew(draft: LedgerChange, request: RenewContract) -> ContractRecord:
         raise errors.Expired("the provider takes this contract back; reserve elsewhere")
     flavor, longest_s = draft.offered().flavor, pricing.in_years(draft.deps.settings.max_contract_s)
     if request.until - contract.starts_at > longest_s:
-        raise errors.Unprocessable(f"a contract lasts at most {longest_s:.0f} s from its start; ask for less")
+        raise errors.Unprocessable(f"a contract lasts at most {longest_s:.0f} s from its start; request less")
     if not draft.deps.is_known(request.buyer):
         unknown_buyer_rules.check_access(draft.deps.settings, request.buyer, is_read=False)
         unknown_buyer_rules.check_length(draft, request.buyer, request.until - contract.starts_at)
@@ -87,7 +87,7 @@ def countersign(draft: LedgerChange, request: CountersignContract) -> ContractRe
 
 
 def reclaim(draft: LedgerChange, request: ReclaimContract) -> ContractRecord:
-    """The provider says that it wants the room again; the contract ends after its notice, or at once."""
+    """The provider reclaims it; the contract ends after its notice, or at once."""
     sale = draft.sale(request.contract)
     if not sale.contract.is_live(draft.now):
         return sale
@@ -103,7 +103,7 @@ def mark_opened(draft: LedgerChange, request: MarkContractOpened) -> ContractRec
     """Its buyer has come, for the first time or again."""
     sale = draft.sale(request.contract)
     if (ending := sale.contract.ending_by(draft.now)) is not None:
-        raise errors.Expired(f"this contract is over ({sale.contract.reason or ending}); reserve anew")
+        raise errors.Expired(f"this contract is over ({sale.contract.reason or ending}); reserve again")
     if sale.opened_at is not None:
         return sale
     after = replace(sale, opened_at=draft.now)

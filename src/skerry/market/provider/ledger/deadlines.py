@@ -1,9 +1,9 @@
 """Deadlines of the ledger: on a clock that does not step, and in the order in which they come.
 
-Deadlines are wall times, because they stand in records and in signed contracts. While a process runs they
-are judged by wall time as it was when the process began, carried on by the monotonic clock: setting the
-machine's clock neither ends a hold early nor gives it more time. Nothing here is durable: the records are,
-and who starts reads them and arms every deadline again.
+Deadlines are wall times, because records and signed contracts have them. While a process runs they are
+compared with the wall time of its start plus the monotonic clock: setting the machine's clock neither ends a
+hold early nor gives it more time. Nothing here is durable: the records are, and a new process arms every
+deadline again.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ class SteadyClock:
 
 
 class OfferDeadlines:
-    """When to look at which flavor; one that is armed twice is looked at when the first of both comes."""
+    """When to check which flavor; one that is armed twice is checked at the earlier time."""
 
     def __init__(self) -> None:
         self._heap: list[tuple[float, OfferId]] = []
@@ -45,11 +45,11 @@ class OfferDeadlines:
     def first(self) -> float | None:
         """When the next one comes."""
         while self._heap and self._armed.get(self._heap[0][1]) != self._heap[0][0]:
-            heapq.heappop(self._heap)  # it was armed for an earlier time, and looked at then
+            heapq.heappop(self._heap)  # it was armed for an earlier time, and checked then
         return self._heap[0][0] if self._heap else None
 
     def take(self, now: float) -> list[OfferId]:
-        """The flavors to look at now; they are no longer armed."""
+        """The flavors that are due now; they are no longer armed."""
         due = []
         while (at := self.first()) is not None and at <= now:
             _, flavor = heapq.heappop(self._heap)

@@ -1,12 +1,11 @@
-"""What becomes of requests about one flavor: no I/O, and no clock or chance but what comes in.
+"""Decisions on requests about one flavor: no I/O; time and randomness are arguments.
 
-`decide` answers as many of the requests as fit into one transaction, on top of the offer's account, and says
-what that transaction writes; the account is not changed. First comes what is due, so a hold is over at its
-deadline whoever asks and whenever; then who waits in line; then the requests in the order in which they came.
-Nobody overtakes the line: who would have to wait and does not want to is refused while others wait.
-
-Each answer is a value or an error of the model. A decision that writes nothing needs no transaction.
-`skerry.market.provider.ledger.ledger` makes decisions durable.
+`decide` answers as many of the requests as fit into one transaction, on top of the offer's account, and
+returns what that transaction writes; the account is not changed. First comes what has expired, so a hold ends
+at its deadline; then waiting requests; then new requests in their order. The queue is not overtaken: a
+request that would have to wait and may not is refused while others wait. Each answer is a value or an error
+of the model. A decision that writes nothing needs no transaction. `skerry.market.provider.ledger.ledger`
+makes decisions durable.
 """
 
 from __future__ import annotations
@@ -69,7 +68,7 @@ def decide(
     now: float,
     deps: LedgerContext,
 ) -> LedgerDecision:
-    """What becomes of `line`, who waits already, and of `requests`, at the time `now`."""
+    """Decide about `line`, the waiting requests, and about `requests`, at the time `now`."""
     draft = LedgerChange(state, state.account_of(flavor), now, deps)
     old = deque(enumerate(line))
     line_answers: dict[int, LedgerAnswer] = {}
@@ -77,7 +76,7 @@ def decide(
     joined: deque[int] = deque()
 
     def serve() -> None:
-        """Answer who waits, from the front, until somebody has to go on waiting."""
+        """Answer waiting requests from the front, until one must keep waiting."""
         while (old or joined) and draft.has_budget:
             waiting = old[0][1] if old else requests[joined[0]]
             assert isinstance(waiting, CreateHold)
@@ -89,8 +88,8 @@ def decide(
             else:
                 answers[joined.popleft()] = answer
 
-    is_tidy = draft.tidy()
-    if is_tidy:
+    is_clear = draft.clear_excess()
+    if is_clear:
         serve()
         for number, request in enumerate(requests):
             if not draft.has_budget:
@@ -105,7 +104,7 @@ def decide(
                 serve()
     if draft.has_budget:
         for place, behind in old:
-            if gone := _gives_up(draft, behind, "others wait for this offer"):
+            if gone := _give_up_error(draft, behind, "others wait for this offer"):
                 line_answers[place] = gone
     account = draft.final_account
     return LedgerDecision(
@@ -117,12 +116,12 @@ def decide(
         # Who changed an offer is shown it as it is written.
         answers=[account if isinstance(answer, OfferRecord) else answer for answer in answers],
         joined=list(joined),
-        is_all=is_tidy and draft.has_budget and len(answers) == len(requests),
+        is_all=is_clear and draft.has_budget and len(answers) == len(requests),
     )
 
 
 def _answer(draft: LedgerChange, request: LedgerRequest) -> LedgerAnswer:
-    """What a request comes to; one that comes to an error has changed nothing."""
+    """The answer to a request; one with an error has changed nothing."""
     try:
         match request:
             case CreateHold():
@@ -156,12 +155,12 @@ def _answer(draft: LedgerChange, request: LedgerRequest) -> LedgerAnswer:
 
 
 def _try_reserve(draft: LedgerChange, request: CreateHold, *, line_length: int) -> LedgerAnswer:
-    """The hold or why there is none; None if the buyer is to wait behind `line_length` others."""
-    answer = _before_the_line(draft, request) if line_length else _answer(draft, request)
+    """The hold or an error; None if the buyer must wait after `line_length` others."""
+    answer = _answer_without_waiting(draft, request) if line_length else _answer(draft, request)
     if not isinstance(answer, errors.ResourcesExhausted) or request.wait_until is None:
         return answer
     if not draft.deps.is_known(request.buyer):
-        return answer  # who waits holds up everybody behind it, which is not for strangers to do
+        return answer  # a waiting request delays all after it, which unknown buyers may not do
     if never := hold_rules.refusal(draft, request):
         return never
     if not hold_rules.can_become_free(draft, request):
@@ -169,12 +168,12 @@ def _try_reserve(draft: LedgerChange, request: CreateHold, *, line_length: int) 
             f"{answer.message}; what is missing is sold, so there is nothing to wait for"
         )
     if line_length >= draft.deps.settings.max_waiting:
-        return errors.Overloaded("too many wait for this offer; come back later, or choose another")
+        return errors.Overloaded("too many buyers wait for this offer; try again later, or choose another")
     return None
 
 
-def _before_the_line(draft: LedgerChange, request: CreateHold) -> LedgerAnswer:
-    """What is said to a buyer while others wait, who would be refused anyway or has been served already."""
+def _answer_without_waiting(draft: LedgerChange, request: CreateHold) -> LedgerAnswer:
+    """The answer to a buyer while others wait, if it would be refused anyway or has its hold already."""
     try:
         if again := hold_rules.find_by_idempotency_key(draft, request):
             return again
@@ -188,14 +187,16 @@ def _try_waiting(draft: LedgerChange, request: CreateHold) -> LedgerAnswer:
     """The same for one that waits in front of all others; None if it is to go on waiting."""
     answer = _answer(draft, request)
     return (
-        _gives_up(draft, request, answer.message) if isinstance(answer, errors.ResourcesExhausted) else answer
+        _give_up_error(draft, request, answer.message)
+        if isinstance(answer, errors.ResourcesExhausted)
+        else answer
     )
 
 
-def _gives_up(draft: LedgerChange, request: CreateHold, why: str) -> errors.ResourcesExhausted | None:
-    """What is said to one that waits, wherever in line, if that is of no use any more."""
+def _give_up_error(draft: LedgerChange, request: CreateHold, reason: str) -> errors.ResourcesExhausted | None:
+    """The error for a waiting request that can no longer succeed, wherever it is in the queue."""
     if request.wait_until is None or draft.now >= request.wait_until:
-        return errors.ResourcesExhausted(f"{why}; nobody gave it up while you waited")
+        return errors.ResourcesExhausted(f"{reason}; it did not become free while you waited")
     if not hold_rules.can_become_free(draft, request):
-        return errors.ResourcesExhausted(f"{why}; it was sold while you waited")
+        return errors.ResourcesExhausted(f"{reason}; it was sold while you waited")
     return None

@@ -17,7 +17,7 @@ from skerry.model.resources import NO_RESOURCES, Resources
 
 
 def reserve(draft: LedgerChange, request: CreateHold) -> Hold:
-    """The hold that is asked for, or the one that the same request made before."""
+    """The requested hold, or the one that the same request made before."""
     if again := find_by_idempotency_key(draft, request):
         return again
     account = check_buyer(draft, request.buyer)
@@ -81,7 +81,7 @@ def check_buyer(draft: LedgerChange, buyer: CloudId) -> OfferRecord:
         # Once that one is too old to count, fewer are left than may be.
         wait_s = lapsed[-settings.max_lapsed] + WINDOW_S - draft.now
         raise errors.Overloaded(
-            f"you let {settings.max_lapsed} holds expire within an hour; come back in {wait_s:.0f} s, "
+            f"you let {settings.max_lapsed} holds expire within an hour; try again in {wait_s:.0f} s, "
             "and cancel what you do not buy",
             retry_after_s=wait_s,
         )
@@ -104,7 +104,7 @@ def refusal(draft: LedgerChange, request: CreateHold) -> errors.SkerryError | No
 
 
 def can_become_free(draft: LedgerChange, request: CreateHold) -> bool:
-    """True if holds that end could make enough room."""
+    """True if ending holds could free enough."""
     account = draft.account
     if account is None or account.held == NO_RESOURCES:
         return False
@@ -167,7 +167,7 @@ def _check_share(draft: LedgerChange, account: OfferRecord, buyer: CloudId, reso
         if taken * 100 > there * percent:
             raise errors.Unprocessable(
                 f"one buyer holds at most {percent} % of this offer at once, which is "
-                f"{there * percent // 100} {unit} of {name}; ask for less, or buy what you hold"
+                f"{there * percent // 100} {unit} of {name}; request less, or purchase your holds"
             )
 
 
@@ -176,11 +176,10 @@ def _count(flavor: Offer, request: CreateHold) -> int:
 
 
 def _all_of(account: OfferRecord, count: int) -> Resources:
-    """What is taken if no part is named: all that is free, if it is sold in parts, or else a whole one. Where
-    several are taken, equal parts of it.
+    """What is reserved if no part is named: all that is free, if it is sold in parts, or else a whole one.
+    Where several are taken, equal parts of it.
 
-    Of less than the least part nothing may be taken: a buyer that asks for a whole one gets an error that
-    names what is missing.
+    Less than the smallest part cannot be taken: then the error for a whole one names what is missing.
     """
     flavor, free = account.flavor, account.free
     if flavor.partition is None or free == NO_RESOURCES or not free.fits(flavor.partition.least * count):

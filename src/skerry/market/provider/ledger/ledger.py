@@ -1,13 +1,12 @@
-"""The ledger: offers, holds and contracts, made durable before anybody is answered.
+"""The ledger: offers, holds and contracts, durable before a request is answered.
 
 Requests about a flavor are decided together (`skerry.market.provider.ledger.decisions`: no I/O) and written
 in one transaction, which expects the flavor's account at the revision that was decided on. If another server
-was quicker, its change is read and the same requests are decided again. Answers are given when the
-transaction is durable and in memory, so a caller finds what it was answered.
-
-Deadlines stand in the records, on the provider's clock; they are judged at every decision and every read, and
-minded by the server that leads. Limits of a buyer over all flavors are counted by each server on
-what it knows. This module is the interface: it checks what comes in, and reads; `service` does the work.
+was quicker, its change is read and the same requests are decided again. Requests are answered when the
+transaction is durable and in memory, so a caller can read what it wrote. Deadlines are in the records, on the
+provider's clock; they are checked at every decision and every read, and by a loop of the leader. Limits of a
+buyer over all flavors are counted by each server on what it knows. This module is the interface: it checks
+what comes in, and reads; `service` does the work.
 """
 
 from __future__ import annotations
@@ -84,9 +83,8 @@ class Ledger:
     ) -> None:
         """`signer` gives the signed document of a contract: the same bytes for the same contract.
 
-        Where one of several servers leads (`has_leader`), deadlines are minded while `lead` runs. Who
-        `is_known` is a matter of the allowlist, or if there is none of the settings. What `new_hold` gives
-        cannot be guessed.
+        Where one of several servers leads (`has_leader`), deadlines are checked while `lead` runs. `is_known`
+        is the allowlist, or if there is none the settings. `new_hold` gives ids that cannot be guessed.
         """
         self._settings = settings
         self._provider = signer.cloud
@@ -115,7 +113,7 @@ class Ledger:
         self._under_way: set[str] = set()  # names of requests that are done once
 
     async def run(self) -> None:
-        """Follow the store, take requests and mind deadlines, for ever."""
+        """Follow the store, take requests and check deadlines, for ever."""
         await self._service.run()
 
     async def ready(self) -> None:
@@ -140,8 +138,8 @@ class Ledger:
         self._state.loose_contracts.set_placed(id, is_placed=is_placed)
 
     def listen(self, moved: OfferListener) -> Callable[[], None]:
-        """Call `moved` with the flavors of which anything has changed, also a hold or a contract, before
-        anybody is answered; the result ends that."""
+        """Call `moved` with flavors that have changed, also by a hold or a contract, before the request is
+        answered; the result ends that."""
         return self._service.listen(moved)
 
     # Offers
@@ -183,7 +181,7 @@ class Ledger:
         return _account(await self._service.submit(await self._find_flavor(id), request, fence))
 
     async def reprice(self, id: OfferId, price: Price, *, actor: str) -> OfferRecord:
-        """Ask another price from now on; holds and contracts keep theirs. `FailedPrecondition` for one whose
+        """Change the price; holds and contracts keep theirs. `FailedPrecondition` for one whose
         price follows the settings."""
 
         def change(flavor: Offer) -> Offer:
@@ -217,9 +215,9 @@ class Ledger:
         at_once: bool = False,
         fence: Expect | None = None,
     ) -> ContractRecord:
-        """Say that the provider takes one contract back; it ends after its notice.
+        """Reclaim one contract; it ends after its notice.
 
-        With `at_once` it ends now: for a buyer that is gone, and whom no notice would reach.
+        With `at_once` it ends now: for an absent buyer, which would not get the notice.
         """
         request = ReclaimContract(id, ids.check_display_text(reason, "reason"), actor, at_once)
         return _sale(await self._service.submit(await self._flavor_of_contract(id), request, fence))
@@ -254,7 +252,7 @@ class Ledger:
         if count is not None and (type(count) is not int or count < 1):
             raise errors.Invalid("count is a whole number above 0", field="count")
         if resources is not None and count is not None:
-            resources * count  # raises what no offer could hold, before anybody waits for it
+            resources * count  # raises for invalid amounts, before the request waits
         if duration_s is None:
             is_known = self._deps.is_known(buyer)
             of_unknown = unknown_buyer_rules.limits_of(settings, buyer).contract_s
@@ -282,10 +280,10 @@ class Ledger:
             self._under_way.remove(once)
 
     async def purchase(self, id: HoldId, buyer: CloudId) -> ContractRecord:
-        """Turn the hold into its contract, once; again, it is the same contract.
+        """Turn the hold into its contract; repeated, it is the same contract.
 
-        `NotFound`, `Forbidden` for anybody but its buyer, `Expired` if it was cancelled or its time is over.
-        `ResourcesExhausted` if no node can take it now, or `Unavailable` while they are silent; the hold
+        `NotFound`, `Forbidden` for another buyer, `Expired` if it was cancelled or has expired.
+        `ResourcesExhausted` if no node can take it now, or `Unavailable` while they are not live; the hold
         stays.
         """
         return _sale(await self._service.submit(await self._flavor_of_hold(id), ConvertHold(id, buyer)))
@@ -297,7 +295,7 @@ class Ledger:
     # Contracts
 
     async def release(self, id: ContractId, buyer: CloudId) -> ContractRecord:
-        """Give the contract's room back now."""
+        """Release the contract now."""
         return _sale(
             await self._service.submit(await self._flavor_of_contract(id), ReleaseContract(id, buyer))
         )
@@ -314,13 +312,13 @@ class Ledger:
     async def countersign(
         self, id: ContractId, buyer: CloudId, document: bytes, *, over: bytes
     ) -> ContractRecord:
-        """Keep the contract as its buyer signed it, once; whoever calls has verified that it signed `over`,
-        and if that is no longer what holds it is `Conflict`."""
+        """Store the contract with its buyer's signature; the caller has verified that it is over the document
+        `over`, and if that is not the present one it is `Conflict`."""
         signed = CountersignContract(id, buyer, document, over)
         return _sale(await self._service.submit(await self._flavor_of_contract(id), signed))
 
     async def mark_opened(self, id: ContractId) -> ContractRecord:
-        """The buyer has come to the contract's tunnel; once that was in time it cannot be too late."""
+        """The buyer has opened the contract's tunnel."""
         return _sale(await self._service.submit(await self._flavor_of_contract(id), MarkContractOpened(id)))
 
     async def end_unused(
@@ -333,8 +331,8 @@ class Ledger:
     # Reading
 
     def check_access(self, buyer: CloudId, *, is_read: bool, is_own: bool = False) -> None:
-        """Raise `Forbidden` unless the buyer may see what is offered, or buy; what `is_own` to it, whoever
-        has holds or contracts here may always see and change."""
+        """Raise `Forbidden` unless the buyer may list offers, or buy; its own (`is_own`) holds and contracts
+        it may always read and change."""
         if self._deps.is_known(buyer) or (is_own and self._state.buyers.has_deals(buyer)):
             return
         unknown_buyer_rules.check_access(self._settings, buyer, is_read=is_read)
@@ -404,11 +402,11 @@ class Ledger:
         return self.contract(id)
 
     def audit(self) -> dict[OfferId, list[str]]:
-        """Flavors whose free, held and sold do not add up, and why; empty, unless we have a fault."""
+        """Flavors whose free, held and sold do not add up, and why; empty, unless there is a fault."""
         return {id: wrong for id, wrong in self.audits() if wrong}
 
     def audits(self) -> Iterator[tuple[OfferId, list[str]]]:
-        """The same flavor by flavor, for whoever lets others go on between them; also those that add up."""
+        """The same flavor by flavor, so that other work can run in between; also those that add up."""
         return ((id, account.audit()) for id, account in list(self._state.flavors.items()))
 
     def _as_of(self, account: OfferAccount, now: float) -> OfferRecord | None:
@@ -416,7 +414,7 @@ class Ledger:
         if account.next_due is None or account.next_due > now:
             return account.account
         draft = LedgerChange(self._state, account, now, self._deps)
-        draft.tidy()
+        draft.clear_excess()
         return draft.account
 
     def _hold_as_of(self, hold: Hold, now: float) -> Hold:

@@ -18,7 +18,7 @@ _FIXED: Final = ("id", "provider", "kind", "created_at", "version")
 
 
 def publish(draft: LedgerChange, request: PublishOffer) -> OfferRecord:
-    """Offer a flavor; one that was withdrawn is offered anew, and what is sold of it stays sold."""
+    """Publish a flavor; a withdrawn one is offered again, and its contracts stay."""
     before, flavor = draft.account, request.flavor
     _check(flavor)
     if flavor.expires_at is not None and flavor.expires_at <= draft.now:
@@ -46,7 +46,7 @@ def publish(draft: LedgerChange, request: PublishOffer) -> OfferRecord:
 
 
 def update(draft: LedgerChange, request: UpdateOffer) -> OfferRecord:
-    """Change terms or capacity; what is held or sold beyond that goes when it ends."""
+    """Change terms or capacity; holds and contracts beyond it stay until they end."""
     before = draft.offered()
     flavor = request.change(before.flavor)
     if any(getattr(flavor, name) != getattr(before.flavor, name) for name in _FIXED):
@@ -74,10 +74,10 @@ def withdraw(draft: LedgerChange, request: WithdrawOffer) -> OfferRecord:
 
 
 def _check(flavor: Offer) -> None:
-    """Raise unless all of it could be sold to one buyer, for money that there is."""
+    """Raise unless all of it could be sold to one buyer, in a valid currency."""
     check_currency(flavor.price.currency)
     if flavor.resources == NO_RESOURCES:
-        raise errors.Invalid("an offer has some room; name cpu, memory or disk", field="room")
+        raise errors.Invalid("an offer needs resources; set cpu, memory or disk", field="room")
     if flavor.partition is not None:
         try:
             flavor.partition.check(flavor.resources, flavor.resources)

@@ -1,6 +1,6 @@
-"""The queue of one flavor: who asked and was not decided on yet, and who waits in line for room.
+"""The queue of one flavor: requests that are not decided yet, and those that wait for capacity.
 
-Bounded by who calls; whoever gave up is passed over. Knows nothing of the store.
+Its callers bound it; cancelled requests are skipped. Knows nothing of the store.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from skerry.store.protocol import Expect
 
 
 class PendingRequest:
-    """A request and who waits for its answer."""
+    """A request and the future of its answer."""
 
     __slots__ = ("answer", "fence", "request")
 
@@ -37,35 +37,35 @@ class OfferQueue:
         self.requests: deque[PendingRequest] = deque()
         self.line: deque[PendingRequest] = deque()
         self.is_busy = False
-        self.rests_until = 0.0  # something failed: what is due is not tried again before
+        self.paused_until = 0.0  # after a failure, nothing is tried again before
         self.is_woken = False  # something has happened that was not decided on yet
 
     @property
     def waits_until(self) -> float | None:
-        """When the first in line has waited long enough, whoever that is."""
+        """The earliest end of a wait in the queue."""
         waits = [one.request.wait_until for one in self.line if isinstance(one.request, CreateHold)]
         return min((until for until in waits if until is not None), default=None)
 
     def next(self, limit: int) -> tuple[list[CreateHold], list[LedgerRequest]]:
-        """Who waits and who asks, without those who gave up; not more than one decision can take."""
+        """Waiting and new requests, without cancelled ones; not more than one decision can take."""
         self.requests = _still_there(self.requests)
         self.line = _still_there(self.line)
         line = [one.request for one in self.line if isinstance(one.request, CreateHold)]
         return line, [one.request for one in islice(self.requests, limit)]
 
     def fences(self, limit: int) -> set[Expect]:
-        """Under which the decision on those who ask is to be written."""
+        """The fences for the decision on new requests."""
         return {one.fence for one in islice(self.requests, limit) if one.fence is not None}
 
-    def refuse(self, fence: Expect, why: Exception) -> None:
-        """Who asked under this fence no longer leads."""
+    def refuse(self, fence: Expect, reason: Exception) -> None:
+        """Fail requests with this fence, whose leader no longer leads."""
         for one in self.requests:
             if one.fence == fence and not one.answer.done():
-                one.answer.set_exception(why)
+                one.answer.set_exception(reason)
         self.requests = _still_there(self.requests)
 
-    def settle(self, decision: LedgerDecision) -> list[tuple[PendingRequest, LedgerAnswer]]:
-        """Take out whoever is answered, with the answers; who joined the line goes there."""
+    def apply(self, decision: LedgerDecision) -> list[tuple[PendingRequest, LedgerAnswer]]:
+        """Remove answered requests, with their answers; others join the waiting ones."""
         line, served = list(self.line), decision.line_answers
         answered: list[tuple[PendingRequest, LedgerAnswer]] = [
             (line[place], answer) for place, answer in served.items()
@@ -83,7 +83,7 @@ class OfferQueue:
 
 
 def resolve_requests(answered: Sequence[tuple[PendingRequest, LedgerAnswer]]) -> None:
-    """Answer everybody."""
+    """Resolve the futures of all answers."""
     for one, answer in answered:
         if one.answer.done():
             continue  # gave up in the meantime

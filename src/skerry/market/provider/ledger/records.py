@@ -1,8 +1,8 @@
-"""What the ledger keeps: an account for each flavor, and a sale for each contract, as the store holds them.
+"""The stored records of the ledger: an account for each flavor, and a sale for each contract.
 
-Every change of what is held or sold of a flavor writes its account in the same transaction, so the account's
-revision guards all of it. What is free is not kept but follows, and cannot be less than nothing. Values only;
-who may change them is `skerry.market.provider.ledger.decisions`.
+Every hold or sale of a flavor writes its account in the same transaction, so the account's revision guards
+all of it. Free capacity is derived, and never negative. Values only;
+`skerry.market.provider.ledger.decisions` changes them.
 """
 
 from __future__ import annotations
@@ -34,15 +34,15 @@ class OfferRecord(msgspec.Struct, frozen=True, omit_defaults=True, gc=False):
     """A flavor and where its capacity is: free, held or sold. `flavor.version` is the account's."""
 
     flavor: Offer
-    capacity: Resources  # what there is of it now; if it follows a node, less than `flavor.whole` at times
+    capacity: Resources  # the capacity now; if it follows a node, less than `flavor.whole` at times
     held: Resources = NO_RESOURCES
     sold: Resources = NO_RESOURCES
     withdrawn: OfferWithdrawal | None = None
-    wanted: Resources | None = None  # what there is to be of it, while more is held or sold
+    wanted: Resources | None = None  # the desired capacity, while more is held or sold
 
     @property
     def size(self) -> Resources:
-        """What there is to be of it."""
+        """The desired capacity."""
         return self.capacity if self.wanted is None else self.wanted
 
     @property
@@ -56,12 +56,12 @@ class OfferRecord(msgspec.Struct, frozen=True, omit_defaults=True, gc=False):
         return replace(self, capacity=capacity, wanted=None if capacity == wanted else wanted)
 
     def moved(self, *, held: Resources, sold: Resources) -> OfferRecord:
-        """With so much held and sold; what is no longer, and is more than there is to be, goes."""
+        """With so much held and sold; capacity above the desired one is removed as it becomes free."""
         after = replace(self, held=held, sold=sold)
         return after if self.wanted is None else after.sized(self.wanted)
 
     def is_offered(self, now: float) -> bool:
-        """True if it may be reserved, as far as there is something free."""
+        """True if it may be reserved, as far as it is free."""
         expires_at = self.flavor.expires_at
         return self.withdrawn is None and (expires_at is None or now < expires_at)
 
@@ -71,7 +71,7 @@ class ContractRecord(msgspec.Struct, frozen=True, omit_defaults=True, gc=False):
 
     contract: Contract
     document: bytes  # what the purchase answered, for ever
-    amended: bytes = b""  # the contract as it was last renewed, signed anew
+    amended: bytes = b""  # the contract after its last renewal, signed again
     countersigned: bytes = b""  # the newest of both, with the buyer's signature
     amended_at: float = 0.0  # when it was last renewed
     signed_until: float = 0.0  # end of the terms that the buyer signed last

@@ -1,5 +1,5 @@
-"""What may be asked of the ledger about one flavor, as values; `skerry.market.provider.ledger.decisions`
-answers."""
+"""Requests to the ledger about one flavor, as values; `skerry.market.provider.ledger.decisions` answers
+them."""
 
 from __future__ import annotations
 
@@ -73,7 +73,7 @@ class CancelHold(msgspec.Struct, frozen=True):
 
 
 class ReleaseContract(msgspec.Struct, frozen=True):
-    """Give the room of a contract back."""
+    """Release a contract."""
 
     contract: ContractId
     buyer: CloudId
@@ -106,7 +106,7 @@ class ReclaimContract(msgspec.Struct, frozen=True):
 
 
 class MarkContractOpened(msgspec.Struct, frozen=True):
-    """The buyer has come to the contract's tunnel."""
+    """The buyer has opened the contract's tunnel."""
 
     contract: ContractId
 

@@ -1,9 +1,8 @@
-"""The ledger's service: takes requests about each flavor, decides on them together, has it written, and
-answers.
+"""The ledger service: takes requests about each flavor, decides them together, writes, and answers.
 
-A flavor has one decision under way at a time; what is asked meanwhile waits in its queue for the next.
-Decisions on different flavors go to the store side by side, which makes them durable together. The service
-also minds the deadlines: of holds and contracts if this server leads, of its own waiting buyers in any case.
+A flavor has one decision in progress at a time; new requests wait in its queue for the next. Decisions on
+different flavors go to the store concurrently, which makes them durable together. The service also checks the
+deadlines: of holds and contracts if this server leads, of its own waiting requests in any case.
 """
 
 from __future__ import annotations
@@ -37,12 +36,12 @@ OfferListener = Callable[[Collection[OfferId]], None]
 
 # Trimming waits for this many too many, so that it costs a small share of the writes that made it needed.
 _SLACK: Final = 64
-# How long after a deadline could not be written it is looked at again.
+# How long after a deadline could not be written it is tried again.
 _RETRY_S: Final = 1.0
 
 
 class LedgerService:
-    """`ask` while it runs. Of several on one store, the one that leads minds deadlines."""
+    """`submit` while it runs. Of several on one store, the leader checks deadlines."""
 
     def __init__(
         self,
@@ -69,8 +68,7 @@ class LedgerService:
         self._listeners: CallbackList[[Collection[OfferId]]] = CallbackList()
 
     def listen(self, moved: OfferListener) -> Callable[[], None]:
-        """Call `moved` with the flavors whose account changed, in the step in which it does; the result ends
-        that."""
+        """Call `moved` with flavors whose account changed, at once; the result ends that."""
         return self._listeners.add(moved)
 
     async def ready(self) -> None:
@@ -78,7 +76,7 @@ class LedgerService:
         await self._opened.wait()
 
     async def run(self) -> None:
-        """Follow the store, take requests and mind deadlines, for ever."""
+        """Follow the store, take requests and check deadlines, for ever."""
         try:
             async with asyncio.TaskGroup() as group:
                 group.create_task(self.cache.run())
@@ -86,12 +84,12 @@ class LedgerService:
                 self._group = group
                 self._opened.set()
                 try:
-                    await self._mind_deadlines()
+                    await self._check_deadlines()
                 finally:
                     self._group = None  # one that closes takes nothing more
         finally:
             self._opened.clear()
-            gone = errors.Unavailable("the market is closing; what was asked last may have happened")
+            gone = errors.Unavailable("the market is closing; the last request may have been done")
             for offer_queue in self._queues.values():
                 queue.resolve_requests([(one, gone) for one in (*offer_queue.line, *offer_queue.requests)])
             self._queues.clear()
@@ -110,22 +108,22 @@ class LedgerService:
     def submit(
         self, flavor: OfferId, request: LedgerRequest, fence: Expect | None = None
     ) -> asyncio.Future[LedgerAnswer]:
-        """The answer to a request, durable, or the error that it comes to. With a `fence` it is a leader's,
-        and ends in `LeadershipLost` if another leads."""
+        """The durable answer to a request, or its error. With a `fence` it is the leader's, and raises
+        `LeadershipLost` if another leads."""
         if self._group is None:
             raise errors.Unavailable("the market is not open yet; try again")
         answer: asyncio.Future[LedgerAnswer] = asyncio.get_running_loop().create_future()
         offer_queue = self._queues.setdefault(flavor, OfferQueue())
         offer_queue.requests.append(PendingRequest(request, answer, fence))
         if isinstance(request, CreateHold) and request.wait_until is not None:
-            answer.add_done_callback(lambda answer: self._answered(flavor, answer))
+            answer.add_done_callback(lambda answer: self._is_answered(flavor, answer))
         self._wake(flavor, offer_queue)
         return answer
 
     async def sweep(self) -> None:
-        """End what is due, and forget what is too much."""
-        await asyncio.gather(*self._look_at_due(), return_exceptions=True)
-        if self._is_overfull and self._owns_deadlines:
+        """End what has expired, and remove old records."""
+        await asyncio.gather(*self._expire_due(), return_exceptions=True)
+        if self._has_excess and self._owns_deadlines:
             with suppress(LeadershipLost):
                 await self.cache.trim(self._deps.settings.keep_ended, self._time.now(), self._fence)
 
@@ -141,10 +139,10 @@ class LedgerService:
             offer_queue = self._queues.get(flavor)
             if offer_queue is not None and offer_queue.line:
                 self._wake(flavor, offer_queue)
-        if self._is_overfull:
+        if self._has_excess:
             self._alarm.set()
 
-    def _answered(self, flavor: OfferId, answer: asyncio.Future[LedgerAnswer]) -> None:
+    def _is_answered(self, flavor: OfferId, answer: asyncio.Future[LedgerAnswer]) -> None:
         """Who gave up waiting is no longer in the way of those behind."""
         offer_queue = self._queues.get(flavor)
         if offer_queue is not None and answer.cancelled():
@@ -157,7 +155,7 @@ class LedgerService:
             self._group.create_task(self._serve(flavor, offer_queue))
 
     async def _serve(self, flavor: OfferId, offer_queue: OfferQueue) -> None:
-        """Decide on whatever is in the queue until there is nothing more to decide."""
+        """Decide about the requests in the queue until there are none."""
         is_done = True
         while offer_queue.is_woken or offer_queue.requests or not is_done:
             offer_queue.is_woken = False
@@ -165,24 +163,24 @@ class LedgerService:
                 is_done = await self._decide(flavor, offer_queue)
             except Exception as error:
                 log.exception("ledger.broken", flavor=flavor)
-                fault = errors.Internal("the ledger failed; ask again", detail=repr(error))
+                fault = errors.Internal("the ledger failed; try again", detail=repr(error))
                 queue.resolve_requests([(one, fault) for one in (*offer_queue.line, *offer_queue.requests)])
                 offer_queue.line.clear()
                 offer_queue.requests.clear()
-                offer_queue.rests_until = self._time.now() + _RETRY_S
+                offer_queue.paused_until = self._time.now() + _RETRY_S
                 is_done = True
             await asyncio.sleep(0)  # those just answered may have something for the next decision
         offer_queue.is_busy = False
         if not offer_queue.line:
             del self._queues[flavor]
-        dues = [
+        due_times = [
             at for at in (offer_queue.waits_until, self._state.account_of(flavor).next_due) if at is not None
         ]
-        if dues:
-            self._arm(flavor, max(min(dues), offer_queue.rests_until))
+        if due_times:
+            self._arm(flavor, max(min(due_times), offer_queue.paused_until))
 
     async def _decide(self, flavor: OfferId, offer_queue: OfferQueue) -> bool:
-        """Decide once; True if all that was there is decided."""
+        """Decide once; True if all requests in the queue were decided."""
         line, requests = offer_queue.next(MAX_OPS)
         fences = offer_queue.fences(MAX_OPS)
         decision = decide(self._state, flavor, line, requests, self._time.now(), self._deps)
@@ -198,10 +196,10 @@ class LedgerService:
             return False  # the account changed, or the caller no longer leads: decide again
         except errors.SkerryError as error:
             log.warning("ledger.unwritten", flavor=flavor, error=error.message, detail=error.detail)
-            queue.resolve_requests([(one, error) for one, _ in offer_queue.settle(decision)])
-            offer_queue.rests_until = self._time.now() + _RETRY_S  # what was due is due still
+            queue.resolve_requests([(one, error) for one, _ in offer_queue.apply(decision)])
+            offer_queue.paused_until = self._time.now() + _RETRY_S  # what was due is due still
             return True
-        queue.resolve_requests(offer_queue.settle(decision))
+        queue.resolve_requests(offer_queue.apply(decision))
         return decision.is_all
 
     async def _write(self, flavor: OfferId, decision: LedgerDecision, fences: Collection[Expect]) -> None:
@@ -215,7 +213,7 @@ class LedgerService:
         if at is not None and self._deadlines.arm(flavor, at):
             self._alarm.set()
 
-    async def _mind_deadlines(self) -> None:
+    async def _check_deadlines(self) -> None:
         while True:
             first = self._deadlines.first()
             try:
@@ -230,7 +228,7 @@ class LedgerService:
                 log.warning("ledger.unswept", error=error.message)
                 await asyncio.sleep(_RETRY_S)
 
-    def _look_at_due(self) -> list[asyncio.Future[LedgerAnswer]]:
+    def _expire_due(self) -> list[asyncio.Future[LedgerAnswer]]:
         now = self._time.now()
         looks = []
         for flavor in self._deadlines.take(now):
@@ -240,7 +238,7 @@ class LedgerService:
         return looks
 
     @property
-    def _is_overfull(self) -> bool:
+    def _has_excess(self) -> bool:
         """True if more that is over is kept than need be."""
         most = self._deps.settings.keep_ended + _SLACK
         state = self._state

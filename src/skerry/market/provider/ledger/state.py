@@ -1,6 +1,6 @@
-"""The ledger's state in memory: an account for each flavor, and where each hold and contract is found.
+"""The ledger's state in memory: an account for each flavor, and indexes of holds and contracts.
 
-Fed with what moved in the store and with nothing else. `decisions` reads it; nobody but the ledger writes it.
+It is fed only by changes of the store. `decisions` reads it; only the ledger writes it.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ class OfferAccount:
         self.holds: dict[HoldId, Hold] = {}  # live ones
         self.sales: dict[ContractId, ContractRecord] = {}  # live ones
         self.unknown: dict[str, Hold | Contract] = {}  # those of both that unknown buyers have
-        self._dues: list[Deadline] = []  # of both, in the order of time
+        self._due_times: list[Deadline] = []  # of both, in the order of time
 
     @property
     def is_empty(self) -> bool:
@@ -44,8 +44,8 @@ class OfferAccount:
 
     @property
     def next_due(self) -> float | None:
-        """When there is something to do, if nobody asks for anything; None: never."""
-        times = [self._dues[0].at] if self._dues else []
+        """The next deadline; None: none."""
+        times = [self._due_times[0].at] if self._due_times else []
         if self.account is not None:
             withdrawn, expires_at = self.account.withdrawn, self.account.flavor.expires_at
             if withdrawn is None and expires_at is not None:
@@ -61,7 +61,7 @@ class OfferAccount:
 
     def due(self, now: float) -> Iterator[Deadline]:
         """What ended by `now`, the oldest first."""
-        for one in self._dues:
+        for one in self._due_times:
             if one.at > now:
                 return
             yield one
@@ -81,16 +81,16 @@ class OfferAccount:
             wrong.append(f"more is held and sold than {self.account.capacity}")
         return wrong
 
-    def _mind(self, before: Deadline | None, after: Deadline | None) -> None:
+    def _track(self, before: Deadline | None, after: Deadline | None) -> None:
         if before is not None:
-            place = bisect_left(self._dues, before)
-            assert self._dues[place] == before
-            del self._dues[place]
+            place = bisect_left(self._due_times, before)
+            assert self._due_times[place] == before
+            del self._due_times[place]
         if after is not None:
-            insort(self._dues, after)
+            insort(self._due_times, after)
 
     def put_hold(self, before: Hold | None, after: Hold | None) -> None:
-        self._mind(_due_of_hold(before), _due_of_hold(after))
+        self._track(_due_of_hold(before), _due_of_hold(after))
         _put_unknown(self.unknown, before, after)
         if after is not None and after.ending is None:
             self.holds[after.id] = after
@@ -98,7 +98,7 @@ class OfferAccount:
             self.holds.pop(before.id, None)
 
     def put_sale(self, before: ContractRecord | None, after: ContractRecord | None) -> None:
-        self._mind(_due_of_sale(before), _due_of_sale(after))
+        self._track(_due_of_sale(before), _due_of_sale(after))
         _put_unknown(self.unknown, _contract(before), _contract(after))
         if after is not None and after.contract.ended_at is None:
             self.sales[after.contract.id] = after
@@ -119,12 +119,12 @@ class HourlyCounter:
 
     def of(self, buyer: CloudId, now: float) -> Sequence[float]:
         """The oldest first."""
-        self._forget(now)
+        self._drop_old(now)
         return self._of.get(buyer, ())
 
     def all(self, now: float) -> Sequence[tuple[float, CloudId]]:
         """The oldest first."""
-        self._forget(now)
+        self._drop_old(now)
         return self._all
 
     def sort(self) -> None:
@@ -135,12 +135,12 @@ class HourlyCounter:
         for at, buyer in ordered:
             self.add(at, buyer)
 
-    def _forget(self, now: float) -> None:
+    def _drop_old(self, now: float) -> None:
         while self._all and self._all[0][0] <= now - WINDOW_S:
-            _, whose = self._all.popleft()
-            self._of[whose].popleft()
-            if not self._of[whose]:
-                del self._of[whose]
+            _, buyer = self._all.popleft()
+            self._of[buyer].popleft()
+            if not self._of[buyer]:
+                del self._of[buyer]
 
 
 class BuyerUsage:
@@ -175,7 +175,7 @@ class BuyerUsage:
         }
 
     def made_by_unknown(self, now: float) -> list[tuple[float, CloudId]]:
-        """When unknown buyers made holds within the last hour, and who, however those ended."""
+        """The holds of unknown buyers within the last hour, with their times, however they ended."""
         pending = [(hold.created_at, hold.buyer) for hold in self._pending_unknown()]
         return [*self._made.all(now), *pending]
 
@@ -189,7 +189,7 @@ class BuyerUsage:
         _count(self._holds, hold.buyer, 1)
 
     def forget(self, hold: Hold) -> None:
-        """It did not get there; no matter if it did."""
+        """It was not written; if it was, nothing changes."""
         if self._pending.pop(hold.id, None) is not None:
             _count(self._holds, hold.buyer, -1)
 
@@ -236,6 +236,7 @@ class LooseContracts:
     def __init__(self) -> None:
         self.waiting: dict[ContractId, Contract] = {}  # have none yet
         self.waiting_amounts: Amounts = NO_AMOUNTS  # what these take, all together
+        self.waiting_gpus = 0
         self._live: dict[ContractId, Contract] = {}
         self._placed: set[ContractId] = set()  # also of contracts that are not known here
 
@@ -244,12 +245,12 @@ class LooseContracts:
         return not contract.flavor.worker and contract.id not in self._placed
 
     def put(self, id: ContractId, contract: Contract | None) -> None:
-        """A contract is as it is now; None: it is over, or not there."""
+        """The present state of a contract; None: it has ended, or does not exist."""
         if contract is None or contract.flavor.worker:
             self._live.pop(id, None)
         else:
             self._live[id] = contract
-        self._settle(id)
+        self._recompute(id)
 
     def set_placed(self, id: ContractId, *, is_placed: bool) -> None:
         """What a contract takes is on a node now, or is not."""
@@ -257,15 +258,17 @@ class LooseContracts:
             self._placed.add(id)
         else:
             self._placed.discard(id)
-        self._settle(id)
+        self._recompute(id)
 
-    def _settle(self, id: ContractId) -> None:
+    def _recompute(self, id: ContractId) -> None:
         before, after = self.waiting.pop(id, None), self._live.get(id)
         if before is not None:
             self.waiting_amounts = add_amounts([before.taken], self.waiting_amounts, times=-1)
+            self.waiting_gpus -= before.gpus
         if after is not None and self.may_wait(after):
             self.waiting[id] = after
             self.waiting_amounts = add_amounts([after.taken], self.waiting_amounts)
+            self.waiting_gpus += after.gpus
 
 
 class LedgerState:
@@ -276,13 +279,13 @@ class LedgerState:
         self.holds: dict[HoldId, Hold] = {}
         self.sales: dict[ContractId, ContractRecord] = {}
         self.live_sales: dict[ContractId, ContractRecord] = {}  # those that have not ended
-        # Live ones of flavors that are carved from no node, which any node may come to deliver.
+        # Live ones of flavors without a node, which any node may deliver.
         self.loose_holds: dict[HoldId, Hold] = {}
         self.loose_contracts = LooseContracts()
         self.of_nodes: dict[OfferId, None] = {}  # flavors that are carved from a node
         self.once: dict[str, HoldId] = {}  # which hold a request made that may be repeated
         self.buyers = BuyerUsage()
-        # What is over, in the order in which it ended, to be forgotten one day; a bought hold goes with its
+        # Ended ones, in the order of their end, to be removed later; a bought hold goes with its
         # contract.
         self.over_holds: dict[HoldId, None] = {}
         self.over_sales: dict[ContractId, None] = {}
@@ -391,7 +394,7 @@ def _put_unknown(
 
 
 def _count(counts: defaultdict[CloudId, int], buyer: CloudId, number: int) -> None:
-    """Nobody is kept of whom there is nothing to count."""
+    """Buyers with a count of 0 are not kept."""
     counts[buyer] += number
     if not counts[buyer]:
         del counts[buyer]

@@ -1,11 +1,11 @@
-"""Buyers with limits: keys that are not on the allowlist, and addresses that show nothing.
+"""Limits of unknown buyers: keys that are not on the allowlist, and addresses without credentials.
 
-A key costs nothing, and whoever makes fifty is fifty buyers. So besides the limits of each there are limits
-of all of them together, of which the share of a flavor is exact: it is decided with the flavor. What counts
-is whether the buyer was known when the hold was made, which the hold and its contract say. Buyers without
-credentials (`skerry.market.plain`) have the same kinds of limits, from settings of their own, and are counted
-apart. Pure; who is known is `skerry.market.provider.allowlist`'s, and the other limits of a buyer, known or
-not, are in `skerry.market.provider.ledger.hold_rules`.
+A key costs nothing, so one person can be fifty buyers. So beside the limits of each there are limits of all
+together, of which the share of a flavor is exact: it is decided with the flavor. What counts is whether the
+buyer was known when the hold was made, which the hold and its contract record. Buyers without credentials
+(`skerry.market.plain`) have the same kinds of limits, from settings of their own, and are counted separately.
+Pure; `skerry.market.provider.allowlist` knows the known buyers, and
+`skerry.market.provider.ledger.hold_rules` has the limits of all buyers.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from skerry.market.provider.ledger.state import WINDOW_S
 from skerry.market.terms import pricing
 from skerry.model import errors
 from skerry.model.ids import CloudId
-from skerry.model.market import in_words
+from skerry.model.market import resources_text
 from skerry.model.market_settings import MarketSettings
 from skerry.model.resources import Gigabytes, Megabytes, Millicores, Resources
 
@@ -29,7 +29,7 @@ _BUY: Final = "buy"
 class Limits(NamedTuple):
     """Of one kind of buyers: of each, and of all of them together."""
 
-    kind: str  # which buyers, and what these may do about it, in the words of a refusal
+    kind: str  # which buyers, and what they may do about it, for the error
     remedy: str
     resources: Resources  # that each may hold and have bought
     percent: int  # of a flavor, that all may
@@ -75,19 +75,19 @@ def check_access(settings: MarketSettings, buyer: CloudId, *, is_read: bool) -> 
 
 
 def check_hold(draft: LedgerChange, buyer: CloudId, resources: Resources, duration_s: float) -> None:
-    """Raise unless an unknown buyer may hold `ask` of this flavor, for a contract of that length."""
+    """Raise unless an unknown buyer may hold `resources` of this flavor, for a contract of that length."""
     limits = limits_of(draft.deps.settings, buyer)
     check_length(draft, buyer, duration_s)
     if not limits.resources.fits(draft.unknown_of_buyer(buyer) + resources):
         raise errors.Unprocessable(
-            f"a buyer {limits.kind} may have {in_words(limits.resources)} at once; ask for less, or "
+            f"a buyer {limits.kind} may have {resources_text(limits.resources)} at once; request less, or "
             f"{limits.remedy}"
         )
     share = _share(draft.known().capacity, limits.percent)
     if not share.fits(draft.unknown_of_flavor(lambda other: _are_alike(buyer, other)) + resources):
         raise errors.ResourcesExhausted(
             f"buyers {limits.kind} may have {limits.percent} % of this offer, all of them together "
-            f"{in_words(share)}; ask for less, come back later, or {limits.remedy}"
+            f"{resources_text(share)}; request less, try again later, or {limits.remedy}"
         )
 
 
@@ -97,7 +97,7 @@ def check_length(draft: LedgerChange, buyer: CloudId, duration_s: float) -> None
     longest_s = pricing.in_years(limits.contract_s)
     if duration_s > longest_s:
         raise errors.Unprocessable(
-            f"a contract of a buyer {limits.kind} lasts at most {longest_s:.0f} s from its start; ask for "
+            f"a contract of a buyer {limits.kind} lasts at most {longest_s:.0f} s from its start; request "
             f"less, or {limits.remedy}"
         )
 
@@ -107,17 +107,17 @@ def check_number(draft: LedgerChange, buyer: CloudId) -> None:
     limits = limits_of(draft.deps.settings, buyer)
     made = draft.state.buyers.made_by_unknown(draft.now)
     made += [(hold.created_at, hold.buyer) for hold in draft.new_unknown()]
-    made = [(at, whose) for at, whose in made if _are_alike(buyer, whose)]
-    theirs = [at for at, whose in made if whose == buyer]
-    for whose, times, most in (
+    made = [(at, owner) for at, owner in made if _are_alike(buyer, owner)]
+    theirs = [at for at, owner in made if owner == buyer]
+    for owner, times, most in (
         ("each buyer", theirs, limits.holds),
         ("all buyers together", [at for at, _ in made], limits.total_holds),
     ):
         if len(times) >= most:
             wait_s = max(1.0, times[-most] + WINDOW_S - draft.now) if most else WINDOW_S
             raise errors.Overloaded(
-                f"{most} holds in an hour are the most for {whose} {limits.kind}, however they end; come "
-                f"back in {wait_s:.0f} s, or {limits.remedy}",
+                f"{most} holds in an hour are the most for {owner} {limits.kind}, however they end; try "
+                f"again in {wait_s:.0f} s, or {limits.remedy}",
                 retry_after_s=wait_s,
             )
 

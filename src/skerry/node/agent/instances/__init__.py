@@ -1,1 +1,1 @@
-"""Instances on a node: orders of the control plane kept on disk, and containers driven toward them."""
+"""Instances on a node: stores the orders of the control plane and drives containers towards them."""

@@ -1,8 +1,8 @@
-"""Where instances live: what driving them takes, whichever kind they are of.
+"""The interface of what instances run as, whichever kind they are.
 
-`skerry.node.containers` is the home of containers, which an image is fetched for; `skerry.node.guests` that
-of cells, which have none. Both tell of what they have as of a container. Nothing is decided here but which
-home is whose.
+`skerry.node.containers` implements it for containers, which need an image; `skerry.node.guests` for leased
+cells, which need none. Both describe what they run as a `ContainerView`. The only decision here is which
+backend runs which kind.
 """
 
 from __future__ import annotations
@@ -14,37 +14,39 @@ from typing import Protocol
 from skerry.model import errors
 from skerry.model.cells import CellUsage
 from skerry.model.containers import ContainerSpec, ContainerStats, ContainerView
+from skerry.model.ids import Namespace
 from skerry.model.images import Image, ImageAccess, PullProgress
 from skerry.model.workloads import WorkloadKind
 from skerry.node.containers.containers import Containers
+from skerry.node.secrets.node_secrets import NodeSecrets
 
 
 class InstanceBackend(Protocol):
-    """Has what instances are, by name; all of it raises NotFound for what is not there.
+    """Creates, runs and removes what instances run as, by name. Methods raise NotFound for an unknown name.
 
-    What it has outlives the agent, and a machine's going down as something that does not run.
+    What it creates survives the agent; after a reboot it still exists, stopped.
     """
 
     def get(self, name: str) -> ContainerView: ...
 
     async def create(self, spec: ContainerSpec) -> object:
-        """Make it, durably. Raises AlreadyExists, Invalid and others."""
+        """Create it, durably. Raises AlreadyExists, Invalid and others."""
         ...
 
     async def start(self, name: str) -> object:
-        """Run it; it runs when this returns."""
+        """Start it. It is running on return."""
         ...
 
     async def stop(self, name: str) -> object:
-        """End what runs in it; nothing if that has ended."""
+        """Stop it; does nothing if it is not running."""
         ...
 
     async def remove(self, name: str, *, force: bool) -> None:
-        """Everything of it goes; with `force` also if it runs. What was begun can be repeated."""
+        """Remove it, even while it is running if `force`. Can be repeated after a failure."""
         ...
 
     async def wait(self, name: str) -> object:
-        """Return when it does not run any more. Raises FailedPrecondition if nobody knows how it ended."""
+        """Return when it is no longer running. Raises FailedPrecondition if the exit status is unknown."""
         ...
 
     def usage(self, name: str) -> CellUsage: ...
@@ -53,7 +55,7 @@ class InstanceBackend(Protocol):
 
 
 class ImagePuller(Protocol):
-    """Brings images here, and keeps them while somebody needs them."""
+    """Pulls images, and keeps them while an owner needs them."""
 
     async def ensure(
         self,
@@ -69,18 +71,24 @@ class ImagePuller(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class InstanceBackends:
-    """All that there are on this node."""
+    """All backends of this node."""
 
     containers: Containers
     images: ImagePuller  # for containers
-    cells: InstanceBackend | None = None  # None: cells cannot be had here
+    cells: InstanceBackend | None = None  # None: this node leases no cells
+    secrets: NodeSecrets | None = None  # None: instances with secrets are refused
+    # Images for the instances of a namespace; None: `images` for all.
+    images_of: Callable[[Namespace], ImagePuller] | None = None
+
+    def puller(self, namespace: Namespace) -> ImagePuller:
+        return self.images if self.images_of is None else self.images_of(namespace)
 
     def of(self, kind: WorkloadKind) -> InstanceBackend:
         """Raises Invalid if there is none."""
         if kind is WorkloadKind.CONTAINER:
             return self.containers
         if self.cells is None:
-            raise errors.Invalid("a cell to lend cannot be had here", field="kind")
+            raise errors.Invalid("this node leases no cells", field="kind")
         return self.cells
 
     def every(self) -> tuple[InstanceBackend, ...]:

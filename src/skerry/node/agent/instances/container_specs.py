@@ -1,6 +1,6 @@
-"""The container that an instance is: its name, and what is asked of its home (`backends`) for it. Pure.
+"""Translates an instance to the container it runs as: name and spec. Pure.
 
-A cell is asked for in the same words, of which only its name and its room mean something.
+A leased cell has the same spec, of which only name and resources matter.
 """
 
 from __future__ import annotations
@@ -14,21 +14,21 @@ from skerry.model.containers import INSTANCE_PREFIX, ContainerSpec
 from skerry.model.ids import InstanceId
 from skerry.model.workloads import InstanceSpec
 
-_PLAIN = re.compile(r"[a-z0-9-]{1,61}")
+_VALID_IN_NAME = re.compile(r"[a-z0-9-]{1,61}")
 _HASH_DIGITS = 40
 _MAX_HOST_NAME = 63
 
 
 def container_name(instance: InstanceId) -> str:
-    """`i-` and the id; an id that cannot stand in the name of a container is hashed instead."""
-    if _PLAIN.fullmatch(instance):
+    """`i-` and the id; an id that is not valid in a container name is hashed."""
+    if _VALID_IN_NAME.fullmatch(instance):
         return f"{INSTANCE_PREFIX}{instance}"
-    # No id begins with a dash, so this is never the name of another one.
+    # Ids do not begin with a dash, so a hashed name never equals another one.
     return f"{INSTANCE_PREFIX}-{hashlib.sha256(instance.encode()).hexdigest()[:_HASH_DIGITS]}"
 
 
 def container_spec(instance: InstanceId, spec: InstanceSpec) -> ContainerSpec:
-    """Raises Invalid if no container can be like that."""
+    """Raises Invalid if no container can have this spec."""
     options = spec.options
     return ContainerSpec(
         name=container_name(instance),
@@ -50,13 +50,16 @@ def container_spec(instance: InstanceId, spec: InstanceSpec) -> ContainerSpec:
         init=options.init,
         extra_hosts=options.extra_hosts,
         dns=options.dns,
+        secrets=spec.secrets,
+        devices=tuple(map(str, spec.devices)),  # by name: the server has chosen
+        mounts=spec.mounts,
     )
 
 
 @dataclass(frozen=True, slots=True)
 class SpecTranslation:
-    """From instances to containers. What `spec` refuses, by Invalid, no container can be like; no two
-    instances may have one `name`."""
+    """Translates instances to containers: `spec` raises Invalid for what cannot run, `name` is unique per
+    instance."""
 
     name: Callable[[InstanceId], str]
     spec: Callable[[InstanceId, InstanceSpec], ContainerSpec]
@@ -66,5 +69,5 @@ DEFAULT_TRANSLATION = SpecTranslation(container_name, container_spec)
 
 
 def _host_name(name: str) -> str:
-    """The name of the instance, as far as a host may have it."""
+    """The name of the instance, cut to a valid host name."""
     return re.sub(r"[^A-Za-z0-9-]", "-", name)[:_MAX_HOST_NAME].strip("-")

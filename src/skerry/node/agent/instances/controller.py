@@ -1,8 +1,8 @@
-"""One instance, driven toward its order: looks, asks `steps` what to do, does it, and begins anew.
+"""Drives one instance towards its order: observe, ask `steps` for the next step, do it, repeat.
 
-`NodeInstances` runs one of these for each instance and hands it new orders; none waits for another, but for
-its turn to start. Whatever is decided on is on disk before it is done: what is ours by the name of its
-container is known even to an agent that comes after one that was killed here.
+`NodeInstances` runs one controller per instance and passes it new orders; controllers wait for each other
+only to start. Each decision is on disk before it is carried out, so that the next agent recognises the
+container by its name and spec even after a kill.
 """
 
 from __future__ import annotations
@@ -47,12 +47,12 @@ log = structlog.get_logger(__name__)
 
 T = TypeVar("T")
 
-_PROGRESS_S = 1.0  # between two words on how far a pull has come
+_PROGRESS_S = 1.0  # between two reports of a pull's progress
 
 
 @dataclass(slots=True)
 class InstanceDeps:
-    """What driving instances takes."""
+    """Dependencies of the controllers."""
 
     records: InstanceRecords
     backends: InstanceBackends
@@ -62,19 +62,19 @@ class InstanceDeps:
     starts: asyncio.Semaphore
     health: HealthMonitor
     number: Callable[[], int]  # of the next report
-    changed: Callable[[LocalInstance], None]  # told of every copy that says something new
+    changed: Callable[[LocalInstance], None]  # called with every change that is to be reported
     sleep: Callable[[float], Awaitable[None]]
     chance: Callable[[], float] = random.random
-    # What cannot be stopped or removed is tried again after this; what cannot be written down sooner, since
-    # somebody may make room at any moment.
+    # Back-off of a stop or removal that failed. Disk errors are retried sooner: space may be freed at any
+    # time.
     trouble: Backoff = Backoff(first_s=1.0, cap_s=60.0)  # noqa: RUF009 - frozen
     disk_trouble: Backoff = Backoff(first_s=0.5, cap_s=3.0)  # noqa: RUF009 - frozen
-    # Told after every step that a crash may follow: tests end the process there.
-    reached: Callable[[str], None] = lambda step: None
+    # Called after every step that a crash may follow: tests end the process there.
+    failpoint: Callable[[str], None] = lambda step: None
 
 
 class InstanceController:
-    """Drives one instance, whose record nobody else writes from now on."""
+    """Drives one instance; the only writer of its record."""
 
     def __init__(self, deps: InstanceDeps, copy: LocalInstance, *, is_durable: bool) -> None:
         self.copy = copy
@@ -83,8 +83,8 @@ class InstanceController:
         self.is_durable = is_durable
         self._woken = asyncio.Event()
         self._failures = 0  # in a row, to stop or remove it
-        self._watch: HealthWatch | None = None  # of its checks and its metric, while it runs
-        self._watched: object = None  # which run, and for what
+        self._watch: HealthWatch | None = None  # health checks and metric of the current run
+        self._watched: object = None  # the run and the checks that `_watch` is for
         self._last_metric: float | None = None
 
     @property
@@ -93,47 +93,47 @@ class InstanceController:
 
     @property
     def runs(self) -> bool:
-        """True if its container does, whether or not it is meant to."""
+        """True if its container is running, whether or not that is desired."""
         _, view = self._find_container()
         return view is not None and view.state is ContainerState.RUNNING
 
     @property
     def metric(self) -> float | None:
-        """What it shows of itself for autoscaling, if that is asked for and known."""
+        """Its metric for autoscaling, if one is configured and known."""
         return None if self._watch is None else self._watch.metric
 
     def has_new_metric(self) -> bool:
-        """True if its metric is another than when this was called last."""
+        """True if its metric has changed since the last call."""
         before, self._last_metric = self._last_metric, self.metric
         return before != self._last_metric
 
     def set_order(self, copy: LocalInstance) -> None:
-        """Another order. It is acted on when `confirm` is called, since it has to outlive us first."""
+        """Set a new order. It takes effect with `confirm`, when it is durable."""
         self._save(copy)
         self.is_durable = False
-        self._woken.set()  # what goes on for the order before it may be given up
+        self._woken.set()  # interrupts the work for the previous order
 
     def confirm(self) -> None:
         self.is_durable = True
         self._woken.set()
 
     def acknowledge(self, number: int) -> None:
-        """The reports up to `number` are known."""
+        """Drop the reports up to `number`."""
         if self.copy.pending and self.copy.pending[0].number <= number:
             copy = self.copy.acknowledge(number)
             try:
                 self._save(copy)
-            except OSError as error:  # then it is told once more by the next agent, which does no harm
+            except OSError as error:  # then the next agent sends it again, which does no harm
                 log.warning("instance.unsaved", instance=self.instance, error=str(error))
                 self.copy = copy
             self._woken.set()
 
     def wake(self) -> None:
-        """Look again."""
+        """Run the next step now."""
         self._woken.set()
 
     async def run(self) -> None:
-        """Until it is gone, and that is known."""
+        """Until the instance is removed and that is acknowledged."""
         while True:
             request_id = self.copy.order.request_id
             try:
@@ -141,7 +141,7 @@ class InstanceController:
                     if await self._advance():
                         return
             except (errors.SkerryError, OSError) as error:
-                # Of a stop, a removal or the disk: nothing is left but to try again.
+                # A stop, a removal or the disk failed: retry.
                 log.warning(
                     "instance.trouble", instance=self.instance, error=str(error), request_id=request_id
                 )
@@ -163,7 +163,7 @@ class InstanceController:
                 await self._report(history)
             case RunAction(InstanceAction.FORGET):
                 self._deps.records.forget(self.instance)
-                self._deps.reached("forgotten")
+                self._deps.failpoint("forgotten")
                 return True
             case RunAction(action):
                 await self._do(action)
@@ -186,11 +186,11 @@ class InstanceController:
         )
 
     def _update_watch(self) -> None:
-        """Check the run that goes on, from its first report to its end or to the order to end it."""
+        """Run health checks of the current run, from its first report to its end or to the order to stop."""
         order, history = self.copy.order, self.copy.history
         _, view = self._find_container()
         spec = order.spec
-        wanted = None
+        desired = None
         if (
             (spec.checks or spec.metric is not None)
             and spec.kind is WorkloadKind.CONTAINER
@@ -201,15 +201,15 @@ class InstanceController:
             and view.state is ContainerState.RUNNING
             and view.started_at == history.last_run_at
         ):
-            wanted = (history.last_run_at, spec.checks, spec.metric)
-        if wanted == self._watched:
+            desired = (history.last_run_at, spec.checks, spec.metric)
+        if desired == self._watched:
             return
-        self._watched = wanted
+        self._watched = desired
         if self._watch is not None:
             self._watch.close()
             self._watch = None
-        if wanted is not None:
-            # A run that was ready when the agent before this one ended stays so until a check says otherwise.
+        if desired is not None:
+            # A run that was ready under the previous agent stays ready until a check fails.
             state = HealthState.begin(
                 spec.checks, has_started=history.has_started, has_passed=history.has_passed
             )
@@ -217,8 +217,8 @@ class InstanceController:
             self._watch = self._deps.health.watch(subject, self.wake)
 
     def _find_container(self) -> tuple[InstanceBackend, ContainerView] | tuple[None, None]:
-        """The container and where it is, if there is one and it is ours: people may have made one of that
-        name."""
+        """The container of this instance with its backend; None for a container of that name that somebody
+        else created."""
         for backend in self._deps.backends.every():
             try:
                 view = backend.get(self.name)
@@ -229,29 +229,50 @@ class InstanceController:
         return None, None
 
     def backend(self) -> InstanceBackend:
-        """Where the container is. Raises NotFound."""
+        """The backend that has the container. Raises NotFound."""
         backend, _ = self._find_container()
         if backend is None:
             raise errors.NotFound(f"there is no container {self.name!r}")
         return backend
 
     def _desired_container(self) -> tuple[InstanceBackend, ContainerSpec] | None:
-        """What the container should be like, and where; None if there can be none."""
+        """Backend and spec of the desired container; None if it cannot exist."""
         deps, spec = self._deps, self.copy.order.spec
         try:
-            return deps.backends.of(spec.kind), deps.translation.spec(self.instance, spec)
+            return deps.backends.of(spec.kind), self._container_spec()
         except errors.Invalid:
             return None
 
+    def _container_spec(self) -> ContainerSpec:
+        """Raises Invalid if no container can have the spec of the order."""
+        order = self.copy.order
+        spec = self._deps.translation.spec(self.instance, order.spec)
+        # Only where it matters: containers of earlier versions have none, and are to stay as they are.
+        return replace(spec, namespace=order.namespace) if spec.secrets else spec
+
+    async def _ensure_secrets(self, spec: ContainerSpec) -> bool:
+        """Wait for the values that `spec` needs; False if the order changed meanwhile."""
+        if not spec.secrets:
+            return True
+        secrets = self._deps.backends.secrets
+        if secrets is None:
+            raise errors.FailedPrecondition("this node takes no secrets")
+
+        async def ensure() -> bool:
+            await secrets.ensure(spec.secret_refs, self._update_reason)
+            return True
+
+        return await self._unless_order_changes(ensure()) is not None
+
     async def _report(self, history: LocalStatus) -> None:
         self._save(self.copy.with_status(history, self._deps.number()))
-        if history.status in TERMINAL:  # it must not run again because the power failed
+        if history.status in TERMINAL:  # it must not run again after a power cut
             reported = self.copy.pending[-1:]
             await asyncio.to_thread(self._deps.records.sync, [self.instance])
-            # What others had to tell was told meanwhile, and nobody looks for numbers below theirs again.
+            # Others may have reported meanwhile, and the session sends no numbers below theirs again.
             if reported and reported == self.copy.pending[-1:]:
                 self._save(self.copy.with_status(self.copy.history, self._deps.number()))
-        self._deps.reached(f"told.{history.status.lower()}")
+        self._deps.failpoint(f"reported.{history.status.lower()}")
         log.info(
             "instance.status",
             instance=self.instance,
@@ -279,37 +300,41 @@ class InstanceController:
                 await self.backend().stop(self.name)
             case _:
                 await self.backend().remove(self.name, force=True)
-        self._deps.reached(f"done.{action}")
+        self._deps.failpoint(f"done.{action}")
 
     async def _attempt(self, work: Callable[[], Coroutine[Any, Any, None]]) -> None:
-        """Do what a start takes; if that fails, it is part of the history of the instance."""
+        """Run `work` of a start; a failure becomes part of the instance's status."""
         order = self.copy.order
         try:
             await work()
         except errors.SkerryError as error:
             situation = self._situation()
-            if situation.runs or self.copy.order is not order:  # somebody was quicker; or it is all different
+            # started by somebody else, or ordered otherwise
+            if situation.runs or self.copy.order is not order:
                 return
             log.info("instance.not_started", instance=self.instance, error=error.message, detail=error.detail)
             await self._report(steps.not_started(situation, error))
 
     async def _create(self) -> None:
         order = self.copy.order
-        spec = self._deps.translation.spec(self.instance, order.spec)
-        backend, images = self._deps.backends.of(order.spec.kind), self._deps.backends.images
+        spec = self._container_spec()
+        backend = self._deps.backends.of(order.spec.kind)
+        images = self._deps.backends.puller(order.namespace)
         if order.spec.kind is WorkloadKind.CELL:
             await self._make(spec, lambda: backend.create(spec))
             return
-        owner = f"instance {self.name}"  # until there is a container, which claims it itself
+        if spec.secrets and (secrets := self._deps.backends.secrets) is not None:
+            secrets.prefetch(spec.secret_refs)  # `_start` waits for them
+        owner = f"instance {self.name}"  # until the container claims the image itself
         pulling = images.ensure(
             spec.image,
             access=order.spec.image_access,
             owner=owner,
-            on_progress=self._show_progress(),
+            on_progress=self._progress_reporter(),
         )
         try:
             if (image := await self._unless_order_changes(pulling)) is not None:
-                # Of that one and no other: what its name means here need not be what it means to `images`.
+                # The puller resolved the reference; the name may mean something else to `images`.
                 create = self._deps.backends.containers.create
                 await self._make(spec, lambda: create(spec, image=image.id, egress=order.egress))
         finally:
@@ -317,35 +342,37 @@ class InstanceController:
 
     async def _make(self, spec: ContainerSpec, create: Callable[[], Awaitable[object]]) -> None:
         order = self.copy.order
-        # On disk before there is a container, so that one of ours can be told from those of others.
+        # On disk before the container exists, so that it is recognised as ours.
         self._save(replace(self.copy, created_spec=spec))
         await asyncio.to_thread(self._deps.records.sync, [self.instance])
-        self._deps.reached("made")
+        self._deps.failpoint("made")
         if self.copy.order is order:
             await create()
 
-    def _show_progress(self) -> Callable[[PullProgress], None]:
-        """Says now and then how far a pull has come, and still why the try before it failed."""
+    def _progress_reporter(self) -> Callable[[PullProgress], None]:
+        """A callback that reports the progress of a pull now and then, and why the previous try failed."""
         reported_at = float("-inf")
         before = steps.failed_before(self.copy.history)
 
-        def show(progress: PullProgress) -> None:
+        def report(progress: PullProgress) -> None:
             nonlocal reported_at
             now = self._deps.clock.monotonic()
             if now - reported_at >= _PROGRESS_S and self.copy.history.status is InstanceStatus.STARTING:
                 reported_at = now
                 self._update_reason(f"pulling: {progress.message}{before}")
 
-        return show
+        return report
 
     def _update_reason(self, reason: str) -> None:
-        """Say more of the status it has. That is not for the disk: it is over with the agent."""
+        """Change the reason of the current status. In memory only: it does not matter to the next agent."""
         history = replace(self.copy.history, reason=reason)
         self.copy = self.copy.with_status(history, self._deps.number())
         self._deps.changed(self.copy)
 
     async def _start(self) -> None:
         order = self.copy.order
+        if not await self._ensure_secrets(self._container_spec()):
+            return
         if await self._unless_order_changes(self._deps.starts.acquire()) is None:
             return
         try:
@@ -355,7 +382,7 @@ class InstanceController:
             self._deps.starts.release()
 
     async def _unless_order_changes(self, work: Coroutine[Any, Any, T]) -> T | None:
-        """What `work` comes to; it is given up if another order comes meanwhile, and that is None then."""
+        """The result of `work`; None if it was cancelled because the order changed."""
         order = self.copy.order
 
         async def order_changed() -> None:
@@ -366,7 +393,7 @@ class InstanceController:
         return await race(work, order_changed())
 
     async def _pause(self, until: float | None) -> None:
-        """Wait for `until`, for another order, or for the end of the run."""
+        """Wait for `until`, a new order, or the end of the run."""
         self._woken.clear()
         waits: list[Awaitable[object]] = [self._woken.wait()]
         if self.runs:
@@ -376,5 +403,5 @@ class InstanceController:
         await race(*waits)
 
     async def _end_of_run(self) -> None:
-        with suppress(errors.SkerryError):  # nobody knows how it ended; that it has is enough
+        with suppress(errors.SkerryError):  # the exit status is unknown; the end is enough
             await self.backend().wait(self.name)

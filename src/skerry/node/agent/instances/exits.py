@@ -1,4 +1,4 @@
-"""How a run of a container ended, in the words of an instance: well, badly, or nobody knows. Pure."""
+"""Exit of a container run as an instance reports it: success, failure or unknown. Pure."""
 
 from __future__ import annotations
 
@@ -9,13 +9,13 @@ import msgspec
 from skerry.model.containers import ContainerView
 from skerry.model.workloads import RestartPolicy
 
-_SIGNAL_BASE = 128  # as shells write the death by a signal in a code
-_UNKNOWN = -1  # for the restart policy: a run of which nobody knows how it ended has not ended well
+_SIGNAL_BASE = 128  # shells encode a death by signal so
+_UNKNOWN = -1  # for the restart policy an unknown exit is a failure
 _VANISHED = "its container was removed while it ran"
 
 
 class RunExit(msgspec.Struct, frozen=True):
-    """How a run ended: `reason` for people, and the exit code, if there is one."""
+    """Exit of a run: `reason` for people, and the exit code, if known."""
 
     reason: str
     exit_code: int | None = None
@@ -25,24 +25,24 @@ class RunExit(msgspec.Struct, frozen=True):
         return self.exit_code == 0
 
     def wants_restart(self, policy: RestartPolicy, streak: int) -> bool:
-        """True if another run is due after `streak` restarts in a row."""
+        """True if the policy restarts it after `streak` restarts in a row."""
         return policy.is_due(_UNKNOWN if self.exit_code is None else self.exit_code, streak)
 
 
 def run_exit(view: ContainerView | None) -> RunExit:
-    """How the last run of the container ended, which does not run any more."""
+    """Exit of the last run of a container that is not running."""
     if view is None:
         return RunExit(_VANISHED)
-    how = view.exit
-    if how is None:
+    status = view.exit
+    if status is None:
         return RunExit(view.reason or _VANISHED)
-    code = how.code if how.code is not None else _SIGNAL_BASE + (how.signal or 0)
-    if how.oom:
+    code = status.code if status.code is not None else _SIGNAL_BASE + (status.signal or 0)
+    if status.oom:
         return RunExit("killed for using more memory than it may", code)
-    if view.reason:  # the node's own word, such as a disk that was over its limit
+    if view.reason:  # the node's own reason, such as a disk over its limit
         return RunExit(view.reason, code)
-    if how.signal is not None:
-        return RunExit(f"ended by signal {how.signal} ({_name(how.signal)})", code)
+    if status.signal is not None:
+        return RunExit(f"ended by signal {status.signal} ({_name(status.signal)})", code)
     return RunExit(f"ended with code {code}", code)
 
 

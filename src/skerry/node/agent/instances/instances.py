@@ -1,9 +1,9 @@
-"""The instances of this node: what the control plane orders, done, and what became of it, told.
+"""The instances of this node: carries out orders of the control plane and reports their status.
 
-The only public module of this folder; `skerry.node.agent.agent` brings orders and takes reports. Orders are
-on disk before they are acted on, so they hold while the control plane is away and over a restart of the
-agent; reports stay on disk until they are acknowledged. Every instance has a driver of its own. Containers
-that people made are none of ours: only those of which there is a record here are ever touched.
+The public module of this package; `skerry.node.agent.agent` passes orders in and reports out. Orders are on
+disk before they are carried out, so they survive a restart of the agent and hold while the control plane is
+unreachable; reports stay on disk until they are acknowledged. Each instance has a controller of its own. Only
+containers with a record here are touched, never those that people created.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ import asyncio
 import itertools
 import random
 from collections import deque
-from collections.abc import Awaitable, Callable, Collection, Sequence
+from collections.abc import Awaitable, Callable, Collection, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -25,6 +25,7 @@ from skerry.model import errors
 from skerry.model.ids import InstanceId, NodeId
 from skerry.model.node_messages import InstanceClaim, SessionConfig
 from skerry.model.orders import InstanceOrder, InstanceReport
+from skerry.model.secrets import SecretRef
 from skerry.model.settings import FleetSettings
 from skerry.model.statuses import DesiredStatus, InstanceStatus
 from skerry.node.agent.instances import state
@@ -39,15 +40,15 @@ from skerry.node.health.probes import ContainerProbes
 
 log = structlog.get_logger(__name__)
 
-# Starts at once: more of them would not be done sooner, and what runs already would feel them.
+# Concurrent starts: more would not finish sooner, and would slow down what runs already.
 STARTS_AT_ONCE = 8
-# To orders that are not taken, of which there may be any number; the oldest are for whoever asks again.
+# Reports of rejected orders, of which there may be any number; older ones are dropped.
 _MAX_REJECTED = 10_000
 
 
 @dataclass(frozen=True, slots=True)
 class InstancePolicy:
-    """What the instances of a node, or of a guest on it, are held to."""
+    """Limits of the instances of a node, or of a guest on it."""
 
     translation: SpecTranslation = DEFAULT_TRANSLATION
     max_instances: int | None = None  # more are rejected
@@ -67,21 +68,21 @@ class NodeInstances:
         *,
         sleep: Callable[[float], Awaitable[None]] = asyncio.sleep,
         chance: Callable[[], float] = random.random,
-        reached: Callable[[str], None] = lambda step: None,
+        failpoint: Callable[[str], None] = lambda step: None,
         probes: Probes | None = None,
     ) -> None:
         """`probes` run health checks; without them, those of containers do."""
         self._records = InstanceRecords(folder)
         self._controllers: dict[InstanceId, InstanceController] = {}
-        self._reporting: set[InstanceId] = set()  # who has something to report
+        self._reporting: set[InstanceId] = set()  # instances with reports to send
         self._max_instances = policy.max_instances
-        self._rejected: deque[PendingReport] = deque(maxlen=_MAX_REJECTED)  # for whom there is no place
+        self._rejected: deque[PendingReport] = deque(maxlen=_MAX_REJECTED)  # of orders over `max_instances`
         self._usage = UsageSampler(clock)
         self._usage_changed: set[InstanceId] = set()
         self._has_reports = asyncio.Event()
-        self._next_change = asyncio.Event()  # the next change of any instance; then there is another one
+        self._next_change = asyncio.Event()  # set at the next change of any instance, then replaced
         self._numbers = itertools.count(1)
-        self._reached = reached
+        self._failpoint = failpoint
         self._health = HealthMonitor(
             probes or ContainerProbes(backends.containers), clock, policy.checks, chance=chance
         )
@@ -97,12 +98,15 @@ class NodeInstances:
             changed=self._changed,
             sleep=sleep,
             chance=chance,
-            reached=reached,
+            failpoint=failpoint,
         )
         self._tasks = TaskSupervisor("instances", clock=clock)
+        self._secrets = backends.secrets
+        if self._secrets is not None:
+            self._secrets.add_user(self._secret_refs)
 
     async def open(self) -> NodeInstances:
-        """Take over what is in the folder, and go on with it, whether or not there is a control plane."""
+        """Load the records and go on with them, with or without a control plane."""
         copies = await asyncio.to_thread(lambda: list(self._records.load()))
         await self._tasks.__aenter__()
         last = max((report.number for copy in copies for report in copy.pending), default=0)
@@ -113,22 +117,22 @@ class NodeInstances:
 
     @property
     def config(self) -> SessionConfig:
-        """What this node is held to, by the last control plane that it spoke to."""
+        """The session config that the control plane sent last."""
         return self._deps.config
 
     @property
     def disk_bytes(self) -> int:
-        """That instances have written here."""
+        """Disk space that instances use."""
         return self._usage.disk_bytes
 
     async def set_config(self, config: SessionConfig) -> None:
-        """From now on these hold, also when the control plane is away; for the next agent if the disk takes
-        them."""
+        """Use this config from now on, also while the control plane is unreachable; and in the next agent, if
+        it can be stored."""
         if config != self._deps.config:
             self._deps.config = config
             try:
                 await asyncio.to_thread(self._records.set_config, config)
-            except OSError as error:  # the next session tells them again
+            except OSError as error:  # the next session sends it again
                 log.warning("terms.not_kept", error=str(error))
 
     async def apply(
@@ -139,33 +143,50 @@ class NodeInstances:
         removed: Collection[InstanceId] = (),
         claimed: Collection[InstanceId] = (),
     ) -> None:
-        """Take orders; they are on disk, and are being done, when this returns. One call at a time.
+        """Take orders; on return they are durable and being carried out. One call at a time.
 
-        With `is_full` what is not ordered is no longer this node's and goes, unless it is `claimed`; so do
-        those that are `removed`. Raises Unavailable if they cannot be kept; then they can be given again.
+        With `is_full`, instances that are not ordered are no longer this node's and are removed, unless they
+        are `claimed`; so are the `removed` ones. Raises Unavailable if the orders cannot be stored; then the
+        call can be repeated.
         """
         ordered = {order.instance for order in orders} | set(claimed)
-        lost = [
+        disowned = [
             controller
             for controller in self._controllers.values()
             if is_full and controller.instance not in ordered
         ]
-        lost += [self._controllers[id] for id in removed if id in self._controllers]
+        disowned += [self._controllers[id] for id in removed if id in self._controllers]
         try:
-            taken = [controller for order in orders if (controller := self._apply(order)) is not None]
-            taken += [controller for controller in lost if self._disown(controller)]
-            if taken:
-                await asyncio.to_thread(self._records.sync, [controller.instance for controller in taken])
+            changed = [controller for order in orders if (controller := self._apply(order)) is not None]
+            changed += [controller for controller in disowned if self._disown(controller)]
+            if changed:
+                await asyncio.to_thread(self._records.sync, [controller.instance for controller in changed])
         except OSError as error:
             raise errors.Unavailable(
-                f"the node cannot keep its orders: {error.strerror}", detail=repr(error)
+                f"the node cannot store its orders: {error.strerror}", detail=repr(error)
             ) from error
-        self._reached("applied")
-        for controller in taken:
+        self._failpoint("applied")
+        for controller in changed:
             controller.confirm()
+        if changed:
+            self._prune_secrets()
+
+    def _secret_refs(self) -> Iterator[SecretRef]:
+        """Values that its instances use, running or not."""
+        for controller in self._controllers.values():
+            order = controller.copy.order
+            if order.desired is not DesiredStatus.DESTROYED:
+                yield from (use.ref(order.namespace) for use in order.spec.secrets)
+            # Of the container that is there, which may be of an earlier order.
+            if (created := controller.copy.created_spec) is not None:
+                yield from created.secret_refs
+
+    def _prune_secrets(self) -> None:
+        if self._secrets is not None:
+            self._secrets.prune()
 
     def _apply(self, order: InstanceOrder) -> InstanceController | None:
-        """Who is to carry out `order`, if that is new."""
+        """The controller that is to carry out `order`; None if the order is not new."""
         controller = self._controllers.get(order.instance)
         before = controller.copy if controller is not None else None
         after = state.apply(before, order)
@@ -191,7 +212,7 @@ class NodeInstances:
         return controller
 
     def _reject(self, order: InstanceOrder) -> None:
-        """Say that there is no place for it. Nothing of it is kept: there may be any number of these."""
+        """Report that the node is full. Nothing is stored: there may be any number of these."""
         now = self._deps.clock.now()
         number, reason = (
             next(self._numbers),
@@ -215,13 +236,13 @@ class NodeInstances:
         return True
 
     def reports(self, after: int, limit: int) -> list[PendingReport]:
-        """What is to be told and has a number above `after`, in that order: the first `limit` of it."""
+        """The first `limit` pending reports with a number above `after`, in order."""
         pending = (report for id in self._reporting for report in self._controllers[id].copy.pending)
         news = (report for report in itertools.chain(pending, self._rejected) if report.number > after)
         return [self._measured(report) for report in sorted(news, key=lambda report: report.number)[:limit]]
 
     def _measured(self, pending: PendingReport) -> PendingReport:
-        """`pending` with what the instance uses now: a change of its readiness must not hide that."""
+        """`pending` with the current usage: a change of readiness must not hide that."""
         report = pending.report
         controller = self._controllers.get(report.instance)
         if controller is None or report.status is not InstanceStatus.RUNNING:
@@ -233,7 +254,7 @@ class NodeInstances:
         return controller.copy.report(self._usage.of(controller.instance), controller.metric)
 
     def acknowledge(self, number: int) -> None:
-        """The control plane has what was told up to `number`."""
+        """The control plane has received the reports up to `number`."""
         while self._rejected and self._rejected[0].number <= number:
             self._rejected.popleft()
         for id in list(self._reporting):
@@ -243,7 +264,7 @@ class NodeInstances:
                 self._reporting.discard(id)
 
     def inventory(self) -> list[InstanceReport]:
-        """What every instance is now, for a control plane that may have missed something."""
+        """The current status of every instance, for a control plane that may have missed reports."""
         return [
             self._report(controller)
             for controller in self._controllers.values()
@@ -251,7 +272,8 @@ class NodeInstances:
         ]
 
     def claims(self, ordered: Collection[InstanceId] = ()) -> list[InstanceClaim]:
-        """What is here and is to be, but is not `ordered`, for a control plane that may have forgotten it."""
+        """Instances that should be here but are not `ordered`, for a control plane that may have lost
+        them."""
         copies = (
             controller.copy for controller in self._controllers.values() if controller.instance not in ordered
         )
@@ -262,7 +284,7 @@ class NodeInstances:
         ]
 
     def take_usage(self) -> list[InstanceReport]:
-        """What is to be told because an instance uses more or less than was told of it before."""
+        """Reports of instances whose usage has changed since the last one."""
         used, self._usage_changed = self._usage_changed, set()
         drivers = [self._controllers[id] for id in used if id in self._controllers]
         return [
@@ -272,16 +294,16 @@ class NodeInstances:
         ]
 
     async def wait_for_reports(self) -> None:
-        """Return when there are reports that there were not when this returned last. For one who waits."""
+        """Return when there are reports that there were not at the last return. For one waiter."""
         await self._has_reports.wait()
         self._has_reports.clear()
 
     def container(self, instance: InstanceId) -> str:
-        """The name of its container, which need not be there yet. Raises NotFound."""
+        """The name of its container, which need not exist yet. Raises NotFound."""
         return self._deps.translation.name(self.copy(instance).instance)
 
     def copy(self, instance: InstanceId) -> LocalInstance:
-        """All that is known of it. Raises NotFound."""
+        """Its local record. Raises NotFound."""
         controller = self._controllers.get(instance)
         if controller is None or controller.copy.is_stale:
             raise errors.NotFound(f"there is no instance {instance!r} on this node")
@@ -292,18 +314,18 @@ class NodeInstances:
         await self._next_change.wait()
 
     async def emptied(self) -> None:
-        """Return when there are no instances here, and no records of any."""
+        """Return when there are neither instances nor records of any."""
         while self._controllers:
             await self.wait_for_change()
 
     async def run(self) -> None:
-        """Measure what instances use. For ever."""
+        """Measure the usage of instances. Runs for ever."""
         while True:
             await self._deps.sleep(self._deps.config.report_s)
             await self.sample_usage()
 
     async def sample_usage(self) -> None:
-        """Measure once; what somebody started by hand and should not run is looked at again."""
+        """Measure once; controllers of containers that run against their order are woken."""
         running = {}
         for controller in self._controllers.values():
             if controller.runs:
@@ -315,7 +337,7 @@ class NodeInstances:
         self._usage_changed |= await self._usage.sample(running)
 
     async def close(self) -> None:
-        """The agent ends; the instances go on."""
+        """Stop the controllers; the instances keep running."""
         await self._tasks.stop()
         await self._health.close()
 
@@ -331,7 +353,7 @@ class NodeInstances:
         while True:
             try:
                 await controller.run()
-            except Exception as error:  # a fault of ours, which must not leave an instance to itself
+            except Exception as error:  # a bug, which must not leave an instance without a controller
                 log.error(
                     "instance.undriven", instance=controller.instance, error=repr(error), exc_info=error
                 )
@@ -341,6 +363,7 @@ class NodeInstances:
                 break
         self._reporting.discard(controller.instance)
         del self._controllers[controller.instance]
+        self._prune_secrets()
         self._notify_change()
 
     def _changed(self, copy: LocalInstance) -> None:
@@ -355,7 +378,7 @@ class NodeInstances:
 
 
 def _default_config() -> SessionConfig:
-    """Before any control plane was heard."""
+    """Until the first session."""
     usual = FleetSettings()
     return SessionConfig(
         node=NodeId(""),

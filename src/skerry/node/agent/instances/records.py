@@ -1,13 +1,13 @@
-"""What the node remembers of its instances on disk, for the agent that comes after this one.
+"""Stores instances on disk for the next agent.
 
     instances/
-      terms.json          what the control plane said last of how to go about restarts and reports
+      terms.json          the last session config: restarts and reports
       copies/
-        01hx...json       an instance: its order, what became of it, what is still to be told
+        01hx...json       an instance: its order, its status, its pending reports
 
 A file is whole or absent, and may use the reserve of the disk (`skerry.kit.disk_reserve`): an order to stop
-must be taken, and an end told, also when the disk is full. An order is acted on only when it would outlive
-the machine's going down (`sync`); what becomes of a run does not outlive that, and is not synced.
+must be taken, and an exit reported, also when the disk is full. Orders are synced before they are carried out
+(`sync`); the status of a run does not survive a power cut, and is not synced.
 """
 
 from __future__ import annotations
@@ -38,14 +38,14 @@ class InstanceRecords:
         disk_reserve.spend(lambda: self._copies.save(copy))
 
     def sync(self, instances: Iterable[InstanceId]) -> None:
-        """What was saved of these outlives a power cut from now on. Waits for the disk."""
+        """Make what was saved of these survive a power cut. Waits for the disk."""
         self._copies.sync(instances)
 
     def forget(self, instance: InstanceId) -> None:
         self._copies.remove(instance)
 
     def load(self) -> Iterator[LocalInstance]:
-        """Everything there is; what a crash left half written is removed."""
+        """Every instance; files that a crash left half written are removed."""
         return self._copies.scan(_warn)
 
     def set_config(self, config: SessionConfig) -> None:
@@ -62,5 +62,5 @@ class InstanceRecords:
             return None
 
 
-def _warn(path: Path, why: str) -> None:
-    log.warning("instances.unreadable", file=path.name, error=why)
+def _warn(path: Path, reason: str) -> None:
+    log.warning("instances.unreadable", file=path.name, error=reason)

@@ -1,8 +1,7 @@
-"""What the node remembers of an instance: the order, what became of it, and what is still to be told.
+"""What the node knows of an instance: its order, its status, its pending reports.
 
-A `LocalInstance` is all of that for one generation of one instance, and one file on disk (`records`). Changes
-are made by `steps`, which decides, and by `apply`, which takes orders; both return a new copy and touch
-nothing.
+A `LocalInstance` holds that for one generation of one instance, and is one file on disk (`records`). `steps`
+decides changes and `apply` takes orders; both return a new value and have no effects.
 """
 
 from __future__ import annotations
@@ -18,14 +17,14 @@ from skerry.model.orders import InstanceOrder, InstanceReport
 from skerry.model.resources import NO_RESOURCES, Resources
 from skerry.model.statuses import DesiredStatus, InstanceStatus
 
-# Reports of one instance that wait. What goes round and round while the control plane is away for long is
-# told by its first and last rounds; `restarts` counts them all.
+# Pending reports of one instance. While the control plane is unreachable for long, only the first and last
+# cycles of statuses are kept; `restarts` counts them all.
 MAX_PENDING = 100
 _MAX_REASON = 500
 
 
 class LocalStatus(msgspec.Struct, frozen=True):
-    """What became of an instance in this generation; SCHEDULED: nothing yet."""
+    """Status of an instance in this generation; SCHEDULED: nothing has happened yet."""
 
     status: InstanceStatus = InstanceStatus.SCHEDULED
     at: float = 0.0
@@ -33,15 +32,15 @@ class LocalStatus(msgspec.Struct, frozen=True):
     exit_code: int | None = None
     ip: str = ""
     restarts: int = 0  # all of them
-    streak: int = 0  # tries in a row that count against the budget
-    retry_at: float | None = None  # the next try is not before this; None in CRASHED: there is none
+    streak: int = 0  # tries in a row that count against the restart budget
+    retry_at: float | None = None  # not before this time; None in CRASHED: no further try
     last_run_at: float | None = msgspec.field(default=None, name="seen")  # start of the last reported run
     is_removed: bool = msgspec.field(default=False, name="is_gone")  # nothing of it is left on this node
-    has_passed: bool = True  # the checks of the run that goes on; without checks always
+    has_passed: bool = True  # the checks of the current run; True without checks
     has_started: bool = False  # its startup checks have passed
     checked_at: float = 0.0  # when `has_passed` last changed; never goes back
     check_message: str = ""  # why it has not passed
-    failed_check: str = ""  # why the run that goes on is being ended, to be restarted; empty: it is not
+    failed_check: str = ""  # why the current run is being ended and restarted; empty: it is not
 
     def become(
         self,
@@ -52,10 +51,9 @@ class LocalStatus(msgspec.Struct, frozen=True):
         exit_code: int | None = None,
         retry_at: float | None = None,
     ) -> LocalStatus:
-        """This, seen to be `status`; what is not given is over with the status before.
+        """This with another status; fields that are not given are cleared.
 
-        Never earlier than that: by their times the control plane tells reports that came out of order, so a
-        clock that was set back must not turn them around.
+        The time never goes back, even if the clock was set back: the control plane orders reports by it.
         """
         return replace(
             self,
@@ -72,7 +70,7 @@ class LocalStatus(msgspec.Struct, frozen=True):
         )
 
     def check(self, *, has_passed: bool, has_started: bool, at: float, message: str) -> LocalStatus:
-        """This with another result of its checks."""
+        """This with a new result of its checks."""
         return replace(
             self,
             has_passed=has_passed,
@@ -83,7 +81,7 @@ class LocalStatus(msgspec.Struct, frozen=True):
 
 
 class PendingReport(msgspec.Struct, frozen=True):
-    """A report that is to be acknowledged. Numbers go up over all instances of the node."""
+    """A report that has not been acknowledged. Numbers increase over all instances of the node."""
 
     number: int
     report: InstanceReport
@@ -94,17 +92,17 @@ class LocalInstance(msgspec.Struct, frozen=True):
 
     order: InstanceOrder
     history: LocalStatus = LocalStatus()
-    # A container of its name is this instance's if it has this spec.
+    # A container of its name belongs to this instance if it has this spec.
     created_spec: ContainerSpec | None = msgspec.field(default=None, name="made")
     pending: tuple[PendingReport, ...] = ()  # not acknowledged, the oldest first
-    is_stale: bool = False  # no longer this node's: it is removed, and nobody asks about it
+    is_stale: bool = False  # no longer this node's: it is removed without reports
 
     @property
     def instance(self) -> InstanceId:
         return self.order.instance
 
     def report(self, usage: Resources = NO_RESOURCES, metric: float | None = None) -> InstanceReport:
-        """What there is to say of it now."""
+        """The report of its current status."""
         history = self.history
         return InstanceReport(
             instance=self.instance,
@@ -124,7 +122,7 @@ class LocalInstance(msgspec.Struct, frozen=True):
         )
 
     def with_status(self, history: LocalStatus, number: int) -> LocalInstance:
-        """This with `history`, which is to be told."""
+        """This with `history`, which is to be reported."""
         copy = replace(self, history=history)
         if self.is_stale:
             return copy
@@ -136,33 +134,33 @@ class LocalInstance(msgspec.Struct, frozen=True):
 
 
 def apply(copy: LocalInstance | None, order: InstanceOrder) -> LocalInstance | None:
-    """What `order` makes of what is here; None if it is older than that, and refused."""
+    """`copy` after `order`; None if the order is older than `copy`, and refused."""
     if copy is None:
         return LocalInstance(order)
     if order.generation < copy.order.generation:
         return None
     if order.generation > copy.order.generation or copy.is_stale:
-        # Another copy: what became of the one before it concerns nobody any more. Its container may serve.
+        # A new generation: the status of the one before no longer matters. Its container may be reused.
         return LocalInstance(order, created_spec=copy.created_spec)
     if copy.order.receipt and replace(order, receipt=copy.order.receipt) == copy.order:
-        return copy  # the receipt of the same order is as good
+        return copy  # the same order again
     return replace(copy, order=order)
 
 
 def rejection_report(order: InstanceOrder, at: float, reason: str) -> InstanceReport:
-    """What is told of an instance that there is no place for: it failed, or is as gone as it should be."""
+    """The report of an instance that was rejected: FAILED, or TERMINATED if it should not run anyway."""
     status = InstanceStatus.TERMINATED if order.desired is DesiredStatus.DESTROYED else InstanceStatus.FAILED
     return InstanceReport(order.instance, order.generation, status, at, reason)
 
 
 def disown(copy: LocalInstance) -> LocalInstance:
-    """`copy` when it is no longer this node's: to be removed, and not to be told of."""
+    """`copy` when it is no longer this node's: to be removed, without reports."""
     order = replace(copy.order, desired=DesiredStatus.DESTROYED)
     return replace(copy, order=order, pending=(), is_stale=True)
 
 
 def _add(pending: Sequence[PendingReport], report: PendingReport) -> tuple[PendingReport, ...]:
-    """`pending` and `report`. Of the same status twice the last word counts, and there are never too many."""
+    """`pending` and `report`. Of the same status twice the last counts, and the number is limited."""
     reports = list(pending)
     if reports and reports[-1].report.status is report.report.status:
         reports.pop()
@@ -173,11 +171,11 @@ def _add(pending: Sequence[PendingReport], report: PendingReport) -> tuple[Pendi
 
 
 def _remove_cycle(pending: list[PendingReport]) -> None:
-    """Take out the oldest way from a status back to itself: what is left is still a way through statuses."""
+    """Remove the oldest cycle of statuses: what is left is still a valid sequence of transitions."""
     first: dict[InstanceStatus, int] = {}
     for position, report in enumerate(pending):
         begin = first.setdefault(report.report.status, position)
         if begin != position:
             del pending[begin + 1 : position + 1]
             return
-    raise AssertionError("more reports than statuses, and none comes twice")
+    raise AssertionError("more reports than statuses, but no status twice")

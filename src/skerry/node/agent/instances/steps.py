@@ -1,9 +1,9 @@
-"""What to do next with an instance: the decision, without touching anything.
+"""Decides the next step of an instance. Pure.
 
-`next_step` compares what is wanted with what the container is now and with what was told last. A step is one
-thing to tell, to do or to wait for; after it the question is asked anew, so whatever happened in between,
-an agent that died included, is only another state to go on from. What is told follows the state machine of
-`skerry.model.statuses`, from SCHEDULED on: a status is told before what it announces is done.
+`next_step` compares the order with the container and with the last report. A step is one report, one action
+or one wait; then the decision is made anew, so whatever happened in between, a killed agent included, is only
+another situation. Reports follow the state machine of `skerry.model.statuses`, from SCHEDULED on; a status is
+reported before the action that it announces.
 """
 
 from __future__ import annotations
@@ -24,26 +24,26 @@ from skerry.node.agent.instances.exits import RunExit, run_exit
 from skerry.node.agent.instances.state import LocalInstance, LocalStatus
 from skerry.node.health.decisions import HealthState
 
-# The image or the machine would have to change before a try could succeed after these.
+# After these, a retry can succeed only if the image or the machine changes.
 _PERMANENT = (errors.Invalid, errors.Unprocessable, errors.TooLarge)
 _NOT_YET = "not started yet: "
 _NEXT_TRY = "; next try at "
-_MAX_CAUSE = 400  # of a reason: when the next try is must not be cut off
+_MAX_CAUSE = 400  # of a reason, so that the time of the next try is not cut off
 
 
 class InstanceAction(enum.StrEnum):
-    """Something to do to the container of an instance, or to our record of it."""
+    """An action on the container of an instance, or on its record."""
 
     CREATE = "create"
-    RESTRICT = "restrict"  # to what its order says that it may reach
+    RESTRICT = "restrict"  # to the networks that its order allows
     START = "start"
     STOP = "stop"
     REMOVE = "remove"
-    FORGET = "forget"  # it is gone, and that is known: so is our record
+    FORGET = "forget"  # it is removed and that is acknowledged: drop the record
 
 
 class ReportStatus(msgspec.Struct, frozen=True):
-    """Its status changes: write this down, and report it."""
+    """Store and report a new status."""
 
     history: LocalStatus
 
@@ -53,7 +53,7 @@ class RunAction(msgspec.Struct, frozen=True):
 
 
 class WaitUntil(msgspec.Struct, frozen=True):
-    """There is nothing to do until `until`, or until something changes."""
+    """Wait until `until`, or until something changes."""
 
     until: float | None = None
 
@@ -62,15 +62,15 @@ InstanceStep = ReportStatus | RunAction | WaitUntil
 
 
 class InstanceSituation(msgspec.Struct, frozen=True):
-    """All that a decision hangs on."""
+    """The input of a decision."""
 
     copy: LocalInstance
-    view: ContainerView | None  # of its own container; one of the same name that is not ours does not count
-    is_outdated: bool  # the container is of another spec than is wanted
+    view: ContainerView | None  # of its own container only
+    is_outdated: bool  # the container's spec is not the desired one
     now: float
     config: SessionConfig
-    chance: float  # 0 to 1: pauses differ by it
-    health: HealthState | None = None  # of the run that goes on; None: it is not checked
+    chance: float  # 0 to 1, for the jitter of pauses
+    health: HealthState | None = None  # of the current run; None: no checks
 
     @property
     def history(self) -> LocalStatus:
@@ -82,7 +82,7 @@ class InstanceSituation(msgspec.Struct, frozen=True):
 
     @property
     def has_unreported_run(self) -> bool:
-        """True if there was a run since the last that was told of."""
+        """True if there was a run since the last that was reported."""
         view = self.view
         return (
             view is not None
@@ -91,17 +91,18 @@ class InstanceSituation(msgspec.Struct, frozen=True):
         )
 
     def pause(self, failures: int) -> float:
-        """How long to wait after `failures` failures in a row before this one."""
+        """The pause before the next try, after `failures` failures in a row."""
         return self._backoff.delay(failures, lambda: self.chance)
 
     def is_pending(self, at: float | None) -> bool:
-        """True if `at` is to be waited for; a time beyond any pause is one of a clock that was set back."""
+        """True if `at` is still to come. A time further away than any pause comes from a clock that was set
+        back."""
         backoff = self._backoff
         return at is not None and self.now < at <= self.now + backoff.cap_s * (1 + backoff.jitter)
 
     @property
     def _backoff(self) -> Backoff:
-        # A first pause above the longest would make the longest a lie.
+        # The first pause must not exceed the longest.
         cap_s = max(self.config.restart_base_s, self.config.restart_cap_s)
         return Backoff(first_s=self.config.restart_base_s, cap_s=cap_s)
 
@@ -110,7 +111,7 @@ class InstanceSituation(msgspec.Struct, frozen=True):
 
 
 def next_step(situation: InstanceSituation) -> InstanceStep:
-    """What to do now, so that in the end it is as ordered."""
+    """The next step towards the order."""
     match situation.copy.order.desired:
         case DesiredStatus.RUNNING:
             return _toward_running(situation)
@@ -124,7 +125,7 @@ def _toward_running(situation: InstanceSituation) -> InstanceStep:
     history, view = situation.history, situation.view
     if history.status in TERMINAL:
         return RunAction(InstanceAction.STOP) if situation.runs else WaitUntil()
-    if history.status is InstanceStatus.STOPPING:  # wanted again before it had ended: first it ends
+    if history.status is InstanceStatus.STOPPING:  # desired again before it had ended: first it ends
         return _toward_stopped(situation)
     if view is not None and (situation.is_outdated or view.state is ContainerState.REMOVING):
         is_reported = history.status is InstanceStatus.STARTING
@@ -141,12 +142,12 @@ def _toward_running(situation: InstanceSituation) -> InstanceStep:
         case InstanceStatus.CRASHED:
             return _restart(situation)
         case _:
-            # Somebody wants it to run: what failed before that does not count.
+            # It is ordered to run: earlier failures do not count.
             return ReportStatus(replace(_begin(situation), streak=0))
 
 
 def _begin(situation: InstanceSituation, reason: str = "") -> LocalStatus:
-    """From now on it is being started; a run that is over already is none of this start."""
+    """Status STARTING; an earlier run does not count for this start."""
     view = situation.view
     last_run_at = (
         view.started_at if view is not None and not situation.runs else situation.history.last_run_at
@@ -171,7 +172,7 @@ def _start(situation: InstanceSituation) -> InstanceStep:
 
 
 def _unchecked(situation: InstanceSituation, history: LocalStatus) -> LocalStatus:
-    """`history` of a run that has just begun: nothing is known of its checks yet."""
+    """`history` of a run that has just begun: no check has a result yet."""
     return _checked(history, HealthState.begin(situation.copy.order.spec.checks), history.at)
 
 
@@ -183,21 +184,21 @@ def _checked(history: LocalStatus, health: HealthState, at: float) -> LocalStatu
 
 
 def _follow_checks(situation: InstanceSituation) -> InstanceStep:
-    """Of an instance that runs: report what its checks say, and end it if they want it restarted."""
+    """For a running instance: report its health, and end the run if a check requires a restart."""
     history, health, spec = situation.history, situation.health, situation.copy.order.spec
     if history.failed_check:
         return RunAction(InstanceAction.STOP)
     if health is None:
         if spec.decides_readiness or history.has_passed:
             return WaitUntil()
-        return ReportStatus(_unchecked(situation, history))  # it is not checked any more
-    # That a check has failed is on disk before the run is ended: whatever its exit code is then, it failed.
+        return ReportStatus(_unchecked(situation, history))  # it has no checks any more
+    # A failed check is on disk before the run is ended: it counts as a failure whatever the exit code.
     checked = _checked(history, health, situation.now)
     return WaitUntil() if checked == history else ReportStatus(checked)
 
 
 def _run_exit(situation: InstanceSituation) -> RunExit:
-    """How the last run ended: one that was ended because of a check has failed, whatever its exit code."""
+    """Exit of the last run; one that was ended because of a check has failed, whatever its exit code."""
     ending, reason = run_exit(situation.view), situation.history.failed_check
     return RunExit(reason, None if ending.is_good else ending.exit_code) if reason else ending
 
@@ -233,10 +234,13 @@ def _restart(situation: InstanceSituation) -> InstanceStep:
     if history.retry_at is None:
         restart = situation.copy.order.spec.restart
         is_spent = restart.is_wanted(1)
-        why = f"all {restart.budget} restarts are used up" if is_spent else f"restart is {restart.when}"
+        cause = f"all {restart.budget} restarts are used up" if is_spent else f"restart is {restart.when}"
         return ReportStatus(
             history.become(
-                InstanceStatus.FAILED, situation.now, f"{history.reason}; {why}", exit_code=history.exit_code
+                InstanceStatus.FAILED,
+                situation.now,
+                f"{history.reason}; {cause}",
+                exit_code=history.exit_code,
             )
         )
     if situation.is_pending(history.retry_at) and not situation.runs:
@@ -277,11 +281,11 @@ def _toward_destroyed(situation: InstanceSituation) -> InstanceStep:
 
 
 def not_started(situation: InstanceSituation, error: errors.SkerryError) -> LocalStatus:
-    """What it is after a try to start it that failed before anything ran.
+    """Status after a try to start that failed before anything ran.
 
-    A failure that may pass, such as an image that cannot be pulled or a port that is taken, is followed by
-    another try after a pause, within the budget if there is one. With `restart: always` so is every other
-    failure, also a spec that this node refuses: it may be another node soon, or one of other settings.
+    A temporary failure, such as an image that cannot be pulled or a port in use, is retried after a pause,
+    within the restart budget. With `restart: always` every failure is retried, even a spec that this node
+    refuses: the node's settings may change.
     """
     history, policy = situation.history, situation.copy.order.spec.restart
     is_permanent = isinstance(error, _PERMANENT) and policy.when is not RestartMode.ALWAYS
@@ -302,7 +306,7 @@ def not_started(situation: InstanceSituation, error: errors.SkerryError) -> Loca
 
 
 def failed_before(history: LocalStatus) -> str:
-    """To be said after what the try that goes on now is doing: why the one before it failed."""
+    """Why the previous try failed, to be appended to the reason of the current one."""
     if not history.reason.startswith(_NOT_YET):
         return ""
     return f"; the try before failed: {history.reason.removeprefix(_NOT_YET).rpartition(_NEXT_TRY)[0]}"

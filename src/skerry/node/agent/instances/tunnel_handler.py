@@ -1,8 +1,8 @@
-"""The node's end of a tunnel: the output of an instance, or a program run in it, for somebody far away.
+"""The node's end of a tunnel: streams the logs of an instance, or runs a program in it (exec).
 
-`skerry.node.agent.agent` dials the tunnel that it was asked for and hands it over. The frames are
-`skerry.model.streams`'. What goes wrong is told to the other side in its own words; a tunnel that breaks ends
-what was done for it. What is asked of a cell that is lent is for whoever borrows it: `skerry.node.guests`.
+`skerry.node.agent.session` opens the tunnel that the server requested. Frames are those of
+`skerry.model.streams`. Errors are sent to the other end as frames; a tunnel that breaks ends the work for it.
+`skerry.node.guests` handles tunnels into leased cells.
 """
 
 from __future__ import annotations
@@ -31,6 +31,7 @@ from skerry.model.streams import (
     TunnelFrame,
     TunnelStream,
 )
+from skerry.model.volume_tasks import VolumeTask
 from skerry.model.workloads import WorkloadKind
 from skerry.node.agent.instances.instances import NodeInstances
 from skerry.node.containers.containers import Containers
@@ -42,76 +43,96 @@ from skerry.node.logs.merge import LogSource
 from skerry.node.logs.readers import RingItem
 
 _CHANNEL: Final = {OutputChannel.STDOUT: TunnelChannel.OUTPUT, OutputChannel.STDERR: TunnelChannel.ERRORS}
-_MAX_CELLS: Final = 65535  # of a terminal in one direction, as the kernel counts them
+_MAX_CELLS: Final = 65535  # rows or columns of a terminal, a 16-bit number in the kernel
 
 
 class GuestTunnels(Protocol):
-    """Those of this node, by the names of the containers that they stand for."""
+    """Leased cells of this node, by the names of their containers."""
 
     async def run_session(self, name: str, instance: InstanceId, tunnel: TunnelStream) -> None:
-        """Be a node for whoever borrows the cell, until one of us ends it. Raises why."""
+        """Serve as a node of the buyer until either end closes the session. Raises the reason."""
         ...
 
-    async def answer(self, name: str, request: TunnelRequest, tunnel: TunnelStream) -> None:
-        """As `TunnelHandler.answer`, for an instance in the cell."""
+    async def handle(self, name: str, request: TunnelRequest, tunnel: TunnelStream) -> None:
+        """As `TunnelHandler.handle`, for an instance in the cell."""
+        ...
+
+
+class VolumeTunnels(Protocol):
+    """Tasks about the volumes of this node: `skerry.node.volumes.task_handler.VolumeTaskHandler`."""
+
+    async def handle(self, task: VolumeTask, tunnel: TunnelStream) -> None:
+        """As `TunnelHandler.handle`."""
         ...
 
 
 class TunnelHandler:
-    """Answers what is asked of the instances of this node."""
+    """Handles tunnels to the instances and volumes of this node."""
 
     def __init__(
-        self, instances: NodeInstances, containers: Containers, guests: GuestTunnels | None = None
+        self,
+        instances: NodeInstances,
+        containers: Containers,
+        guests: GuestTunnels | None = None,
+        volumes: VolumeTunnels | None = None,
     ) -> None:
         self._instances = instances
         self._containers = containers
         self._guests = guests
+        self._volumes = volumes
 
     async def serve(self, request: TunnelRequest, tunnel: TunnelStream) -> None:
-        """Answer to the end, and stay until the other side has it all. Raises if the tunnel breaks."""
+        """Handle `request`, and wait until the other end has received everything. Raises if the tunnel
+        breaks."""
         try:
-            await self.answer(request, tunnel)
+            await self.handle(request, tunnel)
         except errors.SkerryError as error:
             await tunnel.fail(error)
         else:
             await tunnel.end()
-        with contextlib.suppress(errors.Unavailable):  # that is how it hangs up
+        with contextlib.suppress(errors.Unavailable):  # the other end closes it so
             await _drain(tunnel)
 
-    async def answer(self, request: TunnelRequest, tunnel: TunnelStream) -> None:
-        """Say all there is to say, and leave the end of it to the caller. Raises what is wrong with it."""
+    async def handle(self, request: TunnelRequest, tunnel: TunnelStream) -> None:
+        """Handle `request`; the caller closes the tunnel. Raises the error to send."""
+        if isinstance(request.stream, VolumeTask):
+            if self._volumes is None:
+                raise errors.FailedPrecondition("this node has no volumes")
+            await self._volumes.handle(request.stream, tunnel)
+            return
         instance, remote = request.instance, _RemoteEnd(tunnel)
         is_cell = self._instances.copy(instance).order.spec.kind is WorkloadKind.CELL
         match request.stream:
             case LogStreamRequest() as options if not is_cell:
-                await _while_open(tunnel, self._show(instance, options, remote))
+                await _while_open(tunnel, self._send_logs(instance, options, remote))
             case ExecStreamRequest() as options if not is_cell:
                 await self._exec(instance, options, remote)
             case GuestSessionRequest() if is_cell and self._guests is not None:
                 await self._guests.run_session(self._instances.container(instance), instance, tunnel)
             case GuestStreamRequest(guest, options) if is_cell and self._guests is not None:
                 inner = TunnelRequest(request.id, guest, options)
-                await self._guests.answer(self._instances.container(instance), inner, tunnel)
+                await self._guests.handle(self._instances.container(instance), inner, tunnel)
             case LogStreamRequest() | ExecStreamRequest():
                 raise errors.FailedPrecondition(
-                    f"{instance!r} is a cell that is lent, and has neither output nor programs of its own; "
-                    "whoever borrows it may ask for those of the instances in it"
+                    f"{instance!r} is a leased cell, which has neither logs nor programs of its own; "
+                    "its buyer can request those of the instances in it"
                 )
             case _:
                 raise errors.FailedPrecondition(
-                    f"{instance!r} is no cell that is lent; ask for its output or a program"
+                    f"{instance!r} is not a leased cell; request its logs or an exec"
                 )
 
-    async def _show(self, instance: InstanceId, options: LogStreamRequest, remote: _RemoteEnd) -> None:
-        """What the last run wrote; with `follow` that of every run, until there will be no more."""
-        shown, tail = None, options.tail
+    async def _send_logs(self, instance: InstanceId, options: LogStreamRequest, remote: _RemoteEnd) -> None:
+        """Send the output of the last run; with `follow` that of every run, until the instance is
+        terminal."""
+        sent, tail = None, options.tail
         while True:
             name = self._instances.container(instance)
             view = self._find(name)
-            if view is not None and view.started_at not in (None, shown):
-                shown = view.started_at
-                await self._show_run(name, options, tail, remote)
-                tail = None  # of what comes later everything is wanted
+            if view is not None and view.started_at not in (None, sent):
+                sent = view.started_at
+                await self._send_run_logs(name, options, tail, remote)
+                tail = None  # `tail` applies to the first run only
             elif not options.follow or self._is_over(instance):
                 return
             else:
@@ -127,7 +148,7 @@ class TunnelHandler:
         status = self._instances.copy(instance).history.status
         return status is InstanceStatus.STOPPED or status in TERMINAL
 
-    async def _show_run(
+    async def _send_run_logs(
         self, name: str, options: LogStreamRequest, tail: int | None, remote: _RemoteEnd
     ) -> None:
         channels = OutputChannel if options.stream is None else (options.stream,)
@@ -135,9 +156,9 @@ class TunnelHandler:
         passed_over = None if tail is None else await merge.skip_to_tail(sources, tail)
         async with aclosing(merge.pieces(sources, follow=options.follow)) as found:
             async for stream, item in found:
-                kept = item if passed_over is None else passed_over.take(stream, item)
-                if kept is not None:
-                    await remote.show(stream, kept)
+                selected = item if passed_over is None else passed_over.take(stream, item)
+                if selected is not None:
+                    await remote.send_log(stream, selected)
 
     async def _exec(self, instance: InstanceId, options: ExecStreamRequest, remote: _RemoteEnd) -> None:
         _check(options)
@@ -150,9 +171,9 @@ class TunnelHandler:
                 user=options.user,
                 folder=options.folder,
                 tty=options.terminal,
-                stdio=streams.theirs,
+                stdio=streams.program_fds,
             )
-            streams.hand_over()
+            streams.close_program_fds()
             code = await relay_stdio(
                 session, streams, send=remote.send, listen=lambda: remote.listen(session, streams)
             )
@@ -160,15 +181,15 @@ class TunnelHandler:
 
 
 class _RemoteEnd:
-    """Who asked."""
+    """The client at the other end of the tunnel."""
 
     def __init__(self, tunnel: TunnelStream) -> None:
         self._tunnel = tunnel
 
-    async def show(self, stream: OutputChannel, item: RingItem) -> None:
+    async def send_log(self, stream: OutputChannel, item: RingItem) -> None:
         if isinstance(item, SequenceGap):
-            lost = f"{stream.value} {item.last - item.first + 1}"
-            await self._tunnel.send(TunnelFrame(TunnelChannel.LOST, lost.encode()).pack())
+            gap = f"{stream.value} {item.last - item.first + 1}"
+            await self._tunnel.send(TunnelFrame(TunnelChannel.LOST, gap.encode()).pack())
         else:
             await self.send(stream, item.data)
 
@@ -181,7 +202,7 @@ class _RemoteEnd:
         await self._tunnel.send(TunnelFrame(TunnelChannel.EXIT, str(code).encode()).pack())
 
     async def listen(self, session: ExecSession, streams: StdioStreams) -> None:
-        """Do what it says, until it says no more."""
+        """Pass on stdin, signals and terminal sizes until the client closes stdin."""
         while (packed := await self._tunnel.receive()) is not None:
             frame = TunnelFrame.unpack(packed)
             match frame.channel:
@@ -194,13 +215,13 @@ class _RemoteEnd:
                 case TunnelChannel.SIGNAL:
                     session.signal(_signal(frame.data))
                 case _:
-                    raise errors.Invalid(f"a frame of {frame.channel.name} is not for a program to get")
+                    raise errors.Invalid(f"an exec does not accept {frame.channel.name} frames")
         await streams.end_input()
 
 
 async def _while_open(tunnel: TunnelStream, work: Coroutine[Any, Any, None]) -> None:
-    """Do `work`, and give it up if the tunnel breaks; it is not meant to carry anything this way."""
-    await race(work, failure_of(_drain(tunnel)))  # that there is nothing more to hear is no failure
+    """Run `work`, and cancel it if the tunnel breaks. No frames are expected from the other end."""
+    await race(work, failure_of(_drain(tunnel)))  # the end of input is no failure
 
 
 async def _drain(tunnel: TunnelStream) -> None:
@@ -217,10 +238,10 @@ def _streams_for(options: ExecStreamRequest) -> StdioStreams:
 def _check(options: ExecStreamRequest) -> None:
     if not 0 < len(options.arguments) <= MAX_ARGUMENTS or not options.arguments[0]:
         raise errors.Invalid(
-            f"arguments must be a program and what it is given, at most {MAX_ARGUMENTS} words",
+            f"arguments must be a program and its arguments, at most {MAX_ARGUMENTS}",
             field="arguments",
         )
-    if any("\0" in word for word in options.arguments):
+    if any("\0" in argument for argument in options.arguments):
         raise errors.Invalid("arguments cannot hold a NUL byte", field="arguments")
     workloads.check_environment(options.environment)
     if options.folder and (not options.folder.startswith("/") or "\0" in options.folder):

@@ -1,7 +1,7 @@
-"""What instances use: measured now and then, in the units of room, and told when it has changed.
+"""Measures the usage of instances now and then, as `Resources`, and reports changes.
 
-Processor time is what was used since the last look, on average; memory and disk are what is in use now. Disks
-are looked at less often, since where no quota counts for us every file has to be asked.
+Processor time is the average since the previous sample; memory and disk are current. Disks are sampled less
+often, since without quotas every file has to be counted.
 """
 
 from __future__ import annotations
@@ -19,14 +19,14 @@ from skerry.node.agent.instances.backends import InstanceBackend
 _MEGABYTE = 1024**2
 _GIGABYTE = 1024**3
 _DISK_EVERY_S = 30.0
-# Less than this share, or than this much, is noise that nobody needs to be told of.
+# Changes smaller than this share, or this amount, are noise and are not reported.
 _SHARE = 0.05
 _LEAST = Resources(Millicores(5), Megabytes(2), Gigabytes(0))
 
 
 @dataclass(slots=True)
 class _UsageSample:
-    """What was found at the last look."""
+    """The previous sample."""
 
     run: float | None  # when the run began
     at: float
@@ -37,7 +37,7 @@ class _UsageSample:
 
 
 class UsageSampler:
-    """What every instance that runs uses."""
+    """Usage of all running instances."""
 
     def __init__(self, clock: Clock) -> None:
         self._clock = clock
@@ -46,7 +46,7 @@ class UsageSampler:
 
     @property
     def disk_bytes(self) -> int:
-        """That all of them have written."""
+        """Disk space that all of them use."""
         return sum(sample.disk_bytes for sample in self._samples.values())
 
     def of(self, instance: InstanceId) -> Resources:
@@ -54,8 +54,7 @@ class UsageSampler:
         return NO_RESOURCES if sample is None else sample.resources
 
     async def sample(self, running: Mapping[InstanceId, tuple[InstanceBackend, str]]) -> set[InstanceId]:
-        """Measure those that run, by where they do and under which name; those that use something else
-        now."""
+        """Measure the running instances, by backend and name; returns those whose usage has changed."""
         for instance in self._samples.keys() - running.keys():
             del self._samples[instance]
             self._reported.pop(instance, None)
@@ -87,12 +86,12 @@ class UsageSampler:
             Gigabytes(round(disk_bytes / _GIGABYTE)),
         )
         self._samples[instance] = _UsageSample(run, now, used.cpu_ns, disk_at, disk_bytes, resources)
-        await asyncio.sleep(0)  # there may be many, and others want to go on
+        await asyncio.sleep(0)  # there may be many: let other tasks run
         return resources
 
 
 def _differs(before: Resources, now: Resources) -> bool:
-    """True if it is worth telling."""
+    """True if the change is worth a report."""
     return any(
         abs(new - old) > max(least, old * _SHARE)
         for (_, _, old), (_, _, new), (_, _, least) in zip(

@@ -1,4 +1,4 @@
-"""Named sets of capabilities, and how a process is held to one."""
+"""Named sets of capabilities, and how a process is limited to one."""
 
 from __future__ import annotations
 
@@ -17,8 +17,9 @@ _NUMBERS: Final = {
     "net_bind_service": 10,
 }
 
-# `default` lets root be root over the files and processes of its own cell. What reaches past a cell is not in
-# it: nothing of administration, devices, raw network, tracing or time.
+# `default` gives root its privileges over files and processes of its own cell. It contains nothing that
+# reaches
+# past a cell: no administration, devices, raw network, tracing or time.
 SETS: Final[dict[str, frozenset[str]]] = {
     "none": frozenset(),
     "default": frozenset(_NUMBERS),
@@ -27,37 +28,37 @@ SETS: Final[dict[str, frozenset[str]]] = {
 
 _MASKS: Final = {name: sum(1 << _NUMBERS[one] for one in members) for name, members in SETS.items()}
 
-# What programs that this process runs can still have. Inherited by a fork, as the kernel's own set is.
+# The bounding set of programs that this process runs. Inherited by a fork, as the kernel's own set is.
 _in_reach: list[int] = []
 
 
 def mask_of(name: str) -> int:
-    """The set called `name`, as the kernel's bit mask."""
+    """The set called `name`, as a bit mask."""
     return _MASKS[name]
 
 
 def begin() -> None:
-    """In the launcher: learn which there are, and let no program have any by inheritance."""
+    """In the launcher: read the kernel's capabilities, and clear the inheritable set."""
     with open("/proc/sys/kernel/cap_last_cap") as file:
         _in_reach[:] = range(int(file.read()) + 1)
     syscalls.clear_inheritable_capabilities()
 
 
 def bound_to_sets() -> None:
-    """Take out of reach, for good, what is in no set; for an init, and so for all that it forks.
+    """Drop everything outside the named sets from the bounding set; for an init and its forks.
 
-    Only programs that are run later are held by this: the init keeps what it has.
+    This affects only programs that are executed later: the init keeps its own capabilities.
     """
     bound_to(sum(1 << number for number in _NUMBERS.values()))
 
 
 def bound_to(mask: int) -> None:
-    """No program that this process runs from now on can have more than `mask`."""
+    """Limit the programs that this process executes to `mask`."""
     for number in out_of(mask):
         syscalls.drop_from_bounding_set(number)
     _in_reach[:] = [number for number in _in_reach if mask >> number & 1]
 
 
 def out_of(mask: int) -> list[int]:
-    """What programs that this process runs can have beyond `mask`."""
+    """Capabilities in the bounding set beyond `mask`."""
     return [number for number in _in_reach if not mask >> number & 1]

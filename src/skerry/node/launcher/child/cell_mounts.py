@@ -1,7 +1,7 @@
-"""What each cell has of its own in its root: /tmp, terminals, shared memory, /proc and /sys.
+"""Private mounts of each cell: /tmp, terminals, shared memory, /proc and /sys.
 
-Runs in a copy of the root that `skerry.node.launcher.child.cell_root` makes. Nothing in a cell may unmount,
-so what is covered stays covered.
+Runs in a copy of the root that `skerry.node.launcher.child.cell_root` creates. Processes in a cell cannot
+unmount, so what is masked stays masked.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ _MASKED: Final = (*MASKED_PATHS, "/sys/fs/cgroup")
 
 
 def set_up(tmp_mb: int) -> None:
-    """Mount them, in the namespaces that they are to tell of."""
+    """Mount them, in the namespaces that they show."""
     for path in _WRITABLE:
         syscalls.mount("tmpfs", path, "tmpfs", MS_NOSUID | MS_NODEV, f"size={tmp_mb}m,mode=1777")
     syscalls.mount(

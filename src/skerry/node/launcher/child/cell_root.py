@@ -1,12 +1,12 @@
-"""The root folder of cells: the few files of the host that programs need, as a tree of mounts made once.
+"""The root folder of cells: the few files of the host that programs need, as a tree of mounts created once.
 
-The launcher makes a `CellRoot` when it starts: a mount namespace that holds /usr with its libraries, a small
-/etc, a /dev and empty folders, all of it read-only, and none of the host's other mounts. Each init enters it
-and goes on in a copy, which is as small; what every cell has for itself is mounted there by
-`skerry.node.launcher.child.cell_mounts`. The copies are cut off from the host: what is mounted there later
-appears in none of them, and none of them keeps in use what it does not show.
+The launcher creates a `CellRoot` at its start: a mount namespace with /usr and its libraries, a small /etc, a
+/dev and empty folders, all of it read-only, and none of the host's other mounts. Each init enters it and
+continues in a copy; `skerry.node.launcher.child.cell_mounts` adds the cell's private mounts there. The copies
+do not propagate: later mounts of the host appear in none of them, and none of them keeps other mounts of the
+host busy.
 
-Nothing is shown of /etc but what is named here: no passwords, no keys, no configuration of services.
+Only the listed files of /etc are visible: no passwords, no keys, no configuration of services.
 """
 
 from __future__ import annotations
@@ -21,18 +21,18 @@ from typing import Final, NamedTuple
 from skerry.node.kernel import mount_flags, syscalls
 from skerry.node.kernel.mount_flags import MS_BIND, MS_NODEV, MS_NOEXEC, MS_NOSUID, MS_RECURSIVE
 
-EMPTY: Final = "/var/empty"  # to cover others with
+EMPTY: Final = "/var/empty"  # to mask others with
 _PROGRAMS: Final = re.compile(r"bin|sbin|lib(\d+|x32)?")  # folders or links at the top, beside /usr
 _FOLDERS: Final = (
     *("dev", "etc", "home", "proc", "root", "run", "sys", "tmp", "usr", "var"),
     *(EMPTY.removeprefix("/"), "var/tmp"),
 )
 _LINKS: Final = {"etc/mtab": "../proc/self/mounts", "var/run": "../run"}
-# What a cell has its own of: nothing of the host's can be shown there.
+# Private folders of a cell: nothing of the host is visible there.
 PRIVATE: Final = ("/dev", "/proc", "/sys", "/tmp", EMPTY, "/var/tmp")  # noqa: S108 - these are the cell's
-# And these as a whole: something in them is needed.
+# And these as a whole: parts of them are needed.
 PARTLY_PRIVATE: Final = ("/", "/etc", "/home", "/var")
-# Where no folder of the host is needed any more, and the new root is put together.
+# A folder of the host that is not needed, on which the new root is built.
 _SITE: Final = "/proc"
 
 _RESOLVER: Final = "/etc/resolv.conf"
@@ -43,7 +43,7 @@ _TEXTS: Final = {
     "etc/nsswitch.conf": "passwd: files\ngroup: files\nshadow: files\nhosts: files dns\nnetworks: files\n"
     "protocols: files\nservices: files\n",
 }
-# Copied as they are when the launcher starts, if everybody may read them.
+# Copied when the launcher starts, if world-readable.
 _COPIES: Final = (
     "/etc/ld.so.cache",
     "/etc/ld.so.conf",
@@ -56,8 +56,8 @@ _COPIES: Final = (
     "/etc/timezone",
     _RESOLVER,
 )
-# Shown as they are at any time: which program a name stands for, and whom to trust.
-_SHOWN: Final = (
+# Bind-mounted, so that changes are visible: alternatives and trusted CAs.
+_BOUND: Final = (
     "/etc/alternatives",
     "/etc/ca-certificates/extracted",
     "/etc/pki/ca-trust/extracted",
@@ -80,24 +80,24 @@ _DEVICE_LINKS: Final = {
     "ptmx": "pts/ptmx",
 }
 _SEALED: Final = mount_flags.MOUNT_ATTR_RDONLY | mount_flags.MOUNT_ATTR_NOSUID | mount_flags.MOUNT_ATTR_NODEV
-_ESCAPE: Final = re.compile(rb"\\([0-7]{3})")  # how mountinfo writes spaces and the like
-# Somebody removed the mount point meanwhile, and with it the kernel took the mount out of every namespace.
-_GONE: Final = (errno.ENOENT, errno.EINVAL)
+_ESCAPE: Final = re.compile(rb"\\([0-7]{3})")  # escapes of spaces and the like in mountinfo
+# The mount point was removed meanwhile, and with it the kernel unmounted it in every namespace.
+_UNMOUNTED_ERRNOS: Final = (errno.ENOENT, errno.EINVAL)
 
 
 class HostView(NamedTuple):
-    """What cells see of the host, besides what is in every root. Absolute paths."""
+    """What cells see of the host, besides the default root. Absolute paths."""
 
-    paths: tuple[str, ...] = ()  # shown, where they are on the host; those that are not there are passed over
-    hidden: tuple[str, ...] = ()  # shown to no cell, also where something around them is
-    places: tuple[str, ...] = ()  # empty folders, for what is mounted in one cell later
+    paths: tuple[str, ...] = ()  # visible, at the same path; missing ones are skipped
+    hidden: tuple[str, ...] = ()  # masked in every cell, also inside visible folders
+    mount_points: tuple[str, ...] = ()  # empty folders, for later mounts in single cells
 
 
 class CellRoot:
-    """The namespace, as the launcher holds it."""
+    """The mount namespace of the root, as the launcher has it."""
 
     def __init__(self, view: HostView) -> None:
-        """Make it, and be back where we were. Raises StepFailed; the process is of no use then."""
+        """Create it, and return to our own namespace. Raises StepFailed; the process is unusable then."""
         home = os.open("/", os.O_PATH | os.O_DIRECTORY | os.O_CLOEXEC)
         host = _own_namespace()
         syscalls.unshare(syscalls.CLONE_NEWNS)
@@ -111,54 +111,55 @@ class CellRoot:
         os.umask(0o077)
         syscalls.enter_namespace(host, syscalls.CLONE_NEWNS)
         os.fchdir(home)
-        os.chroot(".")  # entering has made the root that of the namespace, and ours may be another
+        os.chroot(".")  # entering has set the root to that of the namespace, and ours may be another
         os.close(host)
         os.close(home)
 
     def refresh(self) -> None:
-        """Have all cells look up names where the host does now. The other files stay as they were copied."""
+        """Update the resolver configuration of all cells to the host's. The other files stay as they were
+        copied."""
         content = _content(_RESOLVER)
         if content == self._resolver:
             return
         self._resolver = content
-        # In place: what is mounted over it in a cell would go with the file.
+        # In place: mounts over it in cells would disappear with the file.
         flags = os.O_WRONLY | os.O_TRUNC | os.O_NOFOLLOW | os.O_CLOEXEC
         try:
             file = os.open(f".{_RESOLVER}", flags, dir_fd=self._files)
         except OSError:
-            return  # an admin shows the host's own, by a link
+            return  # an admin made the host's own visible, by a link
         with open(file, "wb") as opened:
             opened.write(content)
 
     def enter(self) -> None:
-        """In an init: go on in a copy of it."""
+        """In an init: enter a copy of it."""
         syscalls.enter_namespace(self._namespace, syscalls.CLONE_NEWNS)
         syscalls.unshare(syscalls.CLONE_NEWNS)
 
 
 def _make(view: HostView) -> int:
-    """In a new namespace, of which nothing but the new root is left; a descriptor by which its own files can
-    still be written."""
+    """In a new namespace, in which only the new root is left; returns a descriptor through which its own
+    files can still be written."""
     os.umask(0o022)
     hidden = [os.path.realpath(path) for path in view.hidden]
     syscalls.set_mount("/", 0, recursive=True, private=True)
-    _let_go(hidden)
+    _unmount_below(hidden)
     syscalls.mount("root", _SITE, "tmpfs", MS_NOSUID | MS_NODEV | MS_NOEXEC, "size=16m,mode=755")
     os.chdir(_SITE)
     for folder in _FOLDERS:
         os.mkdir(folder)
     for name, target in _LINKS.items():
         os.symlink(target, name)
-    _show_host(view.paths)
+    _bind_host_paths(view.paths)
     for path, text in _TEXTS.items():
-        if not os.path.lexists(path):  # else an admin wants the host's
+        if not os.path.lexists(path):  # else an admin made the host's visible
             _write(path, text.encode())
     for path in _COPIES:
         _copy(path)
     if not os.path.lexists(f".{_RESOLVER}"):
         _write(f".{_RESOLVER}", b"")
-    for place in view.places:
-        os.makedirs(f".{place}", exist_ok=True)
+    for mount_point in view.mount_points:
+        os.makedirs(f".{mount_point}", exist_ok=True)
     for path in hidden:
         _cover(path)
     files = syscalls.detached_mount(".", 0)
@@ -170,17 +171,17 @@ def _make(view: HostView) -> int:
     return files
 
 
-def _show_host(paths: Iterable[str]) -> None:
+def _bind_host_paths(paths: Iterable[str]) -> None:
     top = [f"/{name}" for name in sorted(os.listdir("/")) if _PROGRAMS.fullmatch(name)]
-    shown: list[str] = []
-    # What is in another comes after it.
-    for path in ("/usr", *top, *sorted((*_SHOWN, *paths), key=len)):
+    bound: list[str] = []
+    # Nested ones come after their parents.
+    for path in ("/usr", *top, *sorted((*_BOUND, *paths), key=len)):
         if not os.path.exists(path):
             continue
         real = os.path.realpath(path)
-        if not any(is_within(real, each) for each in shown):
+        if not any(is_within(real, each) for each in bound):
             _bind(real)
-            shown.append(real)
+            bound.append(real)
         if path != real and not os.path.lexists(f".{path}"):
             os.makedirs(os.path.dirname(f".{path}"), exist_ok=True)
             os.symlink(real, f".{path}")
@@ -191,7 +192,7 @@ def is_within(path: str, folder: str) -> bool:
 
 
 def _bind(path: str) -> None:
-    """Show `path`, which is no link, at its place."""
+    """Bind-mount `path`, which is no link, at the same path."""
     target = f".{path}"
     if stat.S_ISDIR(os.stat(path).st_mode):
         os.makedirs(target, exist_ok=True)
@@ -202,7 +203,7 @@ def _bind(path: str) -> None:
 
 
 def _copy(path: str) -> None:
-    """A link if that leads into /usr, since some read a name from where it leads."""
+    """As a link if it leads into /usr, since some programs read a name from the link's target."""
     try:
         mode = os.stat(path).st_mode
     except OSError:
@@ -223,8 +224,8 @@ def _cover(path: str) -> None:
         syscalls.mount(cover, target, "", MS_BIND)
 
 
-def _let_go(folders: list[str]) -> None:
-    """Unmount what is mounted below: a cell that only hid it would keep it in use for as long as it runs."""
+def _unmount_below(folders: list[str]) -> None:
+    """Unmount the mounts below: a cell that only masked them would keep them busy while it runs."""
     with open("/proc/self/mountinfo", "rb") as file:
         points = [_ESCAPE.sub(_unescaped, line.split(b" ", 5)[4]) for line in file]
     for point in reversed(points):
@@ -232,7 +233,7 @@ def _let_go(folders: list[str]) -> None:
             try:
                 syscalls.unmount(os.fsdecode(point), mount_flags.MNT_DETACH)
             except syscalls.StepFailed as failed:
-                if failed.errno not in _GONE:
+                if failed.errno not in _UNMOUNTED_ERRNOS:
                     raise
 
 
@@ -257,7 +258,7 @@ def _own_namespace() -> int:
 
 
 def _content(path: str) -> bytes:
-    """Nothing if it cannot be read."""
+    """Empty if it cannot be read."""
     try:
         with open(path, "rb") as file:
             return file.read()

@@ -1,10 +1,9 @@
 """The init of a cell: process 1 of its namespaces, parent of everything that runs in it.
 
-It forks executables when the agent asks, reaps what ends, moves output into rings on disk and writes down how
-an executable ended before it tells anybody. A record that the disk refuses is written later, and the agent is
-told of the end in the meantime. The init depends on nobody: neither the agent nor the launcher, of
-which it is a fork, needs to live. It keeps both ends of its control socket, so that an agent that comes later
-finds the other end in it and goes on (`skerry.node.launcher.client.InitClient.adopt`).
+It forks executables on request, reaps them, moves output into rings on disk and writes exit records before it
+reports exits. A record that the disk refuses is written later, and the exit is reported meanwhile. The init
+depends on neither the agent nor the launcher, of which it is a fork. It keeps both ends of its control
+socket, so that a later agent takes the other end from it (`skerry.node.launcher.client.InitClient.adopt`).
 """
 
 from __future__ import annotations
@@ -27,15 +26,15 @@ from skerry.node.launcher.child.exec_setup import ProgramSpec
 from skerry.node.launcher.child.output_pumps import OutputPump
 from skerry.node.launcher.child.syscall_scripts import ScriptMemory
 
-# With no agent to read them, tidings of exits are dropped beyond this; the records on disk stay.
+# Without an agent, exit reports beyond this are dropped; the records on disk stay.
 _MOST_UNSENT: Final = 4096
 _SIOCSIFFLAGS: Final = 0x8914
 _IFF_UP: Final = 0x1
 _ABOVE_OUR_ENDS: Final = 10
-# Between two attempts to write the records that a disk refuses; doubles from the first to the longest.
+# Between two attempts to write records that the disk refuses; doubles from the first to the longest.
 _FIRST_RETRY_MS: Final = 250
 _LONGEST_RETRY_MS: Final = 4000
-# As `skerry.node.launcher.client` asks for a start, with a folder for a program.
+# As in a start request of `skerry.node.launcher.client`, with a folder for a program.
 _REHEARSAL: Final[dict[str, Any]] = {
     "id": 0,
     "key": "",
@@ -68,12 +67,13 @@ def begin(
     system_calls: syscalls.SeccompFilter,
     stage: ScriptMemory,
 ) -> NoReturn:
-    """What the child of the launcher, of which `launcher` is a pidfd, does for the rest of its life. `ends`
-    are the agent's and its own, `network` is a namespace to be in, and without a `root` it has the host's."""
+    """Main function of the launcher's child; `launcher` is a pidfd of the launcher. `ends` are the agent's
+    end of the socket and its own, `network` is a namespace to enter, and without a `root` it has the
+    host's."""
     agent_end, own_end = ends
-    step, telling = "enter cgroup", own_end
+    step, reporting_end = "enter cgroup", own_end
     try:
-        if spec["is_spare"]:  # nobody would ever find it again
+        if spec["is_spare"]:  # it would never be found again
             syscalls.end_with(launcher)
         late = [procs.pop()] if spec["has_cpu"] else []
         for group in procs:
@@ -84,29 +84,29 @@ def begin(
         step = "set up the cell"
         if root is not None:
             root.enter()
-        late = _keep_only(agent_end, own_end, late)
-        telling = messages.OWN_END
+        late = _close_others(agent_end, own_end, late)
+        reporting_end = messages.OWN_END
         _set_up(spec)
         own = socket.socket(fileno=messages.OWN_END)
         init = InitProcess(own, system_calls, stage, late, is_spare=spec["is_spare"])
     except BaseException as error:  # noqa: BLE001 - a child must never come back into the launcher's loop
         failure = {"failed": getattr(error, "step", step), "errno": getattr(error, "errno", errno.EINVAL)}
-        messages.send(socket.socket(fileno=telling), messages.encode(failure))
+        messages.send(socket.socket(fileno=reporting_end), messages.encode(failure))
         os._exit(1)
     init.run()
 
 
-def _keep_only(agent_end: int, own_end: int, others: list[int]) -> list[int]:
-    """Close all but the standard descriptors, the two ends, which get the numbers that everybody knows, and
-    `others`, whose new numbers are returned."""
-    kept = [
-        fcntl.fcntl(each, fcntl.F_DUPFD_CLOEXEC, _ABOVE_OUR_ENDS) for each in (agent_end, own_end, *others)
+def _close_others(agent_end: int, own_end: int, extra: list[int]) -> list[int]:
+    """Close all but the standard descriptors, the two ends, which get their well-known numbers, and `extra`,
+    whose new numbers are returned."""
+    duplicates = [
+        fcntl.fcntl(each, fcntl.F_DUPFD_CLOEXEC, _ABOVE_OUR_ENDS) for each in (agent_end, own_end, *extra)
     ]
     first = max(messages.AGENT_END, messages.OWN_END) + 1
-    numbers = [messages.AGENT_END, messages.OWN_END, *range(first, first + len(others))]
-    for each, number in zip(kept, numbers, strict=True):
+    numbers = [messages.AGENT_END, messages.OWN_END, *range(first, first + len(extra))]
+    for each, number in zip(duplicates, numbers, strict=True):
         os.dup2(each, number, inheritable=False)
-    syscalls.close_from(first + len(others))
+    syscalls.close_from(first + len(extra))
     return numbers[2:]
 
 
@@ -136,7 +136,7 @@ def _raise_loopback() -> None:
 
 
 class InitExecutable:
-    """One executable, from its start until its end is on record and its output is all in."""
+    """One executable, from its start until its exit is recorded and its output is complete."""
 
     __slots__ = ("ending", "folders", "is_over", "key", "pid", "pid_file", "pumps", "request")
 
@@ -145,16 +145,17 @@ class InitExecutable:
     ) -> None:
         self.key = key
         self.request = request
-        self.folders = folders  # of its record, and of its output if that is another
+        self.folders = folders  # of its record, and of its logs if that is another
         self.pumps = pumps
-        self.pid_file = pid_file  # not empty: the process so far is a runtime's, and the executable comes
-        self.pid = 0  # as seen in the cell
-        self.ending: dict[str, Any] = {}  # how it ended
-        self.is_over = False  # it has ended, and that is on record or never will be
+        # not empty: the current process is a runtime's, which will start the executable
+        self.pid_file = pid_file
+        self.pid = 0  # in the cell
+        self.ending: dict[str, Any] = {}  # its exit
+        self.is_over = False  # it has ended, and that is recorded or never will be
 
 
 class InitProcess:
-    """The loop, and what it knows."""
+    """The event loop of an init, and its state."""
 
     def __init__(
         self,
@@ -166,36 +167,36 @@ class InitProcess:
         is_spare: bool,
     ) -> None:
         self._own = own
-        # Groups that it has still to enter: that of the cpu quota, which would slow its first start.
+        # Groups that it has still to enter: that of the cpu quota, which would slow down its first start.
         self._late = late
         self._stage = stage
         self._is_spare = is_spare
         self._system_calls = system_calls
         self._loop = poll_loop.PollLoop()
-        self._running: dict[int, InitExecutable] = {}  # by pid, as seen in the cell
-        # Ends of what nobody asked for, kept while a runtime may still say that it is an executable.
+        self._running: dict[int, InitExecutable] = {}  # by pid in the cell
+        # Exits of unknown processes, kept while a runtime may still report one of them as an executable.
         self._strays: dict[int, int] = {}
-        self._unrecorded: list[InitExecutable] = []  # they have ended, and the disk refused to record how
+        self._unrecorded: list[InitExecutable] = []  # they have ended, and the disk refused their records
         self._retry_ms = _FIRST_RETRY_MS
         self._unsent: deque[tuple[bytes, list[int], int]] = deque()
-        self._loop.watch(own.fileno(), self._hear)
+        self._loop.watch(own.fileno(), self._read)
         self._loop.watch_children(self._reap)
 
     def run(self) -> NoReturn:
         if self._is_spare:
-            self._rehearse()
-        self._tell({"ready": True})
+            self._warm_up()
+        self._send({"ready": True})
         while True:
             if not self._unrecorded:
-                self._loop.turn()
+                self._loop.run_once()
             else:
-                self._loop.turn(self._retry_ms)
+                self._loop.run_once(self._retry_ms)
                 self._retry_ms = min(2 * self._retry_ms, _LONGEST_RETRY_MS)
                 self._record_again()
 
-    def _rehearse(self) -> None:
-        """Go through a start, whose program is none. Each page of the interpreter that this process is the
-        first to touch is copied for it: that is done before somebody waits, and at no cell's expense."""
+    def _warm_up(self) -> None:
+        """Run a start whose program does not exist. Each page of the interpreter that this process is the
+        first to touch is copied for it: that happens before anybody waits, and outside any cell's quota."""
         agent, own = messages.pair()
         folder = os.open("/", os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
         with agent, own:
@@ -206,13 +207,13 @@ class InitProcess:
             try:
                 self._start(message)
             except syscalls.StepFailed:
-                pass  # as it must: nobody can run a folder
+                pass  # expected: a folder cannot be executed
             finally:
                 message.close()
 
-    # What the agent says
+    # Requests of the agent
 
-    def _hear(self) -> None:
+    def _read(self) -> None:
         self._flush()
         try:
             message = messages.receive(self._own)
@@ -226,10 +227,10 @@ class InitProcess:
             return
         if message.body.get("do") == "repeat":
             for running in self._unrecorded:
-                self._tell_end(running)
+                self._report_exit(running)
             return
-        if self._is_spare:  # what it started would be held to no cell's limits
-            self._tell({"id": message.body.get("id"), "failed": "enter cell", "errno": errno.EPERM})
+        if self._is_spare:  # what it started would be under no cell's limits
+            self._send({"id": message.body.get("id"), "failed": "enter cell", "errno": errno.EPERM})
             message.close()
             return
         failure: dict[str, Any] | None = None
@@ -245,23 +246,23 @@ class InitProcess:
         finally:
             message.close()
         if failure is not None:
-            self._tell({"id": message.body.get("id"), **failure})
+            self._send({"id": message.body.get("id"), **failure})
 
     def _mount(self, message: messages.LauncherMessage) -> None:
         syscalls.move_mount(message.descriptors[0], message.body["place"])
-        self._tell({"id": message.body["id"]})
+        self._send({"id": message.body["id"]})
 
     def _start(self, message: messages.LauncherMessage) -> None:
         body = message.body
-        # The last ones, and unknown to earlier versions: a child of theirs walks through all of an entrance.
+        # The last ones, unknown to earlier versions, whose child enters all groups of an entry.
         rest, barrier = _split_last(message.descriptors, 1 if body.get("has_barrier") else 0)
-        rest, way_out = _split_last(rest, 2 if body.get("has_outside") else 0)
+        rest, quota_fds = _split_last(rest, 2 if body.get("has_outside") else 0)
         late, self._late = self._late, []
-        inside = late or way_out[1:]
+        inside = late or quota_fds[1:]
         try:
-            if way_out and not late:
-                os.write(way_out[0], b"0")
-            # What is started is in the quota's group from its first step on, and we are when it is answered.
+            if quota_fds and not late:
+                os.write(quota_fds[0], b"0")
+            # The executable is in the quota's group from its first step on, and we are when we reply.
             self._begin(body, [*rest, *inside], *barrier)
         finally:
             for group in inside:
@@ -272,38 +273,38 @@ class InitProcess:
         # Closed with the message; an executable keeps its folders for longer.
         folders, rest = _split(descriptors, 2 if body["has_logs"] else 1)
         streams, rest = _split(rest, body["streams"])
-        kept, entrance = _split(rest, int(body["has_socket"]))
+        passed, entry_fds = _split(rest, int(body["has_socket"]))
         folders = [fcntl.fcntl(folder, fcntl.F_DUPFD_CLOEXEC, 0) for folder in folders]
         reading: list[int] = []
         writing: list[int] = []
         try:
             program = _program(body)
-            clone_into = entrance.pop(0) if body["clone_into"] else None
+            clone_into = entry_fds.pop(0) if body["clone_into"] else None
             for _ in () if streams else range(2):
                 ends = os.pipe2(os.O_CLOEXEC)
                 reading.append(ends[0])
                 writing.append(ends[1])
                 os.set_blocking(ends[0], False)
                 if body["owner"]:
-                    os.fchown(ends[0], body["owner"], body["owner"])  # of both ends, which are one file
+                    os.fchown(ends[0], body["owner"], body["owner"])  # both ends are one file
             # Before the start, since nothing may fail after it.
             pumps = [
                 OutputPump(pipe, folders[-1], stream, body["log_bytes"])
                 for pipe, stream in zip(reading, ("stdout", "stderr"), strict=False)
             ]
             running = InitExecutable(body["key"], body["id"], folders, pumps, body["pid_file"])
-            made = functools.partial(
+            make_script = functools.partial(
                 exec_setup.script,
                 program,
                 self._system_calls,
                 tuple(streams or writing),
-                entrance,
+                entry_fds,
                 barrier=barrier,
             )
             if body["is_fork"]:
-                running.pid, pidfd = zygotes.fork(made, kept, program.environment, clone_into)
+                running.pid, pidfd = zygotes.fork(make_script, passed, program.environment, clone_into)
             else:
-                running.pid, pidfd = made(kept).spawn(self._stage, clone_into)
+                running.pid, pidfd = make_script(passed).spawn(self._stage, clone_into)
         except BaseException:
             _close(*folders, *reading)
             raise
@@ -313,7 +314,7 @@ class InitProcess:
         if running.pid_file:
             os.close(pidfd)  # the executable is still to come
         else:
-            self._tell({"id": running.request}, [pidfd], running.pid)
+            self._send({"id": running.request}, [pidfd], running.pid)
         for pump in running.pumps:
             self._loop.watch(pump.pipe, functools.partial(self._move, running, pump))
 
@@ -322,7 +323,7 @@ class InitProcess:
         self._tidy(running)
 
     def _tidy(self, running: InitExecutable) -> None:
-        """Let go of what is over."""
+        """Release what is over."""
         for pump in [pump for pump in running.pumps if pump.has_ended]:
             self._loop.forget(pump.pipe)
             os.close(pump.pipe)
@@ -330,12 +331,12 @@ class InitProcess:
         if running.is_over and not running.pumps:
             _close(*running.folders)
 
-    # What ends
+    # Exits
 
     def _reap(self) -> None:
         while True:
             try:
-                # Left unreaped at first: until then the kernel can tell the agent which process it was.
+                # Not reaped at first: until then the kernel can translate the pid for the agent.
                 ended = os.waitid(os.P_ALL, 0, os.WEXITED | os.WNOHANG | os.WNOWAIT)
             except ChildProcessError:
                 return
@@ -355,7 +356,8 @@ class InitProcess:
                 self._end(running, code)
 
     def _take_over(self, running: InitExecutable, code: int) -> None:
-        """A runtime has ended: what it started is our child now, and the executable. Or it failed."""
+        """A runtime has exited: its container's process is our child now, and the executable. Or it
+        failed."""
         del self._running[running.pid]
         pid = _read_pid(running.pid_file) if code == 0 else 0
         running.pid_file = ""
@@ -366,40 +368,40 @@ class InitProcess:
             for pump in running.pumps:
                 pump.drain()
             self._close(running)
-            self._tell({"id": running.request, "failed": "runtime", "errno": 0, "code": code})
+            self._send({"id": running.request, "failed": "runtime", "errno": 0, "code": code})
             return
         running.pid = pid
         self._running[pid] = running
         pidfd = [os.pidfd_open(pid)] if status is None else []
-        self._tell({"id": running.request, "pid": pid}, pidfd)
+        self._send({"id": running.request, "pid": pid}, pidfd)
         if status is not None:
             self._end(running, os.waitstatus_to_exitcode(status))
 
     def _end(self, running: InitExecutable, code: int) -> None:
         del self._running[running.pid]
         for pump in running.pumps:
-            pump.drain()  # what it printed is kept before its end is
+            pump.drain()  # its output is stored before its exit
         record = {"code": None, "signal": -code} if code < 0 else {"code": code, "signal": None}
         running.ending = {**record, "at": time.time()}
         if not self._record(running):
             self._unrecorded.append(running)
             self._retry_ms = _FIRST_RETRY_MS
-            self._tell_end(running)
+            self._report_exit(running)
 
     def _record(self, running: InitExecutable) -> bool:
-        """Write down how it ended, and tell; False if the disk refuses for now."""
+        """Write its exit record, and report; False if the disk refuses for now."""
         try:
             _write_record(running.folders[0], running.ending)
         except OSError:
             return False
         self._close(running)
-        self._tell_end(running)
+        self._report_exit(running)
         return True
 
     def _record_again(self) -> None:
-        """Try those again that the disk refused, but for those that the agent has recorded or removed."""
+        """Retry records that the disk refused, except for those that the agent has written or removed."""
         for running in self._unrecorded[:]:
-            if _is_settled(running.folders[0]):
+            if _is_recorded(running.folders[0]):
                 self._close(running)
             elif not self._record(running):
                 continue
@@ -409,13 +411,13 @@ class InitProcess:
         running.is_over = True
         self._tidy(running)
 
-    def _tell_end(self, running: InitExecutable) -> None:
-        self._tell({"exited": running.key, **running.ending})
+    def _report_exit(self, running: InitExecutable) -> None:
+        self._send({"exited": running.key, **running.ending})
 
-    # What the agent is told
+    # Messages to the agent
 
-    def _tell(self, body: dict[str, Any], descriptors: list[int] | None = None, process: int = 0) -> None:
-        """Send, now or when there is room; `descriptors` are closed then."""
+    def _send(self, body: dict[str, Any], descriptors: list[int] | None = None, process: int = 0) -> None:
+        """Send, now or when the socket is writable; `descriptors` are closed then."""
         if len(self._unsent) >= _MOST_UNSENT and "exited" in body:
             return
         self._unsent.append((messages.encode(body), descriptors or [], process))
@@ -428,20 +430,20 @@ class InitProcess:
                 try:
                     messages.send(self._own, packet, descriptors, process)
                 except ProcessLookupError:
-                    messages.send(self._own, packet, descriptors)  # reaped before there was room
+                    messages.send(self._own, packet, descriptors)  # reaped before it could be sent
             except BlockingIOError:
                 break
             except OSError:
-                pass  # cannot be sent ever; do not hold up the next
+                pass  # can never be sent; do not block the next
             self._unsent.popleft()
             _close(*descriptors)
         events = poll_loop.READABLE | (poll_loop.WRITABLE if self._unsent else 0)
-        self._loop.watch(self._own.fileno(), self._hear, events)
+        self._loop.watch(self._own.fileno(), self._read, events)
 
 
 def _enter(message: messages.LauncherMessage) -> list[int]:
-    """From a spare to the init of a cell: into its groups, before anything else is asked, but for those that
-    are returned. Or it ends."""
+    """Turn a prestarted init into the init of a cell: enter its groups, before any other request, except for
+    those that are returned. Or it ends."""
     try:
         late = [message.descriptors.pop()] if message.body["has_cpu"] else []
         for group in message.descriptors:
@@ -473,7 +475,7 @@ def _bytes(text: str) -> bytes:
 
 
 def _read_pid(path: str) -> int:
-    """The number that a runtime has left there; 0 if there is none."""
+    """The pid that a runtime has written there; 0 if there is none."""
     try:
         with open(path, "rb", buffering=0) as file:
             return int(file.read(32))
@@ -490,7 +492,7 @@ def _is_child(pid: int) -> bool:
 
 
 def _write_record(folder: int, record: dict[str, Any]) -> None:
-    """Write `exit.json`, whole or not at all."""
+    """Write `exit.json` atomically."""
     data = json.dumps(record).encode()
     file = os.open(
         "exit.json.new", os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC, 0o600, dir_fd=folder
@@ -504,8 +506,8 @@ def _write_record(folder: int, record: dict[str, Any]) -> None:
     os.rename("exit.json.new", "exit.json", src_dir_fd=folder, dst_dir_fd=folder)
 
 
-def _is_settled(folder: int) -> bool:
-    """True if the end of an executable is on record, or its folder was removed."""
+def _is_recorded(folder: int) -> bool:
+    """True if the exit of an executable is recorded, or its folder was removed."""
     return os.access("exit.json", os.F_OK, dir_fd=folder) or not os.fstat(folder).st_nlink
 
 

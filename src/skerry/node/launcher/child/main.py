@@ -1,9 +1,9 @@
-"""The launcher: a small process of one thread that forks the inits of cells, and nothing else.
+"""The launcher: a small single-threaded process that only forks the inits of cells.
 
-The agent starts it, speaks to it over an inherited socket, and may start another one at any time: no cell
-depends on it. It ends when the agent does. Forking here and not in the agent keeps the agent's threads,
-sockets and secrets out of every cell, and costs no start of an interpreter per cell. One that is a zygote has
-imported what the workers of functions begin with, which are forks of it as the inits are.
+The agent starts it, talks to it over an inherited socket, and may start another one at any time: no cell
+depends on it. It ends with the agent. Forking here and not in the agent keeps the agent's threads, sockets
+and secrets out of every cell, and saves starting an interpreter per cell. A zygote has also imported what
+function workers need, which are forks of it as the inits are.
 """
 
 from __future__ import annotations
@@ -27,16 +27,16 @@ _OWN = syscalls.CLONE_NEWPID | syscalls.CLONE_NEWIPC | syscalls.CLONE_NEWUTS
 
 
 def main(descriptor: str, view: str, entry: str = "", *preload: str) -> NoReturn:
-    """Serve the agent at the other end of the socket that was inherited as `descriptor`, with cells that see
-    what `view` says, in JSON; with an `entry`, as a zygote."""
+    """Serve the agent at the other end of the socket `descriptor`, with cells that have the host view `view`,
+    in JSON; with an `entry`, as a zygote."""
     gc.disable()
     if entry:
         zygotes.prepare(entry, preload)
-    poll_loop.take_default_signals()
+    poll_loop.reset_signals()
     poll_loop.block_signals()
-    poll_loop.listen_to_children()
+    poll_loop.enable_child_events()
     syscalls.set_name(b"skerry-launcher")
-    syscalls.set_subreaper(True)  # what a cell without namespaces leaves behind when its init is gone
+    syscalls.set_subreaper(True)  # for processes of a cell without namespaces whose init is gone
     most = resource.getrlimit(resource.RLIMIT_NOFILE)[1]
     resource.setrlimit(resource.RLIMIT_NOFILE, (most, most))
     capabilities.begin()
@@ -50,7 +50,7 @@ def main(descriptor: str, view: str, entry: str = "", *preload: str) -> NoReturn
 
 
 class LauncherProcess:
-    """The loop. One request is handled at a time, and takes about a millisecond."""
+    """The event loop. One request is handled at a time, and takes about a millisecond."""
 
     def __init__(self, agent: socket.socket, root: CellRoot, system_calls: syscalls.SeccompFilter) -> None:
         self._agent = agent
@@ -59,16 +59,16 @@ class LauncherProcess:
         self._stage = ScriptMemory()
         self._self = os.pidfd_open(os.getpid())
         self._loop = poll_loop.PollLoop()
-        self._loop.watch(agent.fileno(), self._hear)
+        self._loop.watch(agent.fileno(), self._read)
         self._loop.watch_children(_reap)
 
     def run(self) -> NoReturn:
-        self._agent.setblocking(True)  # answers are small and the agent reads them; requests are waited for
-        self._answer({"ready": True})
+        self._agent.setblocking(True)  # replies are small and the agent reads them
+        self._reply({"ready": True})
         while True:
-            self._loop.turn()
+            self._loop.run_once()
 
-    def _hear(self) -> None:
+    def _read(self) -> None:
         try:
             message = messages.receive(self._agent)
         except messages.MalformedMessage:
@@ -76,23 +76,23 @@ class LauncherProcess:
         except OSError:
             message = None
         if message is None:
-            _reap()  # what is dead by now would be left to whoever adopts our children
+            _reap()  # dead children would be left to whoever adopts ours
             sys.exit(0)
         try:
             self._make_init(message)
         except OSError as error:
             step = getattr(error, "step", "make an init")
-            self._answer({"id": message.body.get("id"), "failed": step, "errno": error.errno or errno.EIO})
+            self._reply({"id": message.body.get("id"), "failed": step, "errno": error.errno or errno.EIO})
         except (LookupError, TypeError, ValueError) as error:
-            self._answer({"id": message.body.get("id"), "failed": repr(error), "errno": errno.EINVAL})
+            self._reply({"id": message.body.get("id"), "failed": repr(error), "errno": errno.EINVAL})
         finally:
             message.close()
 
     def _make_init(self, message: messages.LauncherMessage) -> None:
         body = message.body
-        agent_end, own_end, *entrance = message.descriptors
-        network = entrance.pop(0) if body["network"] else None
-        clone_into = entrance.pop(0) if body["clone_into"] else None
+        agent_end, own_end, *entry_fds = message.descriptors
+        network = entry_fds.pop(0) if body["network"] else None
+        clone_into = entry_fds.pop(0) if body["clone_into"] else None
         flags, root = 0, None
         if body["isolates_processes"]:
             flags, root = _OWN, self._root
@@ -102,13 +102,13 @@ class LauncherProcess:
         pid, pidfd = syscalls.clone(flags, clone_into)
         if pid == 0:
             ends = agent_end, own_end
-            init.begin(body, self._self, ends, network, root, entrance, self._system_calls, self._stage)
+            init.begin(body, self._self, ends, network, root, entry_fds, self._system_calls, self._stage)
         try:
-            self._answer({"id": body["id"], "pid": pid}, [pidfd])
+            self._reply({"id": body["id"], "pid": pid}, [pidfd])
         finally:
             os.close(pidfd)
 
-    def _answer(self, body: messages.MessageBody, descriptors: list[int] | None = None) -> None:
+    def _reply(self, body: messages.MessageBody, descriptors: list[int] | None = None) -> None:
         messages.send(self._agent, messages.encode(body), descriptors)
 
 

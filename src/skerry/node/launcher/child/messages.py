@@ -1,8 +1,8 @@
-"""What goes between the agent, the launcher and the inits: JSON in packets, with descriptors.
+"""Messages between the agent, the launcher and the inits: JSON in packets, with descriptors.
 
-One packet is one message. A request carries an `id` that its answer repeats; an answer to a request that
-nobody waits for any more, perhaps of an agent that is dead, is known by that. Both ends are ours: what does
-not fit is a fault and no attack, but it must neither stall an end nor leak a descriptor.
+One packet is one message. A request has an `id` that its reply repeats; a reply without a waiter, perhaps for
+an agent that is dead, is recognised by that. Both ends are ours: a malformed message is a bug and no attack,
+but it must neither stall an end nor leak a descriptor.
 """
 
 from __future__ import annotations
@@ -17,10 +17,10 @@ from typing import Any, Final, NamedTuple
 MAX_BYTES: Final = 160 * 1024
 MAX_DESCRIPTORS: Final = 32
 
-# In an init: the agent's end of its control socket, kept for an agent that comes later, and its own end.
+# In an init: the agent's end of its control socket, kept for a later agent, and its own end.
 AGENT_END: Final = 3
 OWN_END: Final = 4
-INIT_NAME: Final = b"skerry-init"  # as `ps` shows it
+INIT_NAME: Final = b"skerry-init"  # in `ps`
 
 _CREDENTIALS = struct.Struct("=iII")  # pid, uid, gid
 _ANCILLARY_BYTES: Final = socket.CMSG_SPACE(MAX_DESCRIPTORS * 4) + socket.CMSG_SPACE(_CREDENTIALS.size)
@@ -35,15 +35,15 @@ class MessageTooLarge(ValueError):
 
 
 class MalformedMessage(ValueError):
-    """A packet that is no message."""
+    """A packet that is not a message."""
 
 
 class LauncherMessage(NamedTuple):
-    """One message as it came; its descriptors belong to whoever received it."""
+    """One received message; its descriptors belong to the receiver."""
 
     body: MessageBody
     descriptors: list[int]
-    process: int  # the process that the sender means, by the receiver's numbers; 0 if it cannot be told
+    process: int  # the pid that the sender passed, translated to the receiver's namespace; 0 if it cannot be
 
     def close(self) -> None:
         for descriptor in self.descriptors:
@@ -51,7 +51,7 @@ class LauncherMessage(NamedTuple):
 
 
 def pair() -> tuple[socket.socket, socket.socket]:
-    """Two connected ends, neither of which ever blocks; the first learns which process a message is about."""
+    """Two connected non-blocking ends; the first receives the pids of messages."""
     ends = socket.socketpair(
         socket.AF_UNIX, socket.SOCK_SEQPACKET | socket.SOCK_CLOEXEC | socket.SOCK_NONBLOCK
     )
@@ -64,13 +64,13 @@ def pair() -> tuple[socket.socket, socket.socket]:
 def encode(body: MessageBody) -> bytes:
     packet = _encoder.encode(body).encode("utf-8", "surrogateescape")
     if len(packet) > MAX_BYTES:
-        raise MessageTooLarge(f"{len(packet)} bytes are more than the {MAX_BYTES} that a message may have")
+        raise MessageTooLarge(f"{len(packet)} bytes are more than the limit of {MAX_BYTES} for a message")
     return packet
 
 
 def send(end: socket.socket, packet: bytes, descriptors: list[int] | None = None, process: int = 0) -> None:
-    """Send at once or raise BlockingIOError. `process` is one of the sender's: the kernel tells the receiver
-    by which number it knows it, also if it is gone by then."""
+    """Send at once or raise BlockingIOError. `process` is a pid of the sender's namespace: the kernel
+    translates it for the receiver, also if the process is gone by then."""
     ancillary: list[tuple[int, int, Any]] = []
     if descriptors:
         ancillary.append((socket.SOL_SOCKET, socket.SCM_RIGHTS, array.array("i", descriptors)))
@@ -96,10 +96,10 @@ def receive(end: socket.socket) -> LauncherMessage | None:
         return None
     try:
         if flags & (socket.MSG_TRUNC | socket.MSG_CTRUNC):
-            raise MalformedMessage("a message was cut short")
+            raise MalformedMessage("a message was truncated")
         body = json.loads(packet.decode("utf-8", "surrogateescape"))
         if not isinstance(body, dict):
-            raise MalformedMessage("a message that is no object")
+            raise MalformedMessage("a message that is not an object")
     except ValueError as error:
         for descriptor in descriptors:
             os.close(descriptor)

@@ -1,7 +1,7 @@
-"""Output on its way from the pipes of an executable to its rings on disk (`skerry.node.logs.rings`).
+"""Moves output from the pipes of an executable to its rings on disk (`skerry.node.logs.rings`).
 
-Disks fill and break, and an init must not: what cannot be kept is read and dropped, so that no program ever
-waits for somebody to take its output.
+Disks fill up and break, which must not stop an init: output that cannot be stored is read and dropped, so
+that no program ever blocks on its output.
 """
 
 from __future__ import annotations
@@ -13,12 +13,12 @@ from typing import Final
 from skerry.node.logs.rings import RingWriter
 
 _CHUNK: Final = 64 * 1024
-# A pipe that its owner made as large as the kernel lets it is empty after this many chunks.
+# Even a pipe of the largest size is empty after this many chunks.
 _MOST_CHUNKS: Final = 17
 
 
 class OutputPump:
-    """One stream of an executable on its way from a pipe to a ring."""
+    """Moves one stream of an executable from a pipe to a ring."""
 
     __slots__ = ("_ring", "has_ended", "pipe")
 
@@ -28,7 +28,7 @@ class OutputPump:
         try:
             self._ring: RingWriter | None = RingWriter(folder, stream, max_bytes=log_bytes, is_new=True)
         except (OSError, ValueError):
-            self._ring = None  # what comes is read and dropped
+            self._ring = None  # output is read and dropped
 
     def move(self) -> bool:
         """Move a chunk; False if there was none."""
@@ -49,7 +49,7 @@ class OutputPump:
         return False
 
     def drain(self) -> None:
-        """Move what is in the pipe now, and not what somebody may add for ever."""
+        """Move what is in the pipe now, but not what may be added for ever."""
         for _ in range(_MOST_CHUNKS):
             if not self.move():
                 return

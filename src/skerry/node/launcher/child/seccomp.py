@@ -1,12 +1,11 @@
-"""The filter on the system calls of executables: an assembler for its few instructions, and the program.
+"""The seccomp filter of executables: an assembler for BPF, and the program.
 
-It allows what is in the list (`skerry.node.kernel.syscall_numbers`) and refuses everything else with EPERM.
-Calls that did not exist when the list was written are answered as an older kernel would, with ENOSYS, and so
-is clone3. A process that calls by another machine's numbers is killed, since for those the list would be
-wrong.
+It allows the calls in the list (`skerry.node.kernel.syscall_numbers`) and denies all others with EPERM. Calls
+newer than the list return ENOSYS, as in an older kernel, and so does clone3. A process that uses the call
+numbers of another architecture is killed, since the list does not apply to those.
 
-The program looks for a number as one would in a sorted list: some eight comparisons for any call, where one
-after the other would be hundreds, and no jump is longer than the 255 instructions that one can be.
+The program finds a number by binary search: some eight comparisons for any call instead of hundreds, and no
+jump is longer than the limit of 255 instructions.
 """
 
 from __future__ import annotations
@@ -29,26 +28,26 @@ JUMP_GREATER: Final = 0x25
 JUMP_SET: Final = 0x45
 RETURN: Final = 0x06
 
-# Offsets in what the kernel shows to a filter: number, machine, instruction pointer, six arguments.
+# Offsets in struct seccomp_data: number, architecture, instruction pointer, six arguments.
 NUMBER_AT: Final = 0
 MACHINE_AT: Final = 4
-FIRST_ARGUMENT_AT: Final = 16  # its lower half, which is all that those that are looked at have
+FIRST_ARGUMENT_AT: Final = 16  # its lower half, which is enough for the calls that are checked
 
 _AUDIT: Final = {"x86_64": 0xC000003E, "aarch64": 0xC00000B7}
 
-_ALLOWED, _REFUSED, _ABSENT = "allowed", "refused", "absent"
+_ALLOWED, _DENIED, _ABSENT = "allowed", "refused", "absent"
 _Step = tuple[int, int, str, str] | str  # operation, value, label if true, label if not; or a label
 
 
 class _Range(NamedTuple):
-    """Numbers of calls, up to `last`, for which the answer is the same."""
+    """Numbers of calls, up to `last`, with the same verdict."""
 
     last: int
-    answer: str  # one of the above, or the name of a call that is looked at by its argument
+    verdict: str  # one of the above, or the name of a call that is checked by its argument
 
 
 def default_filter(machine: str = kernel_syscalls.MACHINE) -> bytes:
-    """The program for `machine`. Raises LookupError for a processor whose numbers are not known here."""
+    """The program for `machine`. Raises LookupError for an unsupported architecture."""
     audit = audit_of(machine)
     return assemble(
         [
@@ -63,25 +62,25 @@ def default_filter(machine: str = kernel_syscalls.MACHINE) -> bytes:
 
 
 def audit_of(machine: str) -> int:
-    """How the kernel names `machine` to filters. Raises LookupError for one that is not known here."""
+    """The audit number of `machine`. Raises LookupError for an unsupported one."""
     if machine not in _AUDIT:
         raise LookupError(f"no system call filter for {machine}: there is one for {', '.join(_AUDIT)}")
     return _AUDIT[machine]
 
 
 def _ranges(machine: str) -> list[_Range]:
-    answers = dict.fromkeys(syscall_numbers.allowed(machine).values(), _ALLOWED)
-    answers |= {number: name for name, number in syscall_numbers.checked(machine).items()}
-    answers[syscall_numbers.CLONE3] = _ABSENT
-    every = [answers.get(number, _REFUSED) for number in range(syscall_numbers.LAST_KNOWN + 1)] + [_ABSENT]
+    verdicts = dict.fromkeys(syscall_numbers.allowed(machine).values(), _ALLOWED)
+    verdicts |= {number: name for name, number in syscall_numbers.checked(machine).items()}
+    verdicts[syscall_numbers.CLONE3] = _ABSENT
+    every = [verdicts.get(number, _DENIED) for number in range(syscall_numbers.LAST_LISTED + 1)] + [_ABSENT]
     ends = [last for last in range(len(every)) if last + 1 == len(every) or every[last + 1] != every[last]]
     return [_Range(last, every[last]) for last in ends]
 
 
 def _search(ranges: list[_Range]) -> Iterator[_Step]:
-    """Find the range of a number that is in one of them, and answer."""
+    """Find the range of a number by binary search, and return its verdict."""
     if len(ranges) == 1:
-        yield from _answer(ranges[0].answer)
+        yield from _verdict(ranges[0].verdict)
         return
     middle = len(ranges) // 2
     label = f"above {ranges[middle - 1].last}"
@@ -91,44 +90,44 @@ def _search(ranges: list[_Range]) -> Iterator[_Step]:
     yield from _search(ranges[middle:])
 
 
-def _answer(name: str) -> Iterator[_Step]:
-    if name in _ANSWERS:
-        yield (RETURN, _ANSWERS[name], "", "")
+def _verdict(name: str) -> Iterator[_Step]:
+    if name in _RETURN_VALUES:
+        yield (RETURN, _RETURN_VALUES[name], "", "")
         return
-    allowed, refused = f"{name} is allowed", f"{name} is refused"
+    allowed, denied = f"{name} is allowed", f"{name} is refused"
     yield (LOAD, FIRST_ARGUMENT_AT, "", "")
     if name == "clone":
-        yield (JUMP_SET, syscall_numbers.NAMESPACES, refused, "")
+        yield (JUMP_SET, syscall_numbers.NAMESPACES, denied, "")
     elif name == "socket":
-        yield (JUMP_GREATER, syscall_numbers.FIRST_REFUSED_FAMILY - 1, refused, "")
+        yield (JUMP_GREATER, syscall_numbers.FIRST_DENIED_FAMILY - 1, denied, "")
     else:
-        yield (JUMP_EQUAL, syscall_numbers.TELL_PERSONALITY, allowed, "")
-        yield (JUMP_SET, kernel_syscalls.ALL & ~syscall_numbers.PERSONALITIES, refused, "")
+        yield (JUMP_EQUAL, syscall_numbers.QUERY_PERSONALITY, allowed, "")
+        yield (JUMP_SET, kernel_syscalls.ALL & ~syscall_numbers.PERSONALITIES, denied, "")
     yield allowed
     yield (RETURN, ALLOW, "", "")
-    yield refused
-    yield (RETURN, _ANSWERS[_REFUSED], "", "")
+    yield denied
+    yield (RETURN, _RETURN_VALUES[_DENIED], "", "")
 
 
-_ANSWERS: Final = {
+_RETURN_VALUES: Final = {
     _ALLOWED: ALLOW,
-    _REFUSED: ERRNO | errno.EPERM,
+    _DENIED: ERRNO | errno.EPERM,
     _ABSENT: ERRNO | errno.ENOSYS,
 }
 
 
 def assemble(steps: list[_Step]) -> bytes:
-    """Instructions with labels turned into BPF; a jump without a label goes to the next instruction."""
-    places: dict[str, int] = {}
+    """Turn instructions with labels into BPF; a jump without a label goes to the next instruction."""
+    positions: dict[str, int] = {}
     instructions: list[tuple[int, int, str, str]] = []
     for step in steps:
         if isinstance(step, str):
-            places[step] = len(instructions)
+            positions[step] = len(instructions)
         else:
             instructions.append(step)
     packed = bytearray()
-    for place, (operation, value, if_true, if_not) in enumerate(instructions):
-        jumps = [places[label] - place - 1 if label else 0 for label in (if_true, if_not)]
+    for position, (operation, value, if_true, if_not) in enumerate(instructions):
+        jumps = [positions[label] - position - 1 if label else 0 for label in (if_true, if_not)]
         if not all(0 <= jump <= 255 for jump in jumps):
             raise ValueError("a filter jumps forward, by at most 255 instructions")
         packed += struct.pack("=HBBI", operation, *jumps, value)

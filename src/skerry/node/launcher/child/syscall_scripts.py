@@ -1,13 +1,13 @@
-"""A list of system calls that a new process makes, to be another program at the end of it.
+"""A list of system calls that a new process runs between fork and exec, without an interpreter.
 
 Between a fork and an exec an interpreter is slow: its page tables are copied, its pages are faulted in again
 one by one, and every call goes through it. That is 1.5 ms for what the kernel does in 0.1 ms. So the child of
 `SyscallScript.spawn` runs no Python. It shares the memory of its parent, which sleeps until the child has
-become its program or is gone, as vfork does, and a few instructions, the same for every list, make one call
-after the other and write down what each answered. Nothing but this list happens in the child, and when
-`spawn` returns it is known whether all of it worked.
+executed its program or is gone, as with vfork, and a few machine instructions, the same for every list, make
+one call after the other and store their results. Nothing else happens in the child, and when `spawn` returns
+it is known whether all calls succeeded.
 
-`perform` makes the same calls in the process that asks, for a child that stays in Python.
+`perform` makes the same calls in the calling process, for a child that stays in Python.
 """
 
 from __future__ import annotations
@@ -49,18 +49,19 @@ _NUMBERS: Final[dict[str, tuple[int, int]]] = {
     "write": (1, 64),
 }
 
-# A call as the instructions below find it: number, five arguments, place of the answer, and the address of
-# the call that comes next if this one fails.
+# A call as the instructions below read it: number, five arguments, result, and the address of the call that
+# follows if this one fails.
 _CALL: Final = struct.Struct("=Q5QqQ")
 _COLUMN: Final = 1 if syscalls.MACHINE == "aarch64" else 0
-_NO_ANSWER: Final = -(1 << 63)
+_NO_RESULT: Final = -(1 << 63)
 _FAILED_FROM: Final = -4095
 _ALL: Final = (1 << 64) - 1
-# The rest of the path is still worth a look after these.
+# After these, the rest of the PATH is still tried.
 _NOT_HERE: Final = (errno.ENOENT, errno.ENOTDIR, errno.EACCES)
 
-# f(clone arguments, their size, first call): clone3; the parent returns what it gave; the child goes through
-# the calls and never returns. It touches no stack.
+# f(clone arguments, their size, first call): clone3; the parent returns its result; the child runs the calls
+# and
+# never returns. It uses no stack.
 _INSTRUCTIONS: Final = {
     "x86_64": bytes.fromhex(
         "b8b3010000"  # mov   eax, 435
@@ -101,7 +102,7 @@ _INSTRUCTIONS: Final = {
         "f7ffff17"  # b     next
     ),
 }
-_ROOM: Final = 1024 * 1024  # above what a message can ask for, however it is divided
+_MEMORY_BYTES: Final = 1024 * 1024  # more than any message can require
 _POINTER: Final = struct.Struct("=Q")
 
 Argument = int | bytes | tuple[bytes, ...]
@@ -111,38 +112,39 @@ class _Call(NamedTuple):
     step: str
     number: int
     arguments: tuple[Argument, ...]
-    is_last: bool  # if it works, nothing comes after it; if not, the next is tried
+    is_last: bool  # if it succeeds, nothing comes after it; if not, the next is tried
 
 
 class SyscallScript:
-    """System calls in order. A text among the arguments is passed as the address of a copy that ends with
-    NUL, and several texts as that of their addresses."""
+    """System calls in order. A text argument is passed as the address of a NUL-terminated copy, and several
+    texts as that of their addresses."""
 
     def __init__(self) -> None:
         self._calls: list[_Call] = []
 
     def call(self, step: str, name: str, *arguments: int | bytes) -> None:
-        """One that must work; `step` is what it is for, in a word or two."""
+        """One that must succeed; `step` names its purpose in a word or two."""
         self._calls.append(_Call(step, _NUMBERS[name][_COLUMN], arguments, False))
 
     def exec(self, paths: list[bytes], arguments: list[bytes], environment: dict[bytes, bytes]) -> None:
-        """Be the first of the programs at `paths` that runs. The end of a script, and only for `spawn`."""
-        words = tuple(arguments), tuple(b"%s=%s" % item for item in environment.items())
+        """Execute the first program of `paths` that works. The end of a script, and only for `spawn`."""
+        vectors = tuple(arguments), tuple(b"%s=%s" % item for item in environment.items())
         for path in paths:
-            self._calls.append(_Call("exec", _NUMBERS["execve"][_COLUMN], (path, *words), True))
+            self._calls.append(_Call("exec", _NUMBERS["execve"][_COLUMN], (path, *vectors), True))
 
     def perform(self) -> None:
-        """Make the calls here and now. Raises StepFailed at the first that fails."""
+        """Make the calls in this process. Raises StepFailed at the first that fails."""
         for step, number, arguments, _ in self._calls:
             syscalls.call(step, number, *arguments)
 
     def spawn(self, stage: ScriptMemory, clone_into: int | None) -> tuple[int, int]:
-        """Make the calls in a new process, born in the cgroup whose folder is open as `clone_into`.
+        """Make the calls in a new process, started in the cgroup whose folder is open as `clone_into`.
 
-        Gives its pid and a pidfd once it is its program. Raises StepFailed, and then there is no process.
+        Returns its pid and a pidfd once it has executed its program. Raises StepFailed, and then there is no
+        process.
         """
-        pid, pidfd, answers = stage.play(self._calls, clone_into)
-        failure = _failure(self._calls, answers)
+        pid, pidfd, results = stage.play(self._calls, clone_into)
+        failure = _failure(self._calls, results)
         if failure is not None:
             os.waitpid(pid, 0)
             os.close(pidfd)
@@ -151,66 +153,66 @@ class SyscallScript:
 
 
 class ScriptMemory:
-    """The instructions, and the memory in which a list lies while a child goes through it. One at a time."""
+    """The machine code, and the memory of a list while a child runs it. One at a time."""
 
     def __init__(self) -> None:
-        self._memory = _map(_ROOM)
+        self._memory = _map(_MEMORY_BYTES)
         self._base = ctypes.addressof(ctypes.c_char.from_buffer(self._memory))
         code = _map(mmap.PAGESIZE)
         instructions = _INSTRUCTIONS[syscalls.MACHINE]
         code[: len(instructions)] = instructions
-        place = ctypes.addressof(ctypes.c_char.from_buffer(code))
-        syscalls.make_executable(place, mmap.PAGESIZE)
+        address = ctypes.addressof(ctypes.c_char.from_buffer(code))
+        syscalls.make_executable(address, mmap.PAGESIZE)
         self._code = code
-        # With the interpreter lock held: the parent of a child that shares its memory does nothing at all.
+        # With the interpreter lock held: the parent of a child that shares its memory must not run.
         self._enter = ctypes.PYFUNCTYPE(ctypes.c_long, ctypes.c_void_p, ctypes.c_size_t, ctypes.c_void_p)(
-            place
+            address
         )
 
     def play(self, calls: list[_Call], clone_into: int | None) -> tuple[int, int, list[int]]:
-        """A child that goes through `calls`; what each was answered, or _NO_ANSWER."""
+        """Run `calls` in a child; returns the result of each, or _NO_ANSWER."""
         self._lay_out(calls)
         pid, pidfd = syscalls.clone_by(
             lambda arguments: self._enter(arguments, len(arguments), self._base),
             _CLONE_VM | _CLONE_VFORK | _CLONE_CLEAR_SIGHAND,
             clone_into,
         )
-        answers = [_CALL.unpack_from(self._memory, at * _CALL.size)[6] for at in range(len(calls))]
-        return pid, pidfd, answers
+        results = [_CALL.unpack_from(self._memory, at * _CALL.size)[6] for at in range(len(calls))]
+        return pid, pidfd, results
 
     def _lay_out(self, calls: list[_Call]) -> None:
-        last = len(calls) * _CALL.size  # of the call that ends a child for which there is nothing else to do
+        last = len(calls) * _CALL.size  # of the call that exits
         free = last + _CALL.size
 
-        def keep(data: bytes) -> int:
+        def store(data: bytes) -> int:
             nonlocal free
             begins, free = free, free + (len(data) + 7 & ~7)
-            if free > _ROOM:
+            if free > _MEMORY_BYTES:
                 raise StepFailed(errno.E2BIG, "exec")
             self._memory[begins : begins + len(data)] = data
             return self._base + begins
 
         def value_of(argument: Argument) -> int:
             if isinstance(argument, bytes):
-                return keep(argument + b"\0")
+                return store(argument + b"\0")
             if isinstance(argument, tuple):
-                return keep(b"".join(_POINTER.pack(keep(text + b"\0")) for text in argument) + bytes(8))
+                return store(b"".join(_POINTER.pack(store(text + b"\0")) for text in argument) + bytes(8))
             return argument & _ALL
 
-        known: dict[Argument, int] = {}  # the words of a program are the same wherever it may be
+        stored: dict[Argument, int] = {}  # the arguments of a program are the same for each path
         for at, call in enumerate(calls):
             values = []
             for argument in call.arguments:
                 if not isinstance(argument, tuple):
                     values.append(value_of(argument))
                     continue
-                if argument not in known:
-                    known[argument] = value_of(argument)
-                values.append(known[argument])
+                if argument not in stored:
+                    stored[argument] = value_of(argument)
+                values.append(stored[argument])
             values += [0] * (5 - len(values))
             if_failed = (at + 1) * _CALL.size if call.is_last else last
             _CALL.pack_into(
-                self._memory, at * _CALL.size, call.number, *values, _NO_ANSWER, self._base + if_failed
+                self._memory, at * _CALL.size, call.number, *values, _NO_RESULT, self._base + if_failed
             )
         _CALL.pack_into(self._memory, last, _NUMBERS["exit_group"][_COLUMN], 127, 0, 0, 0, 0, 0, 0)
 
@@ -219,16 +221,16 @@ def _map(size: int) -> mmap.mmap:
     return mmap.mmap(-1, size, flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)
 
 
-def _failure(calls: list[_Call], answers: list[int]) -> StepFailed | None:
-    """Why the child did not get to the end of its list; None if it did, or was killed on the way."""
+def _failure(calls: list[_Call], results: list[int]) -> StepFailed | None:
+    """Why the child did not complete its list; None if it did, or was killed."""
     execs: list[int] = []
-    for call, answer in zip(calls, answers, strict=True):
-        if answer == _NO_ANSWER:
+    for call, result in zip(calls, results, strict=True):
+        if result == _NO_RESULT:
             return None
-        if _FAILED_FROM <= answer < 0:
+        if _FAILED_FROM <= result < 0:
             if not call.is_last:
-                return StepFailed(-answer, call.step)
-            execs.append(-answer)
+                return StepFailed(-result, call.step)
+            execs.append(-result)
     if not execs:
         return None
     telling = [number for number in execs if number not in _NOT_HERE]

@@ -1,9 +1,8 @@
-"""Workers that need no exec: forks of an init, which is a fork of a launcher that has imported all they need.
+"""Workers without an exec: forks of an init, which is a fork of a launcher that has imported what they need.
 
-The launcher calls `prepare` before anything else; an init calls `fork`. The child goes through the same
-script as an executable does, so it has no more than one, and then runs the entry that was named. What it
-runs sees the standard library and what it brings itself: neither our modules nor the path to them are left
-for it to import.
+The launcher calls `prepare` before anything else; an init calls `fork`. The child runs the same script as an
+executable, so it is confined like one, and then runs its entry function. Its code can import the standard
+library and its own files: neither our modules nor the path to them are available.
 """
 
 from __future__ import annotations
@@ -23,20 +22,21 @@ from skerry.node.kernel import syscalls
 from skerry.node.launcher.child import exec_setup
 from skerry.node.launcher.child.syscall_scripts import SyscallScript
 
-_SOCKET: Final = exec_setup.FIRST_KEPT
+_SOCKET: Final = exec_setup.FIRST_PASSED
 _STATUS: Final = _SOCKET + 1
 _NAME: Final = b"skerry-worker"
-_OURS: Final = __name__.partition(".")[0]
-# An interpreter ignores these, so that what they tell of is raised as an error.
+_OWN_PACKAGE: Final = __name__.partition(".")[0]
+# The interpreter ignores these, and raises errors instead.
 _IGNORED: Final = (signal.SIGPIPE, signal.SIGXFSZ)
 
-# What every worker runs, given the number of its socket.
+# The entry function of every worker, called with the number of its socket.
 _entry: list[Callable[[int], object]] = []
 _hidden: list[ModuleType] = []
 
 
 def prepare(entry: str, preload: Iterable[str]) -> None:
-    """In the launcher: import what is shared. What of `preload` cannot be had is told and passed over."""
+    """In the launcher: import what is shared. Modules of `preload` that cannot be imported are logged and
+    skipped."""
     module, _, name = entry.partition(":")
     _entry[:] = [getattr(importlib.import_module(module), name)]
     for each in preload:
@@ -47,23 +47,26 @@ def prepare(entry: str, preload: Iterable[str]) -> None:
     sys.path.remove(sys.argv[1])
     sys.argv[:] = [""]
     sys.dont_write_bytecode = True
-    # Here and not in each worker: they go on for us, who have what we need of them, and are nobody else's.
-    _hidden[:] = [sys.modules.pop(name) for name in list(sys.modules) if name.partition(".")[0] == _OURS]
+    # Here and not in each worker: our modules stay usable for us, and cannot be imported any more.
+    _hidden[:] = [
+        sys.modules.pop(name) for name in list(sys.modules) if name.partition(".")[0] == _OWN_PACKAGE
+    ]
 
 
 def fork(
-    made: Callable[[list[int]], SyscallScript],
-    kept: list[int],
+    make_script: Callable[[list[int]], SyscallScript],
+    passed: list[int],
     environment: dict[bytes, bytes],
     clone_into: int | None,
 ) -> tuple[int, int]:
-    """A child that has gone through the script that is `made` with descriptors to keep, the first of which is
-    its socket, and runs the entry. Its pid and a pidfd. Raises StepFailed, and then there is no process."""
+    """A child that has run the script of `make_script` with the descriptors to keep, the first of which is
+    its socket, and runs the entry. Returns its pid and a pidfd. Raises StepFailed, and then there is no
+    process."""
     if not _entry:
         raise syscalls.StepFailed(errno.ENOEXEC, "fork a worker")
     reading, writing = os.pipe2(os.O_CLOEXEC)
     try:
-        script = made([*kept, writing])
+        script = make_script([*passed, writing])
         pid, pidfd = syscalls.clone(0, clone_into)
         if pid == 0:
             _become(script, environment, writing)
@@ -73,7 +76,7 @@ def fork(
     finally:
         os.close(writing)
     with open(reading, "rb", buffering=0) as status:
-        report = status.read(1024)  # nothing, as soon as the child is confined, or killed on the way
+        report = status.read(1024)  # empty as soon as the child is confined, or was killed
     if not report:
         return pid, pidfd
     os.waitpid(pid, 0)
@@ -84,10 +87,10 @@ def fork(
 
 def _become(script: SyscallScript, environment: dict[bytes, bytes], status: int) -> NoReturn:
     try:
-        _take_signals()
+        _set_python_signals()
         syscalls.set_name(_NAME)
         script.perform()
-        os.closerange(_STATUS, _STATUS + 2)  # and what the script opened for itself
+        os.closerange(_STATUS, _STATUS + 2)  # and what the script opened
     except BaseException as error:  # noqa: BLE001 - a child must never come back into the init's loop
         _report(error, status)
         os._exit(127)
@@ -106,7 +109,7 @@ def _become(script: SyscallScript, environment: dict[bytes, bytes], status: int)
         os._exit(code)
 
 
-def _take_signals() -> None:
+def _set_python_signals() -> None:
     signal.set_wakeup_fd(-1)
     signal.signal(signal.SIGCHLD, signal.SIG_DFL)
     for number in _IGNORED:

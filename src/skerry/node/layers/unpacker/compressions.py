@@ -1,7 +1,7 @@
-"""What a layer is compressed with, told by its first bytes, and how it is read: in steps of bounded size.
+"""Detects the compression of a layer by its first bytes, and decompresses in steps of bounded size.
 
-A stream may consist of several members (gzip) or frames (zstd), one after the other; nothing else may follow.
-A decompressor is imported when it is chosen, and that is before the process is confined.
+A stream may consist of several members (gzip) or frames (zstd); nothing else may follow. The decompressor is
+imported when it is chosen, before the process is confined.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ Decompress = Callable[[Iterator[bytes]], Iterator[bytes]]
 MAGIC_BYTES: Final = 6
 _GZIP: Final = (b"\x1f\x8b",)
 _ZSTD: Final = (zstd_blocks.FRAME, *zstd_blocks.SKIPPED)
-_REFUSED: Final = {
+_UNSUPPORTED: Final = {
     b"BZh": "bzip2",
     b"\xfd7zXZ\x00": "xz",
     b"\x5d\x00\x00": "lzma",
@@ -25,12 +25,12 @@ _REFUSED: Final = {
     b"LZIP": "lzip",
     b"PK\x03\x04": "zip",
 }
-_GZIP_STEP_BYTES: Final = 1 << 20  # that come out at once
-_ZSTD_WINDOW: Final = 1 << 27  # as far back as the `zstd` program goes without being told to
+_GZIP_STEP_BYTES: Final = 1 << 20  # of output per step
+_ZSTD_WINDOW: Final = 1 << 27  # the default limit of the `zstd` program
 
 
 class _Member(Protocol):
-    """One member of a stream, on its way."""
+    """One member of a stream."""
 
     @property
     def eof(self) -> bool: ...
@@ -43,13 +43,13 @@ CompressedMember = TypeVar("CompressedMember", bound=_Member)
 
 
 def choose(first: bytes) -> Decompress:
-    """How to read a stream that begins with `first`. Raises UnpackError for what layers are not compressed
-    with."""
+    """The decompressor for a stream that begins with `first`. Raises UnpackError for compressions that layers
+    do not have."""
     if first.startswith(_GZIP):
         return _gzip()
     if first.startswith(_ZSTD):
         return _zstd()
-    for magic, name in _REFUSED.items():
+    for magic, name in _UNSUPPORTED.items():
         if first.startswith(magic):
             raise UnpackError(
                 errors.REFUSED, f"the layer is compressed with {name}; it may be gzip, zstd or a plain tar"
@@ -97,20 +97,18 @@ def _members(
 ) -> Iterator[bytes]:
     member: CompressedMember | None = None
     for chunk in chunks:
-        rest = chunk
-        while rest:
+        remaining = chunk
+        while remaining:
             if member is None:
-                if not any(rest.startswith(magic[: len(rest)]) for magic in magics):
-                    raise UnpackError(
-                        errors.MALFORMED, f"something follows the {name} data that is no part of it"
-                    )
+                if not any(remaining.startswith(magic[: len(remaining)]) for magic in magics):
+                    raise UnpackError(errors.MALFORMED, f"there is trailing data after the {name} data")
                 member = begin()
-            yield from feed(member, rest)
+            yield from feed(member, remaining)
             if not member.eof:
                 break
-            rest, member = member.unused_data, None
+            remaining, member = member.unused_data, None
     if member is not None:
-        raise UnpackError(errors.MALFORMED, f"the {name} data ends too early: the layer was cut off")
+        raise UnpackError(errors.MALFORMED, f"the {name} data is truncated")
 
 
 def _damaged(name: str, error: Exception) -> UnpackError:

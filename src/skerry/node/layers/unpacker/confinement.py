@@ -1,8 +1,7 @@
-"""The walls around the process that unpacks: one folder, few capabilities, few system calls, bounded memory.
+"""Confines the unpacker process: one folder, few capabilities, few system calls, bounded memory.
 
-A layer is written by a stranger and read by decompressors in C. Whoever takes this process over through one
-of them sits in the folder of the layer, which he may fill as he likes anyway, and has no way to open, run,
-trace, mount or connect to anything else.
+A layer is untrusted and read by decompressors in C. Whoever takes over this process through one of them is
+confined to the folder of the layer, and cannot open, run, trace, mount or connect to anything else.
 """
 
 from __future__ import annotations
@@ -14,18 +13,18 @@ from typing import Final
 from skerry.node.kernel import syscalls
 from skerry.node.layers.unpacker import seccomp
 
-# By number: chown, dac_override, fowner, fsetid, sys_admin, mknod, setfcap. The fifth is what the kernel asks
-# for trusted.* attributes; whatever else it is good for, the filter does not let through.
+# By number: chown, dac_override, fowner, fsetid, sys_admin, mknod, setfcap. The kernel requires the fifth for
+# trusted.* attributes; the filter denies all its other uses.
 _CAPABILITIES: Final = sum(1 << number for number in (0, 1, 3, 4, 21, 27, 31))
-_MEMORY_BYTES: Final = 2 << 30  # of addresses: windows of decompressors, and the names of folders and links
+_MEMORY_BYTES: Final = 2 << 30  # of address space: windows of decompressors, names of folders and links
 _OPEN_FILES: Final = 128
-ROOT: Final = 3  # the descriptor of the layer's folder, from then on
+ROOT: Final = 3  # the descriptor of the layer's folder after `enter`
 
 
 def enter(root: int) -> None:
-    """Go into the folder that is open as `root` and stay there; it is open as `ROOT` from now on.
+    """Make the folder that is open as `root` the root; it is open as `ROOT` from now on.
 
-    Called before there is a second thread: each has capabilities and filters of its own. Raises OSError.
+    Call it before there is a second thread: each has its own capabilities and filters. Raises OSError.
     """
     os.fchdir(root)
     os.chroot(".")

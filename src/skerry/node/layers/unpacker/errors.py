@@ -1,4 +1,4 @@
-"""Why a layer is not unpacked, in one word for the agent and one sentence for people."""
+"""Errors of unpacking: a kind for the agent and a sentence for people."""
 
 from __future__ import annotations
 
@@ -7,14 +7,14 @@ from typing import Final
 
 from skerry.kit.tar.errors import RefusedTar, TarError, TarTooLarge, spell
 
-MALFORMED: Final = "malformed"  # no tar, or not whole
-REFUSED: Final = "refused"  # a tar that holds what no layer may hold
+MALFORMED: Final = "malformed"  # not a tar, or truncated
+REFUSED: Final = "refused"  # a tar with content that no layer may have
 TOO_LARGE: Final = "too-large"
-NO_ROOM: Final = "no-room"
-BROKEN: Final = "broken"  # ours, or this machine's
+DISK_FULL: Final = "no-room"
+BROKEN: Final = "broken"  # a bug, or a failure of this machine
 
-_NO_ROOM: Final = frozenset({errno.ENOSPC, errno.EDQUOT})
-# What a file system says to names, links and attributes that it cannot hold.
+_DISK_FULL_ERRNOS: Final = frozenset({errno.ENOSPC, errno.EDQUOT})
+# Errors of a file system for names, links and attributes that it does not support.
 _CANNOT_HOLD: Final = frozenset(
     {
         errno.E2BIG,
@@ -32,7 +32,7 @@ _CANNOT_HOLD: Final = frozenset(
 
 
 class UnpackError(Exception):
-    """The layer is given up."""
+    """Unpacking the layer failed."""
 
     def __init__(self, kind: str, message: str) -> None:
         super().__init__(message)
@@ -41,19 +41,19 @@ class UnpackError(Exception):
 
 
 def of_archive(error: TarError) -> UnpackError:
-    """What is wrong with the layer as a tar archive, as a fault."""
+    """The error for a malformed or refused tar."""
     if isinstance(error, TarTooLarge):
         return UnpackError(
-            TOO_LARGE, f"the layer {error.message}; raise images.max_layer_bytes if it is to be trusted"
+            TOO_LARGE, f"the layer {error.message}; raise images.max_layer_bytes if you trust it"
         )
     return UnpackError(REFUSED if isinstance(error, RefusedTar) else MALFORMED, f"the layer {error.message}")
 
 
 def of_system(error: OSError, name: bytes) -> UnpackError:
-    """What the system said about the entry `name`, as a fault."""
+    """The error for a system error on the entry `name`."""
     reason = (error.strerror or "it failed").lower()
-    if error.errno in _NO_ROOM:
-        return UnpackError(NO_ROOM, "the disk is full; make room and pull the image again")
+    if error.errno in _DISK_FULL_ERRNOS:
+        return UnpackError(DISK_FULL, "the disk is full; free some space and pull the image again")
     if error.errno in _CANNOT_HOLD:
-        return UnpackError(REFUSED, f"{spell(name)} cannot be kept on this node's file system: {reason}")
+        return UnpackError(REFUSED, f"{spell(name)} cannot be stored on this node's file system: {reason}")
     return UnpackError(BROKEN, f"{spell(name)} could not be written: {reason}")

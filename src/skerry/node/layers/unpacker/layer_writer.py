@@ -1,11 +1,11 @@
-"""Entries of a layer become files, in the shape that overlayfs stacks.
+"""Writes entries of a layer as files, in overlayfs format.
 
-A removal (`.wh.NAME`) becomes a character device 0:0, an opaque folder an attribute, so no entry of the layer
-may itself be such a device or bring such an attribute. Nothing is written through what is there already: it
-is removed, and made anew. What folders are (owner, mode, time) is set at the very end, since every file that
-is made in one changes its time.
+A whiteout (`.wh.NAME`) becomes a character device 0:0, an opaque folder an attribute, so no entry of the
+layer may itself be such a device or have such an attribute. Existing files are never written through: they
+are removed and created again. Owner, mode and time of folders are set at the very end, since creating a file
+in one changes its time.
 
-Runs with the layer's folder as its root and with nothing else in reach; it relies on that for nothing.
+Runs confined to the layer's folder, but does not rely on that.
 """
 
 from __future__ import annotations
@@ -25,22 +25,22 @@ from skerry.node.layers.unpacker.folder_tree import LayerFolder, LayerFolderTree
 
 _WHITEOUT: Final = b".wh."
 _OPAQUE: Final = b".wh..wh..opq"
-_AUFS: Final = b".wh..wh."  # bookkeeping of a file system that Docker once used, at the root of old layers
+_AUFS: Final = b".wh..wh."  # metadata of aufs, which Docker once used, at the root of old layers
 OPAQUE_XATTR: Final = "trusted.overlay.opaque"
 _USER_XATTR: Final = b"user."
 _CAPABILITY_XATTR: Final = b"security.capability"
-_DROPPED_XATTR: Final = b"user.overlay."  # what a mount of overlayfs without privileges goes by
+_DROPPED_XATTR: Final = b"user.overlay."  # used by unprivileged overlayfs mounts
 
 _CREATE: Final = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC
 _MODE: Final = 0o7777
-_PLAIN_MODE: Final = 0o777
+_PERMISSION_BITS: Final = 0o777
 _IMPLIED_MODE: Final = 0o755
-_MOST_ID: Final = 2**32 - 2  # the one above means "leave it" to the kernel
+_MOST_ID: Final = 2**32 - 2  # the next one means "unchanged" to the kernel
 _MOST_TIME_NS: Final = 2**63 - 1
 _MOST_NAME: Final = 4096
-_MOST_MAJOR: Final = 2**12 - 1  # the kernel cuts off what is above, which would make 0 of 4096
+_MOST_MAJOR: Final = 2**12 - 1  # the kernel truncates larger ones, 4096 to 0
 _MOST_MINOR: Final = 2**20 - 1
-_MOST_KNOWN: Final = 4096
+_MAX_CACHED_FOLDERS: Final = 4096
 _SPECIAL: Final = {
     tar_reader.CHARACTER_DEVICE: stat.S_IFCHR,
     tar_reader.BLOCK_DEVICE: stat.S_IFBLK,
@@ -49,16 +49,16 @@ _SPECIAL: Final = {
 
 
 class LayerWriter:
-    """A layer in the making, in the folder that is open as `root`."""
+    """Writes a layer to the folder that is open as `root`."""
 
     def __init__(self, root: int, most_files: int) -> None:
         self._folders = LayerFolderTree(root)
         self._most_files = most_files
-        self._known: dict[bytes, LayerFolder] = {}  # names of folders, as layers spell them
+        self._folder_cache: dict[bytes, LayerFolder] = {}  # folders by the names in the layer
         self.files = 0
 
     def apply(self, entry: TarEntry, content: Callable[[], Iterator[memoryview]]) -> None:
-        """Make one entry. Raises UnpackError."""
+        """Apply one entry. Raises UnpackError."""
         _check(entry)
         self._count()
         head, _, name = entry.name.rstrip(b"/").rpartition(b"/")
@@ -71,7 +71,7 @@ class LayerWriter:
         try:
             if _WHITEOUT in entry.name and self._handle_whiteout(head, name, entry.name):
                 return
-            folder = self._known.get(head)
+            folder = self._folder_cache.get(head)
             if folder is None:
                 folder = self._find(head)
             self._make(entry, folder, name, content)
@@ -79,19 +79,19 @@ class LayerWriter:
             raise errors.of_system(error, entry.name) from error
 
     def finish(self) -> Iterator[None]:
-        """Give every folder its owner, mode and time; yields after each, for whoever counts."""
+        """Set owner, mode and time of every folder; yields after each, for progress."""
         waiting = [self._folders.root]
         while waiting:
             folder = waiting.pop()
             waiting += folder.folders.values()
             try:
-                self._settle(folder)
+                self._set_metadata(folder)
             except OSError as error:
                 raise errors.of_system(error, folder.name or b"/") from error
             yield
 
     def close(self) -> None:
-        """Close every folder but the root, which is the caller's."""
+        """Close every folder but the root, which the caller owns."""
         self._folders.forget(self._folders.root)
 
     def _apply_to_root(self, entry: TarEntry) -> None:
@@ -105,7 +105,7 @@ class LayerWriter:
         if entry.kind == tar_reader.FILE:
             self._make_file(entry, folder, name, content())
         elif entry.kind == tar_reader.FOLDER:
-            child = folder.folders.get(name) or self._make_folder(folder, name, entry.mode & _PLAIN_MODE)
+            child = folder.folders.get(name) or self._make_folder(folder, name, entry.mode & _PERMISSION_BITS)
             child.entry = entry
         elif entry.kind == tar_reader.SYMLINK:
             self._make_symlink(entry, folder, name)
@@ -119,21 +119,21 @@ class LayerWriter:
     ) -> None:
         parent = self._folders.descriptor(folder)
         try:
-            file = os.open(name, _CREATE, entry.mode & _PLAIN_MODE, dir_fd=parent)
+            file = os.open(name, _CREATE, entry.mode & _PERMISSION_BITS, dir_fd=parent)
         except FileExistsError:
             self._clear(folder, name)
             parent = self._folders.descriptor(folder)
-            file = os.open(name, _CREATE, entry.mode & _PLAIN_MODE, dir_fd=parent)
+            file = os.open(name, _CREATE, entry.mode & _PERMISSION_BITS, dir_fd=parent)
         try:
             for piece in content:
                 written = os.write(file, piece)
                 while written < len(piece):
                     piece = piece[written:]
                     written = os.write(file, piece)
-            # In this order: a change of owner drops special bits and capabilities, any change sets the time.
+            # In this order: a change of owner clears special bits and capabilities, any change sets the time.
             if entry.uid or entry.gid:
                 os.fchown(file, entry.uid, entry.gid)
-            if entry.mode & _MODE & ~_PLAIN_MODE:
+            if entry.mode & _MODE & ~_PERMISSION_BITS:
                 os.fchmod(file, entry.mode & _MODE)
             if entry.xattrs:
                 _set_xattrs(file, entry)
@@ -148,14 +148,14 @@ class LayerWriter:
         except FileExistsError:
             self._clear(folder, name)
             os.mkdir(name, mode, dir_fd=self._folders.descriptor(folder))
-            # What was here hid what the layers below have by that name; it must not shine through again.
+            # The replaced entry hid content of lower layers with that name, which must stay hidden.
             child.is_opaque = True
         folder.folders[name] = child
         return child
 
     def _make_symlink(self, entry: TarEntry, folder: LayerFolder, name: bytes) -> None:
         if not entry.link:
-            raise UnpackError(errors.REFUSED, f"{spell(entry.name)} is a link to nothing")
+            raise UnpackError(errors.REFUSED, f"{spell(entry.name)} is a symbolic link without a target")
         try:
             os.symlink(entry.link, name, dir_fd=self._folders.descriptor(folder))
         except FileExistsError:
@@ -172,7 +172,7 @@ class LayerWriter:
         source, missing = self._folders.resolve(parts)
         if not target or missing or target in source.folders:
             raise _not_linkable(entry)
-        # Both stay open: descriptors of two folders that were used last are not closed.
+        # Both stay open: the two most recently used folders are not closed.
         there, here = self._folders.descriptor(source), self._folders.descriptor(folder)
         try:
             found = os.lstat(target, dir_fd=there)
@@ -197,9 +197,9 @@ class LayerWriter:
         if entry.kind == tar_reader.CHARACTER_DEVICE and entry.major == entry.minor == 0:
             raise UnpackError(
                 errors.REFUSED,
-                f"{spell(entry.name)} is a device 0:0, which would remove things of other layers",
+                f"{spell(entry.name)} is a device 0:0, which would be a whiteout",
             )
-        mode = _SPECIAL[entry.kind] | entry.mode & _PLAIN_MODE
+        mode = _SPECIAL[entry.kind] | entry.mode & _PERMISSION_BITS
         device = os.makedev(entry.major, entry.minor)
         try:
             os.mknod(name, mode, device, dir_fd=self._folders.descriptor(folder))
@@ -209,17 +209,17 @@ class LayerWriter:
         parent = self._folders.descriptor(folder)
         if entry.uid or entry.gid:
             os.chown(name, entry.uid, entry.gid, dir_fd=parent, follow_symlinks=False)
-        if entry.mode & _MODE & ~_PLAIN_MODE:
+        if entry.mode & _MODE & ~_PERMISSION_BITS:
             os.chmod(name, entry.mode & _MODE, dir_fd=parent)
         os.utime(name, ns=(entry.mtime_ns, entry.mtime_ns), dir_fd=parent, follow_symlinks=False)
 
     def _handle_whiteout(self, head: bytes, name: bytes, spelled: bytes) -> bool:
-        """Whether the entry is about what it removes from layers below, and not a thing by itself."""
+        """True if the entry is a whiteout, which removes content of lower layers, and not a file."""
         parts = [*split(head), name]
         if parts[0].startswith(_AUFS) and parts != [_OPAQUE]:
             return True
         if any(part.startswith(_WHITEOUT) for part in parts[:-1]):
-            raise UnpackError(errors.REFUSED, f"{spell(spelled)} lies in what is not a folder but a removal")
+            raise UnpackError(errors.REFUSED, f"{spell(spelled)} is inside a whiteout")
         if not name.startswith(_WHITEOUT):
             return False
         folder = self._find(head)
@@ -228,8 +228,8 @@ class LayerWriter:
             return True
         removed = name[len(_WHITEOUT) :]
         if removed in (b"", b".", b"..") or removed.startswith(_WHITEOUT):
-            raise UnpackError(errors.REFUSED, f"{spell(spelled)} removes nothing that can be removed")
-        # A removal is about the layers below only: what this layer has by that name stays.
+            raise UnpackError(errors.REFUSED, f"{spell(spelled)} is a whiteout without a valid name")
+        # A whiteout applies to lower layers only: entries of this layer with that name stay.
         if removed in folder.folders:
             folder.folders[removed].is_opaque = True
             return True
@@ -240,30 +240,30 @@ class LayerWriter:
         return True
 
     def _find(self, head: bytes) -> LayerFolder:
-        """The folder called `head`, which is made if it is not there."""
+        """The folder `head`, created if it does not exist."""
         folder, missing = self._folders.resolve(split(head))
         for part in missing:
             if _WHITEOUT in part and part.startswith(_WHITEOUT):
-                raise UnpackError(errors.REFUSED, f"{spell(head)} leads into a removal")
+                raise UnpackError(errors.REFUSED, f"{spell(head)} is inside a whiteout")
             self._count()
             self._check_is_free(folder, part, head)
             folder = self._make_folder(folder, part, _IMPLIED_MODE)
-        if len(self._known) >= _MOST_KNOWN:
-            self._known.clear()
-        self._known[head] = folder
+        if len(self._folder_cache) >= _MAX_CACHED_FOLDERS:
+            self._folder_cache.clear()
+        self._folder_cache[head] = folder
         return folder
 
     def _check_is_free(self, folder: LayerFolder, name: bytes, head: bytes) -> None:
-        """A folder that is only implied takes the place of a removal, but not of a file."""
+        """An implied folder replaces a whiteout, but not a file."""
         try:
             found = os.lstat(name, dir_fd=self._folders.descriptor(folder))
         except FileNotFoundError:
             return
         if not _is_whiteout(found):
-            raise UnpackError(errors.REFUSED, f"{spell(head)} is used as a folder and is none")
+            raise UnpackError(errors.REFUSED, f"{spell(head)} is used as a folder and is not one")
 
     def _clear(self, folder: LayerFolder, name: bytes) -> None:
-        """Make room for another thing of that name."""
+        """Remove an existing entry of that name."""
         parent = self._folders.descriptor(folder)
         child = folder.folders.pop(name, None)
         if child is not None:
@@ -272,9 +272,9 @@ class LayerWriter:
         else:
             folder.links.pop(name, None)
             os.unlink(name, dir_fd=parent)
-        self._known.clear()  # some names may lead elsewhere now
+        self._folder_cache.clear()  # some names may resolve differently now
 
-    def _settle(self, folder: LayerFolder) -> None:
+    def _set_metadata(self, folder: LayerFolder) -> None:
         entry = folder.entry or TarEntry(folder.name, tar_reader.FOLDER, mode=_IMPLIED_MODE)
         opened = self._folders.descriptor(folder)
         if entry.uid or entry.gid:
@@ -293,22 +293,22 @@ class LayerWriter:
             raise UnpackError(
                 errors.TOO_LARGE,
                 f"the layer has more than {self._most_files:,} entries; "
-                "raise images.max_layer_files if it is to be trusted",
+                "raise images.max_layer_files if you trust it",
             )
 
 
 def split(name: bytes) -> list[bytes]:
-    """The parts of a name below the root, which a name of a layer may not leave."""
+    """The parts of a name; raises if it leaves the root."""
     parts = [part for part in name.split(b"/") if part and part != b"."]
     if b".." in parts:
         raise UnpackError(errors.REFUSED, f"{spell(name)} leads out of the layer with '..'")
     return parts
 
 
-def kept_xattrs(entry: TarEntry) -> dict[bytes, bytes]:
-    """The attributes that a layer may give: those of users, and the capabilities of programs.
+def applied_xattrs(entry: TarEntry) -> dict[bytes, bytes]:
+    """The attributes that are applied: those of users, and file capabilities.
 
-    Others are instructions to overlayfs, to access lists or to security modules of the machine.
+    Others configure overlayfs, access lists or security modules of the machine.
     """
     return {
         key: value
@@ -318,7 +318,7 @@ def kept_xattrs(entry: TarEntry) -> dict[bytes, bytes]:
 
 
 def _check(entry: TarEntry) -> None:
-    """Numbers and names that the kernel would take for something else, or not at all."""
+    """Reject numbers and names that the kernel would misinterpret or refuse."""
     name = entry.name
     if not name:
         raise UnpackError(errors.REFUSED, "an entry has no name")
@@ -328,27 +328,28 @@ def _check(entry: TarEntry) -> None:
         )
     if not (0 <= entry.uid <= _MOST_ID and 0 <= entry.gid <= _MOST_ID):
         raise UnpackError(
-            errors.REFUSED, f"{spell(name)} belongs to {entry.uid}:{entry.gid}, which is nobody"
+            errors.REFUSED, f"{spell(name)} belongs to {entry.uid}:{entry.gid}, which is not a valid owner"
         )
     if not -_MOST_TIME_NS <= entry.mtime_ns <= _MOST_TIME_NS:
-        raise UnpackError(errors.REFUSED, f"{spell(name)} has a time that cannot be kept")
+        raise UnpackError(errors.REFUSED, f"{spell(name)} has a time that cannot be stored")
     if not (0 <= entry.major <= _MOST_MAJOR and 0 <= entry.minor <= _MOST_MINOR):
         raise UnpackError(
-            errors.REFUSED, f"{spell(name)} is a device {entry.major}:{entry.minor}, which none is"
+            errors.REFUSED,
+            f"{spell(name)} is a device {entry.major}:{entry.minor}, which is not a valid number",
         )
 
 
 def _set_xattrs(opened: int, entry: TarEntry) -> None:
-    for key, value in kept_xattrs(entry).items():
+    for key, value in applied_xattrs(entry).items():
         try:
             os.setxattr(opened, key, value)
         except OSError as error:
-            # Whatever the number: "no space" is said of a full disk and of an attribute that is too long.
+            # Whatever the errno: ENOSPC means a full disk or an attribute that is too long.
             reason = (error.strerror or "it failed").lower()
             raise UnpackError(
                 errors.REFUSED,
                 f"{spell(entry.name)} has the attribute {spell(key)}, "
-                f"which cannot be kept on this node's file system: {reason}",
+                f"which cannot be stored on this node's file system: {reason}",
             ) from error
 
 
@@ -360,5 +361,5 @@ def _not_linkable(entry: TarEntry) -> UnpackError:
     return UnpackError(
         errors.REFUSED,
         f"{spell(entry.name)} is a hard link to {spell(entry.link)}, "
-        "which is no file of an earlier entry of this layer",
+        "which is not a file of an earlier entry of this layer",
     )

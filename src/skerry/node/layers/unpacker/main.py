@@ -1,7 +1,7 @@
-"""The program: standard input is a layer, standard output what became of it, in lines of JSON.
+"""The unpacker program: stdin is a layer, stdout is progress and the result, in lines of JSON.
 
-`{"bytes": N, "files": N}` now and then, while it works; then one line with `diff_id`, or with `fault` and
-`message`. Anything else is a fault of the program, which its standard error tells of.
+`{"bytes": N, "files": N}` now and then; then one line with `diff_id`, or with `fault` and `message`. Anything
+else is a bug, which stderr explains.
 """
 
 from __future__ import annotations
@@ -22,11 +22,12 @@ from skerry.node.layers.unpacker.errors import UnpackError
 from skerry.node.layers.unpacker.layer_writer import LayerWriter
 from skerry.node.layers.unpacker.pipeline import CompressedInput, DecompressionPipeline
 
-_TELL_EVERY_S: Final = 0.5
+_PROGRESS_S: Final = 0.5
 
 
 def main(root: int, agent: int, diff_id: str, most_bytes: int, most_files: int) -> NoReturn:
-    """Unpack into the folder open as `root`, for the process `agent`, what hashes to `diff_id` if given."""
+    """Unpack into the folder open as `root`, for the process `agent`; the digest must be `diff_id` if
+    given."""
     syscalls.set_name(b"skerry-unpack")
     syscalls.set_parent_death_signal(signal.SIGKILL)
     if os.getppid() != agent:
@@ -35,18 +36,18 @@ def main(root: int, agent: int, diff_id: str, most_bytes: int, most_files: int) 
         source = CompressedInput(0)
         pipeline = DecompressionPipeline(source, compressions.choose(source.magic))
         _confine(root)
-        answer = _unpack(pipeline, diff_id, most_bytes, most_files)
+        result = _unpack(pipeline, diff_id, most_bytes, most_files)
     except UnpackError as fault:
-        answer = _answer_to(fault)
+        result = _fault_line(fault)
     except TarError as error:
-        answer = _answer_to(errors.of_archive(error))
+        result = _fault_line(errors.of_archive(error))
     except MemoryError:
-        answer = {"fault": errors.TOO_LARGE, "message": "the layer takes more memory than unpacking may use"}
-    _tell(answer)
-    os._exit(0)  # without waiting for the thread that reads, or for memory to be tidied up
+        result = {"fault": errors.TOO_LARGE, "message": "unpacking the layer exceeds its memory limit"}
+    _write_line(result)
+    os._exit(0)  # without waiting for the reading thread, or for deallocation
 
 
-def _answer_to(fault: UnpackError) -> dict[str, Any]:
+def _fault_line(fault: UnpackError) -> dict[str, Any]:
     return {"fault": fault.kind, "message": fault.message}
 
 
@@ -61,15 +62,15 @@ def _confine(root: int) -> None:
 
 
 class _Progress:
-    """Tells now and then that the process lives, and how far it is."""
+    """Reports progress now and then."""
 
     def __init__(self) -> None:
-        self._next = time.monotonic() + _TELL_EVERY_S
+        self._next = time.monotonic() + _PROGRESS_S
 
-    def tell(self, bytes_in: int, files: int) -> None:
+    def report(self, bytes_in: int, files: int) -> None:
         if (now := time.monotonic()) >= self._next:
-            self._next = now + _TELL_EVERY_S
-            _tell({"bytes": bytes_in, "files": files})
+            self._next = now + _PROGRESS_S
+            _write_line({"bytes": bytes_in, "files": files})
 
 
 def _unpack(
@@ -79,7 +80,7 @@ def _unpack(
 
     def chunks() -> Iterator[bytes]:
         for chunk in pipeline.chunks():
-            progress.tell(feed.bytes, tree.files)
+            progress.report(feed.bytes, tree.files)
             yield chunk
 
     pipeline.start()
@@ -92,22 +93,22 @@ def _unpack(
         digest = pipeline.digest()
         _check_is_whole(digest, diff_id, tar)
         for _ in tree.finish():
-            progress.tell(feed.bytes, tree.files)
+            progress.report(feed.bytes, tree.files)
     finally:
         tree.close()
     return {"diff_id": digest, "bytes": feed.bytes, "files": tree.files}
 
 
 def _check_is_whole(digest: str, diff_id: str, tar: TarReader) -> None:
-    """A digest proves that nothing is missing; without one, only the mark at the end does."""
+    """A digest proves that the tar is complete; without one, only the end-of-archive mark does."""
     if diff_id and digest != diff_id:
         raise UnpackError(
             errors.MALFORMED,
             f"the layer is not what the image says: its digest is {digest} and should be {diff_id}",
         )
     if not diff_id and not tar.has_end:
-        raise UnpackError(errors.MALFORMED, "the layer has no end: it was cut off")
+        raise UnpackError(errors.MALFORMED, "the layer is truncated")
 
 
-def _tell(line: dict[str, Any]) -> None:
+def _write_line(line: dict[str, Any]) -> None:
     os.write(1, json.dumps(line).encode() + b"\n")

@@ -1,7 +1,6 @@
-"""From compressed bytes to a checked stream, in a thread beside the one that writes files.
+"""Reads, decompresses and hashes a layer in a thread beside the one that writes files.
 
-The thread reads, decompresses and hashes, all of which let go of the interpreter; a short queue keeps it at
-most a few steps ahead.
+All three release the interpreter lock; a short queue keeps the thread at most a few steps ahead.
 """
 
 from __future__ import annotations
@@ -21,7 +20,7 @@ _STEPS_AHEAD: Final = 8
 
 
 class CompressedInput:
-    """The layer as it comes: from a file or from a pipe."""
+    """The compressed layer, from a file or a pipe."""
 
     def __init__(self, descriptor: int) -> None:
         self._descriptor = descriptor
@@ -45,7 +44,7 @@ class CompressedInput:
 
 
 class DecompressionPipeline:
-    """The uncompressed layer, and when it has been read to its end, its digest."""
+    """The uncompressed layer, and its digest when it has been read completely."""
 
     def __init__(self, source: CompressedInput, decompress: Decompress) -> None:
         self._source = source
@@ -55,11 +54,11 @@ class DecompressionPipeline:
         self._has_ended = False
 
     def start(self) -> None:
-        """Begin to read. The thread ends with the process at the latest; nobody waits for it."""
+        """Start the thread. It ends with the process at the latest; nobody waits for it."""
         threading.Thread(target=self._run, name="reading", daemon=True).start()
 
     def chunks(self) -> Iterator[bytes]:
-        """Raises UnpackError if the stream is damaged or cut off."""
+        """Raises UnpackError if the stream is damaged or truncated."""
         while True:
             item = self._queue.get()
             if isinstance(item, BaseException):

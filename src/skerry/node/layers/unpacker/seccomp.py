@@ -1,9 +1,8 @@
-"""The filter on the system calls of the process that unpacks: a list of what is allowed, and nothing else.
+"""The seccomp filter of the unpacker: an allow-list.
 
-Much less than the filter of cells allows, since here it is known what will run. What Python needs to think
-and to have a thread, and what `skerry.node.layers.unpacker.layer_writer` does to files, always below a
-descriptor that is open already: no call that takes a descriptor's place from outside, no socket, no program,
-no other process.
+Much shorter than that of cells, since the program is known: what Python needs to run with one thread, and
+what `skerry.node.layers.unpacker.layer_writer` does to files, always below an open descriptor: no sockets, no
+exec, no other processes.
 """
 
 from __future__ import annotations
@@ -34,7 +33,7 @@ ALLOWED: Final = (
 
 
 def unpacking_filter(machine: str = kernel_syscalls.MACHINE) -> bytes:
-    """The program for `machine`. Raises LookupError for a processor whose numbers are not known here."""
+    """The program for `machine`. Raises LookupError for an unsupported architecture."""
     audit = seccomp.audit_of(machine)
     numbers = syscall_numbers.allowed(machine)
     return seccomp.assemble(
@@ -52,7 +51,7 @@ def unpacking_filter(machine: str = kernel_syscalls.MACHINE) -> bytes:
             (seccomp.JUMP_SET, _CLONE_THREAD, "allowed", "refused"),
             "allowed",
             (seccomp.RETURN, seccomp.ALLOW, "", ""),
-            "absent",  # the C library makes threads by clone then, whose flags can be seen
+            "absent",  # the C library then creates threads by clone, whose flags a filter can check
             (seccomp.RETURN, seccomp.ERRNO | errno.ENOSYS, "", ""),
             "refused",
             (seccomp.RETURN, seccomp.ERRNO | errno.EPERM, "", ""),

@@ -1,9 +1,8 @@
-"""Where to cut zstd data so that each part gives little, however well it was compressed.
+"""Splits zstd data so that the output of each part is bounded, whatever the compression ratio.
 
-The decompressor gives all that comes of what it gets, and four bytes can become 128 kB. So it gets a few
-blocks at a time, of 128 kB each at most. For that, only the frames and the heads of blocks are looked at
-(RFC 8878, sections 3.1.1 and 3.1.2); what makes no sense is passed on as it is, for the decompressor to
-refuse.
+The decompressor returns all output of its input, and four bytes can become 128 kB. So it gets a few blocks at
+a time, of at most 128 kB each. Only headers of frames and blocks are parsed for that (RFC 8878, sections
+3.1.1 and 3.1.2); invalid data is passed on as it is, for the decompressor to reject.
 """
 
 from __future__ import annotations
@@ -15,15 +14,15 @@ from skerry.kit.tar.byte_feed import ByteFeed
 
 FRAME: Final = b"\x28\xb5\x2f\xfd"
 SKIPPED: Final = tuple(bytes((kind,)) + b"\x2a\x4d\x18" for kind in range(0x50, 0x60))
-_BLOCKS: Final = 8  # in a step
-_SMALL: Final = 512  # of what makes no sense
+_BLOCKS: Final = 8  # per step
+_SMALL: Final = 512  # of invalid data
 _RLE: Final = 1
 _CONTENT_SIZE_BYTES: Final = (0, 2, 4, 8)
 _DICTIONARY_BYTES: Final = (0, 1, 2, 4)
 
 
 def steps(chunks: Iterator[bytes]) -> Iterator[bytes]:
-    """All of `chunks`, in parts that become a megabyte at most."""
+    """All of `chunks`, in parts whose output is at most a megabyte."""
     feed = ByteFeed(chunks, 1 << 63)
     while magic := _take(feed, 4):
         if magic == FRAME:
@@ -62,5 +61,5 @@ def _frame(feed: ByteFeed) -> Iterator[bytes]:
 
 
 def _take(feed: ByteFeed, length: int) -> bytes:
-    """So many bytes, or what is left."""
+    """So many bytes, or the rest."""
     return b"".join(feed.pieces(length, may_be_short=True))

@@ -1,9 +1,9 @@
-"""The end of a link that dialled: asks many things at once, and notices when nobody answers any more.
+"""The end of a link that dialled: sends many requests at once, and notices when the peer does not answer.
 
-`skerry.transport.links.members.link_pool` dials and decides which link is used; what an answer or its absence
-means is `pending_requests`'. A link on which something is asked must bring a byte now and then, for which it
-asks itself; one that brings none within the timeout is given up. Nothing here makes a task: what comes in is
-handled where it comes in, and wakes whoever waits for it.
+`skerry.transport.links.members.link_pool` dials and decides which link is used; `pending_requests` decides
+what an answer or its absence means. While a request is pending, the link must receive a byte now and then,
+for which it sends pings; otherwise it is closed after the timeout. Nothing here starts a task: input is
+handled where it comes in, and wakes its waiter.
 """
 
 from __future__ import annotations
@@ -53,7 +53,7 @@ from skerry.transport.links.members.pending_requests import (
 
 T = TypeVar("T")
 
-_LOOKS: Final = 4  # per timeout, at whether anything came
+_MAX_MISSED: Final = 4  # per timeout, at whether anything came
 _ROUND_TRIPS: Final = 4  # remembered
 
 
@@ -70,27 +70,27 @@ class ClientLinkDeps:
 
 
 class ClientLink(MemberLink[ReplyMessage]):
-    """A connection to one member. `welcomed` is done once the member has let us in."""
+    """A connection to one member. `handshake` is done once the member has let us in."""
 
     def __init__(
-        self, member: ContinuumMember, manners: ClientLinkDeps, on_lost: Callable[[ClientLink], None]
+        self, member: ContinuumMember, deps: ClientLinkDeps, on_lost: Callable[[ClientLink], None]
     ) -> None:
-        super().__init__(decode_reply, stall_s=manners.timeout_s)
+        super().__init__(decode_reply, stall_s=deps.timeout_s)
         self.member = member
-        self.welcomed: asyncio.Future[None] = self._loop.create_future()
-        self._manners = manners
+        self.handshake: asyncio.Future[None] = self._loop.create_future()
+        self._deps = deps
         self._on_lost = on_lost
         self._identity: LinkIdentity | None = None
         self._waiting: dict[int, LinkRequest[object]] = {}
         self._number = 0
-        self._looks_in_vain = 0
-        self._look: asyncio.TimerHandle | None = None
+        self._missed_checks = 0
+        self._check: asyncio.TimerHandle | None = None
         self._round_trips: deque[float] = deque(maxlen=_ROUND_TRIPS)
         self._is_retired = False
         self._reason = ""
-        self._version = 0  # that the member speaks
+        self._version = 0  # of the member
 
-    # What is asked
+    # Requests
 
     async def invoke(
         self, call: ForwardedCall, *, at_once: bool, begins: BeforeStart | None = None
@@ -106,8 +106,8 @@ class ClientLink(MemberLink[ReplyMessage]):
             await self._may_send()
         except errors.Unavailable as error:
             raise CallNotStarted(error.message) from None
-        # The neighbour keeps the deadline itself, and its word of that has to come back.
-        within_s = None if call.deadline_s is None else call.deadline_s + self._manners.timeout_s
+        # The neighbour keeps the deadline itself, and its answer has to come back.
+        within_s = None if call.deadline_s is None else call.deadline_s + self._deps.timeout_s
         answer = self._loop.create_future()
         if begins is None:
             return await self._request(
@@ -117,31 +117,31 @@ class ClientLink(MemberLink[ReplyMessage]):
         return await self._request(request, number, frame, within_s, lambda: self._begin(request, begins))
 
     async def _begin(self, call: LinkCall, begins: BeforeStart) -> None:
-        """Once the neighbour is ready, have it written down that the call runs, and then let it."""
+        """Once the neighbour is ready, record that the call runs, and then start it."""
         either: list[asyncio.Future[Any]] = [call.answer]
         if call.ready is not None:
             either.append(call.ready)
         await asyncio.wait(either, return_when=asyncio.FIRST_COMPLETED)
         if not call.answer.done():
             await begins()
-            call.go()
+            call.start()
 
     async def ping(self, mine: MemberLoad) -> tuple[MemberLoad, float]:
         """How the member is, and the shortest of the last few round trips: longer ones had to queue."""
         number = self._next()
         frame = encode_frame(messages.PingMessage(number, mine))
         await self._may_send()
-        request = LinkPing(self._loop.create_future(), self._manners.clock.monotonic)
-        standing, took_s = await self._request(request, number, frame, self._manners.timeout_s)
+        request = LinkPing(self._loop.create_future(), self._deps.clock.monotonic)
+        load, took_s = await self._request(request, number, frame, self._deps.timeout_s)
         self._round_trips.append(took_s)
-        return standing, min(self._round_trips)
+        return load, min(self._round_trips)
 
     async def fetch(self, digest: Digest) -> bytes:
         number = self._next()
         await self._may_send()
-        request = LinkFetch(self._loop.create_future(), digest, self._manners.max_code_bytes)
-        # This long for each piece: a disk may be slower than a neighbour that only has to say a word.
-        within_s = _LOOKS * self._manners.timeout_s
+        request = LinkFetch(self._loop.create_future(), digest, self._deps.max_code_bytes)
+        # The timeout of each chunk: a disk may be slower than a plain answer.
+        within_s = _MAX_MISSED * self._deps.timeout_s
         return await self._request(
             request, number, encode_frame(messages.FetchCode(number, digest)), within_s
         )
@@ -151,53 +151,53 @@ class ClientLink(MemberLink[ReplyMessage]):
         await self._may_send()
         request = LinkPoll(self._loop.create_future())
         return await self._request(
-            request, number, encode_frame(messages.PollCall(number, id)), self._manners.timeout_s
+            request, number, encode_frame(messages.PollCall(number, id)), self._deps.timeout_s
         )
 
     async def store_code(self, digest: Digest, source: NodeId) -> None:
-        """Takes as long as it takes: whoever waits says how long it does."""
-        self._check_keeps_copies()
+        """Without a timeout of its own: the caller has one."""
+        self._check_supports_copies()
         number = self._next()
         await self._may_send()
         request = LinkStore(self._loop.create_future())
         await self._request(request, number, encode_frame(messages.StoreCode(number, digest, source)), None)
 
     async def list_code(self, known: str) -> CodeList:
-        self._check_keeps_copies()
+        self._check_supports_copies()
         number = self._next()
         await self._may_send()
         request = LinkCodeListing(self._loop.create_future())
         frame = encode_frame(messages.ListCode(number, known))
-        return await self._request(request, number, frame, self._manners.timeout_s)
+        return await self._request(request, number, frame, self._deps.timeout_s)
 
     async def store_result(self, copy: ResultCopy) -> None:
-        self._check_keeps_copies()
+        self._check_supports_copies()
         number = self._next()
         frame = encode_frame(messages.StoreResult(number, copy))
         if len(frame) > self._max_sent:
             raise CopyRefused(f"{self.peer} takes messages of at most {self._max_sent} bytes")
         await self._may_send()
         request = LinkStore(self._loop.create_future())
-        await self._request(request, number, frame, _LOOKS * self._manners.timeout_s)
+        await self._request(request, number, frame, _MAX_MISSED * self._deps.timeout_s)
 
-    def _check_keeps_copies(self) -> None:
+    def _check_supports_copies(self) -> None:
         if self._version < messages.COPIES_SINCE:
             raise errors.Unavailable(f"{self.peer} is of a version that keeps no copies; upgrade it")
 
     def retire(self) -> None:
-        """Take nothing more; the link ends when nobody waits for anything."""
+        """Take no more requests; the link ends when none is pending."""
         self._is_retired = True
         if not self._waiting:
             self.abort()
 
     def check_access(self) -> None:
-        """End the link if its member was revoked; one that has left is let go by `retire`."""
+        """End the link if its member was revoked; for one that has left there is `retire`."""
         if self._identity is None:
             return  # nothing is known of it yet
         try:
-            check_access(self._identity, None, self._manners.access)
+            check_access(self._identity, None, self._deps.access)
         except errors.Unauthenticated as error:
-            self.give_up("revoked", error.message)
+            self.fail("revoked", error.message)
 
     @property
     def takes_more(self) -> bool:
@@ -211,7 +211,7 @@ class ClientLink(MemberLink[ReplyMessage]):
         """Wait until the member takes more, for as long as it may be silent. Raises `Unavailable`."""
         if self._writable is not None:
             try:
-                async with asyncio.timeout(self._manners.timeout_s):
+                async with asyncio.timeout(self._deps.timeout_s):
                     await self.writable()
             except TimeoutError:
                 raise errors.Unavailable(f"{self.peer} does not take what it was sent before") from None
@@ -224,19 +224,19 @@ class ClientLink(MemberLink[ReplyMessage]):
         number: int,
         frame: bytearray,
         within_s: float | None,
-        amid: Callable[[], Awaitable[None]] | None = None,
+        before_answer: Callable[[], Awaitable[None]] | None = None,
     ) -> T:
-        """The answer. `amid` is awaited before it; what that raises takes back what was asked."""
+        """The answer. `before_answer` is awaited before it; what it raises cancels the request."""
         self._waiting[number] = request  # type: ignore[assignment]  # which T is the asker's business
-        if self._look is None:
-            self._look_later()
+        if self._check is None:
+            self._check_later()
         self.send_frame(frame)
         timer = None
         if within_s is not None:
             timer = self._loop.call_later(within_s, self._check_progress, number, within_s, 0)
         try:
-            if amid is not None:
-                await self._take_part(request, number, amid)
+            if before_answer is not None:
+                await self._add_chunk(request, number, before_answer)
             return await request.answer
         except asyncio.CancelledError:
             self.send(messages.CancelCall(number))
@@ -248,15 +248,15 @@ class ClientLink(MemberLink[ReplyMessage]):
             if self._is_retired and not self._waiting:
                 self.abort()
 
-    async def _take_part(
-        self, request: LinkRequest[T], number: int, amid: Callable[[], Awaitable[None]]
+    async def _add_chunk(
+        self, request: LinkRequest[T], number: int, before_answer: Callable[[], Awaitable[None]]
     ) -> None:
         try:
-            await amid()
+            await before_answer()
         except Exception:
             self.send(messages.CancelCall(number))
             if request.answer.done():
-                request.answer.exception()  # nobody else asks for it
+                request.answer.exception()  # there is no other request for it
             raise
 
     # What comes
@@ -265,7 +265,7 @@ class ClientLink(MemberLink[ReplyMessage]):
         super().connection_made(transport)
         try:
             self._identity = identity_from_certificate(transport)
-            check_access(self._identity, self.member.node, self._manners.access)
+            check_access(self._identity, self.member.node, self._deps.access)
         except errors.SkerryError as error:
             self._reason = error.message
         else:
@@ -274,19 +274,19 @@ class ClientLink(MemberLink[ReplyMessage]):
         if self._reason:
             self.abort()
         else:
-            self.send(messages.LinkHello(self._manners.here, self._manners.max_bytes))
+            self.send(messages.LinkHello(self._deps.here, self._deps.max_bytes))
 
     def data_received(self, data: bytes) -> None:
-        self._looks_in_vain = 0
+        self._missed_checks = 0
         super().data_received(data)
 
     def connection_lost(self, exc: Exception | None) -> None:
         super().connection_lost(exc)
-        if self._look is not None:
-            self._look.cancel()
+        if self._check is not None:
+            self._check.cancel()
         reason = self._reason or (tls.explain(exc) if isinstance(exc, ssl.SSLError) else "it ended")
-        if not self.welcomed.done():
-            self.welcomed.set_exception(errors.Unavailable(reason))
+        if not self.handshake.done():
+            self.handshake.set_exception(errors.Unavailable(reason))
         for request in self._waiting.values():
             request.lose(f"the link to {self.peer} was lost: {reason}")
         self._on_lost(self)
@@ -297,9 +297,9 @@ class ClientLink(MemberLink[ReplyMessage]):
     def peer(self) -> str:
         return f"{self.member.name} ({self.member.address})"
 
-    def give_up(self, why: str, reason: str) -> None:
+    def fail(self, slug: str, reason: str) -> None:
         self._reason = self._reason or reason
-        super().give_up(why, reason)
+        super().fail(slug, reason)
 
     def _take(self, message: ReplyMessage) -> None:
         if isinstance(message, messages.KeepAlive):
@@ -307,45 +307,45 @@ class ClientLink(MemberLink[ReplyMessage]):
         if isinstance(message, messages.LinkWelcome):
             self._welcome(message)
             return
-        if not self.welcomed.done():
+        if not self.handshake.done():
             raise MalformedFrame(f"{type(message).__name__} before a welcome")
         request = self._waiting.get(message.number)
         if request is None:
-            return  # the answer to what nobody waits for any more
+            return  # the answer to a request that was cancelled
         if isinstance(message, messages.LinkRefusal):
             request.refused(message)
         else:
             request.take(message)
 
     def _welcome(self, welcome: messages.LinkWelcome) -> None:
-        if self.welcomed.done():
+        if self.handshake.done():
             raise MalformedFrame("a second welcome")
         if welcome.node != self.member.node:
             self._reason = f"node {welcome.node[:40]} answers there"
             self.abort()
             return
         self._version = welcome.version
-        self.greeted(welcome.max_bytes, self._manners.max_bytes)
-        self.welcomed.set_result(None)
+        self.complete_handshake(welcome.max_bytes, self._deps.max_bytes)
+        self.handshake.set_result(None)
 
     # What does not come
 
-    def _look_later(self) -> None:
-        self._look = self._loop.call_later(self._manners.timeout_s / _LOOKS, self._look_for_life)
+    def _check_later(self) -> None:
+        self._check = self._loop.call_later(self._deps.timeout_s / _MAX_MISSED, self._check_alive)
 
-    def _look_for_life(self) -> None:
-        """Counts looks, not seconds: if this process stood still, what came meanwhile is read first."""
-        self._look = None
+    def _check_alive(self) -> None:
+        """Counts checks, not seconds: if this process was paused, input that came meanwhile is read first."""
+        self._check = None
         if not self._waiting or self._is_over:
-            self._looks_in_vain = 0
+            self._missed_checks = 0
             return
-        self._looks_in_vain += 1
-        if self._looks_in_vain >= _LOOKS:
-            self.give_up("silent", f"nothing came for {self._manners.timeout_s:g} s")
+        self._missed_checks += 1
+        if self._missed_checks >= _MAX_MISSED:
+            self.fail("silent", f"nothing came for {self._deps.timeout_s:g} s")
             return
-        if self._looks_in_vain == _LOOKS // 2:
+        if self._missed_checks == _MAX_MISSED // 2:
             self.send(messages.PingMessage(self._next()))
-        self._look_later()
+        self._check_later()
 
     def _check_progress(self, number: int, within_s: float, before: int) -> None:
         request = self._waiting.get(number)

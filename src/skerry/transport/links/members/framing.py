@@ -1,7 +1,7 @@
 """Messages as bytes on a stream: four bytes of length, then the message in msgpack.
 
-Pure. What is too long is refused by its length alone, before any of it is kept; what cannot be read is
-`MalformedFrame`, and there is no way on from there, because nobody knows where the next message begins.
+Pure. A message that is too long is refused by its length alone, before any of it is kept; one that cannot be
+decoded is `MalformedFrame`, which ends the stream, because the start of the next message is not known.
 """
 
 from __future__ import annotations
@@ -56,7 +56,7 @@ class FrameDecoder(Generic[M]):
         self.max_bytes = max_bytes  # of a message
 
     @property
-    def is_amid(self) -> bool:
+    def is_in_message(self) -> bool:
         """True if a message has begun and not ended."""
         return bool(self._rest)
 

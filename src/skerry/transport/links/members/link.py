@@ -1,7 +1,7 @@
-"""One end of a link: the connection, what both ends do alike with it, and why it is given up.
+"""One end of a link: the connection, what both ends share, and why it is closed.
 
-`client_link` is the end of whoever dialled, `server_link` the other. A peer that sends what is no message, or
-does not take what it is sent, loses its link; nothing it sends is answered after that.
+`client_link` is the end that dialled, `server_link` the other. A peer that sends an invalid message, or does
+not read, loses its link; nothing it sends is answered after that.
 """
 
 from __future__ import annotations
@@ -23,10 +23,10 @@ log = structlog.get_logger(__name__)
 
 M = TypeVar("M")
 
-_UNSENT_BYTES: Final = 1024 * 1024  # above this, whoever can wait does
-_FLOOD_BYTES: Final = 64 * 1024 * 1024  # what nobody can wait with does not get above this
-_FIRST_BYTES: Final = 4096  # of the first message: who sends it is not known yet
-# The kernel's own ways to notice a machine that is gone, on a link on which nobody waits for anything.
+_UNSENT_BYTES: Final = 1024 * 1024  # above this, senders that can wait do
+_FLOOD_BYTES: Final = 64 * 1024 * 1024  # the limit of messages that cannot wait
+_FIRST_BYTES: Final = 4096  # of the first message, whose sender is not known yet
+# The kernel's keep-alive, to notice a dead machine on an idle link.
 _KEEPALIVE: Final = (
     (socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1),
     (socket.IPPROTO_TCP, socket.TCP_KEEPIDLE, 15),
@@ -37,7 +37,7 @@ _KEEPALIVE: Final = (
 
 
 class MemberLink(asyncio.Protocol, Generic[M]):
-    """`closed` is done once the socket is gone and nothing runs for this link any more."""
+    """`closed` is done once the socket is closed and nothing runs for this link any more."""
 
     def __init__(self, decode: Callable[[Any], M], *, stall_s: float) -> None:
         self._loop = asyncio.get_running_loop()
@@ -46,7 +46,7 @@ class MemberLink(asyncio.Protocol, Generic[M]):
         self._transport: asyncio.Transport | None = None
         self._is_over = False
         self._is_lost = False
-        self._writable: asyncio.Future[None] | None = None  # there is one while the peer has to read first
+        self._writable: asyncio.Future[None] | None = None  # set while the peer has to read first
         self._stall: asyncio.TimerHandle | None = None
         self._max_sent = _FIRST_BYTES  # the longest message that the peer takes
         self.closed: asyncio.Future[None] = self._loop.create_future()
@@ -59,7 +59,7 @@ class MemberLink(asyncio.Protocol, Generic[M]):
         self._transport.set_write_buffer_limits(high=_UNSENT_BYTES)
         connected = transport.get_extra_info("socket")
         if connected is not None:
-            with contextlib.suppress(OSError):  # it is gone already
+            with contextlib.suppress(OSError):  # it is closed already
                 for option in _KEEPALIVE:
                     connected.setsockopt(*option)
         if self._is_over:  # given up while the handshakes went on
@@ -74,7 +74,7 @@ class MemberLink(asyncio.Protocol, Generic[M]):
         try:
             self._frames.feed(data, self._take_while_open)
         except MalformedFrame as error:
-            self.give_up("garbage", str(error))
+            self.fail("garbage", str(error))
         except Exception as error:
             log.error("neighbour.broke", peer=self.peer, error=repr(error), exc_info=error)
             self.abort()
@@ -93,7 +93,7 @@ class MemberLink(asyncio.Protocol, Generic[M]):
     def connection_lost(self, exc: Exception | None) -> None:
         self._is_over = self._is_lost = True
         self._input.stop()
-        self.resume_writing()  # who waits finds that there is no more link
+        self.resume_writing()  # waiters find that the link is closed
 
     # What both ends use
 
@@ -108,7 +108,7 @@ class MemberLink(asyncio.Protocol, Generic[M]):
 
     @property
     def is_connected(self) -> bool:
-        """True from the end of the handshakes until the socket is gone."""
+        """True from the end of the handshakes until the socket is closed."""
         return self._transport is not None and not self._is_lost
 
     def send(self, message: LinkMessage) -> None:
@@ -120,33 +120,33 @@ class MemberLink(asyncio.Protocol, Generic[M]):
             return
         self._transport.write(frame)
         if self._writable is not None and self._unsent() > _FLOOD_BYTES + len(frame):
-            self.give_up("flooded", f"it reads nothing, and {self._unsent()} bytes wait for it")
+            self.fail("flooded", f"it reads nothing, and {self._unsent()} bytes wait for it")
 
     async def writable(self) -> None:
         """Wait while the peer has to read first."""
         while self._writable is not None:
             await asyncio.shield(self._writable)
 
-    def greeted(self, takes: int, max_bytes: int) -> None:
-        """The peer said how long a message it `takes`, and may send such of `max_bytes` now."""
+    def complete_handshake(self, takes: int, max_bytes: int) -> None:
+        """The peer accepts messages of `takes` bytes, and may send those of `max_bytes` now."""
         self._max_sent = takes
         self._frames.max_bytes = max_bytes
 
-    def give_up(self, why: str, reason: str) -> None:
-        """End the link for what the peer did: in a word, and in a sentence."""
+    def fail(self, slug: str, reason: str) -> None:
+        """Close the link because of the peer: a slug for metrics, and a sentence."""
         if not self._is_over:
-            log.warning("neighbour.dropped", peer=self.peer, why=why, reason=reason)
+            log.warning("neighbour.dropped", peer=self.peer, why=slug, reason=reason)
             self.abort()
 
     def abort(self) -> None:
-        """Drop the socket without another word; `connection_lost` follows."""
+        """Abort the connection; `connection_lost` follows."""
         self._is_over = True
         # Early releases of Python 3.11 cannot abort a TLS transport that is already gone.
         if self._transport is not None and not self._is_lost:
             self._transport.abort()
 
     def finish(self) -> None:
-        """Say no more than what was said, and end the link when that is sent."""
+        """Close the link when all that was written is sent."""
         self._is_over = True
         if self._transport is not None and not self._is_lost:
             self._transport.close()
@@ -163,11 +163,9 @@ class MemberLink(asyncio.Protocol, Generic[M]):
         self._stall = self._loop.call_later(self._stall_s, self._check_stall, unsent)
 
     def _check_stall(self, before: int) -> None:
-        """A peer may be slow, but not stand still."""
+        """A peer may be slow, but not stall."""
         unsent = self._unsent()
         if unsent < before:
             self._watch_stall(unsent)
         else:
-            self.give_up(
-                "stalled", f"it took nothing for {self._stall_s:g} s, and {unsent} bytes wait for it"
-            )
+            self.fail("stalled", f"it took nothing for {self._stall_s:g} s, and {unsent} bytes wait for it")

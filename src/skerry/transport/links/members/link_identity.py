@@ -1,9 +1,8 @@
-"""Who is at the other end of a link: what its certificate says, which TLS has verified.
+"""The identity of a link's peer, by its certificate, which TLS has verified.
 
-Links are between nodes and servers of one cloud. A node is the one that its certificate names, whatever it
-says itself. A server's certificate names no node, but its holder has the cloud's CA and could be any: so it
-is believed. Certificates of people open nothing here, nor do those that were revoked, and whoever is no
-member of the continuum any more is refused too.
+Links are between nodes and servers of one cloud. A node is the one that its certificate names. A server's
+certificate names no node, but its holder has the cloud's CA and could be any: so its statement is trusted.
+Certificates of users and revoked ones are refused, and so is a node that is no member any more.
 """
 
 from __future__ import annotations
@@ -21,15 +20,15 @@ from skerry.model.members import ContinuumMember
 
 
 class LinkAccess(Protocol):
-    """Who may have a link, as far as this process can know. Both ends of every link ask, when it is made and
-    whenever the answer may be another."""
+    """Which peers may have a link, as far as this process knows. Both ends of every link check it, when it is
+    made and on changes."""
 
     def is_revoked(self, serial: str) -> bool: ...
 
     def is_member(self, node: NodeId) -> bool: ...
 
     def listen(self, changed: Callable[[], None]) -> None:
-        """Call `changed` whenever somebody who was let in may not be any more."""
+        """Call `changed` whenever a peer that was accepted may not be any more."""
         ...
 
 
@@ -74,19 +73,19 @@ class LinkIdentity(msgspec.Struct, frozen=True):
     serial: str  # as `skerry.model.callers.Certificate` has it
 
     def may_be(self, node: NodeId) -> bool:
-        """Whether it may speak as `node`."""
+        """Whether it may be `node`."""
         return self.role == SERVER or self.name == node
 
 
 def identity_from_certificate(transport: asyncio.BaseTransport) -> LinkIdentity:
-    """Who showed its certificate; `Unauthenticated` says why it is nobody to us."""
+    """The identity of the peer's certificate; `Unauthenticated` if it is not accepted."""
     tls = transport.get_extra_info("ssl_object")
-    shown: dict[str, Any] = (tls.getpeercert() if tls is not None else None) or {}
-    subject = {key: value for part in shown.get("subject", ()) for key, value in part}
+    certificate_der: dict[str, Any] = (tls.getpeercert() if tls is not None else None) or {}
+    subject = {key: value for part in certificate_der.get("subject", ()) for key, value in part}
     found = LinkIdentity(
         role=subject.get("organizationName", ""),
         name=subject.get("commonName", ""),
-        serial=str(shown.get("serialNumber", "")).lower().rjust(32, "0"),
+        serial=str(certificate_der.get("serialNumber", "")).lower().rjust(32, "0"),
     )
     if found.role not in (Role.NODE, SERVER):
         raise errors.Unauthenticated(
@@ -96,8 +95,8 @@ def identity_from_certificate(transport: asyncio.BaseTransport) -> LinkIdentity:
 
 
 def check_access(identity: LinkIdentity, node: NodeId | None, access: LinkAccess) -> None:
-    """Refuse who was revoked, and a node that speaks as a `node` that is no member; None: it has not said yet
-    as which. Servers are part of the cloud by their certificate, and may call before they were heard of."""
+    """Refuse a revoked peer, and a node whose `node` is no member; None: not known yet. Servers belong to the
+    cloud by their certificate, and may call before they are known as members."""
     if access.is_revoked(identity.serial):
         raise errors.Unauthenticated("the certificate was revoked; a node joins again with a new token")
     if node is not None and identity.role != SERVER and not access.is_member(node):

@@ -1,9 +1,9 @@
-"""The links of one process to its neighbours: dialled when they are needed, kept, and dialled again.
+"""The links of one process to other members: dialled when they are needed, kept, and dialled again.
 
-Keeps `skerry.functions.continuum.member_api.MemberClient` and `ReplicationClient`. One link for each member:
-whoever needs it while it is being dialled waits for the same attempt. After a failure calls fail at once
-until the back-off is over; pings, and who looks for code, try always, so that a member that is back is found
-by the next one.
+Implements `skerry.functions.continuum.member_api.MemberClient` and `ReplicationClient`. There is one link per
+member: all requests during dialling wait for the same attempt. After a failure calls fail at once until the
+back-off is over; pings and requests for code always try, so that a member that is back is found by the next
+one.
 """
 
 from __future__ import annotations
@@ -62,9 +62,9 @@ class _MemberRoute:
 
 
 class LinkPool:
-    """`context` shows this member's certificate and trusts the cloud's CA. `close` it last.
+    """`context` has this member's certificate and trusts the cloud's CA. `close` it last.
 
-    Links end as soon as `access` says that their members were revoked.
+    Links end as soon as `access` reports that their members were revoked.
     """
 
     def __init__(
@@ -82,7 +82,7 @@ class LinkPool:
         self._clock = clock
         self._backoff = backoff
         self._timeout_s = timeout_s
-        self._manners = ClientLinkDeps(
+        self._deps = ClientLinkDeps(
             here, clock, access, timeout_s, framing.max_frame_bytes(settings), settings.max_code_bytes
         )
         self._routes: dict[NodeId, _MemberRoute] = {}
@@ -100,7 +100,7 @@ class LinkPool:
     ) -> CallReport:
         try:
             try:
-                link = self._open_link(member) or await self._reach(member)
+                link = self._open_link(member) or await self._link_to(member)
             except errors.Unavailable as error:
                 raise CallNotStarted(error.message) from None
             report = await link.invoke(call, at_once=at_once, begins=begins)
@@ -114,38 +114,38 @@ class LinkPool:
         return report
 
     async def ping(self, member: ContinuumMember, mine: MemberLoad) -> tuple[MemberLoad, float]:
-        link = self._open_link(member) or await self._reach(member, despite_backoff=True)
+        link = self._open_link(member) or await self._link_to(member, despite_backoff=True)
         return await link.ping(mine)
 
     async def fetch(self, member: ContinuumMember, digest: Digest) -> bytes:
-        link = self._open_link(member) or await self._reach(member)
+        link = self._open_link(member) or await self._link_to(member)
         return await link.fetch(digest)
 
     async def poll(self, member: ContinuumMember, id: str) -> AsyncCallResult | None:
-        link = self._open_link(member) or await self._reach(member)
+        link = self._open_link(member) or await self._link_to(member)
         return await link.poll(id)
 
     async def store_code(self, member: ContinuumMember, digest: Digest, source: NodeId) -> None:
-        link = self._open_link(member) or await self._reach(member, despite_backoff=True)
+        link = self._open_link(member) or await self._link_to(member, despite_backoff=True)
         await link.store_code(digest, source)
 
     async def list_code(self, member: ContinuumMember, known: str) -> CodeList:
-        link = self._open_link(member) or await self._reach(member, despite_backoff=True)
+        link = self._open_link(member) or await self._link_to(member, despite_backoff=True)
         return await link.list_code(known)
 
     async def store_result(self, member: ContinuumMember, copy: ResultCopy) -> None:
-        link = self._open_link(member) or await self._reach(member)
+        link = self._open_link(member) or await self._link_to(member)
         await link.store_result(copy)
 
     def keep(self, members: Iterable[ContinuumMember]) -> None:
-        """These are all the members now. Links to others end, as soon as what was asked there is answered."""
+        """The present members. Links to others end as soon as their pending requests are answered."""
         addresses = {member.node: member.address for member in members}
         for route in list(self._routes.values()):
             if addresses.get(route.member.node) != route.member.address:
                 self._forget(route)
 
     def unreachable(self) -> dict[NodeId, str]:
-        """Why members cannot be reached that were dialled in vain, and what to do."""
+        """Why members cannot be reached, and what to do."""
         return {
             node: f"{route.reason}; calls, code and results of functions cannot get there: open that port "
             "on the node, or set functions.neighbour_address there"
@@ -175,8 +175,8 @@ class LinkPool:
             return None
         return route.link if route.member.address == member.address else None
 
-    async def _reach(self, member: ContinuumMember, *, despite_backoff: bool = False) -> ClientLink:
-        """A link to `member`; `Unavailable` says why there is none."""
+    async def _link_to(self, member: ContinuumMember, *, despite_backoff: bool = False) -> ClientLink:
+        """A link to `member`; `Unavailable` if there is none."""
         if self._is_closed:
             raise errors.Unavailable("this node is stopping")
         route = self._routes.get(member.node)
@@ -202,14 +202,14 @@ class LinkPool:
             route.link.retire()
 
     async def _dial(self, route: _MemberRoute) -> None:
-        """Have a link in `way`, or the reason why there is none."""
-        link = ClientLink(route.member, self._manners, self._links.discard)
+        """Set the link of `route`, or the reason why there is none."""
+        link = ClientLink(route.member, self._deps, self._links.discard)
         self._links.add(link)
         reason = "the node is stopping, or the member has left"  # if this is cancelled
         try:
             async with asyncio.timeout(self._timeout_s):
                 await self._connect(link)
-                await link.welcomed
+                await link.handshake
         except TimeoutError:
             reason = f"nothing came back within {self._timeout_s:g} s"
         except errors.SkerryError as error:
@@ -228,7 +228,7 @@ class LinkPool:
 
     async def _connect(self, link: ClientLink) -> None:
         host, port = _split(link.member.address)
-        # Members are told apart by their node ids; the name in all of their certificates is the same.
+        # Members are identified by their node ids; the host name in all of their certificates is the same.
         await asyncio.get_running_loop().create_connection(
             lambda: link,
             host,
@@ -241,10 +241,10 @@ class LinkPool:
 
     def _failed(self, route: _MemberRoute, link: ClientLink, reason: str) -> None:
         link.abort()
-        if not link.welcomed.cancel() and not link.welcomed.cancelled():
-            link.welcomed.exception()  # it is handled here, and nobody waits for it any more
+        if not link.handshake.cancel() and not link.handshake.cancelled():
+            link.handshake.exception()  # it is handled here, and no task waits for it
         if not link.is_connected:
-            self._links.discard(link)  # the loop has nothing to tell of it any more
+            self._links.discard(link)  # the loop need not report it
         route.link = None
         route.reason = f"{link.peer} cannot be reached: {reason}"
         route.retry_at = self._clock.monotonic() + self._backoff.delay(route.failures)

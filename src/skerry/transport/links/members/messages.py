@@ -1,4 +1,4 @@
-"""What goes over a link, message by message.
+"""The messages of a link.
 
     who dialled                     who was dialled
     LinkHello                       LinkWelcome             first, once
@@ -11,10 +11,9 @@
     ListCode                        CodeListReply
                                     KeepAlive               a long message is still coming in
 
-Whoever dialled numbers what it asks, and answers carry the number. How messages become bytes is
-`skerry.transport.links.members.framing`; what they mean to either side is `client_link`'s and
-`server_link`'s. Fields are only ever added at the end, with a default: a member of an older version passes
-over what it does not know.
+The end that dialled numbers its requests, and answers carry the number.
+`skerry.transport.links.members.framing` encodes messages; `client_link` and `server_link` handle them. Fields
+are only added at the end, with a default: a member of an older version ignores those that it does not know.
 """
 
 from __future__ import annotations
@@ -40,7 +39,8 @@ class LinkMessage(Struct, frozen=True, array_like=True, gc=False):
 
 
 class LinkHello(LinkMessage, frozen=True, tag=1):
-    """Who dials, and the longest message that it takes. A node's certificate must say the same."""
+    """The node that dials, and the longest message that it accepts. A node's certificate must name the same
+    node."""
 
     node: Annotated[NodeId, Meta(min_length=1, max_length=128)]
     max_bytes: Annotated[int, Meta(ge=1)]
@@ -48,7 +48,7 @@ class LinkHello(LinkMessage, frozen=True, tag=1):
 
 
 class LinkWelcome(LinkMessage, frozen=True, tag=2):
-    """The same of whoever was dialled, which has let the other in."""
+    """The same of the end that was dialled, which has accepted the other."""
 
     node: Annotated[NodeId, Meta(min_length=1, max_length=128)]
     max_bytes: Annotated[int, Meta(ge=1)]
@@ -56,19 +56,19 @@ class LinkWelcome(LinkMessage, frozen=True, tag=2):
 
 
 class PingMessage(LinkMessage, frozen=True, tag=3):
-    """How the sender is; without that, only a sign of life is wanted."""
+    """The sender's state; without it only an answer is needed."""
 
     number: Number
-    standing: MemberLoad | None = None
+    load: MemberLoad | None = None
 
 
 class PongMessage(LinkMessage, frozen=True, tag=4):
     number: Number
-    standing: MemberLoad | None = None
+    load: MemberLoad | None = None
 
 
 class InvokeFunction(LinkMessage, frozen=True, tag=5):
-    """Run this; with `at_once` without asking back, if there is a warm worker for it."""
+    """Run this; with `at_once` without a `CallReady` first, if there is a warm worker for it."""
 
     number: Number
     call: ForwardedCall
@@ -76,7 +76,7 @@ class InvokeFunction(LinkMessage, frozen=True, tag=5):
 
 
 class CallReady(LinkMessage, frozen=True, tag=6):
-    """There is a worker for it, which hears of it after a `StartCall`."""
+    """There is a worker for it, which gets the call after a `StartCall`."""
 
     number: Number
 
@@ -127,7 +127,7 @@ class PollReply(LinkMessage, frozen=True, tag=14):
 
 
 class KeepAlive(LinkMessage, frozen=True, tag=15):
-    """Nothing but a sign of life."""
+    """Shows that the sender is alive."""
 
 
 class StoreCode(LinkMessage, frozen=True, tag=16):
@@ -145,7 +145,7 @@ class StoreReply(LinkMessage, frozen=True, tag=17):
 
 
 class ListCode(LinkMessage, frozen=True, tag=18):
-    """What code is there; `known` is the stamp of the last answer."""
+    """Request a list of stored code; `known` is the stamp of the last answer."""
 
     number: Number
     known: Annotated[str, Meta(max_length=64)] = ""
@@ -157,7 +157,7 @@ class CodeListReply(LinkMessage, frozen=True, tag=19):
 
 
 class StoreResult(LinkMessage, frozen=True, tag=20):
-    """Keep what came of an async call."""
+    """Store the result of an async call."""
 
     number: Number
     copy: ResultCopy

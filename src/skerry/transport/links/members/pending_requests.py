@@ -1,7 +1,6 @@
-"""What whoever dialled waits for, one kind of request each: what answers it, and what its loss means.
-
-A request gets every message with its number until it is over. Which failures of a call leave no doubt
-that it was not run is decided here and nowhere else:
+"""Pending requests of the end that dialled: which messages answer them, and what a lost link means. A request
+gets every message with its number until it is done. Which failures of a call prove that it was not run is
+decided only here:
 
     before                                              the link ends or nothing comes in time
     `InvokeFunction` was sent                           not started
@@ -10,7 +9,7 @@ that it was not run is decided here and nowhere else:
     `StartCall`, while the caller notes that it runs    not started
     `CallReady` was answered with `StartCall`           may have run
 
-`LinkRefusal` means what it says, at any time.
+A `LinkRefusal` says which, at any time.
 """
 
 from __future__ import annotations
@@ -51,7 +50,7 @@ T = TypeVar("T")
 
 
 class LinkRequest(Generic[T]):
-    """Something asked of a neighbour. `answer` is done when it is over."""
+    """A request to a neighbour. `answer` is done when it is."""
 
     __slots__ = ("answer",)
 
@@ -97,7 +96,8 @@ class LinkCall(LinkRequest[CallReport]):
         at_once: bool,
         ready: asyncio.Future[None] | None = None,
     ) -> None:
-        """`ready` is done when the neighbour is, which waits for `go` then; else that comes at once."""
+        """`ready` is done when the neighbour is, which then waits for `start`; without `ready` that is sent
+        at once."""
         super().__init__(answer)
         self._number = number
         self._send = send
@@ -109,15 +109,15 @@ class LinkCall(LinkRequest[CallReport]):
             self.finish(message.report)
         elif type(message) is CallReady:
             if self.ready is None:
-                self.go()
+                self.start()
             elif not self.ready.done():
                 self.may_have_run = False
                 self.ready.set_result(None)
         else:
             raise MalformedFrame(f"{type(message).__name__} for a call")
 
-    def go(self) -> None:
-        """The neighbour waits for our word; a caller that has left meanwhile gives none."""
+    def start(self) -> None:
+        """Start the call; not if its caller has left meanwhile."""
         self.may_have_run = not self.answer.done()
         if self.may_have_run:
             self._send(StartCall(self._number))
@@ -133,7 +133,7 @@ class LinkCall(LinkRequest[CallReport]):
 
 
 class LinkPing(LinkRequest[tuple[MemberLoad, float]]):
-    """A round trip, timed to the moment at which the answer is here, whoever else runs then."""
+    """A round trip, timed to the arrival of the answer, whatever other tasks run then."""
 
     __slots__ = ("_monotonic", "_sent_at")
 
@@ -145,9 +145,9 @@ class LinkPing(LinkRequest[tuple[MemberLoad, float]]):
         self._sent_at = monotonic()
 
     def take(self, message: ReplyMessage) -> None:
-        if type(message) is not PongMessage or message.standing is None:
+        if type(message) is not PongMessage or message.load is None:
             raise MalformedFrame(f"{type(message).__name__} for a ping")
-        self.finish((message.standing, self._monotonic() - self._sent_at))
+        self.finish((message.load, self._monotonic() - self._sent_at))
 
 
 class LinkFetch(LinkRequest[bytes]):
@@ -201,7 +201,7 @@ class LinkPoll(LinkRequest[AsyncCallResult | None]):
 
 
 class LinkStore(LinkRequest[None]):
-    """A copy that the neighbour is to keep."""
+    """A copy for the neighbour to store."""
 
     __slots__ = ()
 
@@ -215,7 +215,7 @@ class LinkStore(LinkRequest[None]):
 
 
 class LinkCodeListing(LinkRequest[CodeList]):
-    """What code the neighbour has."""
+    """The list of the neighbour's code."""
 
     __slots__ = ()
 

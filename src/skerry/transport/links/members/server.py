@@ -1,7 +1,7 @@
-"""The listener for neighbours: who may dial, how many may, and how it stops.
+"""The listener for links of other members: access, limits, and stopping.
 
 Serves `skerry.functions.continuum.member_api.MemberService` on a bound socket, over TLS with certificates on
-both sides and nothing else. One link is `skerry.transport.links.members.server_link`'s matter.
+both sides only. `skerry.transport.links.members.server_link` serves one link.
 """
 
 from __future__ import annotations
@@ -32,20 +32,22 @@ log = structlog.get_logger(__name__)
 _NAME: Final = "neighbours"
 _LINKS: Final = 4096  # a listener's
 _LINKS_OF_ONE_ADDRESS: Final = 1024
-_LINKS_OF_ONE: Final = 4  # of one neighbour: one that it uses, and those that it has lost and we have not
+_LINKS_OF_ONE: Final = 4  # of one neighbour: the one that it uses, and those that are broken on its side only
 _HANDSHAKE_S: Final = 10.0
 _MEASURES: Final = ListenerMetrics(
     metrics.gauge("skerry_neighbour_links", "Links that neighbours have dialled", ["listener"]),
     metrics.counter(
-        "skerry_neighbour_links_refused_total", "Links of neighbours turned away", ["listener", "reason"]
+        "skerry_neighbour_links_refused_total",
+        "Links of neighbours that were rejected",
+        ["listener", "reason"],
     ),
 )
 
 
 class MemberLinkServer:
-    """`context` must ask for a client certificate. `listen` on a bound socket, `stop` last.
+    """`context` must require a client certificate. `listen` on a bound socket, `stop` last.
 
-    Links end as soon as `access` says that their peers may not have them any more.
+    Links end as soon as `access` refuses their peers.
     """
 
     def __init__(
@@ -60,17 +62,17 @@ class MemberLinkServer:
         limits: MemberLinkLimits | None = None,
     ) -> None:
         if context.verify_mode is not ssl.CERT_REQUIRED:
-            raise ValueError("neighbours are known by their certificates; the context must require one")
+            raise ValueError("neighbours are identified by their certificates; the context must require one")
         self._context = context
-        self._house = ServerLinkDeps(
+        self._deps = ServerLinkDeps(
             here,
             serves,
             clock,
             access,
             framing.max_frame_bytes(settings),
             limits or MemberLinkLimits(),
-            came=self._came,
-            left=self._left,
+            connected=self._connected,
+            disconnected=self._left,
         )
         self._links: dict[NodeId, list[ServerLink]] = {}
         self._listener: Listener[ServerLink] | None = None
@@ -82,12 +84,12 @@ class MemberLinkServer:
         options = ListenerOptions(
             tls=self._context,
             plaintext=False,
-            places=AdmissionLimits(_LINKS, _LINKS_OF_ONE_ADDRESS),
+            limits=AdmissionLimits(_LINKS, _LINKS_OF_ONE_ADDRESS),
             handshake_timeout_s=_HANDSHAKE_S,
             trusted_uids=peers.trusted_uids(os.geteuid()),
             measures=_MEASURES,
         )
-        self._listener = Listener(_NAME, sock, options, partial(ServerLink, self._house))
+        self._listener = Listener(_NAME, sock, options, partial(ServerLink, self._deps))
         log.info("neighbours.listening", address="{}:{}".format(*sock.getsockname()[:2]))
 
     async def stop(self, within_s: float) -> None:
@@ -106,13 +108,13 @@ class MemberLinkServer:
         for link in [] if self._listener is None else list(self._listener.connections):
             link.check_access()
 
-    def _came(self, link: ServerLink) -> None:
+    def _connected(self, link: ServerLink) -> None:
         assert link.node is not None
         links = self._links.setdefault(link.node, [])
         links.append(link)
         log.info("neighbour.came", node=link.node, peer=link.peer)
         if len(links) > _LINKS_OF_ONE:
-            links[0].give_up("replaced", f"node {link.node} has dialled {_LINKS_OF_ONE} times since")
+            links[0].fail("replaced", f"node {link.node} has dialled {_LINKS_OF_ONE} times since")
 
     def _left(self, link: ServerLink) -> None:
         assert link.node is not None

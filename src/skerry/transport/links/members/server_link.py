@@ -1,9 +1,8 @@
-"""The end of a link that was dialled: lets neighbours in, and has done for them what they ask.
+"""The end of a link that was dialled: accepts other members, and serves their requests.
 
-`skerry.transport.links.members.server` owns these; what is done is
-`skerry.functions.continuum.member_api.MemberService`'. A call has a task from its turn to its answer, and
-ends with its link. What can be answered at once is, where it comes in. Until a neighbour has said who it is,
-as its certificate does, it gets no request and no answer.
+`skerry.transport.links.members.server` owns these; `skerry.functions.continuum.member_api.MemberService` does
+the work. A call has a task from its start to its answer, and ends with its link. What can be answered at once
+is, where it comes in. Before its hello, which must match its certificate, a peer gets no answers.
 """
 
 from __future__ import annotations
@@ -37,9 +36,9 @@ from skerry.transport.links.members.messages import RequestMessage
 
 log = structlog.get_logger(__name__)
 
-_PIECE_BYTES: Final = 256 * 1024
+_CHUNK_BYTES: Final = 256 * 1024
 _CALL_S: Final = 0.0001  # what the least of calls takes after it was read
-_TOO_MUCH: Final = "too much at once is asked on one link; ask again in a moment"
+_TOO_MUCH: Final = "too many requests at once on one link; try again in a moment"
 _ENDED: Final = "the call was ended there before it was done"
 _FAULT: Final = "by a fault of the neighbour; its log has the reason"
 
@@ -51,10 +50,10 @@ class MemberLinkLimits:
     calls: int = 1024  # under way at once on one link
     params_bytes: int = 256 * 1024 * 1024  # of all those
     fetches: int = 4  # of those; each has the whole archive in memory
-    first_word_s: float = 10.0
-    go_s: float = 5.0  # a worker waits no longer than this for the caller's word
-    stall_s: float = 10.0  # who takes nothing for so long is let go
-    beat_s: float = 0.4  # while a long message comes in, a sign of life goes out so often
+    hello_timeout_s: float = 10.0
+    start_timeout_s: float = 5.0  # a worker waits no longer than this for the caller's start
+    stall_s: float = 10.0  # a peer that reads nothing for so long is disconnected
+    keep_alive_s: float = 0.4  # while a long message comes in, a keep-alive is sent so often
 
 
 @dataclass(frozen=True, slots=True)
@@ -67,8 +66,8 @@ class ServerLinkDeps:
     access: LinkAccess
     max_bytes: int  # of a message
     limits: MemberLinkLimits
-    came: Callable[[ServerLink], None]  # a neighbour has said who it is
-    left: Callable[[ServerLink], None]
+    connected: Callable[[ServerLink], None]  # a neighbour has sent its hello
+    disconnected: Callable[[ServerLink], None]
 
 
 A = TypeVar(
@@ -82,13 +81,13 @@ A = TypeVar(
 
 
 class _Call:
-    """What runs for one number, and the word that it may wait for."""
+    """The work for one number, and the start that it may wait for."""
 
     __slots__ = ("go", "may_have_run", "size", "task")
 
     def __init__(self, size: int) -> None:
-        self.size = size  # of what it was asked with
-        self.task: asyncio.Task[None] | None = None  # once it is its turn
+        self.size = size  # of the request
+        self.task: asyncio.Task[None] | None = None  # once it has begun
         self.go: asyncio.Future[None] | None = None
         self.may_have_run = False
 
@@ -96,21 +95,21 @@ class _Call:
 class ServerLink(MemberLink[RequestMessage]):
     """A link from one neighbour."""
 
-    def __init__(self, house: ServerLinkDeps, place: ConnectionSlot) -> None:
-        super().__init__(decode_request, stall_s=house.limits.stall_s)
-        self._house = house
-        self._place = place
-        self._serves = house.serves
-        self._limits = house.limits
+    def __init__(self, server: ServerLinkDeps, slot: ConnectionSlot) -> None:
+        super().__init__(decode_request, stall_s=server.limits.stall_s)
+        self._deps = server
+        self._slot = slot
+        self._serves = server.serves
+        self._limits = server.limits
         self._identity: LinkIdentity | None = None
-        self.node: NodeId | None = None  # once it has said who it is
+        self.node: NodeId | None = None  # after its hello
         self._address = ""
         self._calls: dict[int, _Call] = {}
         self._idle: asyncio.Future[None] | None = None  # while a stop waits for the calls to end
         self._params_bytes = 0
         self._fetches = 0
-        self._first_word: asyncio.TimerHandle | None = None
-        self._beat_at = 0.0
+        self._hello_timer: asyncio.TimerHandle | None = None
+        self._keep_alive_at = 0.0
         self.is_stopping = False  # takes nothing more
 
     # What the loop calls
@@ -121,19 +120,19 @@ class ServerLink(MemberLink[RequestMessage]):
         try:
             self._identity = identity_from_certificate(transport)
         except errors.Unauthenticated as error:
-            self.give_up("refused", error.message)
+            self.fail("refused", error.message)
         else:
-            self._first_word = self._loop.call_later(self._limits.first_word_s, self._wait_no_more)
+            self._hello_timer = self._loop.call_later(self._limits.hello_timeout_s, self._wait_no_more)
             self.check_access()
 
     def _handle(self, data: bytes) -> None:
         if self._identity is None:
-            return  # refused, and not yet gone
+            return  # refused, and not yet closed
         super()._handle(data)
-        if self._frames.is_amid and self.node is not None:
-            now = self._house.clock.monotonic()
-            if now - self._beat_at >= self._limits.beat_s:
-                self._beat_at = now
+        if self._frames.is_in_message and self.node is not None:
+            now = self._deps.clock.monotonic()
+            if now - self._keep_alive_at >= self._limits.keep_alive_s:
+                self._keep_alive_at = now
                 self.send(messages.KeepAlive())
 
     def check_access(self) -> None:
@@ -141,21 +140,21 @@ class ServerLink(MemberLink[RequestMessage]):
         if self._identity is None:
             return  # refused already, or nothing is known of it yet
         try:
-            check_access(self._identity, self.node, self._house.access)
+            check_access(self._identity, self.node, self._deps.access)
         except errors.SkerryError as error:
-            self.give_up("refused", error.message)
+            self.fail("refused", error.message)
 
     def connection_lost(self, exc: Exception | None) -> None:
         super().connection_lost(exc)
-        if self._first_word is not None:
-            self._first_word.cancel()
+        if self._hello_timer is not None:
+            self._hello_timer.cancel()
         if self.node is not None:
-            self._house.left(self)
+            self._deps.disconnected(self)
         for number in list(self._calls):
             self._cancel(number)
         self._report_closed()
 
-    # What a neighbour says
+    # Messages
 
     @property
     def peer(self) -> str:
@@ -165,7 +164,7 @@ class ServerLink(MemberLink[RequestMessage]):
 
     def _take(self, message: RequestMessage) -> None:
         if isinstance(message, messages.LinkHello):
-            self._greet(message)
+            self._accept_hello(message)
         elif self.node is None:
             raise MalformedFrame(f"{type(message).__name__} before a hello")
         elif isinstance(message, messages.InvokeFunction):
@@ -189,35 +188,35 @@ class ServerLink(MemberLink[RequestMessage]):
         else:
             self._start(message, self._store_result, len(message.copy.body))
 
-    def _greet(self, hello: messages.LinkHello) -> None:
+    def _accept_hello(self, hello: messages.LinkHello) -> None:
         assert self._identity is not None
         if self.node is not None:
             raise MalformedFrame("a second hello")
         if not self._identity.may_be(hello.node):
-            self.give_up("refused", f"it says that it is {hello.node}, and its certificate does not")
+            self.fail("refused", f"it says that it is {hello.node}, and its certificate does not")
             return
-        if self._first_word is not None:
-            self._first_word.cancel()
+        if self._hello_timer is not None:
+            self._hello_timer.cancel()
         self.node = hello.node
         self.check_access()
         if self._is_over:
             self.node = None  # it never came
             return
-        self._place.recognize()
-        self._place.occupy()  # a link is needed as long as it is there
-        self.greeted(hello.max_bytes, self._house.max_bytes)
-        self.send(messages.LinkWelcome(self._house.here, self._house.max_bytes))
-        self._house.came(self)
+        self._slot.recognize()
+        self._slot.occupy()  # a link is needed as long as it is there
+        self.complete_handshake(hello.max_bytes, self._deps.max_bytes)
+        self.send(messages.LinkWelcome(self._deps.here, self._deps.max_bytes))
+        self._deps.connected(self)
 
     def _pong(self, ping: messages.PingMessage, node: NodeId) -> None:
-        if ping.standing is None:
+        if ping.load is None:
             self.send(messages.PongMessage(ping.number))
         else:
-            self._serves.load_reported(node, ping.standing)
-            self.send(messages.PongMessage(ping.number, self._serves.standing()))
+            self._serves.load_reported(node, ping.load)
+            self.send(messages.PongMessage(ping.number, self._serves.load()))
 
     def _wait_no_more(self) -> None:
-        self.give_up("refused", f"it said nothing for {self._limits.first_word_s:g} s")
+        self.fail("refused", f"it sent nothing for {self._limits.hello_timeout_s:g} s")
 
     # What is done for it
 
@@ -261,7 +260,7 @@ class ServerLink(MemberLink[RequestMessage]):
     def _ended(self, number: int, *, is_cancelled: bool) -> None:
         call = self._calls.pop(number)
         self._params_bytes -= call.size
-        if is_cancelled:  # whoever asked may not have been the one who did that
+        if is_cancelled:  # another request may have done that
             self.send(messages.LinkRefusal(number, errors.Unavailable.slug, _ENDED, call.may_have_run))
         if not self._calls and self._idle is not None and not self._idle.done():
             self._idle.set_result(None)
@@ -273,7 +272,7 @@ class ServerLink(MemberLink[RequestMessage]):
         call: _Call,
         work: Callable[[A, _Call], Awaitable[bytearray]],
     ) -> None:
-        """Do it and send its answer, or why there is none."""
+        """Do the work and send its answer, or the error."""
         try:
             frame = await work(request, call)
         except errors.SkerryError as error:
@@ -306,21 +305,21 @@ class ServerLink(MemberLink[RequestMessage]):
         return frame
 
     async def _confirm_start(self, number: int, call: _Call) -> None:
-        """There is a worker: ask whether it shall run, which it does not unless the word comes in time."""
+        """There is a worker: send `CallReady`, and run the call only if `StartCall` comes in time."""
         call.go = self._loop.create_future()
         self.send(messages.CallReady(number))
         try:
-            async with asyncio.timeout(self._limits.go_s):
+            async with asyncio.timeout(self._limits.start_timeout_s):
                 await call.go
         except TimeoutError:
-            raise errors.TimedOut("whoever asked for the call did not say that it shall run") from None
+            raise errors.TimedOut("the caller did not start the call in time") from None
         call.may_have_run = True
 
     def _list_code(self, request: messages.ListCode) -> None:
         listed = self._serves.list_code(request.known)
         frame = encode_frame(messages.CodeListReply(request.number, listed))
         if len(frame) > self._max_sent:
-            raise MalformedFrame("the list of code is longer than whoever asks takes")
+            raise MalformedFrame("the list of code is longer than the peer accepts")
         self.send_frame(frame)
 
     async def _store_code(self, request: messages.StoreCode, _: _Call) -> bytearray:
@@ -334,7 +333,7 @@ class ServerLink(MemberLink[RequestMessage]):
 
     @contextlib.contextmanager
     def _transferring(self) -> Iterator[None]:
-        """Refuse to move more code at once than one neighbour may have moved."""
+        """Limit the code transfers of one neighbour at a time."""
         if self._fetches >= self._limits.fetches:
             raise errors.Overloaded(_TOO_MUCH)
         self._fetches += 1
@@ -346,10 +345,10 @@ class ServerLink(MemberLink[RequestMessage]):
     async def _fetch(self, request: messages.FetchCode, _: _Call) -> bytearray:
         with self._transferring():
             code = memoryview(await self._serves.code(request.digest))
-            while len(code) > _PIECE_BYTES:
+            while len(code) > _CHUNK_BYTES:
                 await self.writable()
-                self.send(messages.CodeChunk(request.number, bytes(code[:_PIECE_BYTES]), is_last=False))
-                code = code[_PIECE_BYTES:]
+                self.send(messages.CodeChunk(request.number, bytes(code[:_CHUNK_BYTES]), is_last=False))
+                code = code[_CHUNK_BYTES:]
             await self.writable()
             return encode_frame(messages.CodeChunk(request.number, bytes(code), is_last=True))
 
@@ -357,7 +356,7 @@ class ServerLink(MemberLink[RequestMessage]):
         frame = encode_frame(messages.PollReply(request.number, await self._serves.poll(request.id)))
         if len(frame) > self._max_sent:
             raise errors.TooLarge(
-                f"the result takes {len(frame)} bytes, and whoever asks takes {self._max_sent}; ask here"
+                f"the result takes {len(frame)} bytes, and the peer accepts {self._max_sent}; ask here"
             )
         await self.writable()
         return frame
@@ -377,7 +376,7 @@ class ServerLink(MemberLink[RequestMessage]):
 
 
 def _without_result(report: CallReport, size: int, most: int) -> CallReport:
-    """The report of a call that was run and whose result is too long for whoever called."""
+    """The report of a call that was run and whose result is too long for the caller."""
     answer = CallResult(
         report.answer.duration_s,
         failure=CallFailure.RESULT,

@@ -1,7 +1,8 @@
-"""A borrowed node's session over a contract's tunnel: the conversation of any node, filtered.
+"""The session of a borrowed node over a contract tunnel: that of any node, filtered.
 
-`skerry.market.buyer.borrowed_node_session` opens the tunnel and says what the node is here. What the node
-says of itself is replaced by that; it does not get the addresses of our servers, and does not dial tunnels.
+`skerry.market.buyer.borrowed_node_session` opens the tunnel and knows the node's identity here. What the node
+states about itself is replaced by that; it does not get the addresses of our servers, and does not dial
+tunnels.
 """
 
 from __future__ import annotations
@@ -44,7 +45,7 @@ class BorrowedNodeConversations:
 
 
 class _FilteredNodeStream:
-    """The conversation with a borrowed node, without what is not for it to say or to hear."""
+    """The message stream of a borrowed node, without what it may not send or get."""
 
     def __init__(
         self,

@@ -1,7 +1,7 @@
 """Health checks and metrics of instances, between `skerry.model` and the messages of `skerry.nodes.v1`.
 
-Part of the translation in `skerry.transport.links.nodes.messages`. What a check may be is the model's to
-say: one that is impossible is `Invalid`.
+Part of the translation in `skerry.transport.links.nodes.messages`. The model validates checks: one that is
+not valid is `Invalid`.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
-"""The node's half of `skerry.nodes.v1`: dials a server and speaks for `skerry.node.agent.agent`.
+"""The node's half of `skerry.nodes.v1`: dials a server for `skerry.node.agent.agent`.
 
-Keeps the protocols of `skerry.node.agent.ports` over gRPC. It decides nothing and does not retry; errors
-leave it as `SkerryError`. A server that asks another for a tunnel does it from here, too.
+Implements the interfaces of `skerry.node.agent.ports` over gRPC. It decides nothing and does not retry;
+errors are raised as `SkerryError`. A server that requests a tunnel from another uses it, too.
 """
 
 from __future__ import annotations
@@ -60,7 +60,7 @@ class GrpcControlDialer:
 async def open_remote_tunnel(
     target: str, tls: ssl.SSLContext, node: NodeId, instance: InstanceId, request: StreamRequest
 ) -> AsyncIterator[GrpcTunnel]:
-    """A tunnel to an instance on a node that is connected to the server at `target`, asked for by another."""
+    """A tunnel to an instance on a node that is connected to another server, at `target`."""
     wanted = pb.Reach(node=node, tunnel=tunnel_codec.encode_tunnel(TunnelRequest("", instance, request)))
     channel = dial(target, tls)
     try:
@@ -80,7 +80,7 @@ class GrpcControlConnection:
     def __init__(self, channel: Channel, stream: Stream[pb.FromNode, pb.ToNode]) -> None:
         self._channel = channel
         self._stream = stream
-        self._sending = asyncio.Lock()  # a message goes out whole
+        self._sending = asyncio.Lock()  # one message at a time
 
     async def hello(self, hello: NodeHello) -> SessionConfig:
         await self.send(hello)
@@ -89,7 +89,7 @@ class GrpcControlConnection:
             if first is None:
                 await self._stream.recv_trailing_metadata()  # raises what the server has against us
         if first is None or first.WhichOneof("message") != "welcome":
-            raise errors.Unavailable("the server did not say welcome; is it a Skerry of another version?")
+            raise errors.Unavailable("the server did not send a welcome; is it a Skerry of another version?")
         return messages.decode_welcome(first.welcome)
 
     async def messages(self) -> AsyncIterator[ServerMessage]:
@@ -161,12 +161,12 @@ class GrpcTunnel:
 
 @contextmanager
 def _server_errors(stream: Stream[S, R], aim: str) -> Iterator[None]:
-    """Raise what goes wrong inside as the error that the server sent, if it sent one."""
+    """Raise a failure inside as the error that the server sent, if it sent one."""
     with map_errors(aim):
         try:
             yield
         except StreamTerminatedError:
-            stream._maybe_raise()  # a server that ends a call early says why before it cuts it off
+            stream._maybe_raise()  # a server that ends a call early sends the reason first
             raise
 
 

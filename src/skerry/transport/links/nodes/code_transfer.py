@@ -1,7 +1,7 @@
-"""The code of functions on its way from a server to whoever runs them: an archive by its digest, in parts.
+"""Transfer of the code of functions from a server to members: an archive by its digest, in parts.
 
-Nodes that take calls may have any of it, and so may other servers. Whether what came is what it should be is
-for whoever asked to look (`skerry.functions.continuum.code_fetcher`).
+Members may fetch any of it, and so may other servers. The receiver verifies the digest
+(`skerry.functions.continuum.code_fetcher`).
 """
 
 from __future__ import annotations

@@ -1,14 +1,15 @@
 """DepartureService: a node drains itself, and leaves its cloud for good.
 
-The server's half, and the node's, which `skerry.daemon.node_leave` uses. A node is known by the certificate
-of its connection and speaks for itself alone; what draining and unregistering mean is
-`skerry.control.nodes.registry`.
+The server's half, and the node's, which `skerry.daemon.node_leave` uses. A node is identified by the
+certificate of its connection, and acts only for itself; `skerry.control.nodes.registry` drains and
+unregisters.
 """
 
 from __future__ import annotations
 
 import asyncio
 from collections.abc import AsyncIterator
+from contextlib import aclosing
 from typing import Final
 
 import structlog
@@ -20,7 +21,6 @@ from skerry.control.nodes.registry import NodeRegistry
 from skerry.kit.clock import Clock
 from skerry.model import errors
 from skerry.model.callers import Caller
-from skerry.model.statuses import NodeStatus
 from skerry.transport.grpc.call_streams import caller_of
 from skerry.transport.grpc.channels import map_errors
 from skerry.transport.links.nodes.service import calling_node
@@ -29,7 +29,6 @@ from skerry.transport.proto.nodes_grpc import DepartureServiceBase, DepartureSer
 
 log = structlog.get_logger(__name__)
 
-_LOOK_S: Final = 0.2
 _LEAVE_S: Final = 30.0
 
 
@@ -49,16 +48,9 @@ class DepartureService(DepartureServiceBase):
         within_s = request.within_s if request is not None else 0.0
         by = self._clock.now() + within_s if within_s else None
         await self._nodes.drain(node, actor=caller.name, by=by)
-        sent = None
-        while (left := self._nodes.count(node)) or sent is None:
-            if left != sent:
+        async with aclosing(self._nodes.drain_progress(node)) as progress:
+            async for left in progress:
                 await stream.send_message(pb.DrainProgress(instances=left))
-            sent = left
-            if self._nodes.get(node).status is NodeStatus.DRAINED:
-                return
-            await asyncio.sleep(_LOOK_S)
-        if sent:
-            await stream.send_message(pb.DrainProgress(instances=0))
 
     async def Leave(self, stream: Stream[pb.LeaveRequest, pb.LeaveReply]) -> None:  # noqa: N802 - gRPC's name
         caller = caller_of(stream)
@@ -69,7 +61,7 @@ class DepartureService(DepartureServiceBase):
             await self._nodes.unregister(node, actor=caller.name, force=True)
         except errors.NotFound:
             log.info("node.left_unregistered", node=node)  # before, or it never connected
-        # Revoking ends this very connection, so the answer goes first; and who has it may hang up.
+        # Revoking ends this very connection, so the response is sent first.
         await stream.send_message(pb.LeaveReply(instances=instances))
         await stream.send_trailing_metadata()
         revoking = asyncio.create_task(self._revoke(caller))
@@ -85,7 +77,7 @@ class DepartureService(DepartureServiceBase):
 
 
 async def drain(channel: Channel, within_s: float) -> AsyncIterator[int]:
-    """Drain the node whose certificate the channel shows; how many instances it has, until it has none."""
+    """Drain the node of the channel's certificate; yields how many instances it has, until it has none."""
     with map_errors("drain this node"):
         async with DepartureServiceStub(channel).Drain.open() as stream:
             await stream.send_message(pb.DrainRequest(within_s=within_s), end=True)
@@ -94,7 +86,8 @@ async def drain(channel: Channel, within_s: float) -> AsyncIterator[int]:
 
 
 async def leave(channel: Channel) -> int:
-    """Unregister the node whose certificate the channel shows; how many instances are placed elsewhere."""
+    """Unregister the node of the channel's certificate; returns how many instances are placed on other
+    nodes."""
     with map_errors("unregister this node"):
         reply = await DepartureServiceStub(channel).Leave(pb.LeaveRequest(), timeout=_LEAVE_S)
     return reply.instances

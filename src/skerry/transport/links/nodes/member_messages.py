@@ -1,6 +1,6 @@
-"""Members and functions, between the words of `skerry.model` and the messages of `skerry.nodes.v1`.
+"""Translates members and functions of `skerry.model` to and from messages of `skerry.nodes.v1`.
 
-The part of `skerry.transport.links.nodes.messages` that only members of the continuum hear.
+The part of `skerry.transport.links.nodes.messages` for members of the continuum.
 """
 
 from __future__ import annotations
@@ -16,6 +16,7 @@ from skerry.model.ids import FunctionName
 from skerry.model.members import ContinuumMember
 from skerry.model.node_messages import FunctionUpdate, MemberList
 from skerry.transport.enum_values import decode_enum, decode_image_access
+from skerry.transport.links.nodes import secret_messages
 from skerry.transport.links.nodes.message_parts import split_into_parts
 from skerry.transport.proto import nodes_pb2 as pb
 
@@ -64,6 +65,7 @@ def encode_function(function: Function) -> pb.Function:
         code=function.code or "",
         timeout_s=function.timeout_s or 0.0,
         idempotent=function.is_idempotent,
+        secrets=secret_messages.encode_uses(function.secrets),
     )
 
 
@@ -82,4 +84,5 @@ def decode_function(message: pb.Function) -> Function:
         timeout_s=message.timeout_s or None,
         is_idempotent=message.idempotent,
         image_access=decode_image_access(message.image_access),
+        secrets=secret_messages.decode_uses(message.secrets),
     )

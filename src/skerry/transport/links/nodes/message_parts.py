@@ -14,18 +14,18 @@ PART_BYTES = 1024 * 1024  # of a part, about
 
 T = TypeVar("T")
 M = TypeVar("M", bound=Message)
-P = TypeVar("P", pb.Orders, pb.Members, pb.Functions, pb.Revocations)
+P = TypeVar("P", pb.Orders, pb.Members, pb.Functions, pb.Revocations, pb.Volumes)
 
 
 def split_into_parts(
-    things: Sequence[T], encode: Callable[[T], M], *, beside: int = 0
+    items: Sequence[T], encode: Callable[[T], M], *, beside: int = 0
 ) -> Iterator[tuple[list[M], bool]]:
-    """`things` as messages, in parts of which there is at least one, each with whether more follow. In the
-    first there are `beside` bytes more."""
+    """`items` as messages, in at least one part, each with whether more follow. The first has `beside` bytes
+    more."""
     part: list[M] = []
     size = beside
-    for thing in things:
-        message = encode(thing)
+    for item in items:
+        message = encode(item)
         size += message.ByteSize()
         if size > PART_BYTES and part:
             yield part, True
@@ -35,25 +35,25 @@ def split_into_parts(
 
 
 class PartAssembler(Generic[P]):
-    """The parts of a set that have come so far, which may have `most_bytes` and `most_things` in them."""
+    """The parts of a set that have come so far, which may have `most_bytes` and `max_items` in them."""
 
-    def __init__(self, most_bytes: float, most_things: float) -> None:
+    def __init__(self, most_bytes: float, max_items: float) -> None:
         self._most_bytes = most_bytes
-        self._most_things = most_things
+        self._max_items = max_items
         self._parts: list[P] = []
         self._bytes = 0
-        self._things = 0
+        self._items = 0
 
-    def add(self, part: P, things: int) -> list[P] | None:
+    def add(self, part: P, items: int) -> list[P] | None:
         """All of them if this is the last, else None. A part is one of the things, beside those in it."""
         self._parts.append(part)
         self._bytes += part.ByteSize()
-        self._things += 1 + things
-        if self._bytes > self._most_bytes or self._things > self._most_things:
+        self._items += 1 + items
+        if self._bytes > self._most_bytes or self._items > self._max_items:
             raise errors.TooLarge(
-                f"what comes in parts has at most {self._most_bytes} bytes and {self._most_things} in it"
+                f"what comes in parts has at most {self._most_bytes} bytes and {self._max_items} in it"
             )
         if part.more:
             return None
-        parts, self._parts, self._bytes, self._things = self._parts, [], 0, 0
+        parts, self._parts, self._bytes, self._items = self._parts, [], 0, 0
         return parts

@@ -1,9 +1,10 @@
-"""Between the words of `skerry.model` and the messages of `skerry.nodes.v1`, in both directions.
+"""Translates types of `skerry.model` to and from messages of `skerry.nodes.v1`.
 
-Total: whatever a message holds becomes a noun or an `Invalid` that names the place. What people only read is
-cut to size instead: a report must not be refused for its wording, because the node would send it again for
-ever. Tunnels are `skerry.transport.tunnels.tunnel_codec`, members and functions
-`skerry.transport.links.nodes.member_messages`, health checks `skerry.transport.links.nodes.check_messages`.
+Total: a message gives a value, or `Invalid` with the field. Texts for people are cut to their maximum length
+instead: a report must not be refused for its text, because the node would send it again for ever.
+`skerry.transport.tunnels.tunnel_codec` has tunnels, `skerry.transport.links.nodes.member_messages` members
+and functions, `skerry.transport.links.nodes.check_messages` health checks,
+`skerry.transport.links.nodes.volume_messages` volumes.
 """
 
 from __future__ import annotations
@@ -15,7 +16,8 @@ from typing import TypeVar
 from skerry.kit.field_copy import copy_fields
 from skerry.model import errors, ids, ports
 from skerry.model.callers import RevokedCertificate
-from skerry.model.ids import InstanceId
+from skerry.model.devices import DeviceRequest
+from skerry.model.ids import DEFAULT_NAMESPACE, InstanceId
 from skerry.model.images import ImageAccess, is_path
 from skerry.model.network import Egress
 from skerry.model.node_messages import (
@@ -31,12 +33,16 @@ from skerry.model.node_messages import (
     ReportAck,
     ReportBatch,
     RevocationUpdate,
+    SecretDelivery,
+    SecretRequest,
     ServerList,
     ServerMessage,
     SessionClose,
     SessionConfig,
     SessionHeartbeat,
     TunnelRequest,
+    VolumeReportBatch,
+    VolumeUpdate,
 )
 from skerry.model.nodes import NodeFacts
 from skerry.model.orders import InstanceOrder, InstanceReport
@@ -51,7 +57,14 @@ from skerry.model.workloads import (
     WorkloadKind,
 )
 from skerry.transport.enum_values import decode_enum, decode_image_access
-from skerry.transport.links.nodes import check_messages, member_messages, option_messages, protocol
+from skerry.transport.links.nodes import (
+    check_messages,
+    member_messages,
+    option_messages,
+    protocol,
+    secret_messages,
+    volume_messages,
+)
 from skerry.transport.links.nodes.message_parts import PartAssembler, split_into_parts
 from skerry.transport.proto import nodes_pb2 as pb
 from skerry.transport.tunnels import tunnel_codec
@@ -76,7 +89,7 @@ _DESIRED_OF = {number: desired for desired, number in _DESIRED.items()}
 HEARTBEAT = pb.ToNode(heartbeat=pb.Heartbeat())
 
 
-# What a node says
+# From a node
 
 
 def encode_node_message(message: NodeMessage) -> pb.FromNode:
@@ -87,6 +100,10 @@ def encode_node_message(message: NodeMessage) -> pb.FromNode:
             return pb.FromNode(reports=encode_reports(message))
         case ClaimBatch():
             return pb.FromNode(claims=encode_claims(message))
+        case SecretRequest():
+            return pb.FromNode(secret_request=secret_messages.encode_request(message))
+        case VolumeReportBatch():
+            return pb.FromNode(volume_reports=volume_messages.encode_volume_reports(message, _readable))
         case SessionHeartbeat():
             return pb.FromNode(heartbeat=pb.Heartbeat())
 
@@ -111,7 +128,13 @@ def decode_hello(message: pb.Hello) -> NodeHello:
         NodeHello,
         message,
         name=ids.check_display_text(message.name, "name"),
-        facts=copy_fields(NodeFacts, facts, warnings=tuple(facts.warnings), features=tuple(facts.features)),
+        facts=copy_fields(
+            NodeFacts,
+            facts,
+            warnings=tuple(facts.warnings),
+            features=tuple(facts.features),
+            devices=tuple(facts.devices),
+        ),
         resources=_decode_resources(message.room),
         labels=dict(message.labels),
         subnet=ids.check_display_text(message.subnet, "subnet"),
@@ -153,6 +176,10 @@ def decode_claims(message: pb.Claims) -> ClaimBatch:
     )
 
 
+def decode_volume_reports(message: pb.VolumeReports) -> VolumeReportBatch:
+    return volume_messages.decode_volume_reports(message, _readable)
+
+
 def _encode_report(report: InstanceReport) -> pb.Report:
     return pb.Report(
         instance=report.instance,
@@ -180,7 +207,7 @@ def _report_of(message: pb.Report) -> InstanceReport:
     return InstanceReport(
         instance=InstanceId(ids.check_id(message.instance, "instance")),
         generation=message.generation,
-        status=_known(_STATUS_OF, message.status, "status"),
+        status=_enum_or_default(_STATUS_OF, message.status, "status"),
         at=message.at,
         reason=_readable(message.reason),
         exit_code=message.exit_code if message.HasField("exit_code") else None,
@@ -196,7 +223,7 @@ def _report_of(message: pb.Report) -> InstanceReport:
 
 
 def _metric_of(message: pb.Report) -> float | None:
-    """What is no number says nothing: the report still counts."""
+    """A value that is no number is ignored: the report still counts."""
     return message.metric if message.HasField("metric") and math.isfinite(message.metric) else None
 
 
@@ -233,6 +260,12 @@ def encode_server_message(message: ServerMessage) -> Iterator[pb.ToNode]:
         case RevocationUpdate():
             for revoked, is_more in split_into_parts(message.revoked, _encode_revoked):
                 yield pb.ToNode(revocations=pb.Revocations(more=is_more, revoked=revoked))
+        case SecretDelivery():
+            for values in secret_messages.encode_delivery(message):
+                yield pb.ToNode(secrets=values)
+        case VolumeUpdate():
+            for volumes in volume_messages.encode_volumes(message):
+                yield pb.ToNode(volumes=volumes)
         case SessionHeartbeat():
             yield HEARTBEAT
         case SessionClose():
@@ -240,10 +273,9 @@ def encode_server_message(message: ServerMessage) -> Iterator[pb.ToNode]:
 
 
 class MessageReader:
-    """Puts the parts of sets together; everything else passes as it comes.
+    """Assembles the parts of sets; other messages pass as they come.
 
-    All parts of a set have at most `most_bytes`, and `most_orders` of orders, of ids that are gone and of
-    parts: a stranger's are looked at no closer if there are more.
+    A set has at most `most_bytes`, and `most_orders` of orders, of removed ids and of parts: more is refused.
     """
 
     def __init__(self, most_bytes: float = math.inf, most_orders: float = math.inf) -> None:
@@ -251,9 +283,10 @@ class MessageReader:
         self._members: PartAssembler[pb.Members] = PartAssembler(most_bytes, most_orders)
         self._functions: PartAssembler[pb.Functions] = PartAssembler(most_bytes, most_orders)
         self._revocations: PartAssembler[pb.Revocations] = PartAssembler(most_bytes, most_orders)
+        self._volumes: PartAssembler[pb.Volumes] = PartAssembler(most_bytes, most_orders)
 
     def read(self, message: pb.ToNode) -> ServerMessage | None:
-        """What `message` says; None if more of it is to come."""
+        """The decoded `message`; None if parts of it are missing."""
         match message.WhichOneof("message"):
             case "orders":
                 ordered = message.orders
@@ -269,6 +302,11 @@ class MessageReader:
             case "revocations":
                 revoked = self._revocations.add(message.revocations, len(message.revocations.revoked))
                 return None if revoked is None else _revocations_of(revoked)
+            case "secrets":
+                return secret_messages.decode_delivery(message.secrets)
+            case "volumes":
+                volumes = self._volumes.add(message.volumes, len(message.volumes.orders))
+                return None if volumes is None else volume_messages.decode_volumes(volumes)
             case "acknowledged":
                 return ReportAck(message.acknowledged.sequence)
             case "open_tunnel":
@@ -331,17 +369,21 @@ def _encode_order(order: InstanceOrder) -> pb.Order:
         egress=order.egress,
         receipt=order.receipt,
         request_id=order.request_id,
+        namespace=order.namespace,
         spec=copy_fields(
             pb.Spec,
             spec,
             room=encode_resources(spec.resources),
             ports=[str(mapping) for mapping in spec.ports],
             restart=spec.restart.when,
-            # Nodes of before `restart_unlimited` restart as often as an order can say.
+            # Nodes from before `restart_unlimited` get the largest number.
             restart_budget=MAX_RESTART_BUDGET if spec.restart.budget is None else spec.restart.budget,
             restart_unlimited=spec.restart.budget is None,
             checks=check_messages.encode_checks(spec.checks),
             metric=check_messages.encode_metric(spec.metric),
+            secrets=secret_messages.encode_uses(spec.secrets),
+            devices=map(str, spec.devices),
+            mounts=volume_messages.encode_mounts(spec.mounts),
             **option_messages.encode_options(spec.options),
         ),
     )
@@ -352,10 +394,11 @@ def _order_of(message: pb.Order) -> InstanceOrder:
     return InstanceOrder(
         instance=InstanceId(ids.check_id(message.instance, "instance")),
         generation=message.generation,
-        desired=_known(_DESIRED_OF, message.desired, "desired"),
+        desired=_enum_or_default(_DESIRED_OF, message.desired, "desired"),
         egress=decode_enum(Egress, message.egress or Egress.ALL, "egress"),
         receipt=message.receipt,
         request_id=message.request_id if ids.is_request_id(message.request_id) else "",
+        namespace=ids.check_namespace(message.namespace or DEFAULT_NAMESPACE),
         spec=InstanceSpec(
             name=spec.name,
             uri=spec.uri,
@@ -379,6 +422,9 @@ def _order_of(message: pb.Order) -> InstanceOrder:
             node=spec.node,
             cpu_limit=Millicores(spec.cpu_limit) if spec.HasField("cpu_limit") else None,
             options=option_messages.decode_options(spec),
+            secrets=secret_messages.decode_uses(spec.secrets),
+            devices=tuple(map(DeviceRequest.parse, spec.devices)),
+            mounts=volume_messages.decode_mounts(spec.mounts),
         ),
     )
 
@@ -400,7 +446,7 @@ def _decode_resources(message: pb.Room) -> Resources:
     return Resources(Millicores(message.cpu_milli), Megabytes(message.memory_mb), Gigabytes(message.disk_gb))
 
 
-def _known(table: Mapping[N, T], number: N, field: str) -> T:
+def _enum_or_default(table: Mapping[N, T], number: N, field: str) -> T:
     try:
         return table[number]
     except KeyError:

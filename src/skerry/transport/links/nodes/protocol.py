@@ -1,6 +1,6 @@
-"""The number of the node session's protocol, and who may speak with whom.
+"""The version of the node session's protocol, and which versions are compatible.
 
-Each side states its number in its first message, `Hello` or `Welcome`; programs of before the field speak 1.
+Each side states its number in its first message, `Hello` or `Welcome`; programs from before the field have 1.
 The number goes up when one side can no longer do without something that the other side of the version before
 does not send, and by one in a minor version at most. Messages and fields that a side can do without do not
 change it. A server takes nodes of its own number and of the one before, so servers are upgraded first. See
@@ -18,17 +18,17 @@ _UNSTATED: Final = 1
 
 
 def check_node(stated: int, version: str, *, ours: int = CURRENT) -> None:
-    """Refuse a node that this server cannot speak with. It gets the message, and writes it to its log."""
+    """Refuse a node with an incompatible version. It gets the message, and writes it to its log."""
     protocol, oldest = stated or _UNSTATED, max(_UNSTATED, ours - 1)
     takes = f"this server takes {ours}" if oldest == ours else f"this server takes {oldest} and {ours}"
     if protocol < oldest:
         raise errors.FailedPrecondition(
-            f"the node's Skerry {version or '(no version)'} is too old: it speaks version {protocol} of the"
+            f"the node's Skerry {version or '(no version)'} is too old: it has version {protocol} of the"
             f" node protocol, and {takes}; upgrade Skerry on the node"
         )
     if protocol > ours:
         raise errors.FailedPrecondition(
-            f"the node's Skerry {version or '(no version)'} is too new: it speaks version {protocol} of the"
+            f"the node's Skerry {version or '(no version)'} is too new: it has version {protocol} of the"
             f" node protocol, and {takes}; upgrade the servers first, or install their version on the node"
         )
 
@@ -38,6 +38,6 @@ def check_server(stated: int, *, ours: int = CURRENT) -> None:
     protocol = stated or _UNSTATED
     if protocol < ours:
         raise errors.FailedPrecondition(
-            f"the server is too old: it speaks version {protocol} of the node protocol, and this node {ours};"
+            f"the server is too old: it has version {protocol} of the node protocol, and this node {ours};"
             " upgrade the servers first, or install their version on this node"
         )

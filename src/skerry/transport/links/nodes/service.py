@@ -1,9 +1,8 @@
 """The server's half of `skerry.nodes.v1`: calls of nodes become sessions and ends of tunnels.
 
-A node is known by the certificate of its connection, and by nothing that it says: nobody can speak for
-another. What a session means is `skerry.control.sessions.node_session`, and how it goes on
-`skerry.transport.links.nodes.session_handler`; here the first message must come soon, and a node whose
-certificate is revoked is let go at its next word.
+A node is identified only by the certificate of its connection. `skerry.control.sessions.node_session` has the
+sessions, `skerry.transport.links.nodes.session_handler` their messages; here the first message must come
+soon, and a node whose certificate was revoked is disconnected at its next message.
 """
 
 from __future__ import annotations
@@ -35,11 +34,11 @@ log = structlog.get_logger(__name__)
 M = TypeVar("M")
 R = TypeVar("R")
 
-_FIRST_WORD_S: Final = 10.0
+_FIRST_MESSAGE_S: Final = 10.0
 
 
 class NodeSessionService(NodeServiceBase):
-    """Serves `skerry.nodes.v1.NodeService`. `is_revoked` says whether the certificate of a serial is."""
+    """Serves `skerry.nodes.v1.NodeService`. `is_revoked` is whether the certificate of a serial is."""
 
     def __init__(
         self, nodes: node_session.NodeSessions, clock: Clock, *, is_revoked: Callable[[str], bool]
@@ -65,8 +64,8 @@ class NodeSessionService(NodeServiceBase):
         if first.WhichOneof("frame") != "open":
             raise errors.Invalid("the first frame of a tunnel must hold its id", field="open")
         async with self._sessions.tunnels.dialled(node, first.open) as end:
-            await stream.send_initial_metadata()  # so that the node knows it was let in
-            await _pass_on(stream, end)
+            await stream.send_initial_metadata()  # so that the node knows it was accepted
+            await _relay(stream, end)
 
     def _check(self, caller: Caller) -> None:
         if self._is_revoked(caller.serial):
@@ -76,7 +75,8 @@ class NodeSessionService(NodeServiceBase):
 
 
 class ServerTunnelService(ServerServiceBase):
-    """Serves `skerry.nodes.v1.ServerService`: what another server asks for, of the nodes that are here."""
+    """Serves `skerry.nodes.v1.ServerService`: requests of another server, for the nodes that are connected
+    here."""
 
     def __init__(self, nodes: node_session.NodeSessions) -> None:
         self._sessions = nodes
@@ -84,25 +84,25 @@ class ServerTunnelService(ServerServiceBase):
     async def Reach(self, stream: Stream[pb.Frame, pb.Frame]) -> None:  # noqa: N802 - gRPC's name
         first = await _first_of(stream)
         if first.WhichOneof("frame") != "reach":
-            raise errors.Invalid("the first frame must say what is to be reached", field="reach")
+            raise errors.Invalid("the first frame must name the instance and the request", field="reach")
         node = NodeId(ids.check_id(first.reach.node, "node"))
         request = tunnel_codec.decode_tunnel(first.reach.tunnel)
         instance = InstanceId(ids.check_id(request.instance, "instance"))
-        # Of the nodes that are connected here only, so no tunnel ever goes from server to server to server.
+        # Only for nodes that are connected here, so a tunnel passes at most two servers.
         async with self._sessions.open_tunnel(node, instance, request.stream) as end:
             await stream.send_initial_metadata()
-            await _pass_on(stream, end)
+            await _relay(stream, end)
 
 
-async def _pass_on(stream: Stream[pb.Frame, pb.Frame], end: TunnelEndpoint) -> None:
-    """What comes from either side goes to the other, until both have no more or one is gone."""
-    await run_together(_from_far(stream, end), _to_far(stream, end))
+async def _relay(stream: Stream[pb.Frame, pb.Frame], end: TunnelEndpoint) -> None:
+    """Relay frames between both sides, until both have finished or one is closed."""
+    await run_together(_relay_from_server(stream, end), _relay_to_server(stream, end))
     with suppress(TimeoutError):
         await asyncio.wait_for(stream.recv_message(), CLOSE_GRACE_S)  # until it hangs up
 
 
-async def _from_far(stream: Stream[pb.Frame, pb.Frame], end: TunnelEndpoint) -> None:
-    """Pass on what comes from who has called, until it has no more."""
+async def _relay_from_server(stream: Stream[pb.Frame, pb.Frame], end: TunnelEndpoint) -> None:
+    """Relay frames from the calling server, until it has finished."""
     while (frame := await stream.recv_message()) is not None:
         match frame.WhichOneof("frame"):
             case "data":
@@ -117,8 +117,9 @@ async def _from_far(stream: Stream[pb.Frame, pb.Frame], end: TunnelEndpoint) -> 
     await end.end()
 
 
-async def _to_far(stream: Stream[pb.Frame, pb.Frame], end: TunnelEndpoint) -> None:
-    """Pass on what is for who has called, until there is no more; after a failure it is for it to hang up."""
+async def _relay_to_server(stream: Stream[pb.Frame, pb.Frame], end: TunnelEndpoint) -> None:
+    """Relay frames to the calling server, until there are no more; after a failure the caller ends the
+    call."""
     try:
         while (frame := await end.receive()) is not None:
             await stream.send_message(tunnel_codec.encode_data(frame))
@@ -131,17 +132,17 @@ async def _to_far(stream: Stream[pb.Frame, pb.Frame], end: TunnelEndpoint) -> No
 
 async def _first_of(stream: Stream[M, R]) -> M:
     try:
-        async with asyncio.timeout(_FIRST_WORD_S):
+        async with asyncio.timeout(_FIRST_MESSAGE_S):
             first = await stream.recv_message()
     except TimeoutError:
-        raise errors.TimedOut(f"nothing was said within {_FIRST_WORD_S:g} s") from None
+        raise errors.TimedOut(f"no message came within {_FIRST_MESSAGE_S:g} s") from None
     if first is None:
         raise errors.Invalid("the call ended before it began; send a message first")
     return first
 
 
 def calling_node(caller: Caller) -> NodeId:
-    """Whose certificate made the connection; who has a join token is no node yet."""
+    """The node of the connection's certificate; a caller with a join token is no node yet."""
     if caller.origin is not AuthMethod.CERTIFICATE or not caller.node:
         raise errors.FailedPrecondition("join first: a node shows the certificate that it gets for its token")
     return NodeId(caller.node)

@@ -1,9 +1,9 @@
-"""The server's side of a node's conversation, whatever carries its messages.
+"""The server's side of a node session, over any transport.
 
-A node of this cloud comes by gRPC (`skerry.transport.links.nodes.service`), a cell that was borrowed from a
-neighbour by the contract tunnel (`skerry.wire.rear`). The messages mean the same:
-`skerry.control.sessions.node_session`. Here are its bounds: messages are taken at a bearable pace, and one
-that does not read is let go when its session is over.
+A node of this cloud connects by gRPC (`skerry.transport.links.nodes.service`), a borrowed node by the
+contract tunnel (`skerry.wire.rear`). The messages are the same: `skerry.control.sessions.node_session`. Here
+are the limits: the rate of messages is bounded, and a node that does not read is disconnected when its
+session is over.
 """
 
 from __future__ import annotations
@@ -17,17 +17,17 @@ from skerry.kit.clock import Clock
 from skerry.kit.rate_limit import TokenBucket
 from skerry.kit.tasks import race
 from skerry.model import errors
-from skerry.transport.links.nodes import messages
+from skerry.transport.links.nodes import messages, secret_messages
 from skerry.transport.proto import nodes_pb2 as pb
 
 # A call that ends here before it does there is cut off, and with it whatever the node has not read yet: after
-# its last word the node gets this long to hang up.
+# the last message the node gets this long to end the call.
 CLOSE_GRACE_S: Final = 5.0
 _MESSAGES_PER_S: Final = 100.0
 
 
 class NodeMessageStream(Protocol):
-    """Whole messages, in order. None: the node says no more."""
+    """Whole messages, in order. None: the node has finished."""
 
     async def recv_message(self) -> pb.FromNode | None: ...
 
@@ -35,59 +35,74 @@ class NodeMessageStream(Protocol):
 
 
 async def handle_session(
-    line: NodeMessageStream,
+    stream: NodeMessageStream,
     sessions: NodeSessions,
     session: NodeSession,
     clock: Clock,
     *,
     check: Callable[[], None],
 ) -> None:
-    """Welcome the node, and talk with it until either has no more to say; raises why it ends early. `check`
-    raises, at a word of the node, if it is not to be heard any more."""
-    await line.send_message(messages.encode_welcome(session.config))
-    sending = asyncio.Lock()  # a message goes out whole
-    await race(  # what goes wrong is for the node to know
-        _listen(line, sessions, session, clock, check),
-        _send_messages(line, session, sending),
-        _beat(line, session.config.report_s, sending),
-        _let_go(session),
+    """Send the welcome, and exchange messages until either side has finished; raises why it ends early.
+    `check` is called for every message of the node, and raises if the node is refused."""
+    await stream.send_message(messages.encode_welcome(session.config))
+    sending = asyncio.Lock()  # one message at a time
+    await race(  # errors are sent to the node
+        _listen(stream, sessions, session, clock, check),
+        _send_messages(stream, session, sending),
+        _send_heartbeats(stream, session.config.report_s, sending),
+        _disconnect(session),
     )
 
 
 async def _listen(
-    line: NodeMessageStream,
+    stream: NodeMessageStream,
     sessions: NodeSessions,
     session: NodeSession,
     clock: Clock,
     check: Callable[[], None],
 ) -> None:
-    """Take what the node says, until it says no more."""
+    """Handle messages of the node until there are no more."""
     pace = TokenBucket.full(_MESSAGES_PER_S, at=clock.monotonic())
-    while (message := await line.recv_message()) is not None:
+    while (message := await stream.recv_message()) is not None:
         check()
-        sessions.heard(session)
+        sessions.received(session)
         match message.WhichOneof("message"):
             case "heartbeat":
                 pass
             case "reports":
                 with sessions.busy_with(session):
                     await sessions.reported(session, messages.decode_reports(message.reports))
-                sessions.heard(session)  # it could not speak while we were busy with its word
+                sessions.received(session)  # it could not send while its message was processed
             case "claims":
                 with sessions.busy_with(session):
                     await sessions.claimed(session, messages.decode_claims(message.claims))
-                sessions.heard(session)
+                sessions.received(session)
+            case "volume_reports":
+                with sessions.busy_with(session):
+                    await sessions.volumes_reported(
+                        session, messages.decode_volume_reports(message.volume_reports)
+                    )
+                sessions.received(session)
+            case "secret_request":
+                with sessions.busy_with(session):
+                    await sessions.secrets_requested(
+                        session, secret_messages.decode_request(message.secret_request)
+                    )
+                sessions.received(session)
             case "hello":
                 with sessions.busy_with(session):
                     await sessions.changed(session, messages.decode_hello(message.hello))
-                sessions.heard(session)
+                sessions.received(session)
             case _:
-                raise errors.Invalid("a message must hold a hello, reports, claims or a heartbeat")
+                raise errors.Invalid(
+                    "a message must hold a hello, reports, claims, volumes, a request for secrets or a "
+                    "heartbeat"
+                )
         pace = await _pause(pace, clock)
 
 
 async def _pause(pace: TokenBucket, clock: Clock) -> TokenBucket:
-    """Wait until one more message may be taken; whoever sends more is held up by flow control."""
+    """Wait until one more message may be taken; a node that sends more is slowed down by flow control."""
     while True:
         now = clock.monotonic()
         pace = pace.filled(now)
@@ -96,24 +111,24 @@ async def _pause(pace: TokenBucket, clock: Clock) -> TokenBucket:
         await asyncio.sleep(max(0.0, pace.next_at() - now))
 
 
-async def _send_messages(line: NodeMessageStream, session: NodeSession, sending: asyncio.Lock) -> None:
+async def _send_messages(stream: NodeMessageStream, session: NodeSession, sending: asyncio.Lock) -> None:
     """Send what the node is to know, to the goodbye, after which it is for the node to hang up."""
     async for message in session.messages():
         for part in messages.encode_server_message(message):
             async with sending:
-                await line.send_message(part)
+                await stream.send_message(part)
     await asyncio.sleep(CLOSE_GRACE_S)
 
 
-async def _beat(line: NodeMessageStream, every_s: float, sending: asyncio.Lock) -> None:
-    """Show the node that there is somebody, whatever the store is doing."""
+async def _send_heartbeats(stream: NodeMessageStream, every_s: float, sending: asyncio.Lock) -> None:
+    """Send heartbeats to the node, whatever the store is doing."""
     while True:
         await asyncio.sleep(every_s)
         async with sending:
-            await line.send_message(messages.HEARTBEAT)
+            await stream.send_message(messages.HEARTBEAT)
 
 
-async def _let_go(session: NodeSession) -> None:
+async def _disconnect(session: NodeSession) -> None:
     """End soon after the session has, though the node may not read its goodbye."""
     await session.ended()
     await asyncio.sleep(CLOSE_GRACE_S)

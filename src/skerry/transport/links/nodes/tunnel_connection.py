@@ -1,9 +1,8 @@
-"""The session of a node over bare frames: what the tunnel of a contract carries to a leased cell.
+"""The session of a node over tunnel frames: how a contract tunnel reaches a leased cell.
 
-Where a node of one's own calls by gRPC, a leased cell is reached through its provider, as frames of bytes. A
-message is cut into frames, of which the first byte says whether it is the last. `TunnelMessageStream` is
-either end; the node's is a `TunnelConnection` on top, with no tunnels of its own: who borrows asks the
-provider for those.
+A node of one's own calls by gRPC; a leased cell is reached through its provider, as frames of bytes. A
+message is cut into frames; the first byte of each marks the last. `TunnelMessageStream` is either end; the
+node's is a `TunnelConnection` on top, without tunnels of its own: the buyer requests those from the provider.
 """
 
 from __future__ import annotations
@@ -81,7 +80,7 @@ class TunnelConnection:
         await self.send(hello)
         first = await self._link.recv_message()
         if first is None or first.WhichOneof("message") != "welcome":
-            raise errors.Unavailable("who bought this cell did not say welcome")
+            raise errors.Unavailable("the buyer of this cell did not send a welcome")
         return messages.decode_welcome(first.welcome)
 
     async def messages(self) -> AsyncIterator[ServerMessage]:
@@ -98,7 +97,7 @@ class TunnelConnection:
 
 
 def decode_first_hello(message: pb.FromNode | None) -> NodeHello:
-    """The first word of a node, which must be this."""
+    """The first message of a node, which must be a hello."""
     if message is None or message.WhichOneof("message") != "hello":
         raise errors.Invalid("the first message of a session must be a hello", field="hello")
     return messages.decode_hello(message.hello)

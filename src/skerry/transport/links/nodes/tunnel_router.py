@@ -1,8 +1,8 @@
-"""The way to an instance, wherever its node is connected: here, or at another server, which passes it on.
+"""Routes tunnels to an instance, wherever its node is connected: here, or at another server, which relays.
 
-`TunnelRouter` stands in front of the sessions of this server. A server asks another with the certificate of
-its own local admin, and only after it has let its own caller in: nobody gets further by it than an admin
-does, and servers need no secrets beyond the CA that they share anyway.
+`TunnelRouter` is in front of the sessions of this server. A server calls another with the certificate of its
+own local admin, and only after it has authorized its own caller: no caller gets more access by it than an
+admin, and servers need no secrets beyond the CA that they share.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ class TunnelDialer(Protocol):
 
 
 class TunnelRouter:
-    """`tls` shows other servers who we are."""
+    """`tls` has our certificate for other servers."""
 
     def __init__(self, sessions: NodeSessions, servers: ServerDirectory, tls: ssl.SSLContext) -> None:
         self._sessions = sessions
@@ -40,7 +40,7 @@ class TunnelRouter:
     async def open_tunnel(
         self, node: NodeId, instance: InstanceId, request: StreamRequest
     ) -> AsyncIterator[TunnelEndpoint | GrpcTunnel]:
-        """Our end of a tunnel to an instance on the node; `Unavailable` if that is connected to nobody."""
+        """Our end of a tunnel to an instance on the node; `Unavailable` if the node is not connected."""
         server = self._sessions.elsewhere(node)
         address = None if server is None else self._servers.address_of(server)
         if address is None:

@@ -1,6 +1,6 @@
-"""Between the nouns of `skerry.model.cells` and the messages of `skerry.cells.v1`, both ways.
+"""Translates the types of `skerry.model.cells` to and from messages of `skerry.cells.v1`.
 
-Pure and total: a message gives a noun or `Invalid` with the field's name in the contract.
+Pure and total: a message gives a value, or `Invalid` with the contract's name of the field.
 """
 
 from __future__ import annotations
@@ -19,12 +19,12 @@ from skerry.node.host import HostInfo, HostUsage
 from skerry.transport.proto import cells_pb2
 from skerry.wire.field_names import contract_fields
 
-# Fields that the contract calls otherwise than the model.
+# Fields whose names in the contract differ from the model's.
 FIELDS: Final = {"cell_name": "cell", "name": "executable", "cpu_quota": "cpu_milli", "memory": "memory_mb"}
 
 
 def decode_cell(request: cells_pb2.AllocateRequest) -> cells.Cell:
-    """What `Allocate` asks for."""
+    """The request of `Allocate`."""
     with contract_fields(FIELDS):
         return cells.Cell(
             name=CellName(request.cell),
@@ -47,7 +47,7 @@ def decode_limits(message: cells_pb2.Limits) -> cells.CellLimits:
 
 
 def decode_executable(request: cells_pb2.StartRequest) -> cells.Executable:
-    """What `Start` asks for; a program given by its arguments is also shown as a command."""
+    """The request of `Start`; a program that is given by its arguments also has a command, for people."""
     if request.command and request.arguments:
         raise errors.Invalid("give either a command for the shell or arguments, not both", field="command")
     with contract_fields(FIELDS):
@@ -75,7 +75,7 @@ def decode_sandbox(request: cells_pb2.StartRequest) -> cells.Sandbox:
 
 
 def encode_status(view: CellDescription, usage: cells.CellUsage | None) -> cells_pb2.CellStatus:
-    """A cell as `List` tells it."""
+    """A cell in the answer of `List`."""
     return cells_pb2.CellStatus(
         cell=view.cell.name,
         limits=_encode_limits(view.cell.limits),
@@ -85,8 +85,8 @@ def encode_status(view: CellDescription, usage: cells.CellUsage | None) -> cells
     )
 
 
-def encode_exit(how: cells.ExitStatus) -> cells_pb2.Exit:
-    return copy_fields(cells_pb2.Exit, how)
+def encode_exit(status: cells.ExitStatus) -> cells_pb2.Exit:
+    return copy_fields(cells_pb2.Exit, status)
 
 
 def encode_usage(usage: cells.CellUsage) -> cells_pb2.Usage:

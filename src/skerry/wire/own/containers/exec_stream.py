@@ -1,7 +1,7 @@
-"""`Exec`: one program in a container, with its streams carried over a call in both directions.
+"""`Exec`: one program in a container, with its streams in a bidirectional call.
 
-How the two are kept together is `skerry.node.containers.exec_relay`; here are the messages. A call that
-ends early, because the client is gone or wrong or we are stopping, kills the program.
+`skerry.node.containers.exec_relay` connects the two; here are the messages. A call that ends early, because
+the client disconnected or made an error or this process stops, kills the program.
 """
 
 from __future__ import annotations
@@ -18,32 +18,34 @@ from skerry.model.containers import MAX_ARGUMENTS
 from skerry.node.containers.exec_relay import relay_stdio
 from skerry.node.containers.ports import ContainerRuntime, ExecHandle
 from skerry.node.containers.stdio import StdioStreams
-from skerry.transport.access.spec_rules import check_userns
+from skerry.transport.access.spec_rules import check_host_mounts, check_userns
 from skerry.transport.grpc.call_streams import caller_of
 from skerry.transport.proto.containers_pb2 import ExecReply, ExecRequest, ExecStart, TerminalSize
 
 _MOST_CELLS: Final = 65535  # of a terminal in one direction, as the kernel counts them
 
 
-async def serve_exec(call: Call[ExecRequest, ExecReply], keeper: ContainerRuntime) -> None:
-    """Start what the first message names, and stay with it to its end."""
+async def serve_exec(call: Call[ExecRequest, ExecReply], containers: ContainerRuntime) -> None:
+    """Start the program of the first message, and relay its streams to its end."""
     first = await call.recv_message()
     if first is None or first.WhichOneof("message") != "start":
         raise errors.Invalid("the first message must say what to start", field="start")
     start = first.start
     _check(start)
-    check_userns(keeper.get(start.container).spec.userns, caller_of(call))
+    spec = containers.get(start.container).spec
+    check_userns(spec.userns, caller_of(call))
+    check_host_mounts(spec.mounts, caller_of(call))
     with _streams_for(start) as streams:
-        session = await keeper.exec(
+        session = await containers.exec(
             start.container,
             tuple(start.arguments),
             environment=tuple(start.environment),
             user=start.user,
             folder=start.folder,
             tty=start.terminal,
-            stdio=streams.theirs,
+            stdio=streams.program_fds,
         )
-        streams.hand_over()
+        streams.close_program_fds()
         client = _Client(call, session, streams)
         code = await relay_stdio(session, streams, send=client.send, listen=client.listen)
     await call.send_message(ExecReply(exit_code=code))
@@ -83,7 +85,7 @@ def _streams_for(start: ExecStart) -> StdioStreams:
 
 
 class _Client:
-    """The other end of the call."""
+    """The client's end of the call."""
 
     def __init__(
         self, call: Call[ExecRequest, ExecReply], session: ExecHandle, streams: StdioStreams
@@ -91,7 +93,7 @@ class _Client:
         self._call = call
         self._session = session
         self._streams = streams
-        self._sending = asyncio.Lock()  # a message goes out whole
+        self._sending = asyncio.Lock()  # one message at a time
 
     async def send(self, stream: OutputChannel, data: bytes) -> None:
         reply = ExecReply(errors=data) if stream is OutputChannel.STDERR else ExecReply(output=data)
@@ -99,7 +101,7 @@ class _Client:
             await self._call.send_message(reply)
 
     async def listen(self) -> None:
-        """Do what the client says, until it says no more."""
+        """Handle messages of the client until there are no more."""
         while (request := await self._call.recv_message()) is not None:
             match request.WhichOneof("message"):
                 case "input":

@@ -1,7 +1,7 @@
-"""Between the nouns of `skerry.model.images` and `.containers` and the messages of `skerry.containers.v1`.
+"""Translates types of `skerry.model` to and from messages of `skerry.containers.v1`.
 
-Pure and total: a message gives a noun or `Invalid` with the field's name in the contract. Exits and usage
-are the messages of cells, see `skerry.wire.own.cells.messages`.
+Pure and total: a message gives a value, or `Invalid` with the contract's name of the field. Exits and usage
+are messages of cells, see `skerry.wire.own.cells.messages`.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ _STATE_MESSAGES: Final = {
 
 
 def decode_spec(message: pb.ContainerSpec) -> ContainerSpec:
-    """What a container is to be."""
+    """The spec of a container."""
     if message.network not in _NETWORK:
         raise errors.Invalid(f"network {message.network} is neither bridge nor none", field="network")
     if message.userns not in _USERNS:

@@ -1,7 +1,7 @@
-"""`skerry.containers.v1`: the images and containers of a node, with all that Skerry can do with them.
+"""`skerry.containers.v1`: the images and containers of a node, with all features of Skerry.
 
-Translation only, over the node's images and containers; what runs in `Exec` is served by `exec_stream`. Which
-images the caller may name is decided by the node's images, with the access that goes along.
+Translation only, over the node's images and containers; `exec_stream` serves `Exec`. The node's images decide
+which images the caller may name, by its access.
 """
 
 from __future__ import annotations
@@ -135,7 +135,7 @@ class ContainerService(ContainerServiceBase):
         access = caller.image_access
 
         async def make(on_progress: OnPullProgress) -> ContainerView:
-            await self._have_image(spec.image, request.pull, access, on_progress)
+            await self._prepare_image(spec.image, request.pull, access, on_progress)
             return await self._containers.create(spec, access=access, starts=starts, on_progress=on_progress)
 
         async def send(progress: PullProgress) -> None:
@@ -144,10 +144,10 @@ class ContainerService(ContainerServiceBase):
         view = await run_with_progress(make, send)
         await stream.send_message(pb.CreateItem(container=messages.encode_container(view)))
 
-    async def _have_image(
+    async def _prepare_image(
         self, reference: str, pull: pb.Pull, access: ImageAccess, on_progress: OnPullProgress
     ) -> None:
-        """As the caller wants its image; to pull what is missing is left to the making of the container."""
+        """Get the image as `pull` says; a missing one is pulled when the container is created."""
         match pull:
             case pb.PULL_MISSING:
                 pass

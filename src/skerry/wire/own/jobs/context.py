@@ -1,4 +1,4 @@
-"""What the endpoints of this room work with, given when the app is built."""
+"""The context of the endpoints of jobs and schedules, which they get when the application is built."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from skerry.kit.clock import Clock
 
 @dataclass(frozen=True, slots=True)
 class JobContext:
-    """The first argument of every endpoint in this room."""
+    """The first argument of these endpoints."""
 
     jobs: JobRegistry
     schedules: ScheduleRegistry

@@ -1,4 +1,4 @@
-"""Jobs, their tries, schedules and their runs as JSON documents. Pure; the endpoints answer with them."""
+"""Jobs, their tries, schedules and their runs as JSON documents. Pure; the endpoints return them."""
 
 from __future__ import annotations
 
@@ -11,6 +11,8 @@ from msgspec import Meta
 from skerry.control.jobs import decisions
 from skerry.control.schedules import due_times
 from skerry.kit.clock import iso
+from skerry.model.function_names import namespace_of, plain_name
+from skerry.model.ids import DEFAULT_NAMESPACE
 from skerry.model.jobs import Job, JobSpec, JobStatus
 from skerry.model.schedules import FunctionTarget, JobTarget, OverlapPolicy, RunStatus, Schedule, ScheduledRun
 from skerry.model.statuses import InstanceStatus
@@ -21,12 +23,12 @@ Epoch = Annotated[float, Meta(description="Seconds since the epoch")]
 
 
 class JobSpecDocument(TemplateDocument, frozen=True, kw_only=True):
-    """What a job runs, and how often; times are seconds."""
+    """The spec of a job; times are seconds."""
 
     completions: int
     parallelism: int
     retries: Annotated[int, Meta(description="Of each completion")]
-    deadline_s: Annotated[float | None, Meta(description="Of the whole job; null: as long as it takes")]
+    deadline_s: Annotated[float | None, Meta(description="Of the whole job; null: none")]
     keep_for_s: Annotated[float, Meta(description="After its end, with the logs of every try")]
 
 
@@ -40,14 +42,14 @@ class JobDocument(JobSpecDocument, frozen=True, kw_only=True):
     succeeded: Annotated[int, Meta(description="Completions that are done")]
     active: Annotated[int, Meta(description="Tries that run or wait for a node")]
     failures: Annotated[int, Meta(description="Tries that failed")]
-    reason: Annotated[str, Meta(description="Why it failed, or was cancelled")]
-    schedule_id: Annotated[str | None, Meta(description="Whose run it is")]
+    reason: Annotated[str, Meta(description="Why it failed, was cancelled, or waits for quota")]
+    schedule_id: Annotated[str | None, Meta(description="Of the schedule whose run it is")]
     created_at: Epoch
-    ended_at: Annotated[float | None, Meta(description="Seconds since the epoch; null: it goes on")]
+    ended_at: Annotated[float | None, Meta(description="Seconds since the epoch; null: not ended")]
 
 
 class TryDocument(msgspec.Struct, frozen=True, kw_only=True):
-    """One try of a job: an instance, which has routes of its own, such as that of its logs."""
+    """One try of a job: an instance, which has routes of its own, for logs and others."""
 
     number: Annotated[int, Meta(description="From 1, in the order in which they were made")]
     instance_id: str
@@ -71,7 +73,7 @@ class RunDocument(msgspec.Struct, frozen=True, kw_only=True):
     ended_at: str | None
     target: Annotated[str, Meta(description="The name of its job, or the id of its call")]
     reason: str
-    manual: Annotated[bool, Meta(description="Somebody wanted it now")]
+    manual: Annotated[bool, Meta(description="Requested by a user, not due")]
 
 
 class FunctionDocument(msgspec.Struct, frozen=True):
@@ -79,6 +81,12 @@ class FunctionDocument(msgspec.Struct, frozen=True):
 
     name: str
     parameters: dict[str, Any]
+    namespace: Annotated[
+        str,
+        Meta(
+            description="Of the function: that of the schedule, or `default` in schedules of earlier versions"
+        ),
+    ] = DEFAULT_NAMESPACE
 
 
 class ScheduleDocument(msgspec.Struct, frozen=True, kw_only=True):
@@ -92,10 +100,12 @@ class ScheduleDocument(msgspec.Struct, frozen=True, kw_only=True):
     overlap: OverlapPolicy
     window_s: Annotated[float, Meta(description="A run that is later than this is missed")]
     paused: bool
-    job: Annotated[JobSpecDocument | None, Meta(description="What each run is a job of")]
+    job: Annotated[JobSpecDocument | None, Meta(description="Spec of the job of each run")]
     function: FunctionDocument | None
     next: Annotated[tuple[str, ...], Meta(description="The next five due times; none while it is paused")]
-    next_local: Annotated[tuple[str, ...], Meta(description="The same in the schedule's zone, for people")]
+    next_local: Annotated[
+        tuple[str, ...], Meta(description="The same in the schedule's time zone, for people")
+    ]
     runs: Annotated[tuple[RunDocument, ...], Meta(description="The latest, the newest last")]
     created_at: Epoch
 
@@ -109,7 +119,7 @@ def job_document(job: Job, active: int) -> JobDocument:
         succeeded=len(job.succeeded),
         active=active,
         failures=job.failures,
-        reason=job.reason,
+        reason=job.reason or job.quota_message * (not job.is_over),
         schedule_id=job.schedule,
         created_at=job.created_at,
         ended_at=job.ended_at,
@@ -140,7 +150,7 @@ def run_document(run: ScheduledRun) -> RunDocument:
         status=run.status,
         started_at=None if run.started_at is None else iso(run.started_at),
         ended_at=None if run.ended_at is None else iso(run.ended_at),
-        target=run.target,
+        target=plain_name(run.target),
         reason=run.reason,
         manual=run.is_manual,
     )
@@ -158,7 +168,9 @@ def schedule_document(schedule: Schedule, upcoming: Sequence[float]) -> Schedule
         window_s=schedule.window_s,
         paused=schedule.is_paused,
         job=JobSpecDocument(**_spec(target.spec)) if isinstance(target, JobTarget) else None,
-        function=FunctionDocument(target.function, target.parameters)
+        function=FunctionDocument(
+            plain_name(target.function), target.parameters, namespace_of(target.function)
+        )
         if isinstance(target, FunctionTarget)
         else None,
         next=tuple(map(iso, upcoming)),

@@ -1,7 +1,7 @@
-"""Jobs and schedules as people write them in JSON. Pure: what cannot be is refused by the model.
+"""Jobs and schedules as JSON input.
 
-Of a schedule that is changed, what is not given stays, and null goes back to the default, as a merge patch
-(RFC 7396) says; what it runs is given whole.
+Pure: the model refuses invalid values. A change of a schedule is a merge patch (RFC 7396): fields that are
+not given stay, null resets one to its default; the target is given whole.
 """
 
 from __future__ import annotations
@@ -13,19 +13,23 @@ from msgspec import UNSET, Meta, UnsetType
 from msgspec.structs import replace
 
 from skerry.control.schedules.registry import ScheduleSettings
-from skerry.model import errors
+from skerry.model import errors, ids
 from skerry.model.callers import Caller
-from skerry.model.ids import FunctionName
+from skerry.model.function_names import function_key
+from skerry.model.ids import FunctionName, Namespace
 from skerry.model.images import ImageAccess
 from skerry.model.jobs import MAX_COMPLETIONS, MAX_RETRIES, Job, JobSpec
 from skerry.model.schedules import FunctionTarget, JobTarget, OverlapPolicy
 from skerry.model.services import check_service_name
 from skerry.model.workloads import InstanceSpec, RestartMode
 from skerry.wire.option_documents import OptionalField
-from skerry.wire.spec_documents import ImageSpecInput, SpecInput, made_name, merge_field
+from skerry.wire.spec_documents import ImageSpecInput, SpecInput, generated_name, merge_field
 
 _Namespace = (
-    Annotated[str, Meta(description="Where it is made, unless the address says so; for ever")] | UnsetType
+    Annotated[
+        str, Meta(description="Namespace in which it is created, unless the path names it; it cannot change")
+    ]
+    | UnsetType
 )
 
 
@@ -33,7 +37,8 @@ NUMBERS = ("completions", "parallelism", "retries", "deadline_s", "keep_for_s")
 
 
 class JobSpecInput(ImageSpecInput, frozen=True, forbid_unknown_fields=True, kw_only=True):
-    """What a job runs, as of a workload, and how often; what is needed is `image`. Times are seconds."""
+    """The spec of a job: that of a workload, and how often it runs; `image` is required. Times are
+    seconds."""
 
     completions: OptionalField[Annotated[int, Meta(description=f"1 to {MAX_COMPLETIONS}; 1")]] = UNSET
     parallelism: OptionalField[Annotated[int, Meta(description="Tries at once; 1")]] = UNSET
@@ -46,17 +51,17 @@ class JobSpecInput(ImageSpecInput, frozen=True, forbid_unknown_fields=True, kw_o
     ] = UNSET
 
     def job_spec(self, caller: Caller, name: str) -> JobSpec:
-        """The spec that this is if `caller` sends it."""
-        return JobSpec(self._template(name).given_by(caller), **self._numbers())
+        """The spec, if `caller` may send it."""
+        return JobSpec(self._template(name).spec_from(caller), **self._numbers())
 
     def unchecked_spec(self, name: str) -> JobSpec:
-        """The spec that this is if somebody sends it who may do anything: to compare with another."""
-        return JobSpec(self._template(name).onto(giver=ImageAccess.ALL), **self._numbers())
+        """The spec without checks of access, to compare it with another."""
+        return JobSpec(self._template(name).onto(caller_access=ImageAccess.ALL), **self._numbers())
 
     def _template(self, name: str) -> JobSpecInput:
         if self.restart not in (UNSET, RestartMode.NEVER) or isinstance(self.restart_budget, int):
             raise errors.Invalid(
-                "a try of a job never restarts by itself; say how often it is tried again with `retries`",
+                "a try of a job never restarts by itself; set `retries` instead",
                 field="restart",
             )
         return replace(self.with_uri(), name=name)
@@ -67,7 +72,7 @@ class JobSpecInput(ImageSpecInput, frozen=True, forbid_unknown_fields=True, kw_o
 
 
 class JobInput(JobSpecInput, frozen=True, forbid_unknown_fields=True, kw_only=True):
-    """A job. Without a `name` one is made."""
+    """A job. Without a `name` it gets one."""
 
     kind: Annotated[Literal["job"], Meta(description="For clients that write it")] | UnsetType = UNSET
     namespace: _Namespace = UNSET
@@ -78,7 +83,7 @@ class JobInput(JobSpecInput, frozen=True, forbid_unknown_fields=True, kw_only=Tr
             name = check_service_name(self.name, "job")
         else:
             image = self.uri if isinstance(self.uri, str) else self.image
-            name = made_name(image if isinstance(image, str) else "", seed).lower()
+            name = generated_name(image if isinstance(image, str) else "", seed).lower()
             name = name if name[0].isalpha() else f"j{name}"
         return name, self.job_spec(caller, name)
 
@@ -88,6 +93,13 @@ class FunctionInput(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
     name: str
     parameters: dict[str, Any] = msgspec.field(default_factory=dict)
+    namespace: Annotated[str, Meta(description="Of the function; that of the schedule")] | UnsetType = UNSET
+
+    def key(self, caller: Caller, namespace: Namespace) -> FunctionName:
+        """The function that `caller` means, by a schedule in `namespace`."""
+        if self.namespace is not UNSET:
+            namespace = caller.scope.check(self.namespace)
+        return function_key(namespace, ids.check_id(self.name, "function"))
 
 
 class ScheduleInput(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
@@ -101,23 +113,28 @@ class ScheduleInput(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_
     )
     timezone: OptionalField[Annotated[str, Meta(description="Such as `Europe/Berlin`; `UTC`")]] = UNSET
     overlap: OptionalField[
-        Annotated[OverlapPolicy, Meta(description="Of a run that is due while another goes on; `skip`")]
+        Annotated[
+            OverlapPolicy, Meta(description="Policy for a run that is due while another is running; `skip`")
+        ]
     ] = UNSET
     window_s: OptionalField[
-        Annotated[float, Meta(description="A run that is later than this is missed; an hour")]
+        Annotated[float, Meta(description="A run that is later than this is missed; one hour")]
     ] = UNSET
     paused: OptionalField[bool] = UNSET
-    job: Annotated[JobSpecInput, Meta(description="Each run is a job of this")] | UnsetType = UNSET
-    from_job: Annotated[str, Meta(description="The same, as a job of that name has it now")] | UnsetType = (
-        UNSET
-    )
+    job: Annotated[JobSpecInput, Meta(description="Spec of the job of each run")] | UnsetType = UNSET
+    from_job: Annotated[str, Meta(description="The spec of an existing job, copied")] | UnsetType = UNSET
     function: Annotated[FunctionInput, Meta(description="Each run is a call of this")] | UnsetType = UNSET
 
     def settings(
-        self, caller: Caller, name: str, job: Job | None, base: ScheduleSettings | None = None
+        self,
+        caller: Caller,
+        name: str,
+        namespace: Namespace,
+        job: Job | None,
+        base: ScheduleSettings | None = None,
     ) -> ScheduleSettings:
-        """What this makes of `base` if `caller` sends it; `job` is the one that `from_job` names."""
-        target = self._target(caller, name, job)
+        """`base` with this input of `caller` applied; `job` is the one that `from_job` names."""
+        target = self._target(caller, name, namespace, job)
         if base is None:
             if self.cron is UNSET:
                 raise errors.Invalid("`cron` is needed, such as `30 3 * * *`", field="cron")
@@ -134,12 +151,14 @@ class ScheduleInput(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_
             merge_field(self.paused, base.is_paused, default.is_paused),
         )
 
-    def _target(self, caller: Caller, name: str, job: Job | None) -> JobTarget | FunctionTarget | None:
+    def _target(
+        self, caller: Caller, name: str, namespace: Namespace, job: Job | None
+    ) -> JobTarget | FunctionTarget | None:
         given = [field for field in ("job", "from_job", "function") if getattr(self, field) is not UNSET]
         if len(given) > 1:
             raise errors.Invalid(f"`{given[0]}` and `{given[1]}` exclude each other", field=given[1])
         if isinstance(self.function, FunctionInput):
-            return FunctionTarget(FunctionName(self.function.name), self.function.parameters)
+            return FunctionTarget(self.function.key(caller, namespace), self.function.parameters)
         if isinstance(self.job, JobSpecInput):
             return JobTarget(self.job.job_spec(caller, name))
         if job is not None:
@@ -148,5 +167,5 @@ class ScheduleInput(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_
 
 
 def _copied(template: InstanceSpec, caller: Caller, name: str) -> InstanceSpec:
-    """Refused if the caller may not have it, also if another made the job."""
-    return SpecInput(name=name).given_by(caller, template)
+    """Refused if the caller may not use it, also if another caller created the job."""
+    return SpecInput(name=name).spec_from(caller, template)

@@ -1,6 +1,6 @@
-"""`/job/`: jobs over HTTP: list, one, create, cancel, delete, and their tries.
+"""`/job/`: jobs over HTTP: list, show, create, cancel, delete, and their tries.
 
-Only translation: what a job does is `skerry.control.jobs`. The logs of a try are those of its instance.
+Translation only: jobs are controlled by `skerry.control.jobs`. The logs of a try are those of its instance.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ class JobList(msgspec.Struct, frozen=True):
 
 
 class TryList(msgspec.Struct, frozen=True):
-    """The tries of a job that are kept, in the order in which they were made."""
+    """The stored tries of a job, in the order of their creation."""
 
     count: int
     tries: tuple[TryDocument, ...]
@@ -53,10 +53,10 @@ class TryList(msgspec.Struct, frozen=True):
     raises=(errors.Invalid, errors.NotFound, errors.Unprocessable),
 )
 async def list_jobs(context: JobContext, call: RequestContext, query: JobQuery) -> JobList:
-    """In the order of their creation, those that are over included, until they are removed."""
+    """In the order of their creation, also ended ones until they expire."""
     schedule = None
     if query.schedule:
-        namespace = namespaces.listed_namespace(query)
+        namespace = namespaces.one_namespace(query)
         schedule = (await context.schedules.read(query.schedule, namespace)).value.id
     page = context.jobs.list(**query.arguments(), schedule=schedule)
     items = tuple(documents.job_document(job, context.jobs.count_active(job)) for job in page.items)
@@ -77,7 +77,7 @@ async def show(
     "/job/",
     summary="Create a job",
     status=201,
-    extra_statuses={200: "It was there already, with the same spec, or of the same Idempotency-Key."},
+    extra_statuses={200: "It exists already, with the same spec or the same Idempotency-Key."},
     raises=rest_conventions.CREATE_ERRORS,
     headers=rest_conventions.RETRY_HEADER,
     max_body_bytes=rest_conventions.MAX_SPEC_BODY,
@@ -85,10 +85,11 @@ async def show(
 async def create(
     context: JobContext, call: RequestContext, query: NamespaceTarget, body: JobInput
 ) -> JobDocument | Response:
-    """It begins at once. A try is an instance; its program finds `SKERRY_JOB_INDEX` and `SKERRY_JOB_ATTEMPT`
-    in its environment, and has succeeded if it ends with exit code 0.
+    """It starts at once.
 
-    Its name is its own: 409 if there is a job of that name with another spec, also one that is over.
+    A try is an instance; its program has `SKERRY_JOB_INDEX` and `SKERRY_JOB_ATTEMPT` in its environment, and
+    succeeds with exit code 0. Its name is unique in its namespace: 409 if there is a job of that name with
+    another spec, also an ended one.
     """
     namespace = namespaces.target_namespace(query, body.namespace)
     name, spec = body.job(call.caller, rest_conventions.name_seed(call, "", context.clock))
@@ -112,7 +113,7 @@ async def create(
 async def cancel(
     context: JobContext, call: RequestContext, path: JobPath, query: NamespaceQuery
 ) -> JobDocument | Response:
-    """Tries that run are stopped, and no others made; logs are kept. One that is over stays as it is."""
+    """Running tries are stopped, and no others are made; logs are kept. An ended job is not changed."""
     namespace = namespaces.requested_namespace(query)
     return _answer(context, await context.jobs.cancel(path.name, actor=call.caller.name, namespace=namespace))
 
@@ -127,7 +128,7 @@ async def cancel(
 async def delete(
     context: JobContext, call: RequestContext, path: JobPath, query: NamespaceQuery
 ) -> JobDocument | Response:
-    """It is `DELETING` until its nodes have removed the tries, and then gone."""
+    """It is `DELETING` until its nodes have removed the tries."""
     namespace = namespaces.requested_namespace(query)
     return _answer(context, await context.jobs.delete(path.name, actor=call.caller.name, namespace=namespace))
 

@@ -1,6 +1,6 @@
-"""`/schedule/`: schedules over HTTP: list, one, create, change, delete, pause, resume, run now.
+"""`/schedule/`: schedules over HTTP: list, show, create, change, delete, pause, resume, run now.
 
-Only translation: when a schedule runs is `skerry.control.schedules`.
+Translation only: `skerry.control.schedules` starts the runs.
 """
 
 from __future__ import annotations
@@ -58,7 +58,7 @@ async def show(
     "/schedule/",
     summary="Create a schedule",
     status=201,
-    extra_statuses={200: "It was there already, with the same settings, or of the same Idempotency-Key."},
+    extra_statuses={200: "It exists already, with the same settings or the same Idempotency-Key."},
     raises=(*rest_conventions.CREATE_ERRORS, errors.NotFound),
     headers=rest_conventions.RETRY_HEADER,
     max_body_bytes=rest_conventions.MAX_SPEC_BODY,
@@ -66,8 +66,8 @@ async def show(
 async def create(
     context: JobContext, call: RequestContext, query: NamespaceTarget, body: ScheduleInput
 ) -> ScheduleDocument | Response:
-    """Only times after now count. An expression that is never due, a zone that does not exist and a function
-    that is not there are refused.
+    """Only due times after now count. An expression that is never due, an unknown time zone and an unknown
+    function are refused.
     """
     if body.name is UNSET:
         raise errors.Invalid("`name` is needed", field="name")
@@ -76,7 +76,7 @@ async def create(
     job = await _source(context, body, NamespaceQuery(namespace=namespace))
     schedule, is_new = await context.schedules.create(
         name,
-        body.settings(call.caller, name, job),
+        body.settings(call.caller, name, namespace, job),
         actor=call.caller.name,
         namespace=namespace,
         idempotency_key=call.idempotency_key,
@@ -100,8 +100,8 @@ async def change(
     query: NamespaceQuery,
     body: ScheduleInput,
 ) -> ScheduleDocument | Response:
-    """A merge patch (RFC 7396): what is not given stays, null goes back to the default; what it runs is given
-    whole. With another `cron` or `timezone`, only times after now count.
+    """A merge patch (RFC 7396): fields that are not given stay, null resets one to its default; the target is
+    given whole. With another `cron` or `timezone`, only due times after now count.
     """
     namespace = namespaces.requested_namespace(query)
     record = await context.schedules.read(path.name, namespace)
@@ -112,7 +112,7 @@ async def change(
     job = await _source(context, body, NamespaceQuery(namespace=present.namespace))
     schedule = await context.schedules.change(
         path.name,
-        lambda base: body.settings(call.caller, present.name, job, base),
+        lambda base: body.settings(call.caller, present.name, present.namespace, job, base),
         actor=call.caller.name,
         namespace=namespace,
         if_match=rest_conventions.check_if_match(call, lambda: record.revision),
@@ -129,7 +129,7 @@ async def change(
 async def delete(
     context: JobContext, call: RequestContext, path: SchedulePath, query: NamespaceQuery
 ) -> ScheduleDocument | Response:
-    """Jobs that it has made go on, and are kept as long as they are to be."""
+    """Its jobs keep running, and are stored until they expire."""
     namespace = namespaces.requested_namespace(query)
     return _answer(
         context, await context.schedules.delete(path.name, actor=call.caller.name, namespace=namespace)
@@ -140,7 +140,7 @@ async def delete(
 async def run(
     context: JobContext, call: RequestContext, path: SchedulePath, query: NamespaceQuery
 ) -> RunDocument:
-    """A run beside those that are due, also while paused; 412 if one goes on and `overlap` is `skip`."""
+    """A run in addition to the due ones, also while paused; 412 if one is running and `overlap` is `skip`."""
     namespace = namespaces.requested_namespace(query)
     added = await context.schedules.run_now(path.name, actor=call.caller.name, namespace=namespace)
     return documents.run_document(added)
@@ -150,7 +150,7 @@ async def run(
 async def pause(
     context: JobContext, call: RequestContext, path: SchedulePath, query: NamespaceQuery
 ) -> ScheduleDocument | Response:
-    """Nothing is due until it is resumed. What runs goes on."""
+    """Nothing is due until it is resumed. A running run continues."""
     return await _set_paused(context, call, path, query, is_paused=True)
 
 
@@ -158,7 +158,7 @@ async def pause(
 async def resume(
     context: JobContext, call: RequestContext, path: SchedulePath, query: NamespaceQuery
 ) -> ScheduleDocument | Response:
-    """Only times after now count."""
+    """Only due times after now count."""
     return await _set_paused(context, call, path, query, is_paused=False)
 
 

@@ -1,4 +1,4 @@
-"""`/market/borrowed`: contracts that this cloud bought, each with the node that it is here."""
+"""`/market/borrowed`: contracts that this cloud bought, each with its borrowed node."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ _CHANGING = (
 
 
 class BorrowedContractInfo(msgspec.Struct, frozen=True):
-    """A contract that this cloud bought, and the node that it is here."""
+    """A contract that this cloud bought, and its borrowed node."""
 
     id: str
     peer: str
@@ -44,10 +44,10 @@ class BorrowedContractInfo(msgspec.Struct, frozen=True):
     starts_at: float
     ends_at: float
     state: BorrowedContractState
-    reclaim_at: Annotated[float | None, Meta(description="The provider takes it back then")]
+    reclaim_at: Annotated[float | None, Meta(description="When the provider reclaims it")]
     reason: str
     ended_at: float | None
-    actor: Annotated[str, Meta(description="Who bought it")]
+    actor: Annotated[str, Meta(description="The caller that bought it")]
 
     @classmethod
     def of(cls, borrowed: BorrowedContract) -> BorrowedContractInfo:
@@ -55,14 +55,14 @@ class BorrowedContractInfo(msgspec.Struct, frozen=True):
 
 
 class BorrowedContractDetail(msgspec.Struct, frozen=True):
-    """A contract that this cloud bought, with what was signed."""
+    """A contract that this cloud bought, with the signed document."""
 
     contract: BorrowedContractInfo
     document: Annotated[str, Meta(description="A compact JWS: `skerry contract verify` reads it")]
 
 
 class BorrowedContractList(msgspec.Struct, frozen=True):
-    """What is not over first, and then what was bought last; `count` is of all."""
+    """Contracts, live ones first, then the newest; `count` is of all."""
 
     count: int
     borrowed: list[BorrowedContractInfo]
@@ -70,16 +70,18 @@ class BorrowedContractList(msgspec.Struct, frozen=True):
 
 
 class RenewContractRequest(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """How much longer it is to last."""
+    """The extension of a contract."""
 
     duration_s: Annotated[float, Meta(ge=1, le=1e10, description="Seconds beyond its end")]
 
 
-@endpoint("GET", "/market/borrowed", summary="What was bought", raises=(errors.Invalid, errors.Unavailable))
+@endpoint(
+    "GET", "/market/borrowed", summary="List bought contracts", raises=(errors.Invalid, errors.Unavailable)
+)
 async def list_borrowed(
     market: MarketContext, call: RequestContext, query: PageQuery
 ) -> BorrowedContractList:
-    """Contracts that this cloud bought, also those that ended not long ago."""
+    """Contracts that this cloud bought, also those that ended recently."""
     page = pagination.paginate(market.buyer.borrowed(), _place, query)
     return BorrowedContractList(page.total, [BorrowedContractInfo.of(one) for one in page.items], page.cursor)
 
@@ -87,26 +89,26 @@ async def list_borrowed(
 @endpoint(
     "GET",
     "/market/borrowed/{id}",
-    summary="One contract that was bought",
+    summary="Show a bought contract",
     raises=(errors.Invalid, errors.NotFound, errors.Unavailable),
 )
 async def show(market: MarketContext, call: RequestContext, path: MarketIdPath) -> BorrowedContractDetail:
-    """With the document that was signed."""
+    """With the signed document."""
     found = market.buyer.get(path.id)
     return BorrowedContractDetail(BorrowedContractInfo.of(found), found.document)
 
 
-@endpoint("POST", "/market/borrowed/{id}/release", summary="Give back what was bought", raises=_CHANGING)
+@endpoint("POST", "/market/borrowed/{id}/release", summary="Release a bought contract", raises=_CHANGING)
 async def release(market: MarketContext, call: RequestContext, path: MarketIdPath) -> BorrowedContractInfo:
-    """Its work moves away first; it is over when its `state` is `ended`."""
+    """Its node is drained first; it has ended when its `state` is `ended`."""
     return BorrowedContractInfo.of(await market.buyer.release(path.id, actor=call.caller.name))
 
 
-@endpoint("POST", "/market/borrowed/{id}/renew", summary="Let what was bought last longer", raises=_CHANGING)
+@endpoint("POST", "/market/borrowed/{id}/renew", summary="Renew a bought contract", raises=_CHANGING)
 async def renew(
     market: MarketContext, call: RequestContext, path: MarketIdPath, body: RenewContractRequest
 ) -> BorrowedContractInfo:
-    """At the provider's price of now for the time that is added; refused if that is higher than before."""
+    """At the provider's present price for the added time; refused if that is higher than before."""
     return BorrowedContractInfo.of(await market.buyer.renew(path.id, body.duration_s, actor=call.caller.name))
 
 

@@ -1,4 +1,4 @@
-"""`/market/buyers`: who may buy of this cloud without the limits of unknown keys."""
+"""`/market/buyers`: the allowlist of buyers, to whom the limits of unknown buyers do not apply."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from skerry.wire.own.market.context import MarketContext
 
 
 class AllowBuyerRequest(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """Something about a buyer."""
+    """A note about a buyer."""
 
     note: Annotated[Text, Meta(description="For people, such as the buyer's name")] = ""
 
@@ -23,7 +23,7 @@ class AllowBuyerRequest(msgspec.Struct, frozen=True, forbid_unknown_fields=True)
 class BuyerInfo(msgspec.Struct, frozen=True):
     """A buyer on the allowlist."""
 
-    id: Annotated[str, Meta(description="Its name on the market: `key....`, or an account's")]
+    id: Annotated[str, Meta(description="Its id on the market: `key....`, or an account")]
     note: str
     added_at: Annotated[float | None, Meta(description="Null if the setting `market.buyers` names it")]
 
@@ -36,7 +36,7 @@ class BuyerList(msgspec.Struct, frozen=True):
     buyers: list[BuyerInfo]
 
 
-@endpoint("GET", "/market/buyers", summary="Who may buy", raises=(errors.Unavailable,))
+@endpoint("GET", "/market/buyers", summary="List allowed buyers", raises=(errors.Unavailable,))
 async def list_buyers(market: MarketContext, call: RequestContext) -> BuyerList:
     """The allowlist: those of the setting `market.buyers`, and those that were added here."""
     return BuyerList([BuyerInfo.of(buyer) for buyer in market.allowlist.all()])
@@ -45,13 +45,13 @@ async def list_buyers(market: MarketContext, call: RequestContext) -> BuyerList:
 @endpoint(
     "PUT",
     "/market/buyers/{id}",
-    summary="Let a buyer in",
+    summary="Allow a buyer",
     raises=(errors.Invalid, errors.TooLarge, errors.Unavailable),
 )
 async def allow(
     market: MarketContext, call: RequestContext, path: MarketIdPath, body: AllowBuyerRequest | None
 ) -> BuyerInfo:
-    """It may see offers and buy from now on, at every server of this cloud."""
+    """It may list offers and buy from now on, at every server of this cloud."""
     note = "" if body is None else body.note
     return BuyerInfo.of(await market.allowlist.add(path.id, note=note, actor=call.caller.name))
 
@@ -59,10 +59,10 @@ async def allow(
 @endpoint(
     "DELETE",
     "/market/buyers/{id}",
-    summary="Let a buyer in no longer",
+    summary="Remove a buyer from the allowlist",
     status=204,
     raises=(errors.Invalid, errors.NotFound, errors.Conflict, errors.Unavailable),
 )
 async def remove(market: MarketContext, call: RequestContext, path: MarketIdPath) -> None:
-    """What it holds and has bought stays its own: to end that, reclaim its contracts."""
+    """Its holds and contracts stay: to end them, reclaim its contracts."""
     await market.allowlist.remove(path.id, actor=call.caller.name)

@@ -1,4 +1,4 @@
-"""What the endpoints of this room work with, given when the app is built."""
+"""The context of the market's endpoints, which they get when the application is built."""
 
 from __future__ import annotations
 
@@ -13,17 +13,17 @@ from skerry.model.ids import CloudId
 from skerry.model.market import Offer
 from skerry.transport.limits import ConcurrencyLimit
 
-# Each talks to peers for a while; people buy one at a time.
+# Each talks to peers for a while, and people buy one at a time.
 MAX_PURCHASES: Final = 16
 
 
 class AllowlistPort(Protocol):
-    """Buyers that may buy without the limits of unknown ones."""
+    """The allowlist of buyers."""
 
     def all(self) -> Sequence[AllowedBuyer]: ...
 
     async def add(self, id: str, *, note: str = "", actor: str) -> AllowedBuyer:
-        """Again, with another note, is a change of that."""
+        """A buyer that is on it gets the new note."""
         ...
 
     async def remove(self, id: str, *, actor: str) -> None:
@@ -33,12 +33,14 @@ class AllowlistPort(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class MarketContext:
-    """The first argument of every endpoint in this room."""
+    """The first argument of these endpoints."""
 
     ledger: Ledger
     buyer: BuyerPort
     allowlist: AllowlistPort
     provider: CloudId  # this cloud
-    new_id: Callable[[], str]  # of flavors that are put up without one
-    shortage: Callable[[Offer], str] = lambda _: ""  # why the nodes cannot deliver one, if they cannot
+    new_id: Callable[[], str]  # for flavors that are published without one
+    shortage: Callable[[Offer], str] = lambda _: (
+        ""
+    )  # why the nodes cannot deliver an offer; empty if they can
     purchases: ConcurrencyLimit = field(default_factory=lambda: ConcurrencyLimit(MAX_PURCHASES, "purchases"))

@@ -1,7 +1,7 @@
-"""Amounts, prices and flavors as this room writes them: cores, MB and GB, and money as decimal text.
+"""Amounts, prices and flavors of Skerry's own market routes: cores, MB, GB, and money as decimal text.
 
-Pure translation to and from the nouns of the market; nothing here is spelt as REAR spells it. Times are
-seconds since the epoch, as on all of Skerry's own routes.
+Pure translation to and from the types of the market; nothing is spelled as in REAR. Times are seconds since
+the epoch, as on all of Skerry's own routes.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ _MONEY = re.compile(r"[0-9]{1,18}(?:\.[0-9]{1,18})?")
 
 
 class ResourcesInfo(msgspec.Struct, frozen=True):
-    """Room."""
+    """An amount of resources."""
 
     cpu: Annotated[float, Meta(description="Cores")]
     memory: Annotated[int, Meta(description="MB")]
@@ -36,7 +36,7 @@ class ResourcesInfo(msgspec.Struct, frozen=True):
 
 
 class PriceInfo(msgspec.Struct, frozen=True):
-    """So much money for each period."""
+    """A price per period."""
 
     amount: Annotated[str, Meta(description="A decimal number: `0.10`")]
     currency: Annotated[str, Meta(description="ISO 4217: `EUR`")]
@@ -48,31 +48,32 @@ class PriceInfo(msgspec.Struct, frozen=True):
 
 
 class PartitionInfo(msgspec.Struct, frozen=True):
-    """In which parts it is sold: at least the minimum, and from there in whole steps; a step of 0 is any."""
+    """Partitioning: at least the minimum, and above it in whole steps; a step of 0 allows any amount."""
 
     min: ResourcesInfo
     step: ResourcesInfo
 
 
 class OfferInfo(msgspec.Struct, frozen=True, kw_only=True):
-    """What a flavor is, whatever is free of it. Without `parts` it is sold whole."""
+    """A flavor, without its free capacity. Without `parts` it is sold whole."""
 
     id: str
     provider: str
     resources: Annotated[ResourcesInfo, Meta(description="Of one")] = msgspec.field(name="room")
-    stock: Annotated[int, Meta(description="How many of it there are")]
+    stock: Annotated[int, Meta(description="How many of it there are in all")]
     price: PriceInfo
     parts: PartitionInfo | None
     max_count: Annotated[int, Meta(description="How many may be taken together")]
     location: str
     architecture: str
-    node: Annotated[str, Meta(description="The node that it follows, if it follows one")]
+    node: Annotated[str, Meta(description="The node whose free capacity it follows, if any")]
     expires_at: float | None
     version: int
+    gpus: Annotated[int, Meta(description="Of each whole one")] = 0
 
 
 def offer_facts(flavor: Offer) -> dict[str, Any]:
-    """What `OfferInfo` tells, and whatever tells more besides."""
+    """The fields of `OfferInfo`, for it and its subclasses."""
     parts = flavor.partition
     return {
         "id": flavor.id,
@@ -89,11 +90,12 @@ def offer_facts(flavor: Offer) -> dict[str, Any]:
         "node": flavor.worker,
         "expires_at": flavor.expires_at,
         "version": flavor.version,
+        "gpus": flavor.gpus,
     }
 
 
 def deal_facts(deal: Hold | Contract | BorrowedContract) -> dict[str, Any]:
-    """How much was reserved or bought, and what it costs."""
+    """The reserved or bought amount, and its price."""
     return {
         "resources": ResourcesInfo.of(deal.resources),
         "price": PriceInfo.of(deal.price),
@@ -102,7 +104,7 @@ def deal_facts(deal: Hold | Contract | BorrowedContract) -> dict[str, Any]:
 
 
 def parse_money(text: str, field: str) -> Decimal:
-    """An amount as people write it; `1e9` is none."""
+    """An amount of money in plain decimal notation; `1e9` is refused."""
     if not _MONEY.fullmatch(text):
         raise errors.Invalid(
             f"{field} is a decimal number such as `0.10`, with at most 18 digits on either side of the point",

@@ -1,4 +1,4 @@
-"""`/market/flavors` and `/market/ledger`: putting capacity up for sale, and where it is."""
+"""`/market/flavors` and `/market/ledger`: offers of this cloud, and where its capacity is."""
 
 from __future__ import annotations
 
@@ -12,6 +12,7 @@ from msgspec import Meta
 from skerry.market.provider.ledger.records import OfferRecord
 from skerry.market.provider.node_offers import KIND
 from skerry.model import errors, ids
+from skerry.model.devices import MAX_COUNT
 from skerry.model.ids import CloudId, OfferId
 from skerry.model.market import Aggregation, Offer, Partition, Price
 from skerry.model.resources import NO_RESOURCES
@@ -35,12 +36,12 @@ _AUDITED_AT_ONCE: Final = 1000
 
 
 class OfferRequest(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """A flavor to sell: whole, unless a minimum or a step says in which parts."""
+    """A flavor to sell: whole, or in parts by a minimum and a step."""
 
     price: Annotated[str, Meta(max_length=40, description="Of one whole, for each period: `0.10`")]
     currency: Annotated[str, Meta(max_length=3, pattern="^[A-Z]{3}$", description="ISO 4217: `EUR`")]
     period: Annotated[str, Meta(max_length=40, description="ISO 8601: `PT1H`")] = "PT1H"
-    id: Annotated[str, Meta(max_length=ids.MAX_ID, description="Without it one is made up")] = ""
+    id: Annotated[str, Meta(max_length=ids.MAX_ID, description="Without it one is generated")] = ""
     cpu: Cores = 0
     memory: MB = 0
     disk: GB = 0
@@ -52,10 +53,11 @@ class OfferRequest(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     stock: Annotated[Count, Meta(description="How many of it there are")] = 1
     location: Text = ""
     architecture: Text = ""
+    gpus: Annotated[int, Meta(ge=0, le=MAX_COUNT, description="Of each whole one; not in parts")] = 0
 
     def flavor(self, new_id: OfferId, provider: CloudId, now: float) -> Offer:
         if not (self.cpu or self.memory or self.disk):
-            raise errors.Invalid("an offer has some room; name cpu and memory", field="cpu")
+            raise errors.Invalid("an offer needs resources; set cpu and memory", field="cpu")
         for field, minimum, all_ in (
             ("cpu_min", self.cpu_min, self.cpu),
             ("memory_min", self.memory_min, self.memory),
@@ -66,6 +68,10 @@ class OfferRequest(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
             parse_resources(self.cpu_min, self.memory_min),
             parse_resources(self.cpu_step, self.memory_step),
         )
+        if self.gpus and not least == step == NO_RESOURCES:
+            raise errors.Invalid(
+                "GPUs are sold with whole offers only; leave out minimum and step, or gpus", field="gpus"
+            )
         return Offer(
             id=OfferId(self.id) if self.id else new_id,
             provider=provider,
@@ -74,6 +80,7 @@ class OfferRequest(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
             price=Price(parse_money(self.price, "price"), self.currency, self.period),
             created_at=now,
             architecture=self.architecture,
+            gpus=self.gpus,
             partition=None if least == step == NO_RESOURCES else Partition(least, step),
             aggregation=Aggregation(1, self.max_count) if self.max_count > 1 else None,
             stock=self.stock,
@@ -82,7 +89,7 @@ class OfferRequest(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
 
 class RepriceOfferRequest(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """What it costs from now on; what is left out stays."""
+    """The new price; fields that are left out stay."""
 
     price: Annotated[str, Meta(max_length=40, description="Of one whole, for each period: `0.10`")]
     currency: Annotated[str, Meta(max_length=3, pattern="^([A-Z]{3})?$", description="ISO 4217: `EUR`")] = ""
@@ -94,11 +101,11 @@ class RepriceOfferRequest(msgspec.Struct, frozen=True, forbid_unknown_fields=Tru
 
 
 class WithdrawalInfo(msgspec.Struct, frozen=True):
-    """It is no longer offered."""
+    """A withdrawal of an offer."""
 
     at: float
     reason: str
-    reclaims: Annotated[bool, Meta(description="Its contracts are taken back, each after its notice")]
+    reclaims: Annotated[bool, Meta(description="Its contracts are reclaimed, each after its notice")]
 
 
 class OfferAccountInfo(OfferInfo, frozen=True, kw_only=True):
@@ -116,7 +123,7 @@ class OfferAccountInfo(OfferInfo, frozen=True, kw_only=True):
 
 
 class PublishedOfferInfo(OfferAccountInfo, frozen=True, kw_only=True):
-    """A flavor that was put up for sale."""
+    """A flavor that was published."""
 
     warning: Annotated[str, Meta(description="Why the nodes cannot deliver it; empty if they can")]
 
@@ -138,7 +145,8 @@ def _account_facts(account: OfferRecord) -> dict[str, Any]:
 
 
 class LedgerInfo(msgspec.Struct, frozen=True):
-    """Flavors in the order of their ids, and what does not add up: nothing, unless there is a fault."""
+    """Flavors in the order of their ids, and differences that an audit found: none, unless there is a
+    fault."""
 
     count: int
     flavors: list[OfferAccountInfo]
@@ -150,12 +158,12 @@ class LedgerInfo(msgspec.Struct, frozen=True):
 @endpoint(
     "POST",
     "/market/flavors",
-    summary="Put capacity up for sale",
+    summary="Publish an offer",
     status=201,
     raises=(errors.Invalid, errors.AlreadyExists, errors.TooLarge, errors.Unavailable),
 )
 async def sell(market: MarketContext, call: RequestContext, body: OfferRequest) -> PublishedOfferInfo:
-    """Offer a flavor. The same again, with its `id`, is no change; one that was withdrawn is offered anew."""
+    """The same offer again, with its `id`, changes nothing; a withdrawn one is offered again."""
     flavor = body.flavor(OfferId(market.new_id()), market.provider, market.ledger.now())
     account = await market.ledger.publish(flavor, actor=call.caller.name)
     return PublishedOfferInfo.warned(account, market.shortage(account.flavor))
@@ -164,13 +172,13 @@ async def sell(market: MarketContext, call: RequestContext, body: OfferRequest) 
 @endpoint(
     "PATCH",
     "/market/flavors/{id}",
-    summary="Ask another price for it",
+    summary="Change the price of an offer",
     raises=(errors.Invalid, errors.NotFound, errors.Expired, errors.FailedPrecondition, errors.Unavailable),
 )
 async def reprice(
     market: MarketContext, call: RequestContext, path: MarketIdPath, body: RepriceOfferRequest
 ) -> OfferAccountInfo:
-    """In place: holds and contracts keep their price, and subscribers are told what changed."""
+    """Holds and contracts keep their price, and subscribers get the change."""
     id = OfferId(path.id)
     price = body.after(market.ledger.flavor(id).flavor.price)
     return OfferAccountInfo.of(await market.ledger.reprice(id, price, actor=call.caller.name))
@@ -179,41 +187,42 @@ async def reprice(
 @endpoint(
     "DELETE",
     "/market/flavors/{id}",
-    summary="Offer it no longer",
+    summary="Withdraw an offer",
     raises=(errors.Invalid, errors.NotFound, errors.Unavailable),
 )
 async def withdraw(
     market: MarketContext, call: RequestContext, path: MarketIdPath, query: WithdrawOfferQuery
 ) -> OfferAccountInfo:
-    """Nothing more of it can be had. Contracts run to their end, or with `reclaim` through their notice."""
+    """Nothing more of it can be reserved. Contracts run to their end, or with `reclaim` until their notice is
+    over."""
     account = await market.ledger.withdraw(
         OfferId(path.id), actor=call.caller.name, reason=query.reason, reclaim=query.reclaim
     )
     return OfferAccountInfo.of(account)
 
 
-@endpoint("GET", "/market/ledger", summary="Where capacity is", raises=(errors.Invalid, errors.Unavailable))
+@endpoint("GET", "/market/ledger", summary="Show the ledger", raises=(errors.Invalid, errors.Unavailable))
 async def show_ledger(market: MarketContext, call: RequestContext, query: PageQuery) -> LedgerInfo:
-    """Every flavor of this cloud that is offered, or of which something is held or sold."""
+    """Every flavor of this cloud that is offered, held or sold, and its capacity."""
     page = pagination.paginate(_accounts(market), lambda account: account.flavor.id, query)
     wrong: dict[str, list[str]] = {}
     for number, (id, why) in enumerate(market.ledger.audits(), 1):
         if why:
             wrong[str(id)] = why
         if number % _AUDITED_AT_ONCE == 0:
-            await asyncio.sleep(0)  # there may be very many, and others buy
+            await asyncio.sleep(0)  # there may be very many, and other requests must go on
     return LedgerInfo(
         page.total, [OfferAccountInfo.of(one) for one in page.items], page.cursor, not wrong, wrong
     )
 
 
 def _accounts(market: MarketContext) -> list[OfferRecord]:
-    """Also those that were withdrawn while something of them was taken."""
+    """Also withdrawn ones of which something is still held or sold."""
     found = {account.flavor.id: account for account in market.ledger.flavors()}
     now = market.ledger.now()
     taken = {hold.flavor.id for hold in market.ledger.holds() if hold.is_live(now)}
     taken |= {sale.contract.flavor.id for sale in market.ledger.contracts() if sale.contract.ended_at is None}
     for id in taken - found.keys():
-        with suppress(errors.NotFound):  # which the audit tells of
+        with suppress(errors.NotFound):  # which the audit reports
             found[id] = market.ledger.flavor(id)
     return list(found.values())

@@ -1,4 +1,4 @@
-"""`/market`: who this cloud is on the market, and how much goes on there."""
+"""`/market`: the id of this cloud on the market, and counts."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from skerry.wire.own.market.context import MarketContext
 class MarketInfo(msgspec.Struct, frozen=True):
     """Counts are of what is live now."""
 
-    cloud: Annotated[str, Meta(description="Its id, by which buyers trust it: `key....`")]
+    cloud: Annotated[str, Meta(description="Its id, the fingerprint of its key: `key....`")]
     flavors: Annotated[int, Meta(description="Offered by this cloud")]
     holds: int
     sold: Annotated[int, Meta(description="Contracts that this cloud sold")]

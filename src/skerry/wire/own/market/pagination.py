@@ -1,4 +1,4 @@
-"""Long lists in pages, in an order that does not change under the reader: a cursor names a place in it."""
+"""Pages of long lists, in a stable order: a cursor names a position in it."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from skerry.control.paging import ListPage, paginate_sorted
 T = TypeVar("T")
 
 MAX_PAGE: Final = 1000
-_LAST: Final = 10**14  # milliseconds; no moment of ours is later
+_LAST: Final = 10**14  # milliseconds; later than any time that is stored
 
 
 class PageQuery(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
@@ -23,11 +23,11 @@ class PageQuery(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     cursor: Annotated[str, Meta(max_length=1024, description="`cursor` of the answer before")] = ""
 
 
-def paginate(items: Iterable[T], place_of: Callable[[T], str], query: PageQuery) -> ListPage[T]:
-    """The page of `items` that is asked for, in the order of their places."""
-    return paginate_sorted(items, place_of, limit=query.limit, cursor=query.cursor or None)
+def paginate(items: Iterable[T], position_of: Callable[[T], str], query: PageQuery) -> ListPage[T]:
+    """The requested page of `items`, in the order of their positions."""
+    return paginate_sorted(items, position_of, limit=query.limit, cursor=query.cursor or None)
 
 
 def newest_first_key(*, is_over: bool, at: float, id: str) -> str:
-    """The place of something that is alive for a while: what is not over, then what began last."""
+    """A position that sorts what has not ended first, then the newest."""
     return f"{int(is_over)}/{_LAST - round(at * 1000):015d}/{id}"

@@ -1,4 +1,4 @@
-"""`/market/peers`: the clouds that this one may buy from, and how each was last found."""
+"""`/market/peers`: the clouds that this one may buy from, and the result of the last check of each."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ class PeerPath(msgspec.Struct, frozen=True):
 class SetPeerRequest(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """A cloud to buy from."""
 
-    url: Annotated[str, Meta(min_length=1, max_length=MAX_URL, description="Where its server answers")]
+    url: Annotated[str, Meta(min_length=1, max_length=MAX_URL, description="The address of its server")]
     cloud: Annotated[
         str, Meta(min_length=1, max_length=ids.MAX_ID, description="Its id, which it must sign as: `key....`")
     ]
@@ -30,13 +30,13 @@ class SetPeerRequest(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
 
 class PeerInfo(msgspec.Struct, frozen=True):
-    """A cloud to buy from, and how it was last found."""
+    """A cloud to buy from, and the result of its last check."""
 
     name: str
     url: str
     cloud: str
     ca: str
-    is_reached: Annotated[bool | None, Meta(description="Null before it was asked")]
+    is_reached: Annotated[bool | None, Meta(description="Null before the first check")]
     message: str
     latency_s: float | None
     at: float | None
@@ -50,16 +50,16 @@ class PeerList(msgspec.Struct, frozen=True):
     peers: list[PeerInfo]
 
 
-@endpoint("GET", "/market/peers", summary="Clouds to buy from", raises=(errors.Unavailable,))
+@endpoint("GET", "/market/peers", summary="List peers", raises=(errors.Unavailable,))
 async def list_peers(market: MarketContext, call: RequestContext) -> PeerList:
-    """All, with how each was last found."""
+    """All, with the result of the last check of each."""
     return PeerList([PeerInfo.of(state) for state in market.buyer.peers()])
 
 
 @endpoint(
     "GET",
     "/market/peers/{name}",
-    summary="A cloud to buy from",
+    summary="Show a peer",
     raises=(errors.Invalid, errors.NotFound, errors.Unavailable),
 )
 async def show(market: MarketContext, call: RequestContext, path: PeerPath) -> PeerInfo:
@@ -70,14 +70,14 @@ async def show(market: MarketContext, call: RequestContext, path: PeerPath) -> P
 @endpoint(
     "PUT",
     "/market/peers/{name}",
-    summary="Buy from a cloud",
+    summary="Add or change a peer",
     raises=(errors.Invalid, errors.FailedPrecondition, errors.Conflict, errors.TooLarge, errors.Unavailable),
 )
 async def set_peer(
     market: MarketContext, call: RequestContext, path: PeerPath, body: SetPeerRequest
 ) -> PeerInfo:
-    """Name a cloud, or say anew where it is. Refused with the reason if what answers there is not that cloud,
-    or is not trusted; one that does not answer is named all the same.
+    """Refused with the reason if another cloud answers at the address, or if it is not trusted; a cloud that
+    does not answer is added all the same.
     """
     peer = MarketPeer(name=path.name, url=body.url, cloud=body.cloud, ca=body.ca)
     await market.buyer.set_peer(peer, actor=call.caller.name)
@@ -87,7 +87,7 @@ async def set_peer(
 @endpoint(
     "DELETE",
     "/market/peers/{name}",
-    summary="Buy no more from a cloud",
+    summary="Remove a peer",
     status=204,
     raises=(errors.Invalid, errors.NotFound, errors.Conflict, errors.Unavailable),
 )

@@ -1,7 +1,7 @@
-"""`/market/offers` and `/market/buy`: what peers offer, and buying the best of it.
+"""`/market/offers` and `/market/buy`: offers of peers, and buying the best one.
 
-A purchase is told step by step, a JSON object on each line. Whoever goes away in between leaves nothing half
-made: closing the steps is what makes the trader undo them, or keep a contract that is signed already.
+A purchase is streamed step by step, one JSON object per line. If the client disconnects, nothing is left half
+done: closing the steps makes the buyer service undo them, or keep a contract that is already signed.
 """
 
 from __future__ import annotations
@@ -29,22 +29,23 @@ NDJSON: Final = "application/x-ndjson"
 
 
 class BuyRequest(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """What is to be bought: `count` times so much. What is empty, or 0, does not matter."""
+    """What to buy: `count` times this amount. Empty fields, or 0, match anything."""
 
     cpu: Cores = 0
     memory: MB = 0
     disk: GB = 0
     count: Count = 1
     duration_s: (
-        Annotated[float, Meta(ge=1, le=1e10, description="Seconds; without it as the provider has it")] | None
+        Annotated[float, Meta(ge=1, le=1e10, description="Seconds; without it the provider's default")] | None
     ) = None
     max_price: Annotated[
-        str, Meta(max_length=40, description="The most for all of it, for each hour: `0.50`")
+        str, Meta(max_length=40, description="Maximum price of all of it per hour: `0.50`")
     ] = ""
     currency: Annotated[str, Meta(max_length=3, pattern="^([A-Z]{3})?$", description="ISO 4217: `EUR`")] = ""
-    where: Annotated[str, Meta(max_length=256, description="The location, as the offer tells it")] = ""
+    where: Annotated[str, Meta(max_length=256, description="The location of the offer")] = ""
     architecture: Annotated[str, Meta(max_length=256, description="`amd64`, `arm64`")] = ""
     peer: Annotated[str, Meta(max_length=ids.MAX_ID, description="The name of one peer; else of all")] = ""
+    gpus: Annotated[int, Meta(ge=0, description="With all of it together, at least")] = 0
 
     def capacity_request(self) -> CapacityRequest:
         return copy_fields(
@@ -56,18 +57,18 @@ class BuyRequest(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
 
 class QuoteQuery(BuyRequest, frozen=True, forbid_unknown_fields=True):
-    """Offers of which this may be had; without an amount all that there are."""
+    """Offers that can supply this; without an amount all offers."""
 
-    own: Annotated[bool, Meta(description="What this cloud sells itself, too")] = False
+    own: Annotated[bool, Meta(description="Also the offers of this cloud")] = False
 
 
 class QuoteInfo(msgspec.Struct, frozen=True):
-    """An offer: what is free of it, and what of it is meant by the question."""
+    """An offer: its free capacity, and the amount that the price is for."""
 
     peer: Annotated[str, Meta(description="Who offers it; empty: this cloud")]
     flavor: OfferInfo
     free: ResourcesInfo
-    resources: Annotated[ResourcesInfo, Meta(description="What was asked for, or all that is on offer")] = (
+    resources: Annotated[ResourcesInfo, Meta(description="The requested amount, or all that is free")] = (
         msgspec.field(name="room")
     )
     count: int
@@ -86,7 +87,7 @@ class QuoteInfo(msgspec.Struct, frozen=True):
 
 
 class QuoteList(msgspec.Struct, frozen=True):
-    """Offers, the best first; `failures` are peers that gave no answer in time."""
+    """Offers, the best first; `failures` are peers that did not answer in time."""
 
     offers: list[QuoteInfo]
     failures: list[PeerFailure]
@@ -103,14 +104,14 @@ class BuyProgressInfo(msgspec.Struct, frozen=True):
 @endpoint(
     "GET",
     "/market/offers",
-    summary="What peers offer",
+    summary="List offers of peers",
     raises=(errors.Invalid, errors.NotFound, errors.Unavailable),
 )
 async def offers(market: MarketContext, call: RequestContext, query: QuoteQuery) -> QuoteList:
-    """All peers are asked at once, and those that do not answer in time are named.
+    """All peers are queried at once, and those that do not answer in time are named.
 
-    With an amount: offers of which that may be had, at the price of that. Without: all, at the price of what
-    is free.
+    With an amount: offers that can supply it, and its price. Without: all offers, and the price of what is
+    free.
     """
     listing = await market.buyer.offers(query.capacity_request(), own=query.own)
     return QuoteList([QuoteInfo.of(found) for found in listing.found], list(listing.failures))
@@ -128,7 +129,7 @@ async def buy(market: MarketContext, call: RequestContext, body: BuyRequest) -> 
     """The best offer is reserved, bought, signed and opened, with a line of JSON for each `step`.
 
     The last line is of the step `done`, with `borrowed`, the contract; or it has `error` and `code`, and what
-    was begun is undone. If the client goes away it is undone, too, unless the contract is signed already:
+    was begun is undone. If the client disconnects it is undone, too, unless the contract is already signed:
     then it is kept.
     """
     capacity = body.capacity_request()
@@ -136,7 +137,7 @@ async def buy(market: MarketContext, call: RequestContext, body: BuyRequest) -> 
     async with AsyncExitStack() as undo:
         undo.enter_context(market.purchases.take())
         steps = market.buyer.buy(capacity, actor=call.caller.name)
-        return StreamResponse(_encode_steps(steps, call.request_id), _MANNER, undo.pop_all())
+        return StreamResponse(_encode_steps(steps, call.request_id), _DIALECT, undo.pop_all())
 
 
 async def _encode_steps(steps: AsyncIterator[BuyProgress], request_id: str) -> AsyncGenerator[bytes, None]:
@@ -151,7 +152,7 @@ async def _encode_steps(steps: AsyncIterator[BuyProgress], request_id: str) -> A
 
 @asynccontextmanager
 async def _closed(steps: AsyncIterator[BuyProgress]) -> AsyncIterator[None]:
-    """End the purchase with us, also if we are left between two steps."""
+    """End the purchase when this generator ends, also between two steps."""
     try:
         yield
     finally:
@@ -163,7 +164,7 @@ def _line(value: msgspec.Struct) -> bytes:
     return json_codec.encode(value) + b"\n"
 
 
-_MANNER: Final = StreamFormat(
+_DIALECT: Final = StreamFormat(
     NDJSON,
     goodbye=_line(
         Problem(

@@ -1,4 +1,4 @@
-"""Every endpoint of this room, and how each is served."""
+"""All endpoints of the market, and how each is served."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""`/market/holds` and `/market/contracts`: what buyers hold of this cloud's flavors, and what they bought."""
+"""`/market/holds` and `/market/contracts`: holds on this cloud's flavors, and contracts that it sold."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ class HoldInfo(msgspec.Struct, frozen=True):
     resources: Annotated[ResourcesInfo, Meta(description="Of one")] = msgspec.field(name="room")
     count: int
     price: Annotated[PriceInfo, Meta(description="Of all of it, for each period")]
-    total: Annotated[str, Meta(description="For the whole of the contract that it would be")]
+    total: Annotated[str, Meta(description="Price of the contract that it would become, from start to end")]
     created_at: float
     expires_at: float
     state: Annotated[str, Meta(description="`held`, `bought`, `cancelled` or `expired`")]
@@ -54,12 +54,12 @@ class SoldContractInfo(msgspec.Struct, frozen=True):
     total: Annotated[str, Meta(description="Of all of it, from start to end")]
     starts_at: float
     ends_at: float
-    reclaim_at: Annotated[float | None, Meta(description="It is taken back then")]
+    reclaim_at: Annotated[float | None, Meta(description="When it is reclaimed")]
     reason: str
     ended_at: float | None
     state: Annotated[str, Meta(description="`live`, `reclaimed`, `released`, `withdrawn` or `expired`")]
     is_countersigned: Annotated[bool, Meta(description="Its buyer has signed it too")]
-    opened_at: Annotated[float | None, Meta(description="Its buyer first came to its tunnel then")]
+    opened_at: Annotated[float | None, Meta(description="When its buyer first connected")]
     is_unknown: Annotated[bool, Meta(description="Its buyer was not on the allowlist when it reserved")]
 
     @classmethod
@@ -77,14 +77,14 @@ class SoldContractInfo(msgspec.Struct, frozen=True):
 
 
 class SoldContractDetail(msgspec.Struct, frozen=True):
-    """A contract that this cloud sold, with what was signed."""
+    """A contract that this cloud sold, with the signed document."""
 
     contract: SoldContractInfo
     document: Annotated[str, Meta(description="A compact JWS: `skerry contract verify` reads it")]
 
 
 class HoldList(msgspec.Struct, frozen=True):
-    """Those that are live first, and then the youngest; `count` is of all."""
+    """Holds, live ones first, then the newest; `count` is of all."""
 
     count: int
     holds: list[HoldInfo]
@@ -92,7 +92,7 @@ class HoldList(msgspec.Struct, frozen=True):
 
 
 class SoldContractList(msgspec.Struct, frozen=True):
-    """Those that are live first, and then the youngest; `count` is of all."""
+    """Contracts, live ones first, then the newest; `count` is of all."""
 
     count: int
     contracts: list[SoldContractInfo]
@@ -100,19 +100,19 @@ class SoldContractList(msgspec.Struct, frozen=True):
 
 
 class ReclaimContractRequest(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """Why it is taken back."""
+    """The reason of a reclaim."""
 
-    reason: Annotated[Text, Meta(description="Its buyer is told")] = ""
+    reason: Annotated[Text, Meta(description="Sent to its buyer")] = ""
 
 
 @endpoint(
     "GET",
     "/market/holds",
-    summary="What buyers hold",
+    summary="List holds",
     raises=(errors.Invalid, errors.Unavailable),
 )
 async def list_holds(market: MarketContext, call: RequestContext, query: PageQuery) -> HoldList:
-    """Holds on flavors of this cloud, also those that ended not long ago."""
+    """Holds on flavors of this cloud, also those that ended recently."""
     now = market.ledger.now()
 
     def place(hold: Hold) -> str:
@@ -125,11 +125,11 @@ async def list_holds(market: MarketContext, call: RequestContext, query: PageQue
 @endpoint(
     "GET",
     "/market/contracts",
-    summary="What was sold",
+    summary="List sold contracts",
     raises=(errors.Invalid, errors.Unavailable),
 )
 async def list_contracts(market: MarketContext, call: RequestContext, query: PageQuery) -> SoldContractList:
-    """Contracts that this cloud sold, also those that ended not long ago."""
+    """Contracts that this cloud sold, also those that ended recently."""
     now = market.ledger.now()
 
     def place(sale: ContractRecord) -> str:
@@ -145,11 +145,11 @@ async def list_contracts(market: MarketContext, call: RequestContext, query: Pag
 @endpoint(
     "GET",
     "/market/contracts/{id}",
-    summary="One contract that was sold",
+    summary="Show a sold contract",
     raises=(errors.Invalid, errors.NotFound, errors.Unavailable),
 )
 async def show(market: MarketContext, call: RequestContext, path: MarketIdPath) -> SoldContractDetail:
-    """With the document of the terms that hold now: signed by both, once its buyer has signed it."""
+    """With the document of the present terms: signed by both, once its buyer has signed it."""
     with _naming(path.id):
         sale = await market.ledger.find_contract(ContractId(path.id))
     document = sale.countersigned or sale.current
@@ -159,13 +159,13 @@ async def show(market: MarketContext, call: RequestContext, path: MarketIdPath) 
 @endpoint(
     "POST",
     "/market/contracts/{id}/reclaim",
-    summary="Take back what was sold",
+    summary="Reclaim a sold contract",
     raises=(errors.Invalid, errors.NotFound, errors.Unavailable),
 )
 async def reclaim(
     market: MarketContext, call: RequestContext, path: MarketIdPath, body: ReclaimContractRequest | None
 ) -> SoldContractInfo:
-    """Its buyer is told now, and the contract ends when its notice is over: at `reclaim_at`."""
+    """Its buyer is notified, and the contract ends after its notice: at `reclaim_at`."""
     reason = "" if body is None else body.reason
     with _naming(path.id):
         sale = await market.ledger.reclaim(ContractId(path.id), actor=call.caller.name, reason=reason)
@@ -174,7 +174,7 @@ async def reclaim(
 
 @contextmanager
 def _naming(id: str) -> Iterator[None]:
-    """The ledger tells a buyer what to do about a contract that there is not; here is who sells."""
+    """The ledger's error for an unknown contract is written for buyers; this one is for the seller."""
     try:
         yield
     except errors.NotFound:

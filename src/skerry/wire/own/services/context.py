@@ -1,4 +1,4 @@
-"""What the endpoints of this room work with, given when the app is built."""
+"""The context of the endpoints of services, which they get when the application is built."""
 
 from __future__ import annotations
 
@@ -9,6 +9,6 @@ from skerry.control.services.registry import ServiceRegistry
 
 @dataclass(frozen=True, slots=True)
 class ServiceContext:
-    """The first argument of every endpoint in this room."""
+    """The first argument of these endpoints."""
 
     services: ServiceRegistry

@@ -1,4 +1,4 @@
-"""Services, their copies, revisions and plans as JSON documents. Pure; `endpoints` answers with them."""
+"""Services, their copies, revisions and plans as JSON documents. Pure; `endpoints` returns them."""
 
 from __future__ import annotations
 
@@ -11,6 +11,7 @@ from msgspec import UNSET, Meta, UnsetType
 from skerry.control.services.copies import owner_of
 from skerry.control.services.previews import ServicePreview
 from skerry.control.services.registry import ServiceState
+from skerry.model.callers import Caller
 from skerry.model.services import (
     AutoscalePolicy,
     CountOrPercent,
@@ -25,11 +26,11 @@ from skerry.model.services import (
 from skerry.model.statuses import InstanceStatus
 from skerry.model.workloads import Instance, MetricSource, RestartMode, UserNamespaceMode, WorkloadKind
 from skerry.wire.check_documents import CheckDocument
-from skerry.wire.diagnostic_documents import NodeVerdict, node_verdict
+from skerry.wire.diagnostic_documents import NodeVerdict, node_verdicts
 from skerry.wire.option_documents import OptionsDocument
 from skerry.wire.spec_documents import PortDocument, ResourceDocument, resource_document, spec_fields
 
-_HIDDEN_FIELDS = ("port_mappings", "env")  # of a document: other spellings of what is there
+_HIDDEN_FIELDS = ("port_mappings", "env")  # fields of a document that repeat others
 
 
 class UpdateDocument(msgspec.Struct, frozen=True):
@@ -54,7 +55,7 @@ class BudgetDocument(msgspec.Struct, frozen=True):
 
 
 class AutoscaleDocument(msgspec.Struct, frozen=True):
-    """Between which numbers of copies, and by what, it is scaled."""
+    """Autoscaling: the range of replicas, and the metric."""
 
     min: int
     max: int
@@ -65,24 +66,24 @@ class AutoscaleDocument(msgspec.Struct, frozen=True):
 
 
 class RolloutPhase(enum.StrEnum):
-    """What an update is doing."""
+    """The phase of an update."""
 
     UPDATING = "updating"
     CANARY = "canary"
     REVERTING = "reverting"
     PAUSED = "paused"
-    HALTED = "halted"  # it failed, and waits for somebody to decide
+    HALTED = "halted"  # it failed, and waits for a user to decide
 
 
 class RolloutDocument(msgspec.Struct, frozen=True):
-    """An update that is under way. Times are seconds since the epoch."""
+    """An update in progress. Times are seconds since the epoch."""
 
     phase: RolloutPhase
     good: Annotated[int, Meta(description="Copies of the new revision that have been ready for long enough")]
-    of: Annotated[int, Meta(description="How many there are to be")]
+    of: Annotated[int, Meta(description="How many there must be")]
     since: float
     deadline: Annotated[
-        float | None, Meta(description="When it fails without progress; null while nothing is waited for")
+        float | None, Meta(description="When it fails without progress; null: no deadline now")
     ]
     reason: Annotated[str, Meta(description="Why it reverts, or was halted")]
 
@@ -92,7 +93,7 @@ class ServiceCopyDocument(msgspec.Struct, frozen=True):
 
     instance_id: str
     name: str
-    index: Annotated[int, Meta(description="Its place among the copies; during an update two have the same")]
+    index: Annotated[int, Meta(description="Its index; during an update two copies have the same")]
     revision: int
     node_id: str | None
     status: InstanceStatus
@@ -115,11 +116,11 @@ class ServiceDocument(OptionsDocument, frozen=True):
     status: ServiceStatus
     replicas: int
     ready: Annotated[int, Meta(description="Copies that are in service")]
-    revision: Annotated[int, Meta(description="That it runs, or is being brought to")]
-    stable_revision: Annotated[int | None, Meta(description="The last that was good; null: none was yet")]
+    revision: Annotated[int, Meta(description="The present revision, or the target of an update")]
+    stable_revision: Annotated[int | None, Meta(description="The last good revision; null: none yet")]
     latest_revision: int
     paused: bool
-    rollout: Annotated[RolloutDocument | None, Meta(description="null: no update is under way")]
+    rollout: Annotated[RolloutDocument | None, Meta(description="null: no update in progress")]
     type: WorkloadKind
     image: str
     uri: Annotated[str, Meta(description="`image`, by the name that workloads have for it")]
@@ -142,6 +143,9 @@ class ServiceDocument(OptionsDocument, frozen=True):
     autoscale: AutoscaleDocument | None
     created_at: Annotated[float, Meta(description="Seconds since the epoch")]
     copies: Annotated[tuple[ServiceCopyDocument, ...], Meta(description="Not in lists")] | UnsetType = UNSET
+    quota_message: Annotated[
+        str, Meta(description="Why a missing copy is not created: the quota of its namespace; else empty")
+    ] = ""
 
 
 class RevisionDocument(msgspec.Struct, frozen=True):
@@ -152,7 +156,7 @@ class RevisionDocument(msgspec.Struct, frozen=True):
     created_at: float
     actor: str
     image: str
-    spec: Annotated[dict[str, Any], Meta(description="What copies of it run, with the fields of the service")]
+    spec: Annotated[dict[str, Any], Meta(description="Its spec, with the fields of the service")]
 
 
 class FieldChange(msgspec.Struct, frozen=True):
@@ -168,26 +172,28 @@ class PlannedCopyDocument(msgspec.Struct, frozen=True):
 
     index: int
     node_id: Annotated[str | None, Meta(description="null: no node could take it now")]
-    reason: Annotated[str, Meta(description="Why none could")]
-    replaces: Annotated[str | None, Meta(description="The instance that would go for it")]
+    reason: Annotated[str, Meta(description="Why none can take it")]
+    replaces: Annotated[str | None, Meta(description="The instance that it would replace")]
 
 
 class ServicePlanDocument(msgspec.Struct, frozen=True):
-    """What would happen. Nothing of it is written."""
+    """The effects of a change. Nothing is written."""
 
     name: str
     namespace: str
     action: Annotated[str, Meta(description="`create`, `update` (a new revision), `change` or `none`")]
     revision: int
     changes: tuple[FieldChange, ...]
-    order: Annotated[UpdateOrder, Meta(description="Which comes first when a copy is replaced")]
+    order: Annotated[UpdateOrder, Meta(description="Order in which a copy is replaced")]
     order_reason: Annotated[str, Meta(description="Why it is stop-first")]
-    surge: Annotated[int, Meta(description="Copies beyond the replicas, at most")]
-    unavailable: Annotated[int, Meta(description="Ready copies missing to the replicas, at most")]
+    surge: Annotated[int, Meta(description="Maximum copies above the replicas")]
+    unavailable: Annotated[int, Meta(description="Maximum replicas that are not ready")]
     canaries: int
     created: Annotated[int, Meta(description="Copies that would be created in all")]
     copies: Annotated[tuple[PlannedCopyDocument, ...], Meta(description="The first 100 of them")]
-    nodes: Annotated[tuple[NodeVerdict, ...], Meta(description="What every node says to the first of them")]
+    nodes: Annotated[
+        tuple[NodeVerdict, ...], Meta(description="The feasibility of every node for the first of them")
+    ]
 
 
 def service_document(state: ServiceState) -> ServiceDocument:
@@ -207,6 +213,7 @@ def service_summary(state: ServiceState) -> ServiceDocument:
         paused=service.is_paused,
         rollout=_rollout(state),
         created_at=service.created_at,
+        quota_message=service.quota_message,
         **_decided(service),
     )
 
@@ -218,7 +225,7 @@ def revision_document(revision: ServiceRevision) -> RevisionDocument:
     )
 
 
-def plan_document(preview: ServicePreview) -> ServicePlanDocument:
+def plan_document(preview: ServicePreview, caller: Caller) -> ServicePlanDocument:
     before, after = preview.before, preview.after
     bounds = after.bounds
     return ServicePlanDocument(
@@ -236,7 +243,7 @@ def plan_document(preview: ServicePreview) -> ServicePlanDocument:
         tuple(
             PlannedCopyDocument(copy.index, copy.node, copy.reason, copy.replaces) for copy in preview.copies
         ),
-        tuple(map(node_verdict, preview.nodes)),
+        node_verdicts(preview.nodes, caller),
     )
 
 
@@ -260,7 +267,7 @@ def _changes(before: Service | None, after: Service) -> tuple[FieldChange, ...]:
 
 
 def _decided(service: Service) -> dict[str, Any]:
-    """What people decide."""
+    """The fields that users set."""
     return {
         "namespace": service.namespace,
         "replicas": service.replicas,

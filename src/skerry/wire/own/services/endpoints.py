@@ -1,6 +1,6 @@
-"""`/service/`: services over HTTP: list, one, create, change, delete, plan, and what becomes of an update.
+"""`/service/`: services over HTTP: list, show, create, change, delete, plan, and control of updates.
 
-Only translation: what a request makes of a service is `skerry.control.services`.
+Translation only: `skerry.control.services` decides.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ class ServicePath(msgspec.Struct, frozen=True):
 
 
 class ServiceEventsQuery(NamespaceQuery, frozen=True, forbid_unknown_fields=True, kw_only=True):
-    """How many, of the newest."""
+    """How many of the newest events."""
 
     limit: Limit = 100
 
@@ -53,14 +53,14 @@ class ServiceList(msgspec.Struct, frozen=True):
 
 
 class RevisionList(msgspec.Struct, frozen=True):
-    """The revisions that are kept, the oldest first."""
+    """The stored revisions, the oldest first."""
 
     count: int
     revisions: tuple[RevisionDocument, ...]
 
 
 class ServiceEvents(msgspec.Struct, frozen=True):
-    """The oldest first; `count` is how many are kept."""
+    """Events, the oldest first; `count` is how many are stored."""
 
     count: int
     events: tuple[EventDocument, ...]
@@ -70,7 +70,7 @@ class ServiceEvents(msgspec.Struct, frozen=True):
 async def list_services(
     context: ServiceContext, call: RequestContext, query: PageQuery
 ) -> ServiceList | Response:
-    """In the order of their creation, those that are being deleted included; without their copies."""
+    """In the order of their creation, also those that are being deleted; without their copies."""
     page = context.services.list(**query.arguments())
     return ServiceList(page.total, tuple(map(documents.service_summary, page.items)), page.cursor)
 
@@ -79,7 +79,7 @@ async def list_services(
 async def show(
     context: ServiceContext, call: RequestContext, path: ServicePath, query: NamespaceQuery
 ) -> ServiceDocument | Response:
-    """With its copies. `ETag` changes with what is desired of it, and with the progress of an update."""
+    """With its copies. `ETag` changes with its desired state, and with the progress of an update."""
     return await _answer(context, path.name, query)
 
 
@@ -88,7 +88,7 @@ async def show(
     "/service/",
     summary="Create a service",
     status=201,
-    extra_statuses={200: "It was there already, with the same spec, or of the same Idempotency-Key."},
+    extra_statuses={200: "It exists already, with the same spec or the same Idempotency-Key."},
     raises=(*rest_conventions.CREATE_ERRORS, errors.Conflict),
     headers=rest_conventions.RETRY_HEADER,
     max_body_bytes=rest_conventions.MAX_SPEC_BODY,
@@ -98,10 +98,10 @@ async def create(
 ) -> ServiceDocument | Response:
     """Its copies are started at once; `status` is `STARTING` until all are ready.
 
-    Its name is its own: 409 if another spec has it, or while one of that name is being deleted.
+    Its name is unique in its namespace: 409 if a service of that name has another spec, or is being deleted.
     """
     service, is_new = await context.services.create(
-        body.given_to(call.caller),
+        body.service_spec(call.caller),
         actor=call.caller.name,
         namespace=namespaces.target_namespace(query, body.namespace),
         idempotency_key=call.idempotency_key,
@@ -126,16 +126,16 @@ async def change(
     query: NamespaceQuery,
     body: ServiceInput,
 ) -> ServiceDocument | Response:
-    """A merge patch (RFC 7396): what is not given stays, null goes back to the default.
+    """A merge patch (RFC 7396): fields that are not given stay, null resets one to its default.
 
-    If what copies run changes, it is a new revision, and they follow as `update` says.
+    A change of the spec of copies is a new revision, and they are updated as `update` says.
     """
     namespace = namespaces.requested_namespace(query)
     record = await context.services.find(path.name, namespace)
     namespaces.check_namespace_unchanged("a service", query, body.namespace, record.value.namespace)
     service = await context.services.change(
         path.name,
-        partial(body.given_to, call.caller),
+        partial(body.service_spec, call.caller),
         actor=call.caller.name,
         namespace=namespace,
         if_match=rest_conventions.check_if_match(call, lambda: record.revision),
@@ -153,7 +153,7 @@ async def change(
 async def delete(
     context: ServiceContext, call: RequestContext, path: ServicePath, query: NamespaceQuery
 ) -> ServiceDocument | Response:
-    """It is shown as `DELETING` until its copies are gone; then its name is free."""
+    """It is `DELETING` until its copies are removed; then its name is free."""
     service = await context.services.delete(
         path.name, actor=call.caller.name, namespace=namespaces.requested_namespace(query)
     )
@@ -163,7 +163,7 @@ async def delete(
 @endpoint(
     "POST",
     "/service/{name}/plan",
-    summary="What a change of a service would do",
+    summary="Plan a change of a service",
     raises=(
         errors.Invalid,
         errors.Conflict,
@@ -191,7 +191,7 @@ async def plan(
     named = replace(body, name=path.name)
 
     def make(base: ServiceSpec | None) -> ServiceSpec:
-        return named.given_to(call.caller, base)
+        return named.service_spec(call.caller, base)
 
     preview = await context.services.plan(
         path.name,
@@ -199,7 +199,7 @@ async def plan(
         actor=call.caller.name,
         namespace=namespaces.target_namespace(NamespaceTarget(namespace=query.namespace), body.namespace),
     )
-    return documents.plan_document(preview)
+    return documents.plan_document(preview, call.caller)
 
 
 @endpoint("POST", "/service/{name}/scale", summary="Scale a service", raises=_CHANGE_ERRORS)
@@ -210,7 +210,7 @@ async def scale(
     query: NamespaceQuery,
     body: ScaleRequest,
 ) -> ServiceDocument | Response:
-    """412 while autoscaling decides on the replicas."""
+    """412 while autoscaling is on."""
     service = await context.services.scale(
         path.name,
         body.replicas,
@@ -228,7 +228,7 @@ async def rollback(
     query: NamespaceQuery,
     body: RollbackRequest | None,
 ) -> ServiceDocument | Response:
-    """To a revision that is kept; it keeps its number. A service that is paused goes on by this."""
+    """To a stored revision, which keeps its number. A paused service is resumed by this."""
     service = await context.services.roll_back(
         path.name,
         None if body is None else body.revision,
@@ -242,7 +242,7 @@ async def rollback(
 async def promote(
     context: ServiceContext, call: RequestContext, path: ServicePath, query: NamespaceQuery
 ) -> ServiceDocument | Response:
-    """All copies follow the canaries from now on."""
+    """All copies are updated to the revision of the canaries."""
     service = await context.services.promote(
         path.name, actor=call.caller.name, namespace=namespaces.requested_namespace(query)
     )
@@ -253,7 +253,7 @@ async def promote(
 async def pause(
     context: ServiceContext, call: RequestContext, path: ServicePath, query: NamespaceQuery
 ) -> ServiceDocument | Response:
-    """Copies stay as they are; those that fail are still replaced."""
+    """Copies are not updated; those that fail are still replaced."""
     service = await context.services.pause(
         path.name, actor=call.caller.name, namespace=namespaces.requested_namespace(query)
     )
@@ -264,7 +264,7 @@ async def pause(
 async def resume(
     context: ServiceContext, call: RequestContext, path: ServicePath, query: NamespaceQuery
 ) -> ServiceDocument | Response:
-    """Also of one that was halted by a failure. Its deadline begins anew."""
+    """Also after it was halted by a failure. Its deadline starts again."""
     service = await context.services.resume(
         path.name, actor=call.caller.name, namespace=namespaces.requested_namespace(query)
     )
@@ -274,13 +274,13 @@ async def resume(
 @endpoint(
     "GET",
     "/service/{name}/revisions",
-    summary="Revisions of a service",
+    summary="List the revisions of a service",
     raises=(errors.Invalid, errors.NotFound, errors.Unavailable),
 )
 async def revisions(
     context: ServiceContext, call: RequestContext, path: ServicePath, query: NamespaceQuery
 ) -> RevisionList:
-    """Its present and its last good one, and the ten latest others."""
+    """The present and the last good one, and the ten latest others."""
     kept = await context.services.revisions(path.name, namespaces.requested_namespace(query))
     return RevisionList(len(kept), tuple(map(documents.revision_document, kept)))
 
@@ -288,14 +288,17 @@ async def revisions(
 @endpoint(
     "GET",
     "/service/{name}/events",
-    summary="What happened to a service",
+    summary="List the events of a service",
     raises=(errors.Invalid, errors.NotFound, errors.Unavailable),
 )
 async def events(
     context: ServiceContext, call: RequestContext, path: ServicePath, query: ServiceEventsQuery
 ) -> ServiceEvents:
-    """Requests and the progress of updates, as far back as events are kept; copies have their own."""
-    kept = await context.services.events(path.name, namespaces.requested_namespace(query))
+    """Requests and the progress of updates, as far back as events are stored; copies have events of their
+    own."""
+    kept = await context.services.events(
+        path.name, namespaces.requested_namespace(query), reader=call.caller.scope
+    )
     newest = kept[-rest_conventions.page_size(query.limit) :]
     return ServiceEvents(len(kept), tuple(map(event_document, newest)))
 

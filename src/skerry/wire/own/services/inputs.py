@@ -1,7 +1,7 @@
-"""Services as people write them in JSON: laid over what is there, as a merge patch (RFC 7396) says.
+"""Services as JSON input: a merge patch (RFC 7396) of the present service, or of the defaults for a new one.
 
-What is not given stays, null goes back to the default; creating is the same over nothing. Pure: what cannot
-be is refused by `skerry.control.services.requests` and the model.
+Fields that are not given stay, null resets one to its default. Pure: `skerry.control.services.requests` and
+the model refuse invalid values.
 """
 
 from __future__ import annotations
@@ -56,7 +56,7 @@ class BudgetInput(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_on
 
 
 class AutoscaleInput(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
-    """Between which numbers of copies, and by what, a service is scaled; `min` and `max` are needed."""
+    """Autoscaling: the range of replicas, and the metric; `min` and `max` are required."""
 
     min: OptionalField[int] = UNSET
     max: OptionalField[int] = UNSET
@@ -67,19 +67,23 @@ class AutoscaleInput(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw
 
 
 class ServiceInput(ImageSpecInput, frozen=True, forbid_unknown_fields=True, kw_only=True):
-    """A service: what to run as of a workload, in how many copies, and how they are kept and replaced."""
+    """A service: the spec of a workload, the number of copies, and how they are updated."""
 
     kind: Annotated[Literal["service"], Meta(description="For clients that write it")] | UnsetType = UNSET
     namespace: (
-        Annotated[str, Meta(description="Where it is made, unless the address says so; for ever")] | UnsetType
+        Annotated[
+            str,
+            Meta(description="Namespace in which it is created, unless the path names it; it cannot change"),
+        ]
+        | UnsetType
     ) = UNSET
     replicas: OptionalField[Annotated[int, Meta(description=f"0 to {MAX_REPLICAS}")]] = UNSET
     update: OptionalField[UpdateInput] = UNSET
     budget: OptionalField[BudgetInput] = UNSET
     autoscale: OptionalField[AutoscaleInput] = UNSET
 
-    def given_to(self, caller: Caller, base: ServiceSpec | None = None) -> ServiceSpec:
-        """The spec that this makes of `base` if `caller` sends it."""
+    def service_spec(self, caller: Caller, base: ServiceSpec | None = None) -> ServiceSpec:
+        """`base` with this input of `caller` applied."""
         if isinstance(self.name, str):
             check_service_name(self.name)
         template = base.template if base else None
@@ -87,7 +91,7 @@ class ServiceInput(ImageSpecInput, frozen=True, forbid_unknown_fields=True, kw_o
         least = 1 if autoscale is None else autoscale.min
         replicas = (base.replicas if base else least) if self.replicas is UNSET else self.replicas
         return ServiceSpec(
-            self.with_uri(template).given_by(caller, template),
+            self.with_uri(template).spec_from(caller, template),
             least if replicas is None else replicas,
             _merge(self.update, base.update if base else UpdatePolicy(), UpdatePolicy()),
             _merge(self.budget, base.budget if base else DisruptionBudget(), DisruptionBudget()),
@@ -96,17 +100,17 @@ class ServiceInput(ImageSpecInput, frozen=True, forbid_unknown_fields=True, kw_o
 
 
 class ScaleRequest(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """How many copies there are to be."""
+    """The new number of copies."""
 
     replicas: Annotated[int, Meta(description=f"0 to {MAX_REPLICAS}")]
 
 
 class RollbackRequest(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """Where to go back to."""
+    """The revision to roll back to."""
 
-    revision: Annotated[
-        int | None, Meta(description="Without it: the last that was good before the present one")
-    ] = None
+    revision: Annotated[int | None, Meta(description="Without it: the last good one before the present")] = (
+        None
+    )
 
 
 def _autoscale(given: OptionalField[AutoscaleInput], base: AutoscalePolicy | None) -> AutoscalePolicy | None:
@@ -121,7 +125,7 @@ def _autoscale(given: OptionalField[AutoscaleInput], base: AutoscalePolicy | Non
 
 
 def _merge(given: msgspec.Struct | UnsetType | None, base: T, default: T) -> T:
-    """`base` with the fields that are given; null is the field's default."""
+    """`base` with the given fields; null is the field's default."""
     if given is UNSET:
         return base
     if given is None:

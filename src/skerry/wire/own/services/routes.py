@@ -1,4 +1,4 @@
-"""Every endpoint of this room, each once more in a namespace."""
+"""All endpoints of services, also below `/namespace/`."""
 
 from __future__ import annotations
 

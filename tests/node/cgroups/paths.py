@@ -71,7 +71,7 @@ def running(
 ) -> Iterator[subprocess.Popen[bytes]]:
     """A shell in the leaf, in it before it runs anything. What is left of it at the end is killed."""
     name = CellName(cell)
-    with cgroups.entrance(name, leaf, from_within=from_within) as entrance:
+    with cgroups.entry(name, leaf, from_within=from_within) as entrance:
 
         def enter() -> None:
             for descriptor in entrance.procs:

@@ -1,0 +1,1 @@
+"""Secrets, configs and registry logins: sealed in the store, delivered to the nodes that use them."""

@@ -1,0 +1,1 @@
+"""Snapshots of volumes, and the operations that make, restore and move their data."""

@@ -1,0 +1,1 @@
+"""Volumes: their records, requests of people, and reports of nodes."""

@@ -1,0 +1,1 @@
+"""Volumes of this node, their snapshots, and the copies that restore and move them."""

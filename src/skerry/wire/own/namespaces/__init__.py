@@ -1,0 +1,1 @@
+"""Namespaces and their quotas over HTTP."""

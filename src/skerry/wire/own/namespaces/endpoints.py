@@ -1,0 +1,121 @@
+"""`/namespace/`: namespaces over HTTP: list, show with use, create, change the quota, delete.
+
+Translation only. What is in a namespace is served below `/namespace/{namespace}/` by the dialects that have
+it (`skerry.wire.namespaces`).
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import msgspec
+
+from skerry.control.namespaces.registry import NamespaceRegistry, NamespaceState
+from skerry.model import errors, ids
+from skerry.transport.http.endpoints import Endpoint, RequestContext, Response, endpoint
+from skerry.wire import rest_conventions
+from skerry.wire.namespaces import NamespacePath
+from skerry.wire.own.namespaces.documents import (
+    NamespaceChange,
+    NamespaceDocument,
+    NamespaceInput,
+    namespace_document,
+)
+
+
+@dataclass(frozen=True, slots=True)
+class NamespaceContext:
+    """The first argument of these endpoints."""
+
+    namespaces: NamespaceRegistry
+
+
+class NamespaceList(msgspec.Struct, frozen=True):
+    """All namespaces, by name."""
+
+    count: int
+    namespaces: tuple[NamespaceDocument, ...]
+
+
+@endpoint("GET", "/namespace/", summary="List namespaces")
+async def list_namespaces(context: NamespaceContext, call: RequestContext) -> NamespaceList:
+    """Those with a record, and those that have an object; a bound caller gets its own."""
+    own = call.caller.scope.namespaces or ()
+    states = [one for one in context.namespaces.list(own) if call.caller.scope.admits(one.name)]
+    found = tuple(map(namespace_document, states))
+    return NamespaceList(len(found), found)
+
+
+@endpoint(
+    "GET",
+    "/namespace/{namespace}",
+    summary="Show a namespace",
+    raises=(errors.Invalid, errors.NotFound),
+)
+async def show(
+    context: NamespaceContext, call: RequestContext, path: NamespacePath
+) -> NamespaceDocument | Response:
+    """With its quota, and what is used of it."""
+    name = ids.check_namespace(path.namespace)
+    return _answer(await context.namespaces.read(name, exists=call.caller.scope.is_bound))
+
+
+@endpoint(
+    "PUT",
+    "/namespace/",
+    summary="Create a namespace",
+    status=201,
+    extra_statuses={200: "It exists already, with the same quota."},
+    raises=(errors.Invalid, errors.AlreadyExists, errors.TooLarge, errors.Unavailable),
+)
+async def create(
+    context: NamespaceContext, call: RequestContext, body: NamespaceInput
+) -> NamespaceDocument | Response:
+    """Only a quota needs it: a namespace also exists by being used."""
+    name = ids.check_namespace(body.name)
+    state, is_new = await context.namespaces.create(name, body.first_quota(), actor=call.caller.name)
+    return _answer(state, status=201 if is_new else 200, location=f"/namespace/{name}")
+
+
+@endpoint(
+    "PATCH",
+    "/namespace/{namespace}",
+    summary="Change the quota of a namespace",
+    raises=(errors.Invalid, errors.FailedPrecondition, errors.Unavailable),
+    headers=rest_conventions.MATCH_HEADER,
+)
+async def change(
+    context: NamespaceContext, call: RequestContext, path: NamespacePath, body: NamespaceChange
+) -> NamespaceDocument | Response:
+    """A merge patch (RFC 7396). A namespace without a record gets one. A quota below what is used stops
+    nothing: nothing more is admitted until less is used.
+    """
+    name = ids.check_namespace(path.namespace)
+    before = await context.namespaces.revision(name)
+    state = await context.namespaces.set_quota(
+        name,
+        body.merge,
+        actor=call.caller.name,
+        if_match=rest_conventions.check_if_match(call, lambda: before),
+    )
+    return _answer(state)
+
+
+@endpoint(
+    "DELETE",
+    "/namespace/{namespace}",
+    summary="Delete a namespace",
+    status=204,
+    raises=(errors.Invalid, errors.NotFound, errors.FailedPrecondition, errors.Unavailable),
+)
+async def delete(context: NamespaceContext, call: RequestContext, path: NamespacePath) -> None:
+    """Its record, with the quota; 412 while there is something in it."""
+    await context.namespaces.delete(ids.check_namespace(path.namespace), actor=call.caller.name)
+
+
+def _answer(state: NamespaceState, *, status: int | None = None, **headers: str) -> Response:
+    tag = {"etag": rest_conventions.etag(state.revision)} if state.revision else {}
+    return rest_conventions.respond(namespace_document(state), status, **tag, **headers)
+
+
+ENDPOINTS: tuple[Endpoint, ...] = (list_namespaces, show, create, change, delete)

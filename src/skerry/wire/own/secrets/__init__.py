@@ -1,0 +1,1 @@
+"""Secrets, configs and registry logins over HTTP."""

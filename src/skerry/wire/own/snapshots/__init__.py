@@ -1,0 +1,1 @@
+"""Snapshots, restores and moves of volumes over HTTP."""

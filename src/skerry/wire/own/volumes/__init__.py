@@ -1,0 +1,1 @@
+"""Volumes over HTTP."""

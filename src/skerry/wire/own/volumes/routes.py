@@ -1,0 +1,15 @@
+"""All endpoints of volumes, also below `/namespace/`."""
+
+from __future__ import annotations
+
+from skerry.transport.http.endpoints import Endpoint
+from skerry.wire.namespaces import in_namespace
+from skerry.wire.own.volumes import endpoints
+
+_NAMESPACED: tuple[Endpoint, ...] = (
+    endpoints.list_volumes,
+    endpoints.show,
+    endpoints.create,
+    endpoints.delete,
+)
+ENDPOINTS: tuple[Endpoint, ...] = (*_NAMESPACED, *map(in_namespace, _NAMESPACED))
