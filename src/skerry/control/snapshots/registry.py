@@ -395,8 +395,8 @@ class SnapshotRegistry:
         free = self._free(node).disk
         if free < size:
             raise errors.ResourcesExhausted(
-                f"node {self.node_name(node)} has {free} GB of disk free, and the volume needs {size}; choose "
-                "another node, or free some there"
+                f"node {self.node_name(node)} has {free} GB of disk free, and the volume needs {size}; "
+                "choose another node, or free some there"
             )
         return node
 
