@@ -27,7 +27,7 @@ from skerry.control.sessions.feeds import SessionFeeds
 from skerry.control.sessions.node_session import NodeSessions
 from skerry.control.volumes.table import VolumeTable
 from skerry.control.workloads.registry import WorkloadRegistry
-from skerry.daemon import jobs, namespaces, services, snapshots, volumes
+from skerry.daemon import jobs, namespaces, network, services, snapshots, volumes
 from skerry.daemon.jobs import JobParts
 from skerry.daemon.secrets import SecretParts
 from skerry.daemon.server_base import ServerBase
@@ -149,7 +149,9 @@ def start(base: ServerBase, functions: FunctionRegistry, secrets: SecretParts) -
         return nodes.condition(node) is not None and nodes.get(node).member is not None
 
     deliveries = secrets.deliveries(instance_table, functions, is_member=is_member)
-    feeds = SessionFeeds(servers, members, functions, base.identity, deliveries, volume_parts.orders)
+    feeds = SessionFeeds(
+        servers, members, functions, base.identity, deliveries, volume_parts.orders, network.start(nodes)
+    )
     claims = _claims(base, instance_table, workloads)
     sessions = NodeSessions(nodes, instances, settings, feeds=feeds, claims=claims, here=base.node)
     loops.forever("sessions", sessions.run)

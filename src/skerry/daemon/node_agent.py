@@ -10,6 +10,7 @@ import asyncio
 import dataclasses
 import ssl
 from dataclasses import dataclass
+from typing import Final
 
 from msgspec.structs import replace
 
@@ -25,6 +26,7 @@ from skerry.node.agent import agent
 from skerry.node.agent.instances.backends import InstanceBackends
 from skerry.node.agent.instances.instances import NodeInstances
 from skerry.node.agent.instances.tunnel_handler import TunnelHandler
+from skerry.node.agent.network_state import NetworkState
 from skerry.node.agent.revocations import RevocationList
 from skerry.node.agent.server_addresses import ServerAddressCache
 from skerry.node.agent.session import AgentHooks, MemberListener
@@ -32,6 +34,8 @@ from skerry.node.guests.leased_cells import LeasedCells
 from skerry.node.volumes.task_handler import VolumeTaskHandler
 from skerry.transport.links.nodes.client import GrpcControlDialer
 from skerry.transport.links.nodes.tunnel_connection import TunnelConnection
+
+NETWORK_FILE: Final = "network.json"  # in the data folder: the last network objects
 
 
 @dataclass(frozen=True, slots=True)
@@ -84,13 +88,15 @@ async def start(
         await asyncio.to_thread(volume_tasks.open)
         undo.push_async_callback(volume_tasks.close)
 
+    network_state = NetworkState(folder / NETWORK_FILE)
+
     async def assign(given: str) -> None:
         await engine.network.use(given)
         await engine.subnet.save(given)
 
     def describe() -> NodeHello:
         machine, volumes = agent.facts(), engine.volumes
-        more: tuple[NodeFeature, ...] = (NodeFeature.SECRETS,)
+        more: tuple[NodeFeature, ...] = (NodeFeature.SECRETS, NodeFeature.NETWORK)
         if volumes is not None:
             more += (NodeFeature.VOLUMES, NodeFeature.SNAPSHOTS)
         hello = NodeHello(
@@ -130,6 +136,7 @@ async def start(
         member=link.listener,
         secrets=engine.secrets.values,
         volumes=engine.volumes,
+        network=network_state,
     )
     if revocations is not None:
         hooks = dataclasses.replace(hooks, revoke=revocations.add, revoked=lambda: revocations.all)
@@ -144,6 +151,7 @@ async def start(
     engine.network.explain_wait(lambda: control.last_error)
     loops.forever("instances of this node", instances.run)
     loops.forever("lent cells", leased_cells.run)
+    loops.forever("network objects", network_state.run)
     loops.forever("session", control.run)
 
 

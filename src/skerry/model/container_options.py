@@ -55,6 +55,7 @@ class NodeFeature(enum.StrEnum):
     DEVICES = "devices"  # it gives devices to containers, by CDI
     VOLUMES = "volumes"  # it has volumes, and mounts of other kinds
     SNAPSHOTS = "snapshots"  # it takes snapshots of volumes, restores and moves them
+    NETWORK = "network"  # it takes network objects
 
 
 class Ulimit(msgspec.Struct, frozen=True):

@@ -1,9 +1,10 @@
 """Messages of the node session.
 
 The node sends `NodeHello` and gets `SessionConfig`; from then on the control plane sends orders,
-acknowledgements, requests for tunnels, addresses of servers, revoked certificates, volumes, and members and
-functions if the node is a member, and the node sends reports. `skerry.transport.links.nodes` transports them;
-`skerry.control.sessions.node_session` and `skerry.node.agent.agent` handle them.
+acknowledgements, requests for tunnels, addresses of servers, revoked certificates, volumes, network objects,
+and members and functions if the node is a member, and the node sends reports.
+`skerry.transport.links.nodes` transports them; `skerry.control.sessions.node_session` and
+`skerry.node.agent.agent` handle them.
 """
 
 from __future__ import annotations
@@ -14,6 +15,7 @@ from skerry.model.callers import RevokedCertificate
 from skerry.model.functions import Function
 from skerry.model.ids import FunctionName, InstanceId, NodeId
 from skerry.model.members import ContinuumMember
+from skerry.model.network_objects import NetworkKey, NetworkObject
 from skerry.model.nodes import NodeFacts
 from skerry.model.orders import InstanceOrder, InstanceReport
 from skerry.model.resources import NO_RESOURCES, Resources
@@ -173,6 +175,21 @@ class VolumeReportBatch(msgspec.Struct, frozen=True):
     reports: tuple[VolumeReport, ...] = ()
 
 
+class NetworkUpdate(msgspec.Struct, frozen=True):
+    """Network objects for the node: all of them in a full update, which comes first, then changes. Only for
+    nodes with the feature."""
+
+    is_full: bool
+    objects: tuple[NetworkObject, ...] = ()
+    removed: tuple[NetworkKey, ...] = ()  # not in a full update
+
+
+class NetworkReportBatch(msgspec.Struct, frozen=True):
+    """Network objects that the node reports: first all of them, then those that changed."""
+
+    objects: tuple[NetworkObject, ...] = ()
+
+
 class SessionHeartbeat(msgspec.Struct, frozen=True):
     """The sender, server or node, is alive."""
 
@@ -193,7 +210,16 @@ ServerMessage = (
     | RevocationUpdate
     | SecretDelivery
     | VolumeUpdate
+    | NetworkUpdate
     | SessionHeartbeat
     | SessionClose
 )
-NodeMessage = NodeHello | ReportBatch | ClaimBatch | SecretRequest | VolumeReportBatch | SessionHeartbeat
+NodeMessage = (
+    NodeHello
+    | ReportBatch
+    | ClaimBatch
+    | SecretRequest
+    | VolumeReportBatch
+    | NetworkReportBatch
+    | SessionHeartbeat
+)

@@ -11,6 +11,7 @@ from skerry.model.callers import RevokedCertificate
 from skerry.model.functions import Function
 from skerry.model.ids import FunctionName, NodeId
 from skerry.model.members import ContinuumMember
+from skerry.model.network_objects import NetworkKey, NetworkObject
 from skerry.model.node_messages import SecretRequest, SecretValue
 from skerry.model.orders import InstanceOrder, InstanceReport
 from skerry.model.volumes import VolumeOrder, VolumeReport
@@ -100,6 +101,22 @@ class VolumeFeed(Protocol):
     async def reported(self, node: NodeId, reports: Sequence[VolumeReport]) -> None: ...
 
 
+class NetworkFeed(Protocol):
+    """Network objects of nodes, as `skerry.control.network.feed.NetworkObjects` knows them."""
+
+    def objects(self, node: NodeId) -> Sequence[NetworkObject]:
+        """All that the node needs to know now."""
+        ...
+
+    def listen(self, changed: Callable[[NodeId | None, NetworkKey, NetworkObject | None], None]) -> None:
+        """Call `changed` whenever an object of one node, or of all (None), changes or is removed (None)."""
+        ...
+
+    async def sync(self) -> None: ...
+
+    async def reported(self, node: NodeId, objects: Sequence[NetworkObject]) -> None: ...
+
+
 class SessionFeeds(NamedTuple):
     """What nodes get beside their orders; None: nothing of it."""
 
@@ -109,6 +126,7 @@ class SessionFeeds(NamedTuple):
     certificates: RevocationFeed | None = None  # that were revoked
     secrets: SecretSource | None = None  # values for what runs on them, on request
     volumes: VolumeFeed | None = None  # of the node, if it has the feature
+    network: NetworkFeed | None = None  # likewise
 
 
 NO_FEEDS = SessionFeeds()

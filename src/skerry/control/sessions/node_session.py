@@ -1,8 +1,8 @@
 """Node sessions: the connected nodes, messages to them, and their reports.
 
 A node has one session, the newest. It gets all its orders first and then changes
-(`skerry.control.sessions.change_feed`), and so the revoked certificates and its volumes; a member also gets
-the functions and the other members. A report is acknowledged once it is durable.
+(`skerry.control.sessions.change_feed`), and so the revoked certificates, its volumes and network objects; a
+member also gets the functions and the other members. A report is acknowledged once it is durable.
 `skerry.transport.links.nodes` transports the messages; orders come from
 `skerry.control.instances.registry`.
 """
@@ -32,10 +32,13 @@ from skerry.model.function_names import namespace_of
 from skerry.model.functions import Function
 from skerry.model.ids import DEFAULT_NAMESPACE, FunctionName, InstanceId, NodeId, VolumeId
 from skerry.model.members import ContinuumMember
+from skerry.model.network_objects import NetworkKey, NetworkObject
 from skerry.model.node_messages import (
     ClaimBatch,
     FunctionUpdate,
     MemberList,
+    NetworkReportBatch,
+    NetworkUpdate,
     NodeHello,
     OrderUpdate,
     ReportAck,
@@ -92,6 +95,7 @@ class NodeSession:
         self._members: MemberList | None = None  # to be sent
         self._revoked: ChangeFeed[str, RevokedCertificate] | None = None  # of one that takes them
         self._volumes: ChangeFeed[VolumeId, VolumeOrder] | None = None  # likewise
+        self._network: ChangeFeed[NetworkKey, NetworkObject] | None = None  # likewise
         self._sequence = 0
         self._received = 0  # of the node's batches
         self._acknowledged = 0
@@ -130,6 +134,8 @@ class NodeSession:
                 yield volumes
             if (orders := self._orders_message()) is not None:
                 yield orders
+            if (network := self._network_message()) is not None:
+                yield network
             if self._members is not None:
                 members, self._members = self._members, None
                 yield members
@@ -213,6 +219,19 @@ class NodeSession:
         if self._volumes is not None and self._volumes.put(order.id, order):
             self._wake.set()
 
+    def send_network(self, everything: Callable[[], Sequence[NetworkObject]]) -> None:
+        """Tell the node of all network objects, and from then on of changes."""
+        self._network = ChangeFeed(everything)
+        self._wake.set()
+
+    @property
+    def takes_network(self) -> bool:
+        return self._network is not None
+
+    def network_changed(self, key: NetworkKey, value: NetworkObject | None) -> None:
+        if self._network is not None and self._network.put(key, value):
+            self._wake.set()
+
     def send_members(self, members: tuple[ContinuumMember, ...]) -> None:
         """These are all of them now."""
         self._members = MemberList(members)
@@ -272,6 +291,10 @@ class NodeSession:
         update = None if self._volumes is None else self._volumes.take()
         return None if update is None else VolumeUpdate(update.present)
 
+    def _network_message(self) -> NetworkUpdate | None:
+        update = None if self._network is None else self._network.take()
+        return None if update is None else NetworkUpdate(update.is_full, update.present, update.removed)
+
     def _functions_message(self) -> FunctionUpdate | None:
         update = None if self._functions is None else self._functions.take()
         return None if update is None else FunctionUpdate(update.is_full, update.present, update.removed)
@@ -299,7 +322,7 @@ class NodeSessions:
         self._sessions: dict[NodeId, NodeSession] = {}
         self._closed = ""
         self._servers, self._members, self._functions, self._certificates = feeds[:4]
-        self._secrets, self._volumes = feeds.secrets, feeds.volumes
+        self._secrets, self._volumes, self._network = feeds.secrets, feeds.volumes, feeds.network
         self._claims = claims
         self._here = here
         self._sharing: set[NodeSession] = set()  # with nodes that take calls of functions
@@ -316,6 +339,8 @@ class NodeSessions:
             feeds.certificates.listen_revoked(self._certificates_revoked)
         if feeds.volumes is not None:
             feeds.volumes.listen(self._volume_changed)
+        if feeds.network is not None:
+            feeds.network.listen(self._network_changed)
         nodes.heartbeats.listen(lambda node: self._end(node, "it is connected to another server"))
 
     @asynccontextmanager
@@ -329,6 +354,8 @@ class NodeSessions:
             await self._functions.sync()
         if self._volumes is not None:
             await self._volumes.sync()
+        if self._network is not None:
+            await self._network.sync()
         self._require_open()
         claims = self._claims
         makes_claims = hello.makes_claims and claims is not None
@@ -355,6 +382,7 @@ class NodeSessions:
         if hello.takes_revocations and self._certificates is not None:
             session.send_revocations(self._certificates.revoked)
         self._send_volumes(session, hello)
+        self._send_network(session, hello)
         if node.member is not None:
             self._send_member_feeds(session)
         self._nodes.heartbeats.begin(node.id)
@@ -385,6 +413,8 @@ class NodeSessions:
         await self._nodes.register(session.node, replace(hello, subnet="", occupied=()))
         if not session.is_over and not session.takes_volumes:
             self._send_volumes(session, hello)
+        if not session.is_over and not session.takes_network:
+            self._send_network(session, hello)
         if hello.member is None:
             self._sharing.discard(session)
             session.stop_functions()
@@ -406,6 +436,12 @@ class NodeSessions:
         if self._volumes is None:
             raise errors.Invalid("this server takes no reports of volumes", field="volume_reports")
         await self._volumes.reported(session.node, batch.reports)
+
+    async def network_reported(self, session: NodeSession, batch: NetworkReportBatch) -> None:
+        """Take what the node reports of the network."""
+        if self._network is None:
+            raise errors.Invalid("this server takes no network objects", field="network_reports")
+        await self._network.reported(session.node, batch.objects)
 
     async def claimed(self, session: NodeSession, claims: ClaimBatch) -> None:
         """Adopt claimed instances that the store does not know; the node removes the others, or has orders
@@ -496,6 +532,19 @@ class NodeSessions:
     def _volume_changed(self, node: NodeId, order: VolumeOrder) -> None:
         if (session := self._sessions.get(node)) is not None and self._volumes is not None:
             session.volume_changed(self._volumes.as_sent(node, order))
+
+    def _send_network(self, session: NodeSession, hello: NodeHello) -> None:
+        if (feed := self._network) is None or NodeFeature.NETWORK not in hello.facts.features:
+            return
+        session.send_network(lambda: feed.objects(session.node))
+
+    def _network_changed(self, node: NodeId | None, key: NetworkKey, value: NetworkObject | None) -> None:
+        if node is not None:
+            if (session := self._sessions.get(node)) is not None:
+                session.network_changed(key, value)
+            return
+        for session in self._sessions.values():
+            session.network_changed(key, value)
 
     def _certificates_revoked(self, revoked: Sequence[RevokedCertificate]) -> None:
         for session in self._sessions.values():

@@ -19,6 +19,7 @@ from skerry.kit.clock import Clock
 from skerry.kit.tasks import cancel_and_wait, race
 from skerry.model import errors
 from skerry.model.callers import RevokedCertificate
+from skerry.model.network_objects import MAX_REPORTED_OBJECTS
 from skerry.model.node_messages import (
     MAX_CLAIMS,
     MAX_VOLUME_REPORTS,
@@ -26,6 +27,8 @@ from skerry.model.node_messages import (
     FunctionUpdate,
     InstanceClaim,
     MemberList,
+    NetworkReportBatch,
+    NetworkUpdate,
     NodeHello,
     OrderUpdate,
     ReportAck,
@@ -45,6 +48,7 @@ from skerry.model.node_messages import (
 from skerry.model.orders import InstanceReport
 from skerry.model.streams import TunnelStream
 from skerry.node.agent.instances.instances import NodeInstances
+from skerry.node.agent.network_state import NetworkState
 from skerry.node.agent.ports import ControlConnection
 from skerry.node.secrets.node_secrets import NodeSecrets
 from skerry.node.volumes.volumes import NodeVolumes
@@ -95,6 +99,7 @@ class AgentHooks:
     member: MemberListener | None = None  # receives updates of members and functions
     secrets: NodeSecrets | None = None  # requests values, and receives them
     volumes: NodeVolumes | None = None  # of this node; None: it reports no such feature
+    network: NetworkState | None = None  # likewise
 
 
 async def _ignore_servers(addresses: Sequence[str]) -> None:
@@ -139,6 +144,7 @@ class AgentSession:
         self._unacknowledged: deque[tuple[int, int]] = deque()  # batch, and its last report
         self._tunnels: set[asyncio.Task[None]] = set()
         self._takes_volumes = asyncio.Event()  # the server has sent volumes, so it takes reports of them
+        self._takes_network = asyncio.Event()  # likewise
 
     async def open(self) -> SessionConfig:
         """Send the hello; returns the session config. Raises the error of the control plane."""
@@ -156,6 +162,7 @@ class AgentSession:
                 self._send_reports_forever(config),
                 self._request_secrets_forever(),
                 self._send_volume_reports_forever(),
+                self._send_network_reports_forever(),
             )
         finally:
             await cancel_and_wait(self._tunnels)
@@ -177,6 +184,9 @@ class AgentSession:
                 case VolumeUpdate() if self._hooks.volumes is not None:
                     self._hooks.volumes.apply(message)
                     self._takes_volumes.set()
+                case NetworkUpdate() if self._hooks.network is not None:
+                    self._hooks.network.apply(message)
+                    self._takes_network.set()
                 case MemberList() if self._hooks.member is not None:
                     await _handle(self._hooks.member.members_changed(message))
                 case FunctionUpdate() if self._hooks.member is not None:
@@ -281,6 +291,14 @@ class AgentSession:
                 await self._connection.send(VolumeReportBatch(tuple(reports[at : at + MAX_VOLUME_REPORTS])))
             await volumes.wait_for_reports()
             reports = volumes.take_reports()
+
+    async def _send_network_reports_forever(self) -> None:
+        network = self._hooks.network
+        await self._takes_network.wait()
+        assert network is not None, "a node without the feature is sent none"
+        network.begin_session()
+        while True:
+            await self._connection.send(NetworkReportBatch(await network.next_reports(MAX_REPORTED_OBJECTS)))
 
     async def _send_new_reports(self) -> bool:
         has_sent = False

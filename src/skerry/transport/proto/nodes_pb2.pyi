@@ -44,23 +44,25 @@ STATUS_TERMINATED: Status
 STATUS_FAILED: Status
 
 class FromNode(_message.Message):
-    __slots__ = ("hello", "reports", "heartbeat", "claims", "volume_reports", "secret_request")
+    __slots__ = ("hello", "reports", "heartbeat", "claims", "volume_reports", "secret_request", "network_reports")
     HELLO_FIELD_NUMBER: _ClassVar[int]
     REPORTS_FIELD_NUMBER: _ClassVar[int]
     HEARTBEAT_FIELD_NUMBER: _ClassVar[int]
     CLAIMS_FIELD_NUMBER: _ClassVar[int]
     VOLUME_REPORTS_FIELD_NUMBER: _ClassVar[int]
     SECRET_REQUEST_FIELD_NUMBER: _ClassVar[int]
+    NETWORK_REPORTS_FIELD_NUMBER: _ClassVar[int]
     hello: Hello
     reports: Reports
     heartbeat: Heartbeat
     claims: Claims
     volume_reports: VolumeReports
     secret_request: SecretRequest
-    def __init__(self, hello: _Optional[_Union[Hello, _Mapping]] = ..., reports: _Optional[_Union[Reports, _Mapping]] = ..., heartbeat: _Optional[_Union[Heartbeat, _Mapping]] = ..., claims: _Optional[_Union[Claims, _Mapping]] = ..., volume_reports: _Optional[_Union[VolumeReports, _Mapping]] = ..., secret_request: _Optional[_Union[SecretRequest, _Mapping]] = ...) -> None: ...
+    network_reports: NetworkReports
+    def __init__(self, hello: _Optional[_Union[Hello, _Mapping]] = ..., reports: _Optional[_Union[Reports, _Mapping]] = ..., heartbeat: _Optional[_Union[Heartbeat, _Mapping]] = ..., claims: _Optional[_Union[Claims, _Mapping]] = ..., volume_reports: _Optional[_Union[VolumeReports, _Mapping]] = ..., secret_request: _Optional[_Union[SecretRequest, _Mapping]] = ..., network_reports: _Optional[_Union[NetworkReports, _Mapping]] = ...) -> None: ...
 
 class ToNode(_message.Message):
-    __slots__ = ("welcome", "orders", "acknowledged", "open_tunnel", "goodbye", "servers", "heartbeat", "members", "functions", "revocations", "volumes", "secrets")
+    __slots__ = ("welcome", "orders", "acknowledged", "open_tunnel", "goodbye", "servers", "heartbeat", "members", "functions", "revocations", "volumes", "secrets", "network")
     WELCOME_FIELD_NUMBER: _ClassVar[int]
     ORDERS_FIELD_NUMBER: _ClassVar[int]
     ACKNOWLEDGED_FIELD_NUMBER: _ClassVar[int]
@@ -73,6 +75,7 @@ class ToNode(_message.Message):
     REVOCATIONS_FIELD_NUMBER: _ClassVar[int]
     VOLUMES_FIELD_NUMBER: _ClassVar[int]
     SECRETS_FIELD_NUMBER: _ClassVar[int]
+    NETWORK_FIELD_NUMBER: _ClassVar[int]
     welcome: Welcome
     orders: Orders
     acknowledged: Acknowledged
@@ -85,7 +88,8 @@ class ToNode(_message.Message):
     revocations: Revocations
     volumes: Volumes
     secrets: SecretDelivery
-    def __init__(self, welcome: _Optional[_Union[Welcome, _Mapping]] = ..., orders: _Optional[_Union[Orders, _Mapping]] = ..., acknowledged: _Optional[_Union[Acknowledged, _Mapping]] = ..., open_tunnel: _Optional[_Union[OpenTunnel, _Mapping]] = ..., goodbye: _Optional[_Union[Goodbye, _Mapping]] = ..., servers: _Optional[_Union[Servers, _Mapping]] = ..., heartbeat: _Optional[_Union[Heartbeat, _Mapping]] = ..., members: _Optional[_Union[Members, _Mapping]] = ..., functions: _Optional[_Union[Functions, _Mapping]] = ..., revocations: _Optional[_Union[Revocations, _Mapping]] = ..., volumes: _Optional[_Union[Volumes, _Mapping]] = ..., secrets: _Optional[_Union[SecretDelivery, _Mapping]] = ...) -> None: ...
+    network: Network
+    def __init__(self, welcome: _Optional[_Union[Welcome, _Mapping]] = ..., orders: _Optional[_Union[Orders, _Mapping]] = ..., acknowledged: _Optional[_Union[Acknowledged, _Mapping]] = ..., open_tunnel: _Optional[_Union[OpenTunnel, _Mapping]] = ..., goodbye: _Optional[_Union[Goodbye, _Mapping]] = ..., servers: _Optional[_Union[Servers, _Mapping]] = ..., heartbeat: _Optional[_Union[Heartbeat, _Mapping]] = ..., members: _Optional[_Union[Members, _Mapping]] = ..., functions: _Optional[_Union[Functions, _Mapping]] = ..., revocations: _Optional[_Union[Revocations, _Mapping]] = ..., volumes: _Optional[_Union[Volumes, _Mapping]] = ..., secrets: _Optional[_Union[SecretDelivery, _Mapping]] = ..., network: _Optional[_Union[Network, _Mapping]] = ...) -> None: ...
 
 class Hello(_message.Message):
     __slots__ = ("name", "facts", "room", "labels", "subnet", "member", "takes_revocations", "occupied", "makes_claims", "former", "protocol")
@@ -403,6 +407,42 @@ class Volumes(_message.Message):
     more: bool
     orders: _containers.RepeatedCompositeFieldContainer[VolumeOrder]
     def __init__(self, more: _Optional[bool] = ..., orders: _Optional[_Iterable[_Union[VolumeOrder, _Mapping]]] = ...) -> None: ...
+
+class Network(_message.Message):
+    __slots__ = ("more", "whole", "objects", "gone")
+    MORE_FIELD_NUMBER: _ClassVar[int]
+    WHOLE_FIELD_NUMBER: _ClassVar[int]
+    OBJECTS_FIELD_NUMBER: _ClassVar[int]
+    GONE_FIELD_NUMBER: _ClassVar[int]
+    more: bool
+    whole: bool
+    objects: _containers.RepeatedCompositeFieldContainer[NetworkObject]
+    gone: _containers.RepeatedCompositeFieldContainer[NetworkKey]
+    def __init__(self, more: _Optional[bool] = ..., whole: _Optional[bool] = ..., objects: _Optional[_Iterable[_Union[NetworkObject, _Mapping]]] = ..., gone: _Optional[_Iterable[_Union[NetworkKey, _Mapping]]] = ...) -> None: ...
+
+class NetworkReports(_message.Message):
+    __slots__ = ("objects",)
+    OBJECTS_FIELD_NUMBER: _ClassVar[int]
+    objects: _containers.RepeatedCompositeFieldContainer[NetworkObject]
+    def __init__(self, objects: _Optional[_Iterable[_Union[NetworkObject, _Mapping]]] = ...) -> None: ...
+
+class NetworkKey(_message.Message):
+    __slots__ = ("kind", "key")
+    KIND_FIELD_NUMBER: _ClassVar[int]
+    KEY_FIELD_NUMBER: _ClassVar[int]
+    kind: str
+    key: str
+    def __init__(self, kind: _Optional[str] = ..., key: _Optional[str] = ...) -> None: ...
+
+class NetworkObject(_message.Message):
+    __slots__ = ("kind", "key", "value")
+    KIND_FIELD_NUMBER: _ClassVar[int]
+    KEY_FIELD_NUMBER: _ClassVar[int]
+    VALUE_FIELD_NUMBER: _ClassVar[int]
+    kind: str
+    key: str
+    value: bytes
+    def __init__(self, kind: _Optional[str] = ..., key: _Optional[str] = ..., value: _Optional[bytes] = ...) -> None: ...
 
 class VolumeOrder(_message.Message):
     __slots__ = ("id", "name", "namespace", "size_gb", "generation", "may_create", "is_deleted", "receipt", "request_id")

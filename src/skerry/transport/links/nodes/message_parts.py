@@ -14,7 +14,7 @@ PART_BYTES = 1024 * 1024  # of a part, about
 
 T = TypeVar("T")
 M = TypeVar("M", bound=Message)
-P = TypeVar("P", pb.Orders, pb.Members, pb.Functions, pb.Revocations, pb.Volumes)
+P = TypeVar("P", pb.Orders, pb.Members, pb.Functions, pb.Revocations, pb.Volumes, pb.Network)
 
 
 def split_into_parts(

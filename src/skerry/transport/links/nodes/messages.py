@@ -4,7 +4,8 @@ Total: a message gives a value, or `Invalid` with the field. Texts for people ar
 instead: a report must not be refused for its text, because the node would send it again for ever.
 `skerry.transport.tunnels.tunnel_codec` has tunnels, `skerry.transport.links.nodes.member_messages` members
 and functions, `skerry.transport.links.nodes.check_messages` health checks,
-`skerry.transport.links.nodes.volume_messages` volumes.
+`skerry.transport.links.nodes.volume_messages` volumes,
+`skerry.transport.links.nodes.network_messages` network objects.
 """
 
 from __future__ import annotations
@@ -27,6 +28,8 @@ from skerry.model.node_messages import (
     FunctionUpdate,
     InstanceClaim,
     MemberList,
+    NetworkReportBatch,
+    NetworkUpdate,
     NodeHello,
     NodeMessage,
     OrderUpdate,
@@ -60,6 +63,7 @@ from skerry.transport.enum_values import decode_enum, decode_image_access
 from skerry.transport.links.nodes import (
     check_messages,
     member_messages,
+    network_messages,
     option_messages,
     protocol,
     secret_messages,
@@ -104,6 +108,8 @@ def encode_node_message(message: NodeMessage) -> pb.FromNode:
             return pb.FromNode(secret_request=secret_messages.encode_request(message))
         case VolumeReportBatch():
             return pb.FromNode(volume_reports=volume_messages.encode_volume_reports(message, _readable))
+        case NetworkReportBatch():
+            return pb.FromNode(network_reports=network_messages.encode_reports(message))
         case SessionHeartbeat():
             return pb.FromNode(heartbeat=pb.Heartbeat())
 
@@ -266,6 +272,9 @@ def encode_server_message(message: ServerMessage) -> Iterator[pb.ToNode]:
         case VolumeUpdate():
             for volumes in volume_messages.encode_volumes(message):
                 yield pb.ToNode(volumes=volumes)
+        case NetworkUpdate():
+            for network in network_messages.encode_update(message):
+                yield pb.ToNode(network=network)
         case SessionHeartbeat():
             yield HEARTBEAT
         case SessionClose():
@@ -284,6 +293,7 @@ class MessageReader:
         self._functions: PartAssembler[pb.Functions] = PartAssembler(most_bytes, most_orders)
         self._revocations: PartAssembler[pb.Revocations] = PartAssembler(most_bytes, most_orders)
         self._volumes: PartAssembler[pb.Volumes] = PartAssembler(most_bytes, most_orders)
+        self._network: PartAssembler[pb.Network] = PartAssembler(most_bytes, most_orders)
 
     def read(self, message: pb.ToNode) -> ServerMessage | None:
         """The decoded `message`; None if parts of it are missing."""
@@ -307,6 +317,11 @@ class MessageReader:
             case "volumes":
                 volumes = self._volumes.add(message.volumes, len(message.volumes.orders))
                 return None if volumes is None else volume_messages.decode_volumes(volumes)
+            case "network":
+                network = self._network.add(
+                    message.network, len(message.network.objects) + len(message.network.gone)
+                )
+                return None if network is None else network_messages.decode_update(network)
             case "acknowledged":
                 return ReportAck(message.acknowledged.sequence)
             case "open_tunnel":

@@ -17,7 +17,7 @@ from skerry.kit.clock import Clock
 from skerry.kit.rate_limit import TokenBucket
 from skerry.kit.tasks import race
 from skerry.model import errors
-from skerry.transport.links.nodes import messages, secret_messages
+from skerry.transport.links.nodes import messages, network_messages, secret_messages
 from skerry.transport.proto import nodes_pb2 as pb
 
 # A call that ends here before it does there is cut off, and with it whatever the node has not read yet: after
@@ -89,14 +89,20 @@ async def _listen(
                         session, secret_messages.decode_request(message.secret_request)
                     )
                 sessions.received(session)
+            case "network_reports":
+                with sessions.busy_with(session):
+                    await sessions.network_reported(
+                        session, network_messages.decode_reports(message.network_reports)
+                    )
+                sessions.received(session)
             case "hello":
                 with sessions.busy_with(session):
                     await sessions.changed(session, messages.decode_hello(message.hello))
                 sessions.received(session)
             case _:
                 raise errors.Invalid(
-                    "a message must hold a hello, reports, claims, volumes, a request for secrets or a "
-                    "heartbeat"
+                    "a message must hold a hello, reports, claims, volumes, network objects, a request for "
+                    "secrets or a heartbeat"
                 )
         pace = await _pause(pace, clock)
 

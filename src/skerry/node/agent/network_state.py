@@ -1,0 +1,132 @@
+"""The network objects that this node knows: received from a server, kept on disk, and handed to their users.
+
+Users subscribe to a kind (`skerry.node.network` has them: names, addresses, mesh, routes) and are called with
+all objects of it, at the start with those of the last session, so that they go on while no server can be
+reached. What the node itself reports is kept in memory and sent again with every session.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import TypeVar
+
+import msgspec
+import structlog
+
+from skerry.kit import files, json_codec
+from skerry.model import errors, network_kinds
+from skerry.model.network_objects import NetworkKey, NetworkObject, UnknownObject
+from skerry.model.node_messages import NetworkUpdate
+
+log = structlog.get_logger(__name__)
+
+T = TypeVar("T", bound=NetworkObject)
+_SAVE_AFTER_S = 1.0  # changes of so long are written at once
+
+
+class _StoredObject(msgspec.Struct, frozen=True):
+    kind: str
+    key: str
+    value: msgspec.Raw
+
+
+class NetworkState:
+    """All objects, and reports."""
+
+    def __init__(self, path: Path) -> None:
+        """`path` is the file that the state is kept in."""
+        self._path = path
+        self._objects: dict[NetworkKey, NetworkObject] = {}
+        self._subscribers: dict[str, list[Callable[[Mapping[str, NetworkObject]], None]]] = {}
+        self._changed = asyncio.Event()  # since it was last written
+        self._reports: dict[NetworkKey, NetworkObject] = {}
+        self._unsent: dict[NetworkKey, None] = {}
+        self._has_reports = asyncio.Event()
+        self.is_current = False  # a server has sent all objects since this process started
+        self._read()
+
+    def all(self, kind: type[T]) -> dict[str, T]:
+        """The objects of a kind by key."""
+        return {
+            key: value
+            for (name, key), value in self._objects.items()
+            if name == kind.kind and isinstance(value, kind)
+        }
+
+    def subscribe(self, kind: type[T], changed: Callable[[Mapping[str, T]], None]) -> None:
+        """Call `changed` with all objects of a kind, now and whenever one of them changes."""
+        self._subscribers.setdefault(kind.kind, []).append(lambda _: changed(self.all(kind)))
+        changed(self.all(kind))
+
+    def apply(self, update: NetworkUpdate) -> None:
+        """Take what a server sent."""
+        before = self._objects
+        if update.is_full:
+            self._objects = {each.network_key: each for each in update.objects}
+            self.is_current = True
+        else:
+            self._objects = before | {each.network_key: each for each in update.objects}
+            for key in update.removed:
+                self._objects.pop(key, None)
+        kinds = {
+            key.kind
+            for key in before.keys() | self._objects.keys()
+            if before.get(key) != self._objects.get(key)
+        }
+        if kinds:
+            self._changed.set()
+        for kind in kinds:
+            for subscriber in self._subscribers.get(kind, ()):
+                subscriber({})
+
+    def report(self, value: NetworkObject) -> None:
+        """Send this to the server, now and with every session."""
+        if self._reports.get(value.network_key) != value:
+            self._reports[value.network_key] = value
+            self._unsent[value.network_key] = None
+            self._has_reports.set()
+
+    def begin_session(self) -> None:
+        """Report everything again."""
+        self._unsent = dict.fromkeys(self._reports)
+        if self._unsent:
+            self._has_reports.set()
+
+    async def next_reports(self, most: int) -> tuple[NetworkObject, ...]:
+        """What was not sent in this session, as soon as there is something."""
+        await self._has_reports.wait()
+        keys = list(self._unsent)[:most]
+        for key in keys:
+            del self._unsent[key]
+        if not self._unsent:
+            self._has_reports.clear()
+        return tuple(self._reports[key] for key in keys)
+
+    async def run(self) -> None:
+        """Keep the file up to date, for ever."""
+        while True:
+            await self._changed.wait()
+            await asyncio.sleep(_SAVE_AFTER_S)
+            await self.save()
+
+    async def save(self) -> None:
+        """Write the file; durable on return."""
+        self._changed.clear()
+        stored = [
+            _StoredObject(*key, msgspec.Raw(network_kinds.encode(value)))
+            for key, value in self._objects.items()
+        ]
+        await asyncio.to_thread(files.write_atomically, self._path, json_codec.encode(stored), files.PRIVATE)
+
+    def _read(self) -> None:
+        try:
+            stored = json_codec.decode(self._path.read_bytes(), list[_StoredObject])
+            values = [network_kinds.decode(each.kind, each.key, bytes(each.value)) for each in stored]
+        except FileNotFoundError:
+            return
+        except (json_codec.InvalidJson, errors.SkerryError) as error:  # a server sends it again
+            log.warning("network.state_unreadable", file=str(self._path), error=str(error))
+            return
+        self._objects = {each.network_key: each for each in values if not isinstance(each, UnknownObject)}

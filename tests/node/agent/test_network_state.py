@@ -1,0 +1,50 @@
+"""Network objects on a node: they reach their users, outlive the agent, and are reported in every session."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from skerry.model.ids import NodeId
+from skerry.model.network_objects import NetworkKey, NodeLocation
+from skerry.model.node_messages import NetworkUpdate
+from skerry.node.agent.network_state import NetworkState
+
+ONE, TWO = NodeLocation(NodeId("n1"), "one"), NodeLocation(NodeId("n2"), "two")
+
+
+async def test_users_get_all_objects_of_their_kind_now_and_at_every_change(tmp_path: Path) -> None:
+    state, seen = NetworkState(tmp_path / "network.json"), []
+    state.subscribe(NodeLocation, lambda nodes: seen.append(sorted(nodes)))
+    state.apply(NetworkUpdate(True, (ONE,)))
+    state.apply(NetworkUpdate(False, (TWO,)))
+    state.apply(NetworkUpdate(False, (TWO,)))  # nothing new
+    state.apply(NetworkUpdate(False, removed=(NetworkKey("node", "n1"), NetworkKey("node", "n9"))))
+    state.apply(NetworkUpdate(True, ()))
+    assert seen == [[], ["n1"], ["n1", "n2"], ["n2"], []]
+
+
+async def test_another_agent_begins_with_the_last_state(tmp_path: Path) -> None:
+    path = tmp_path / "network.json"
+    state = NetworkState(path)
+    state.apply(NetworkUpdate(True, (ONE, TWO)))
+    await state.save()
+    assert path.stat().st_mode & 0o077 == 0
+    after = NetworkState(path)
+    assert after.all(NodeLocation) == {"n1": ONE, "n2": TWO}
+    assert not after.is_current
+    path.write_bytes(b"{broken")
+    assert NetworkState(path).all(NodeLocation) == {}
+
+
+async def test_what_a_node_reports_is_sent_once_a_session_and_when_it_changes(tmp_path: Path) -> None:
+    state = NetworkState(tmp_path / "network.json")
+    state.report(ONE)
+    state.report(TWO)
+    state.begin_session()
+    assert await state.next_reports(1) == (ONE,)
+    assert await state.next_reports(9) == (TWO,)
+    state.report(ONE)  # as before
+    state.report(NodeLocation(NodeId("n2"), "other"))
+    assert await state.next_reports(9) == (NodeLocation(NodeId("n2"), "other"),)
+    state.begin_session()
+    assert len(await state.next_reports(9)) == 2
