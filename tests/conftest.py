@@ -13,6 +13,7 @@ import uvloop
 
 from tests.support import leaks
 from tests.support.drivers import Drivers
+from tests.support.forking import fork_server
 
 pytest_plugins = ["tests.support.selection"]
 
@@ -56,6 +57,13 @@ def drivers() -> Iterator[Drivers]:
     made = Drivers()
     yield made
     made.close()
+
+
+@pytest.fixture(scope="session", autouse=True)
+def forked_skerrys() -> Iterator[None]:
+    fork_server.open()
+    yield
+    fork_server.close()
 
 
 @pytest.fixture(autouse=True)

@@ -10,6 +10,7 @@ import time
 from dataclasses import dataclass
 from pathlib import Path
 
+from tests.support.forking import fork_server
 from tests.support.waiting import PATIENCE_S
 
 
@@ -44,7 +45,10 @@ def footprint() -> Footprint:
     threads = {
         t.name for t in threading.enumerate() if not t.name.startswith(("asyncio_", "ThreadPoolExecutor"))
     }
-    return Footprint(frozenset(files), frozenset(threads), frozenset(children_of("self")))
+    children = children_of("self")
+    if fork_server.pid is not None:
+        children |= children_of(fork_server.pid)
+    return Footprint(frozenset(files), frozenset(threads), frozenset(children))
 
 
 def children_of(pid: int | str) -> set[int]:

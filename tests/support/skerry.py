@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import Any
 from urllib.parse import urlsplit
 
+from tests.support.forking import ForkedProcess, fork_server
 from tests.support.shares import subnet_of
 from tests.support.waiting import PATIENCE_S, eventually_sync
 
@@ -55,7 +56,7 @@ def ask(
 
 
 class Skerry:
-    """`skerry ROLE` as a child process."""
+    """`skerry ROLE` in a process of its own: forked, or executed if there are options for `Popen`."""
 
     cgroup_root = "skerry"  # the setting node.cgroup_root
 
@@ -69,15 +70,16 @@ class Skerry:
         # Two on one machine cannot have the same addresses.
         self.subnet = subnet_of(folder)
         network = ["--set", f"network.subnet={self.subnet}"]
-        command = [*COMMAND, role, "--data", str(self.data), "--ready-file", str(self.ready_file)]
+        paths = ["--data", str(self.data), "--ready-file", str(self.ready_file)]
+        arguments = [role, *paths, *listen, *socket, *network, *flags]
+        env = popen.pop("env", environment())
+        self.process: ForkedProcess | subprocess.Popen[bytes]
         with self.log.open("ab") as log:
+            if not popen:
+                self.process = fork_server.start(arguments, env, log.fileno())
+                return
             self.process = subprocess.Popen(
-                [*command, *listen, *socket, *network, *flags],
-                stdin=subprocess.DEVNULL,
-                stdout=log,
-                stderr=log,
-                env=popen.pop("env", environment()),
-                **popen,
+                [*COMMAND, *arguments], stdin=subprocess.DEVNULL, stdout=log, stderr=log, env=env, **popen
             )
 
     def wait_ready(self, within: float = PATIENCE_S) -> dict[str, Any]:
@@ -125,13 +127,7 @@ class Skerry:
 
     def cli(self, *arguments: str, **more: str) -> subprocess.CompletedProcess[str]:
         """A verb of the command line, pointed at this one."""
-        return subprocess.run(
-            [*COMMAND, *arguments],
-            env=environment(**{"SKERRY_DATA": str(self.data), **more}),
-            capture_output=True,
-            text=True,
-            timeout=PATIENCE_S,
-        )
+        return fork_server.run(arguments, environment(**{"SKERRY_DATA": str(self.data), **more}))
 
 
 @contextlib.contextmanager
