@@ -11,6 +11,7 @@ executed (its user, its terminal, its very start) tests use `tests.support.skerr
 
 from __future__ import annotations
 
+import atexit
 import contextlib
 import json
 import os
@@ -76,6 +77,8 @@ class ForkServer:
         self._lock = threading.Lock()
 
     def open(self) -> None:
+        """Start the parent; without this, the first `start` does."""
+        atexit.register(self.close)
         self._control, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
         for end in (self._control, theirs):
             end.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, _MAX_REQUEST)
@@ -91,6 +94,7 @@ class ForkServer:
         if self._control is not None and self._parent is not None:
             self._control.close()
             self._parent.wait(PATIENCE_S)
+            self._control = self._parent = None
 
     @property
     def pid(self) -> int | None:
@@ -99,7 +103,9 @@ class ForkServer:
 
     def start(self, arguments: Sequence[str], environment: Mapping[str, str], *output: int) -> ForkedProcess:
         """`skerry ARGUMENTS`, with `output` as its standard output and error; standard input is empty."""
-        assert self._control is not None, "it is opened with the session"
+        if self._control is None:
+            self.open()
+        assert self._control is not None
         request = json.dumps([list(arguments), dict(environment), os.getcwd()]).encode()
         ours, theirs = os.pipe()
         try:
