@@ -62,7 +62,7 @@ async def know(network: Network, *services: ServiceAddress, range: str = RANGE) 
     """What a server would say, and the rules follow."""
     network.services.follow(HERE)
     network.services.ranges_changed({range: ServiceSubnet(range)})
-    network.services.locations_changed({HERE: NodeLocation(HERE, "here", "", ("10.99.0.0/24",))})
+    network.services.locations_changed({name: NodeLocation(NodeId(name), name) for name in (HERE, "there")})
     network.services.services_changed({each.key: each for each in services})
     await network.services.apply()
 
@@ -323,11 +323,13 @@ async def test_a_changed_subnet_of_containers_and_range_of_addresses_are_followe
             assert set(answers(listeners, ground.machine.place, 40)) == {web.address, late.address}
             assert set(answers(listeners, client.namespace, 40)) == {web.address, late.address}
             moved = "10.62.1.1"
-            await know(network, service(copy(web), address=moved), range="10.62.0.0/24")
+            known = service(copy(web), address=moved)
+            await know(network, known)
+            await know(network, known, range="10.62.0.0/16")
             assert answers(listeners, ground.machine.place, 1, address=moved) == {web.address: 1}
             assert answers(listeners, client.namespace, 1, address=moved) == {web.address: 1}
         routes = run("ip", "route")
-        assert "10.62.0.0/24" in routes
+        assert "10.62.0.0/16" in routes
         assert RANGE not in routes
         await network.keep_only(set())
 

@@ -61,6 +61,7 @@ class ServiceBalancer:
         self._ranges: tuple[str, ...] = ()
         self._compiled: dict[str, tuple[ServiceAddress, ServiceObjects]] = {}
         self._surroundings = NodeSurroundings(self._node)  # of what is compiled
+        self._compiled_ranges: tuple[str, ...] = ()  # likewise
         self._has_bridge_family = True
         self._base: ServiceTableBase | None = None  # as written; None: nothing was
         self._contents = ServiceTableContents()
@@ -146,10 +147,10 @@ class ServiceBalancer:
 
     def _compile(self) -> ServiceTableContents:
         """What the tables should contain."""
-        services = self._services
+        services, ranges = self._services, self._ranges
         here = NodeSurroundings.of(self._node, self._locations.values(), self._round_trip)
-        if here != self._surroundings:
-            self._surroundings = here
+        if (here, ranges) != (self._surroundings, self._compiled_ranges):
+            self._surroundings, self._compiled_ranges = here, ranges
             self._compiled.clear()
         compiled: dict[str, tuple[ServiceAddress, ServiceObjects]] = {}
         for key, service in services.items():
@@ -170,7 +171,7 @@ class ServiceBalancer:
 
     def _objects(self, service: ServiceAddress) -> ServiceObjects:
         address = _address(service.address)
-        if address is None or not any(address in IPv4Network(each) for each in self._ranges):
+        if address is None or not any(address in IPv4Network(each) for each in self._compiled_ranges):
             return service_rules.NO_OBJECTS
         endpoints = [each for each in service.endpoints if _address(each.address) is not None]
         weights = service_shares.weights(endpoints, self._surroundings)
