@@ -45,7 +45,9 @@ HERE = NodeId("here")
 GATEWAY = "10.99.0.1"
 
 
-def copy(place: Attachment | str, state: EndpointState = EndpointState.READY, node: str = HERE) -> ServiceEndpoint:
+def copy(
+    place: Attachment | str, state: EndpointState = EndpointState.READY, node: str = HERE
+) -> ServiceEndpoint:
     address = place if isinstance(place, str) else place.address
     return ServiceEndpoint(InstanceId(f"i-{address}"), NodeId(node), address, state)
 
@@ -103,9 +105,7 @@ async def test_containers_and_the_node_reach_every_ready_copy_and_only_those(gro
     async with ground.agent() as network:
         first, second, third, client = [await network.attach(name) for name in ("a", "b", "c", "client")]
         with echo(first, second, third) as listeners:
-            await know(
-                network, service(copy(first), copy(second), copy(third, EndpointState.NOT_READY))
-            )
+            await know(network, service(copy(first), copy(second), copy(third, EndpointState.NOT_READY)))
             for place in (client.namespace, ground.machine.place):
                 found = answers(listeners, place, 40)
                 assert found.total() == 40
