@@ -80,7 +80,15 @@ _FIELDS: Final = (
     "metric",
     *OPTION_FIELDS,
 )
-_SERVICE_FIELDS: Final = (*_FIELDS, "replicas", "update", "budget", "autoscale")
+_SERVICE_FIELDS: Final = (
+    *_FIELDS,
+    "replicas",
+    "update",
+    "budget",
+    "autoscale",
+    "service_ports",
+    "affinity_s",
+)
 _PARTS_OF: Final = {"update": UpdateInput.__struct_fields__, "budget": BudgetInput.__struct_fields__}
 _JOB_FIELDS: Final = (
     *(field for field in _FIELDS if not field.startswith("restart")),  # a try never restarts by itself

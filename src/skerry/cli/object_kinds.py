@@ -146,6 +146,7 @@ def _service(one: JsonObject, names: NodeNames) -> TableRow:
         f"{one['ready']}/{one['replicas']}",
         str(one["revision"]),
         one["image"],
+        one["address"] or "-",
         " ".join(one["ports"]) or "-",
         printing.age(one["created_at"]),
         (rollout and rollout["reason"]) or one["quota_message"],
@@ -183,7 +184,9 @@ NODE: Final = ObjectKind(
     "node", ("name", "id", "status", "cpu", "memory", "disk", "arch", "labels", "age", "reason"), _node
 )
 SERVICE: Final = ObjectKind(
-    "service", ("name", "id", "status", "ready", "revision", "image", "ports", "age", "reason"), _service
+    "service",
+    ("name", "id", "status", "ready", "revision", "image", "address", "ports", "age", "reason"),
+    _service,
 )
 VOLUME: Final = ObjectKind(
     "volume", ("name", "id", "status", "size", "used", "node", "age", "reason"), _volume

@@ -79,7 +79,9 @@ def _facts(one: JsonObject) -> list[tuple[str, str]]:
         ("arguments", " ".join(one["arguments"])),
         # Names only: values may be secrets. JSON has them.
         ("environment", " ".join(each.partition("=")[0] for each in one["environment"])),
-        ("ports", " ".join(one["ports"])),
+        ("address", _address(one)),
+        ("affinity", printing.duration(one["affinity_s"]) if one["affinity_s"] else ""),
+        ("published ports", " ".join(one["ports"])),
         ("limits", ", ".join(amount for amount in object_kinds.amounts(one["resources"]) if amount != "-")),
         ("checks", check_options.describe(one["checks"])),
         ("constraints", " ".join(one["constraints"])),
@@ -96,6 +98,11 @@ def _facts(one: JsonObject) -> list[tuple[str, str]]:
         ),
         ("created", printing.ago(one["created_at"])),
     ]
+
+
+def _address(one: JsonObject) -> str:
+    ports = " ".join(one["service_ports"])
+    return f"{one['address']} ({ports})" if one["address"] and ports else str(one["address"])
 
 
 def _policy(update: JsonObject) -> str:

@@ -70,6 +70,23 @@ _TEMPLATES: Final = FieldOptions(
         help="Give each copy a volume of its own, NAME-INDEX, which it keeps; repeatable.",
     )
 )
+_ADDRESS: Final = FieldOptions(
+    click.option(
+        "--port",
+        "service_ports",
+        multiple=True,
+        metavar="PORT[:TARGET][/tcp|udp][=NAME]",
+        help="Port of the service's address, and the port of its copies that it leads to; repeatable.  "
+        "[default: all ports, as they are]",
+    ),
+    click.option(
+        "--affinity",
+        "affinity_s",
+        metavar="DURATION",
+        type=_SECONDS,
+        help="Time for which a client of the service's address keeps its copy; 0: never.",
+    ),
+)
 _SPEC: Final = option_group(
     check_options.checks,
     container_options.environment,
@@ -194,7 +211,7 @@ _SCALING: Final = option_group(
         help="Autoscaling target: the mean of a Prometheus metric of the copies.",
     ),
 )
-settings = option_group(_SPEC, _PLACEMENT, _BUDGET, _UPDATE, _SCALING)
+settings = option_group(_SPEC, _ADDRESS, _PLACEMENT, _BUDGET, _UPDATE, _SCALING)
 
 
 def body(given: JsonObject, before: JsonObject | None = None) -> JsonObject:
@@ -207,6 +224,7 @@ def body(given: JsonObject, before: JsonObject | None = None) -> JsonObject:
     fields = instance_options.take(given)
     for group in (_PORTS, _RESTART, _PLACEMENT, _TEMPLATES):
         fields |= group.take(given)
+    fields |= _address(_ADDRESS.take(given))
     fields |= {name: chosen for name, chosen in nested.items() if chosen}
     if checks is not None:
         fields["checks"] = checks
@@ -233,6 +251,12 @@ def autoscale(given: JsonObject) -> JsonObject:
         policy |= {"metric": metric, "target": target}
     if policy:
         fields["autoscale"] = policy
+    return fields
+
+
+def _address(fields: JsonObject) -> JsonObject:
+    if (affinity := fields.get("affinity_s")) is not None:
+        fields["affinity_s"] = round(affinity)
     return fields
 
 

@@ -149,8 +149,11 @@ def start(base: ServerBase, functions: FunctionRegistry, secrets: SecretParts) -
         return nodes.condition(node) is not None and nodes.get(node).member is not None
 
     deliveries = secrets.deliveries(instance_table, functions, is_member=is_member)
+    network_feed = network.start(
+        nodes, service_registry.tables, instance_table, base.settings.fleet.service_subnet
+    )
     feeds = SessionFeeds(
-        servers, members, functions, base.identity, deliveries, volume_parts.orders, network.start(nodes)
+        servers, members, functions, base.identity, deliveries, volume_parts.orders, network_feed
     )
     claims = _claims(base, instance_table, workloads)
     sessions = NodeSessions(nodes, instances, settings, feeds=feeds, claims=claims, here=base.node)

@@ -21,6 +21,7 @@ from skerry.kit.tasks import TaskSupervisor
 from skerry.model import errors, ids
 from skerry.model.container_options import NodeFeature
 from skerry.model.members import ContinuumMember
+from skerry.model.network_objects import NodeLocation, ServiceAddress, ServiceSubnet
 from skerry.model.node_messages import NodeHello
 from skerry.node.agent import agent
 from skerry.node.agent.instances.backends import InstanceBackends
@@ -148,11 +149,21 @@ async def start(
         hooks,
         clock,
     )
+    _follow_services(engine, network_state, member)
     engine.network.explain_wait(lambda: control.last_error)
     loops.forever("instances of this node", instances.run)
     loops.forever("lent cells", leased_cells.run)
     loops.forever("network objects", network_state.run)
     loops.forever("session", control.run)
+
+
+def _follow_services(engine: ContainerEngine, state: NetworkState, member: ContinuumMember) -> None:
+    """Balance connections to virtual addresses, at once with what the last session said."""
+    balancer = engine.network.services
+    balancer.follow(member.node)
+    state.subscribe(ServiceSubnet, balancer.ranges_changed)
+    state.subscribe(NodeLocation, balancer.locations_changed)
+    state.subscribe(ServiceAddress, balancer.services_changed)
 
 
 def _parse_labels(texts: tuple[str, ...]) -> dict[str, str]:

@@ -10,6 +10,8 @@ from dataclasses import dataclass
 from skerry.control.instance_index import InstanceTable
 from skerry.control.instances.registry import InstanceRegistry
 from skerry.control.leadership.election import LeaderElection
+from skerry.control.network.service_addresses import ServiceAddressAllocator
+from skerry.control.network.service_subnet import ServiceAddressPool
 from skerry.control.nodes.registry import NodeRegistry
 from skerry.control.placement.reconciler import Reconciler
 from skerry.control.services.autoscaler import ServiceAutoscaler
@@ -33,10 +35,12 @@ class ServiceParts:
     _tables: ServiceTables
     _controller: ServiceController
     _autoscaler: ServiceAutoscaler
+    addresses: ServiceAddressAllocator
 
     async def ready(self) -> None:
         """Wait until the services in the store are known."""
         await self._tables.ready()
+        await self.addresses.ready()
 
     def services(self) -> list[Service]:
         """All services."""
@@ -47,6 +51,7 @@ class ServiceParts:
         loops = self._base.loops
         loops.forever("services.controller", lambda: self._controller.run(leader))
         loops.forever("services.autoscaler", lambda: self._autoscaler.run(leader))
+        loops.forever("services.addresses", lambda: self.addresses.lead(leader))
 
 
 def start(
@@ -99,5 +104,10 @@ def start(
     )
     registry.use_secrets(secrets)
     registry.follow_volumes(volumes.registry)
+    fleet = base.settings.fleet
+    pool = ServiceAddressPool(fleet.service_subnet, fleet.subnets)
+    addresses = ServiceAddressAllocator(store, clock, pool, tables)
+    registry.assign_addresses(addresses)
     base.loops.forever("services", tables.run, critical=True)
-    return ServiceParts(ServiceContext(registry), base, tables, controller, autoscaler)
+    base.loops.forever("service addresses", addresses.run, critical=True)
+    return ServiceParts(ServiceContext(registry), base, tables, controller, autoscaler, addresses)

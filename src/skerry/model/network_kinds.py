@@ -10,6 +10,7 @@ from skerry.model.network_objects import (
     NetworkObject,
     NodeLocation,
     ServiceAddress,
+    ServiceSubnet,
     UnknownObject,
 )
 
@@ -19,6 +20,7 @@ KINDS: dict[str, type[NetworkObject]] = {
         NodeLocation,
         ServiceAddress,
         InstanceAddress,
+        ServiceSubnet,
     )
 }
 

@@ -109,6 +109,17 @@ class ServiceAddress(NetworkObject, frozen=True, omit_defaults=True):
         return self.service
 
 
+class ServiceSubnet(NetworkObject, frozen=True, omit_defaults=True):
+    """The range of virtual addresses: what has one of them and is no service is refused."""
+
+    kind: ClassVar[str] = "service-subnet"
+    subnet: str
+
+    @property
+    def key(self) -> str:
+        return self.subnet
+
+
 class InstanceAddress(NetworkObject, frozen=True, omit_defaults=True):
     """An instance that belongs to no service."""
 

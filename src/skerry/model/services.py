@@ -13,9 +13,10 @@ import re
 
 import msgspec
 
-from skerry.model import errors, ids
+from skerry.model import errors, ids, service_ports
 from skerry.model.ids import DEFAULT_NAMESPACE, Namespace, ServiceId
 from skerry.model.mounts import MountKind
+from skerry.model.network_objects import ServicePort
 from skerry.model.workloads import InstanceSpec, WorkloadKind
 
 MAX_REPLICAS = 10_000
@@ -260,10 +261,15 @@ class Service(msgspec.Struct, frozen=True):
     is_deleting: bool = False
     request_id: str = ""  # of the request that last changed it
     quota_message: str = ""  # why a copy that is missing is not created: the quota of its namespace
+    address: str = ""  # virtual, its own until it is removed; empty: it has none yet
+    ports: tuple[ServicePort, ...] = ()  # of the address; without any, all are forwarded as they are
+    affinity_s: int = 0  # a client keeps its copy for so long; 0: every connection is balanced
 
     def __post_init__(self) -> None:
         check_service_name(self.name)
         ids.check_namespace(self.namespace)
+        service_ports.check_all(self.ports)
+        service_ports.check_affinity(self.affinity_s)
         if not 0 <= self.replicas <= MAX_REPLICAS:
             raise errors.Invalid(f"replicas are 0 to {MAX_REPLICAS}, not {self.replicas}", field="replicas")
         if self.update.canary > max(self.replicas, 1):

@@ -296,6 +296,13 @@ class FleetSettings(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     subnets: Annotated[
         str, Meta(description="Pool of node subnets (a /24 each): IPv4 network, /8 to /23")
     ] = "10.64.0.0/10"
+    service_subnet: Annotated[
+        str,
+        Meta(
+            description="Virtual addresses of services: a private IPv4 network, /12 to /28, that does "
+            "not overlap `subnets`"
+        ),
+    ] = "10.63.0.0/16"
     egress: Annotated[
         tuple[str, ...],
         Meta(

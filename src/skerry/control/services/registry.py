@@ -8,8 +8,9 @@ copies. Nothing here makes or stops an instance.
 from __future__ import annotations
 
 from collections.abc import Callable, MutableSequence, Sequence
-from typing import NamedTuple
+from typing import NamedTuple, Protocol
 
+import structlog
 from msgspec.structs import replace
 
 from skerry.control.events.log import EventLog, StoredEvent
@@ -38,6 +39,8 @@ from skerry.model.workloads import Instance, OwnerKind, check_granted
 from skerry.store.protocol import Op, Store
 from skerry.store.tables.table import Write
 
+log = structlog.get_logger(__name__)
+
 
 class ServiceState(NamedTuple):
     """A service with its copies, by index and age; `ready` counts those that are in service."""
@@ -47,6 +50,12 @@ class ServiceState(NamedTuple):
     ready: int
     good: int  # of the target, for long enough
     revision: int  # of the record in the store
+
+
+class AddressAssigner(Protocol):
+    """The part of `skerry.control.network.service_addresses.ServiceAddressAllocator` that is needed here."""
+
+    async def assign(self, service: Service) -> Service: ...
 
 
 class ServiceRegistry:
@@ -67,6 +76,7 @@ class ServiceRegistry:
         """`new_id` names a service that is made at this time."""
         self._secrets: SecretVersions = NO_SECRETS
         self._mounts: MountChecks = UncheckedMounts()
+        self._addresses: AddressAssigner | None = None
         self._new_id = new_id
         self.tables = tables
         self._store = store
@@ -84,6 +94,10 @@ class ServiceRegistry:
     def follow_volumes(self, mounts: MountChecks) -> None:
         """Refuse specs that name volumes which do not exist."""
         self._mounts = mounts
+
+    def assign_addresses(self, addresses: AddressAssigner) -> None:
+        """Give new services virtual addresses."""
+        self._addresses = addresses
 
     async def create(
         self,
@@ -122,13 +136,23 @@ class ServiceRegistry:
                     "update`)"
                 )
 
-        return await self.tables.services.create(
+        created, is_new = await self.tables.services.create(
             service,
             [*self._ops(ServiceChange(service, "created"), actor), self._put_revision(service)],
             IdempotentRequest.of(idempotency_key, actor, namespace, "service", given),
             self._idempotency,
             check_existing=check_existing,
         )
+        return (await self._with_address(created) if is_new else created), is_new
+
+    async def _with_address(self, service: Service) -> Service:
+        if self._addresses is None:
+            return service
+        try:
+            return await self._addresses.assign(service)
+        except (errors.ResourcesExhausted, errors.Unavailable) as error:  # the leader tries again
+            log.warning("services.address_not_assigned", service=service.id, error=error.message)
+            return service
 
     async def change(
         self,

@@ -15,6 +15,7 @@ from msgspec.structs import replace
 from skerry.control.services import rollouts
 from skerry.model import errors, secret_versions
 from skerry.model.ids import Namespace, ServiceId
+from skerry.model.network_objects import ServicePort
 from skerry.model.secret_versions import SecretVersions
 from skerry.model.services import (
     MAX_REVISIONS,
@@ -37,11 +38,19 @@ class ServiceSpec(msgspec.Struct, frozen=True):
     update: UpdatePolicy = UpdatePolicy()
     budget: DisruptionBudget = DisruptionBudget()
     autoscale: AutoscalePolicy | None = None
+    ports: tuple[ServicePort, ...] = ()  # of the virtual address
+    affinity_s: int = 0
 
     @classmethod
     def of(cls, service: Service) -> ServiceSpec:
         return cls(
-            service.target.template, service.replicas, service.update, service.budget, service.autoscale
+            service.target.template,
+            service.replicas,
+            service.update,
+            service.budget,
+            service.autoscale,
+            service.ports,
+            service.affinity_s,
         )
 
 
@@ -76,6 +85,8 @@ def create(
         autoscale=spec.autoscale,
         rollout=rollouts.begin(now),
         request_id=request_id,
+        ports=spec.ports,
+        affinity_s=spec.affinity_s,
     )
 
 
@@ -134,6 +145,8 @@ def change(service: Service, spec: ServiceSpec, *, now: float, actor: str) -> Se
         update=spec.update,
         budget=spec.budget,
         autoscale=spec.autoscale,
+        ports=spec.ports,
+        affinity_s=spec.affinity_s,
     )
     revision = None
     if spec.template != service.target.template:

@@ -3,7 +3,8 @@
 The kernel decides once per UDP flow where it goes, and every datagram extends that decision. A sender that
 never pauses would reach a container that is gone, or miss a new one. So when a UDP port is published or
 withdrawn, `skerry.node.network.firewall` removes its flows, by netlink; only those to an address of this
-machine or to a container. TCP does not need this: its connections end.
+machine or to a container; `skerry.node.network.service_balancer` removes those of virtual addresses to copies
+that are gone. TCP does not need this: its connections end.
 """
 
 from __future__ import annotations
@@ -11,7 +12,7 @@ from __future__ import annotations
 import contextlib
 import socket
 import struct
-from collections.abc import Iterator, Set
+from collections.abc import Callable, Iterator, Sequence, Set
 from ipaddress import IPv4Address, IPv4Network
 from typing import Final
 
@@ -37,18 +38,29 @@ _TIMEOUT_S: Final = 5.0
 
 def forget_udp(ports: Set[int], subnet: IPv4Network) -> None:
     """Remove UDP flows to `ports` of this machine. Failures are logged: the rules hold in any case."""
+    _forget(lambda flow: _is_stale(flow, ports, subnet), ports=sorted(ports))
+
+
+def forget_udp_of_services(
+    ranges: Sequence[IPv4Network], copies: Set[tuple[IPv4Address, IPv4Address]]
+) -> None:
+    """Remove UDP flows to virtual addresses in `ranges` that go elsewhere than to `copies` of them."""
+    _forget(lambda flow: _is_closed(flow, ranges, copies), ranges=[str(each) for each in ranges])
+
+
+def _forget(is_stale: Callable[[bytes], bool], **context: object) -> None:
     try:
         with socket.socket(
             socket.AF_NETLINK, socket.SOCK_RAW | socket.SOCK_CLOEXEC, _NETLINK_NETFILTER
         ) as kernel:
             kernel.settimeout(_TIMEOUT_S)
-            stale = [flow for flow in _flows(kernel) if _is_stale(flow, ports, subnet)]
+            stale = [flow for flow in _flows(kernel) if is_stale(flow)]
             for flow in stale:
                 _send_request(kernel, _DELETE, _REQUEST | _ACKNOWLEDGE, _identity(flow))
                 with contextlib.suppress(FileNotFoundError):  # it has expired
                     list(_read_replies(kernel))
     except OSError as error:
-        log.warning("network.flows_not_forgotten", ports=sorted(ports), error=str(error))
+        log.warning("network.flows_not_forgotten", error=str(error), **context)
 
 
 def _flows(kernel: socket.socket) -> Iterator[bytes]:
@@ -114,6 +126,19 @@ def _is_stale(flow: bytes, ports: Set[int], subnet: IPv4Network) -> bool:
     destination = IPv4Address(_attributes(there.get(_IP, b""))[_DESTINATION])
     replier = IPv4Address(_attributes(back.get(_IP, b""))[_SOURCE])
     return replier in subnet or _is_local(destination)
+
+
+def _is_closed(
+    flow: bytes, ranges: Sequence[IPv4Network], copies: Set[tuple[IPv4Address, IPv4Address]]
+) -> bool:
+    parts = _attributes(flow)
+    there, back = _attributes(parts.get(_ORIGINAL, b"")), _attributes(parts.get(_REPLY, b""))
+    if _attributes(there.get(_PROTOCOL, b"")).get(_NUMBER) != bytes([socket.IPPROTO_UDP]):
+        return False
+    destination = IPv4Address(_attributes(there.get(_IP, b""))[_DESTINATION])
+    if not any(destination in each for each in ranges):
+        return False
+    return (destination, IPv4Address(_attributes(back.get(_IP, b""))[_SOURCE])) not in copies
 
 
 def _is_local(address: IPv4Address) -> bool:

@@ -35,6 +35,7 @@ from skerry.node.network.isolation import NetworkIsolation
 from skerry.node.network.namespace_pools import NamespacePools
 from skerry.node.network.namespace_sockets import NamespaceSockets
 from skerry.node.network.port_reservations import PortReservations
+from skerry.node.network.service_balancer import ServiceBalancer
 from skerry.node.network.subnets import BridgeSubnets, KernelNames, NodeSubnet
 from skerry.node.user_namespaces import UserNamespaces
 
@@ -76,6 +77,7 @@ class Network:
         self._links = Bridge(tools, self._names, self._subnets, folder / "ns", failpoint, users)
         self._firewall = Firewall(tools, self._names, self._subnets, ranges, self._name_servers)
         self._isolation = NetworkIsolation(tools, self._names, self._subnets, ranges.closed)
+        self.services = ServiceBalancer(tools, self._names, self._subnets)
         self._pools: NamespacePools | None = None  # of the current subnet
         self._loops: asyncio.TaskGroup | None = None  # while `run` runs
         self._switching = asyncio.Lock()
@@ -223,6 +225,7 @@ class Network:
             else:
                 await self._firewall.rewrite()
                 await self._isolation.rewrite()
+            self.services.rewrite()
         except BaseException:
             self._subnets.replace(before, former)
             raise
@@ -237,6 +240,7 @@ class Network:
                 await asyncio.to_thread(self._links.drop_subnets, dropped)
                 await self._firewall.rewrite()
                 await self._isolation.rewrite()
+                self.services.rewrite()
             log.info("network.subnets_dropped", subnets=[str(each) for each in dropped])
 
     def _pools_of(self, subnet: NodeSubnet) -> NamespacePools:
@@ -437,6 +441,7 @@ class Network:
                     self._pools.start_filling(self._loops)
                 self._loops.create_task(self._firewall.run())
                 self._loops.create_task(self._isolation.run())
+                self._loops.create_task(self.services.run())
         finally:
             self._loops = None
 
@@ -449,6 +454,7 @@ class Network:
                 await self._pools.close()
             await self._firewall.drain()
             await self._isolation.drain()
+            await self.services.drain()
             if not self._attached and self._folder.exists():
                 await asyncio.to_thread(self._remove)
         finally:
@@ -470,6 +476,7 @@ class Network:
         try:
             self._firewall.remove()
             self._isolation.replace((), ())
+            self.services.remove()
             self._failpoint("close.unruled")
         finally:
             shutil.rmtree(self._folder)

@@ -136,6 +136,9 @@ class KernelNames:
         self.bridge = f"{BRIDGE_PREFIX}{key}"
         self.table = f"skerry_{key}"
         self.isolation_table = f"skerry_{key}_apart"
+        self.services_table = f"skerry_{key}_services"
+        # Of the route to virtual addresses: two Skerrys may have the same range.
+        self.service_route_metric = 1000 + int(key, 16) % 60_000
         # Links to be removed are put in a group, since the kernel removes a group at once. Never group 0,
         # which
         # contains every link of the machine.

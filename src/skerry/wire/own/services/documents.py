@@ -11,6 +11,7 @@ from msgspec import UNSET, Meta, UnsetType
 from skerry.control.services.copies import owner_of
 from skerry.control.services.previews import ServicePreview
 from skerry.control.services.registry import ServiceState
+from skerry.model import service_ports
 from skerry.model.callers import Caller
 from skerry.model.services import (
     AutoscalePolicy,
@@ -146,6 +147,11 @@ class ServiceDocument(OptionsDocument, frozen=True):
     quota_message: Annotated[
         str, Meta(description="Why a missing copy is not created: the quota of its namespace; else empty")
     ] = ""
+    address: Annotated[str, Meta(description="Its virtual address; empty: not assigned yet")] = ""
+    service_ports: Annotated[
+        tuple[str, ...], Meta(description="Ports of the virtual address; none: all ports")
+    ] = ()
+    affinity_s: Annotated[int, Meta(description="A client keeps its copy for so long; 0: never")] = 0
 
 
 class RevisionDocument(msgspec.Struct, frozen=True):
@@ -214,6 +220,7 @@ def service_summary(state: ServiceState) -> ServiceDocument:
         rollout=_rollout(state),
         created_at=service.created_at,
         quota_message=service.quota_message,
+        address=service.address,
         **_decided(service),
     )
 
@@ -275,6 +282,8 @@ def _decided(service: Service) -> dict[str, Any]:
         "update": UpdateDocument(*msgspec.structs.astuple(service.update)),
         "budget": BudgetDocument(service.budget.max_unavailable),
         "autoscale": _autoscale(service.autoscale),
+        "service_ports": tuple(map(service_ports.write, service.ports)),
+        "affinity_s": service.affinity_s,
     }
 
 

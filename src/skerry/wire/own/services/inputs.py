@@ -13,8 +13,10 @@ from msgspec import UNSET, Meta, UnsetType
 from msgspec.structs import replace
 
 from skerry.control.services.requests import ServiceSpec
-from skerry.model import errors
+from skerry.model import errors, service_ports
 from skerry.model.callers import Caller
+from skerry.model.network_objects import ServicePort
+from skerry.model.service_ports import MAX_AFFINITY_S
 from skerry.model.services import (
     MAX_REPLICAS,
     AutoscalePolicy,
@@ -27,7 +29,7 @@ from skerry.model.services import (
     check_service_name,
 )
 from skerry.wire.option_documents import OptionalField
-from skerry.wire.spec_documents import ImageSpecInput
+from skerry.wire.spec_documents import ImageSpecInput, merge_field
 
 T = TypeVar("T", bound=msgspec.Struct)
 
@@ -81,6 +83,20 @@ class ServiceInput(ImageSpecInput, frozen=True, forbid_unknown_fields=True, kw_o
     update: OptionalField[UpdateInput] = UNSET
     budget: OptionalField[BudgetInput] = UNSET
     autoscale: OptionalField[AutoscaleInput] = UNSET
+    service_ports: OptionalField[
+        Annotated[
+            list[str],
+            Meta(
+                description="Ports of the virtual address, as PORT[:TARGET][/tcp|udp][=NAME]; none: all ports"
+            ),
+        ]
+    ] = UNSET
+    affinity_s: OptionalField[
+        Annotated[
+            int,
+            Meta(description=f"A client keeps its copy for so long, 0 (never) to {MAX_AFFINITY_S} seconds"),
+        ]
+    ] = UNSET
 
     def service_spec(self, caller: Caller, base: ServiceSpec | None = None) -> ServiceSpec:
         """`base` with this input of `caller` applied."""
@@ -96,6 +112,8 @@ class ServiceInput(ImageSpecInput, frozen=True, forbid_unknown_fields=True, kw_o
             _merge(self.update, base.update if base else UpdatePolicy(), UpdatePolicy()),
             _merge(self.budget, base.budget if base else DisruptionBudget(), DisruptionBudget()),
             autoscale,
+            _ports(self.service_ports, base.ports if base else ()),
+            merge_field(self.affinity_s, base.affinity_s if base else 0, 0),
         )
 
 
@@ -111,6 +129,12 @@ class RollbackRequest(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     revision: Annotated[int | None, Meta(description="Without it: the last good one before the present")] = (
         None
     )
+
+
+def _ports(given: OptionalField[list[str]], base: tuple[ServicePort, ...]) -> tuple[ServicePort, ...]:
+    if given is UNSET:
+        return base
+    return tuple(map(service_ports.parse, given or ()))
 
 
 def _autoscale(given: OptionalField[AutoscaleInput], base: AutoscalePolicy | None) -> AutoscalePolicy | None:

@@ -1,0 +1,307 @@
+"""Balances connections to virtual addresses over the ready copies of services, by nftables.
+
+Follows the network objects of this node (services, locations of nodes, the range of addresses), and changes
+the kernel's rules by as much as changed, in one transaction. The rules stay while the agent is away, and are
+written anew when it is back; if they were altered, for example because somebody flushed the ruleset, they are
+written again. `skerry.node.network.service_shares` decides, `skerry.node.network.service_rules` has the text.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+from collections import Counter
+from collections.abc import Iterable, Mapping, Sequence
+from ipaddress import IPv4Address, IPv4Network
+from typing import Final
+
+import structlog
+
+from skerry.kit import json_codec
+from skerry.kit.batching import Batcher
+from skerry.model import errors
+from skerry.model.ids import NodeId
+from skerry.model.network_objects import (
+    EndpointState,
+    NodeLocation,
+    ServiceAddress,
+    ServiceSubnet,
+)
+from skerry.model.ports import Protocol
+from skerry.node.network import conntrack, host_routes, service_rules, service_shares
+from skerry.node.network.commands import NetworkCommands
+from skerry.node.network.service_rules import (
+    BalancedService,
+    ServiceObjects,
+    ServiceTableBase,
+    ServiceTableContents,
+)
+from skerry.node.network.service_shares import NodeSurroundings, RoundTrip, unknown_round_trip
+from skerry.node.network.subnets import BRIDGE_PREFIX, BridgeSubnets, KernelNames
+
+log = structlog.get_logger(__name__)
+
+_CHECK_S: Final = 30.0
+_RETRY_S: Final = 2.0
+_Listing = dict[str, list[dict[str, dict[str, object]]]]
+_Pairs = frozenset[tuple[IPv4Address, IPv4Address]]  # virtual address, copy
+
+
+class ServiceBalancer:
+    """The rules of virtual addresses on one node."""
+
+    def __init__(self, programs: NetworkCommands, names: KernelNames, subnets: BridgeSubnets) -> None:
+        self._programs = programs
+        self._names = names
+        self._subnets = subnets
+        self._node = NodeId("")
+        self._round_trip: RoundTrip = unknown_round_trip
+        self._services: Mapping[str, ServiceAddress] = {}
+        self._locations: Mapping[str, NodeLocation] = {}
+        self._ranges: tuple[str, ...] = ()
+        self._compiled: dict[str, tuple[ServiceAddress, ServiceObjects]] = {}
+        self._surroundings = NodeSurroundings(self._node)  # of what is compiled
+        self._compiled_ranges: tuple[str, ...] = ()  # likewise
+        self._has_bridge_family = True
+        self._base: ServiceTableBase | None = None  # as written; None: nothing was
+        self._contents = ServiceTableContents()
+        self._open_copies: _Pairs = frozenset()
+        self._routes: dict[str, str] = {}  # ranges with the source of connections
+        self._wake = asyncio.Event()
+        self._batches = Batcher(self._change)
+
+    def follow(self, node: NodeId, round_trip: RoundTrip = unknown_round_trip) -> None:
+        """This node is `node`; `round_trip` is what it has measured to others."""
+        self._node, self._round_trip = node, round_trip
+        self._wake.set()
+
+    def services_changed(self, services: Mapping[str, ServiceAddress]) -> None:
+        """These are all services now."""
+        self._services = services
+        self._wake.set()
+
+    def locations_changed(self, locations: Mapping[str, NodeLocation]) -> None:
+        self._locations = locations
+        self._wake.set()
+
+    def ranges_changed(self, ranges: Mapping[str, ServiceSubnet]) -> None:
+        """These are the ranges of virtual addresses now."""
+        self._ranges = tuple(sorted(each for each in ranges if _network(each) is not None))
+        self._wake.set()
+
+    async def run(self) -> None:
+        """Keep the rules in line with what is known, for ever."""
+        while True:
+            try:
+                async with asyncio.timeout(_CHECK_S):
+                    await self._wake.wait()
+                is_doubtful = False
+            except TimeoutError:
+                is_doubtful = True
+            self._wake.clear()
+            try:
+                await self.apply(is_doubtful=is_doubtful)
+            except errors.Unavailable as error:
+                log.warning("services.rules_not_written", error=error.message)
+                await asyncio.sleep(_RETRY_S)
+                self._wake.set()
+
+    async def apply(self, *, is_doubtful: bool = False) -> None:
+        """Have the rules as they should be; effective on return. `is_doubtful`: somebody may have altered
+        them. Raises Unavailable."""
+        await self._batches.do(is_doubtful)
+
+    def rewrite(self) -> None:
+        """Write everything again soon, for other subnets of containers."""
+        self._base = None
+        self._wake.set()
+
+    async def drain(self) -> None:
+        await self._batches.drain()
+
+    def remove(self) -> None:
+        """Remove the rules. Blocks."""
+        # Routes went with the bridge.
+        self._programs.nft(service_rules.write_removal(self._names, "ip"))
+        with contextlib.suppress(errors.Unavailable):  # a kernel may not support tables of bridges
+            self._programs.nft(service_rules.write_removal(self._names, "bridge"))
+        self._base = None
+        self._contents = ServiceTableContents()
+
+    def _change(self, doubts: list[bool]) -> None:
+        if not self._subnets.all or not self._ranges:
+            return  # nothing is attached, or no server was reached yet: what is there stays
+        routes = host_routes.read()
+        serves_node = not self._other_routes(routes)
+        base = ServiceTableBase(self._ranges, self._subnets.bridge_mac, serves_node, self._has_bridge_family)
+        after = self._compile()
+        if base != self._base or (any(doubts) and self._is_altered(base)):
+            self._write(base, after)
+        elif text := service_rules.write_changes(
+            self._names, self._contents, after, has_bridge_family=self._has_bridge_family
+        ):
+            self._write_changes(text, base, after)
+        self._contents = after
+        self._route(routes, self._ranges if serves_node else ())
+        self._forget_closed()
+
+    def _compile(self) -> ServiceTableContents:
+        """What the tables should contain."""
+        services, ranges = self._services, self._ranges
+        here = NodeSurroundings.of(self._node, self._locations.values(), self._round_trip)
+        if (here, ranges) != (self._surroundings, self._compiled_ranges):
+            self._surroundings, self._compiled_ranges = here, ranges
+            self._compiled.clear()
+        compiled: dict[str, tuple[ServiceAddress, ServiceObjects]] = {}
+        for key, service in services.items():
+            known = self._compiled.get(key)
+            compiled[key] = known if known and known[0] is service else (service, self._objects(service))
+        self._compiled = compiled
+        local = {
+            each.address
+            for service in services.values()
+            for each in service.endpoints
+            if each.node == self._node
+            and each.state is not EndpointState.NOT_READY
+            and _address(each.address)
+        }
+        return ServiceTableContents(
+            {key: objects for key, (_, objects) in compiled.items() if objects.chains}, frozenset(local)
+        )
+
+    def _objects(self, service: ServiceAddress) -> ServiceObjects:
+        address = _address(service.address)
+        if address is None or not any(address in IPv4Network(each) for each in self._compiled_ranges):
+            return service_rules.NO_OBJECTS
+        endpoints = [each for each in service.endpoints if _address(each.address) is not None]
+        weights = service_shares.weights(endpoints, self._surroundings)
+        return service_rules.compile_service(
+            BalancedService(str(address), weights, service.ports, service.affinity_s)
+        )
+
+    def _write(self, base: ServiceTableBase, contents: ServiceTableContents) -> None:
+        """Both tables, whatever they were before."""
+        try:
+            self._programs.nft(service_rules.write_tables(self._names, base, contents))
+        except errors.Unavailable as error:
+            if not base.has_bridge_family:
+                raise
+            log.warning("services.no_bridge_rules", error=error.message)
+            self._has_bridge_family = False
+            base = ServiceTableBase(base.subnets, base.bridge_mac, base.serves_node, False)
+            self._programs.nft(service_rules.write_tables(self._names, base, contents))
+        self._base = base
+        log.info("services.rules_written", services=len(contents.services))
+
+    def _write_changes(self, text: str, base: ServiceTableBase, after: ServiceTableContents) -> None:
+        try:
+            self._programs.nft(text)
+        except errors.Unavailable as error:
+            log.warning("network.rules_lost", table=self._names.services_table, error=error.message)
+            self._write(base, after)
+
+    def _is_altered(self, base: ServiceTableBase) -> bool:
+        """True if the tables lack chains or rules, or have others; logged."""
+        table = self._names.services_table
+        expected = Counter(
+            {
+                name: len(lines)
+                for each in self._contents.services.values()
+                for name, lines in each.chains.items()
+            }
+        )
+        for name, lines in service_rules.base_chains(self._names, base).items():
+            expected[name] = sum(not line.startswith("type ") for line in lines)
+        try:
+            found = _rules_of(self._programs.nft_list("table", "ip", table))
+            if base.has_bridge_family:
+                self._programs.nft_list("table", "bridge", table)
+            is_altered = found != expected
+        except (errors.Unavailable, json_codec.InvalidJson):
+            is_altered = True  # it is gone, or cannot be read
+        if is_altered:
+            log.warning("network.rules_lost", table=table)
+        return is_altered
+
+    def _other_routes(self, routes: Sequence[host_routes.HostRoute]) -> list[str]:
+        """Routes of this machine to virtual addresses that no Skerry made: its processes keep them."""
+        ranges = [IPv4Network(each) for each in self._ranges]
+        found = [
+            f"{route.network} by {route.interface}"
+            for route in routes
+            if route.network.prefixlen >= 8
+            and not route.interface.startswith(BRIDGE_PREFIX)
+            and any(route.network.overlaps(each) for each in ranges)
+        ]
+        if found and (self._base is None or self._base.serves_node):
+            log.warning(
+                "services.not_for_node",
+                reason="this machine reaches these otherwise, so its own processes do not reach services; "
+                "set fleet.service_subnet to another network",
+                routes=found,
+            )
+        return found
+
+    def _route(self, routes: Sequence[host_routes.HostRoute], ranges: tuple[str, ...]) -> None:
+        """Have routes to `ranges`, so that programs of the node can dial virtual addresses."""
+        present = {str(route.network) for route in routes if route.interface == self._names.bridge}
+        wanted = dict.fromkeys(ranges, str(self._subnets.all[0].gateway))
+        metric = self._names.service_route_metric
+        commands = [
+            f"route del {each} dev {self._names.bridge} metric {metric}"
+            for each in self._routes
+            if each not in wanted and each in present
+        ]
+        commands += [
+            f"route replace {each} dev {self._names.bridge} src {source} metric {metric}"
+            for each, source in wanted.items()
+            if each not in present or self._routes.get(each) != source
+        ]
+        if commands:
+            self._programs.ip(commands)
+        self._routes = wanted
+
+    def _forget_closed(self) -> None:
+        """Remove UDP flows to copies that are gone, or not ready: every datagram would keep them alive."""
+        before, after = self._open_copies, _open_copies(self._services.values())
+        self._open_copies = after
+        if before - after:
+            conntrack.forget_udp_of_services([IPv4Network(each) for each in self._ranges], after)
+
+
+def _open_copies(services: Iterable[ServiceAddress]) -> _Pairs:
+    """Copies that may have connections, of services that may have UDP."""
+    return frozenset(
+        (virtual, copy)
+        for service in services
+        if not service.ports or any(port.protocol is Protocol.UDP for port in service.ports)
+        if (virtual := _address(service.address)) is not None
+        for endpoint in service.endpoints
+        if endpoint.state is not EndpointState.NOT_READY
+        if (copy := _address(endpoint.address)) is not None
+    )
+
+
+def _rules_of(listing: str) -> Counter[str]:
+    """The number of rules in each chain."""
+    found: Counter[str] = Counter()
+    for entry in json_codec.decode(listing.encode(), _Listing).get("nftables", []):
+        if "chain" in entry:
+            found[str(entry["chain"]["name"])] += 0
+        elif "rule" in entry:
+            found[str(entry["rule"]["chain"])] += 1
+    return found
+
+
+def _address(text: str) -> IPv4Address | None:
+    try:
+        return IPv4Address(text)
+    except ValueError:
+        return None
+
+
+def _network(text: str) -> IPv4Network | None:
+    try:
+        return IPv4Network(text)
+    except ValueError:
+        return None
