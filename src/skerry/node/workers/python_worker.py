@@ -291,12 +291,14 @@ class HandlerCalls:
         except BaseException as error:  # noqa: BLE001 - whatever the function does; the worker goes on
             if self._is_fork:
                 _leave(output, error)
-            is_invalid = isinstance(error, python_handlers.Unrepresentable)
-            if not response.is_cancelled:
-                outcome = worker_frames.UNREPRESENTABLE if is_invalid else worker_frames.RAISED
-                text = python_handlers.explain(error)
+            if isinstance(error, python_handlers.Unrepresentable):
+                outcome, text = worker_frames.UNREPRESENTABLE, str(error).encode("utf-8", "replace")
+            else:
+                outcome, text = worker_frames.RAISED, python_handlers.explain(error)
             if not isinstance(error, ClientGone):
-                output.add(2, python_handlers.explain(error) + b"\n")  # nobody but the logs gets it
+                output.add(2, text + b"\n")  # nobody but the logs gets it
+            if response.is_cancelled:
+                outcome, text = worker_frames.OK, b""
         if self._is_fork:
             _leave(output, None)
         return outcome, time.perf_counter() - begun, text
