@@ -11,6 +11,7 @@ from typing import Any
 
 from skerry.functions.invocation.invoker import Invoker
 from skerry.kit.clock import Clock
+from skerry.kit.response_stream import ResponseStream
 from skerry.kit.tasks import cancel_and_wait
 from skerry.model import errors
 from skerry.model.calls import CallFailure, CallReport, CallRequest, CallResult, CodeLoadError, WorkerExited
@@ -18,6 +19,7 @@ from skerry.model.functions import Function
 from skerry.model.ids import Digest, FunctionName
 from skerry.model.resources import Megabytes, Millicores
 from skerry.model.settings import FunctionSettings
+from skerry.model.web_calls import WebResponseHead
 from skerry.sim import simulated_time
 from skerry.sim.simulated_time import LoopClock
 
@@ -106,6 +108,17 @@ class FakeWorker:
             self._ended.remove(ended)
             ended.cancel()
             self.in_flight -= 1
+
+    async def call_web(
+        self, request: bytes, response: ResponseStream[WebResponseHead], *, within_s: float
+    ) -> CallResult:
+        """Answers as a call, with the request as its body."""
+        response.attach(lambda count: None, lambda: None)
+        result = await self.call(request, wants_output=False, within_s=within_s)
+        if result.failure is None:
+            response.begin(WebResponseHead(200, (("content-type", "text/plain"),)))
+            response.write(result.result)
+        return result
 
     def on_end(self, tell: Callable[[], None]) -> None:
         self._tell = tell

@@ -34,6 +34,8 @@ from skerry.wire.own.snapshots import routes as snapshot_routes
 from skerry.wire.own.snapshots.context import SnapshotContext
 from skerry.wire.own.volumes import routes as volume_routes
 from skerry.wire.own.volumes.context import VolumeContext
+from skerry.wire.own.web_functions import endpoints as web_function_endpoints
+from skerry.wire.own.web_functions.context import WebFunctionContext
 from skerry.wire.rear import routes as rear_routes
 from skerry.wire.rear.context import RearContext
 from skerry.wire.serverledge import routes as serverledge_routes
@@ -93,6 +95,7 @@ def build_app(
         prefix_routes={
             "/healthz": [health.build_health_route()],
             **serverledge_routes.build_prefix_routes(serverledge, plane.settings),
+            **web_function_endpoints.build_prefix_routes(_web_functions(serverledge), plane.settings),
         },
         routes=routes,
         guard=gate,
@@ -114,6 +117,7 @@ def build_node_app(
         prefix_routes={
             "/healthz": [health.build_health_route()],
             **serverledge_routes.build_prefix_routes(serverledge, settings),
+            **web_function_endpoints.build_prefix_routes(_web_functions(serverledge), settings),
         },
         routes=routes,
         guard=gate,
@@ -122,6 +126,29 @@ def build_node_app(
         clock=clock,
         shapes=serverledge_routes.UNSERVED,
     )
+
+
+def build_web_app(
+    settings: Settings, clock: Clock, gate: AccessGate, serverledge: ServerledgeContext
+) -> HttpDispatcher:
+    """The app of the socket for routes: web functions alone, under whatever name they are called. There is no
+    local user and no cookie behind a request, so a web page can do no more than its own user."""
+    context = WebFunctionContext(serverledge.functions, serverledge.invoker)
+    return HttpDispatcher(
+        prefix_routes={
+            "/healthz": [health.build_health_route()],
+            **web_function_endpoints.build_routed_prefix_routes(context, settings, gate),
+        },
+        routes=[],
+        guard=gate,
+        hosts=None,
+        settings=settings.http,
+        clock=clock,
+    )
+
+
+def _web_functions(serverledge: ServerledgeContext | None) -> WebFunctionContext | None:
+    return None if serverledge is None else WebFunctionContext(serverledge.functions, serverledge.invoker)
 
 
 def build_plain_app(

@@ -9,7 +9,7 @@ from contextlib import suppress
 from dataclasses import dataclass
 from typing import Any
 
-from skerry.daemon import functions, node_agent, node_leave, node_runtime
+from skerry.daemon import functions, node_agent, node_leave, node_runtime, web_functions
 from skerry.daemon.functions import LocalMember
 from skerry.daemon.http import build_node_app
 from skerry.daemon.node_agent import ServerLink
@@ -93,6 +93,12 @@ async def start(context: RoleContext, admission: JoinCredentials) -> RoleHandle:
         failures.append(served.failed)
         link = ServerLink(membership.servers, membership.identity.context, membership.revocations, synced)
         await node_agent.start(context, node.engine, here.member, link, disk, loops)
+    web_path = ""
+    if routes is not None:
+        web_server, path = web_functions.serve_socket(context, access_gate, routes)
+        context.undo.push_async_callback(web_server.stop, settings.stop_timeout_s * DRAIN_SHARE)
+        failures.append(web_server.failed)
+        web_path = str(path)
     if http_socket is not None:
         http = HttpServer(
             build_node_app(settings, clock, access_gate, routes),
@@ -104,6 +110,7 @@ async def start(context: RoleContext, admission: JoinCredentials) -> RoleHandle:
         failures.append(http.failed)
     ready = _ready(membership) | {
         "http": url,
+        "web_socket": web_path,
         "socket": str(unix_path),
         "lacking": node.lacking,
         "warnings": node.warnings,

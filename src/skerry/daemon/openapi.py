@@ -29,6 +29,7 @@ from skerry.wire.own.secrets import routes as secret_routes
 from skerry.wire.own.services import routes as service_routes
 from skerry.wire.own.snapshots import routes as snapshot_routes
 from skerry.wire.own.volumes import routes as volume_routes
+from skerry.wire.own.web_functions import endpoints as web_function_endpoints
 from skerry.wire.rear import routes as rear_routes
 from skerry.wire.serverledge import routes as serverledge_routes
 
@@ -76,6 +77,7 @@ _GROUPS: Final = {
     "skerry.wire.own.secrets.endpoints": "secrets",
     "skerry.wire.own.volumes.endpoints": "volumes",
     "skerry.wire.own.snapshots.endpoints": "snapshots",
+    "skerry.wire.own.web_functions.endpoints": "web_functions",
 }
 _SECURED: list[dict[str, list[str]]] = [{"token": []}, {"certificate": []}]
 _SIGNED: dict[str, list[str]] = {"proof": []}
@@ -94,6 +96,7 @@ def openapi_document() -> dict[str, Any]:
             *volume_routes.ENDPOINTS,
             *snapshot_routes.ENDPOINTS,
             *serverledge_routes.ENDPOINTS,
+            *web_function_endpoints.ENDPOINTS,
             *rear_routes.ENDPOINTS,
             *market_routes.ENDPOINTS,
         ]

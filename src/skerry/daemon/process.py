@@ -45,6 +45,7 @@ class ReadyDocument(msgspec.Struct, frozen=True, omit_defaults=True):
     data: str
     http: str = ""
     http_socket: str = ""  # of the same API
+    web_socket: str = ""  # of web functions, for HAProxy
     plain: str = ""  # of buyers without credentials, if there is a listener for them: URL
     server: str = ""  # that a node joined: URL
     grpc: str = ""

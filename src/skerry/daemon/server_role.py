@@ -28,6 +28,7 @@ from skerry.daemon import (
     node_leave,
     node_runtime,
     secrets,
+    web_functions,
 )
 from skerry.daemon.control_plane import ControlPlaneParts
 from skerry.daemon.functions import FunctionsParts, LocalMember
@@ -232,6 +233,8 @@ async def _serve(
     await http[0].start(sockets.http, certificates.contexts.http if settings.http.tls else None)
     http_path = addresses.http_socket(settings.http.socket, base.folder)
     http[0].listen_unix(http_path, unix_sockets.permissions_of(settings.grpc))
+    web_server, web_path = web_functions.serve_socket(base, base.gate, taking.served.routes)
+    http.append(web_server)
     plain_url = ""
     if sockets.plain is not None:
         await _serve_plain(base, sockets.plain, cloud.trade.rear, http)
@@ -239,6 +242,7 @@ async def _serve(
     ready = {
         "http": f"{base.addresses.scheme}://{addresses.local_dial_address(base.addresses.http)}",
         "http_socket": str(http_path),
+        "web_socket": str(web_path),
         "plain": plain_url,
         "grpc": addresses.local_dial_address(base.addresses.grpc),
         "socket": str(sockets.unix),

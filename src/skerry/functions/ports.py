@@ -11,9 +11,11 @@ from contextlib import AbstractAsyncContextManager
 from pathlib import Path
 from typing import Protocol
 
+from skerry.kit.response_stream import ResponseStream
 from skerry.model.calls import CallResult
 from skerry.model.functions import Function
 from skerry.model.ids import FunctionName
+from skerry.model.web_calls import WebResponseHead
 
 
 class FunctionWorker(Protocol):
@@ -44,6 +46,16 @@ class FunctionWorker(Protocol):
         worker has ended, with the cause. If the caller is cancelled, this ends at once. After a time-out or a
         cancellation the handler may still run: the pool hands the worker no further call, lets the others in
         it end, and closes it.
+        """
+        ...
+
+    async def call_web(
+        self, request: bytes, response: ResponseStream[WebResponseHead], *, within_s: float
+    ) -> CallResult:
+        """The same with an HTTP request (`skerry.model.web_calls`), of a function that takes them.
+
+        The response goes to `response` as it comes, and the result is empty. `response` may be abandoned: the
+        call then ends soon, or is cancelled.
         """
         ...
 

@@ -30,6 +30,7 @@ class CallFailure(enum.StrEnum):
     NO_ROOM = "NoRoom"  # no worker could be had in its time
     GONE = "FunctionGone"  # the function was deleted while the call waited
     INTERRUPTED = "Interrupted"  # the node was restarted in the middle of it
+    ABANDONED = "Abandoned"  # its caller left before the end of the response
     INTERNAL = "InternalError"
 
 
@@ -42,6 +43,7 @@ class CallRequest(msgspec.Struct, frozen=True):
     max_response_s: float | None = None  # the caller is served by nothing that takes longer
     can_offload: bool = True
     wants_output: bool = False
+    is_web: bool = False  # its parameters are an HTTP request (`skerry.model.web_calls`)
 
     def __post_init__(self) -> None:
         if not 0 <= self.qos_class <= MAX_QOS_CLASS:

@@ -45,6 +45,7 @@ class Function(msgspec.Struct, frozen=True):
     image_access: ImageAccess = ImageAccess.REGISTRIES  # what `image` may lead to
     signature: str = ""  # its inputs and outputs as declared by its author: a JSON object, not interpreted
     secrets: tuple[SecretUse, ...] = ()  # and configs, of its namespace
+    is_web: bool = False  # its handler takes HTTP requests
 
     def __post_init__(self) -> None:
         check_function_key(self.name)

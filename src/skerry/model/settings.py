@@ -464,6 +464,17 @@ class FunctionSettings(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
             description="What functions may reach: `internet` closes private networks and the node to them",
         ),
     ] = "all"
+    web_socket: Annotated[
+        str,
+        Meta(description="Unix socket of web functions for HAProxy; empty: web.sock in the data folder"),
+    ] = ""
+    web_socket_group: Annotated[
+        str,
+        Meta(
+            description="Group that may connect to it beside root and Skerry's own user, by name or number; "
+            "empty, or one that does not exist: nobody"
+        ),
+    ] = "haproxy"
 
 
 class Settings(msgspec.Struct, frozen=True, forbid_unknown_fields=True):

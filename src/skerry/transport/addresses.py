@@ -202,6 +202,11 @@ def unix_socket(named: str, folder: Path) -> Path:
     return Path("/var/run/aurae/aurae.sock") if os.geteuid() == 0 else folder / "aurae.sock"
 
 
+def web_socket(named: str, folder: Path) -> Path:
+    """The path of the socket of web functions: as set, else in the data folder."""
+    return Path(named).absolute() if named else folder / "web.sock"
+
+
 def http_socket(named: str, folder: Path) -> Path:
     """The path of the HTTP API's socket: as set, else in the data folder, which is closed to other users."""
     return Path(named).absolute() if named else folder / "http.sock"

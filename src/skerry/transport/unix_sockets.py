@@ -50,6 +50,17 @@ def permissions_of(settings: GrpcSettings) -> SocketPermissions:
     return SocketPermissions(mode | _GROUP_CONNECTS, group)
 
 
+def group_permissions(name: str) -> SocketPermissions:
+    """For our own user, root, and the members of a group, if there is one of that name or number."""
+    if not name:
+        return _OWNER_ONLY
+    try:
+        group = int(name) if name.isdigit() else grp.getgrnam(name).gr_gid
+    except KeyError:
+        return _OWNER_ONLY
+    return SocketPermissions(0o660, group)
+
+
 def bind(
     path: Path, permissions: SocketPermissions = _OWNER_ONLY, *, option: str = "--socket"
 ) -> socket.socket:

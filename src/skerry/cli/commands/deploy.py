@@ -80,6 +80,11 @@ _MEMORY: Final = 128
     default=None,
     help="Whether a call that may have run may be retried.  [default: it may not]",
 )
+@click.option(
+    "--web/--no-web",
+    default=None,
+    help="Whether the handler takes HTTP requests, at /web/NAME.  [default: it takes parameters]",
+)
 @options.functions
 @printing.option
 def deploy(
@@ -123,6 +128,7 @@ def deploy(
         "Network": settings["network"],
         "Policy": settings["policy"],
         "Idempotent": settings["idempotent"],
+        "Web": settings["web"],
         "Signature": None,  # of whoever registered it by the API
         "Secrets": [*settings["secrets"], *settings["secret_env"]] or None,
         "Configs": [*settings["configs"]] or None,

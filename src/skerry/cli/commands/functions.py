@@ -318,6 +318,7 @@ def _facts(one: JsonObject, warm: int | None) -> list[tuple[str, str]]:
         ("timeout", f"{one['TimeoutS']:g}s"),
         ("policy", one["Policy"] or "the node's"),
         ("idempotent", "yes" if one["Idempotent"] else "no"),
+        ("web handler", "yes" if one.get("Web") else "no"),
         ("version", str(one["Version"])),
         ("warm workers", "" if warm is None else str(warm)),
         ("created", printing.ago(one["CreatedAt"])),

@@ -92,6 +92,7 @@ class NodeSession:
         self._functions: ChangeFeed[FunctionName, Function] | None = None  # of one that takes calls
         self._with_namespaces = True
         self._with_secrets = True
+        self._with_web = True
         self._members: MemberList | None = None  # to be sent
         self._revoked: ChangeFeed[str, RevokedCertificate] | None = None  # of one that takes them
         self._volumes: ChangeFeed[VolumeId, VolumeOrder] | None = None  # likewise
@@ -165,21 +166,21 @@ class NodeSession:
         *,
         with_namespaces: bool = True,
         with_secrets: bool = True,
+        with_web: bool = True,
     ) -> None:
         """Tell the node of all functions, and from then on of changes. One of before functions had namespaces
         is told of those in the default one only, as it refuses the others' names; one of before secrets of
-        those without secrets."""
+        those without secrets, and one of before web functions of the others."""
         self._with_namespaces = with_namespaces
         self._with_secrets = with_secrets
+        self._with_web = with_web
         self._functions = ChangeFeed(
-            lambda: [
-                one for one in functions() if self._takes_function(one.name) and self._takes_secrets(one)
-            ]
+            lambda: [one for one in functions() if self._takes_function(one.name) and self._can_run(one)]
         )
         self._wake.set()
 
-    def _takes_secrets(self, function: Function) -> bool:
-        return self._with_secrets or not function.secrets
+    def _can_run(self, function: Function) -> bool:
+        return (self._with_secrets or not function.secrets) and (self._with_web or not function.is_web)
 
     def _takes_function(self, name: FunctionName) -> bool:
         return self._with_namespaces or namespace_of(name) == DEFAULT_NAMESPACE
@@ -192,7 +193,7 @@ class NodeSession:
         """The function is this now."""
         if self._functions is None or not self._takes_function(name):
             return
-        if function is not None and not self._takes_secrets(function):
+        if function is not None and not self._can_run(function):
             function = None
         if self._functions.put(name, function):
             self._wake.set()
@@ -521,6 +522,7 @@ class NodeSessions:
                 self._functions.all,
                 with_namespaces=NodeFeature.FUNCTION_NAMESPACES in features,
                 with_secrets=NodeFeature.SECRETS in features,
+                with_web=NodeFeature.WEB_FUNCTIONS in features,
             )
 
     def _send_volumes(self, session: NodeSession, hello: NodeHello) -> None:

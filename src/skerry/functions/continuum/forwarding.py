@@ -32,6 +32,7 @@ from skerry.kit.clock import Clock
 from skerry.model import errors
 from skerry.model.calls import CallFailure, CallReport, CallRequest, CallResult
 from skerry.model.functions import Function
+from skerry.model.web_calls import WebCallRequest
 
 OFFLOADED: Final = "O"  # as Serverledge has it
 
@@ -79,6 +80,11 @@ class RoutedCall:
     def is_start_forbidden(self) -> bool:
         """True if the caller forbids its start: then no other member is tried."""
         return self.begins is not None and self.begins.has_failed
+
+    @property
+    def has_begun(self) -> bool:
+        """True if the caller has a part of the response already, which cannot be taken back."""
+        return isinstance(self.request, WebCallRequest) and self.request.response.has_begun
 
     def left_s(self, now: float) -> float | None:
         """Until its deadline; it may be over."""
@@ -230,7 +236,7 @@ class CallForwarder:
             peer.lost += 1
             self._call_times.record_refusal(place)
             self._measuring.lost(peer, error.reason)
-            if demand.is_idempotent:
+            if demand.is_idempotent and not call.has_begun:
                 call.note(f"{peer.member.name}: {error.reason}", is_full=False)
                 return None
             return call.lost(peer, error.reason, self._monotonic())

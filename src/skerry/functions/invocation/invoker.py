@@ -26,10 +26,12 @@ from skerry.model.calls import CallFailure, CallReport, CallRequest, CallResult,
 from skerry.model.functions import Function
 from skerry.model.ids import Digest, FunctionName
 from skerry.model.settings import FunctionSettings
+from skerry.model.web_calls import WebCallRequest
 
 log = structlog.get_logger(__name__)
 
 _PREWARMS_AT_ONCE = 8
+_CANCELLED = "Cancelled"  # its caller has left
 
 BeforeStart = Callable[[], Awaitable[None]]
 
@@ -117,14 +119,19 @@ class Invoker:
         if request.max_response_s is not None:
             within_s = min(within_s, arrived + request.max_response_s - began)
         try:
-            answer = await slot.worker.call(
-                request.params, wants_output=request.wants_output, within_s=within_s
-            )
+            if request.is_web:
+                answer = await _call_web(slot, request, within_s)
+            else:
+                answer = await slot.worker.call(
+                    request.params, wants_output=request.wants_output, within_s=within_s
+                )
         except BaseException as error:  # noqa: BLE001 - distinguished there, and a cancellation goes on
             answer = self._broken(group, slot, error, began)
         now = self._monotonic()
         if answer.failure is None:
             group.succeeded += 1
+        elif answer.failure is CallFailure.ABANDONED:
+            _count(group, _CANCELLED)
         else:
             answer = self._note_failure(request, group, slot, answer, queueing_s, init_s, now - began)
         group.run.add(now - began)
@@ -195,7 +202,7 @@ class Invoker:
                 failure=CallFailure.INTERNAL,
                 error="the call failed inside the node; its log says why",
             )
-        _count(group, "Cancelled")
+        _count(group, _CANCELLED)
         self._dispatcher.left(slot, now)
         raise error
 
@@ -426,6 +433,15 @@ class Invoker:
         if not self._dispatcher.is_closed:
             self._counts.close()
         await self._dispatcher.close()
+
+
+async def _call_web(slot: WorkerSlot, request: CallRequest, within_s: float) -> CallResult:
+    assert isinstance(request, WebCallRequest), "a call of a web function has a place for its response"
+    response = request.response
+    answer = await slot.worker.call_web(request.params, response, within_s=within_s)
+    if response.is_abandoned and answer.failure in (None, CallFailure.HANDLER):
+        return msgspec.structs.replace(answer, failure=CallFailure.ABANDONED, error="its caller has left")
+    return answer
 
 
 def _count(group: FunctionWorkers, outcome: str) -> None:

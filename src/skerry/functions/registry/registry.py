@@ -62,6 +62,7 @@ class NewFunction(msgspec.Struct, frozen=True):
     signature: str = ""
     caller_access: ImageAccess = ImageAccess.REGISTRIES  # the access of the caller to images
     secrets: tuple[SecretUse, ...] = ()
+    is_web: bool = False
 
 
 class FunctionEventWriter(Protocol):
@@ -299,6 +300,11 @@ class FunctionRegistry:
                 "(functions.cpus); request less"
             )
         runtime.check_handler(new.handler)
+        if new.is_web and not runtime.takes_web_requests:
+            raise errors.Unprocessable(
+                f"a function of runtime {new.runtime} cannot be a web handler; put the program into an image "
+                "that serves HTTP on port 8080"
+            )
         if new.runtime != CUSTOM and any(use.target.startswith("/") for use in new.secrets):
             raise errors.Unprocessable(
                 "secrets and configs of a function are files in /run/secrets and /run/configs: give a file "
@@ -343,6 +349,7 @@ class FunctionRegistry:
             image_access=access,
             version=1 if before is None else before.value.version + 1,
             secrets=secret_versions.newest(new.secrets, namespace, self._secrets),
+            is_web=new.is_web,
         )
 
     def _event(self, kind: str, key: str, actor: str, **data: str) -> Put:

@@ -28,6 +28,7 @@ class FunctionRuntime(msgspec.Struct, frozen=True):
     handlers: re.Pattern[str]
     handler_example: str  # for error messages
     needs_code: bool = True
+    takes_web_requests: bool = True
 
     def check_handler(self, handler: str) -> None:
         """Raise `Invalid` unless a handler of this runtime can read so."""
@@ -56,6 +57,7 @@ RUNTIMES: Final = (
         names=re.compile(r"go[0-9]*(?:\.[0-9]+)?"),
         handlers=re.compile(r".*"),
         handler_example="anything or nothing: the executable knows what to do",
+        takes_web_requests=False,
     ),
     FunctionRuntime(
         CUSTOM,

@@ -49,6 +49,7 @@ def facts() -> NodeFacts:
     features = [
         NodeFeature.OPTIONS,
         NodeFeature.FUNCTION_NAMESPACES,
+        NodeFeature.WEB_FUNCTIONS,
         NodeFeature.DEVICES,
         *[NodeFeature.INIT] * has_init,
     ]

@@ -19,7 +19,8 @@ import structlog
 from skerry.kit import files, tasks, ulid
 from skerry.kit.backoff import Backoff
 from skerry.kit.clock import Clock
-from skerry.model import errors
+from skerry.kit.response_stream import ResponseStream
+from skerry.model import errors, web_calls
 from skerry.model.calls import CallFailure, CallResult, CodeLoadError, WorkerExited
 from skerry.model.cells import ExitStatus, OutputChannel
 from skerry.model.containers import FUNCTION_PREFIX, ContainerSpec, ContainerView
@@ -30,6 +31,7 @@ from skerry.model.images import ImageId
 from skerry.model.network import Egress, Ingress
 from skerry.model.resources import Gigabytes, Millicores, Resources
 from skerry.model.settings import FunctionSettings
+from skerry.model.web_calls import WebRequestHead, WebResponseHead
 from skerry.node.containers.containers import Containers
 from skerry.node.images.images import Images, NamespaceImages
 from skerry.node.images.references import is_id
@@ -37,7 +39,7 @@ from skerry.node.logs.merge import LogSource
 from skerry.node.logs.readers import LogRecord
 from skerry.node.workers import container_protocol, log_copy
 from skerry.node.workers.function_logs import FunctionLogs
-from skerry.node.workers.http_client import HttpReplyTooLarge, MalformedHttpReply
+from skerry.node.workers.http_client import ClientLeft, HttpReplyTooLarge, MalformedHttpReply
 from skerry.node.workers.lookups import ImageLookups
 from skerry.node.workers.port_connections import PortClosed, PortConnections
 
@@ -316,6 +318,41 @@ class ContainerWorker:
         return container_protocol.parse_reply(
             status, content, duration_s=duration_s, wants_output=wants_output, settings=self._settings
         )
+
+    async def call_web(
+        self, request: bytes, response: ResponseStream[WebResponseHead], *, within_s: float
+    ) -> CallResult:
+        """An HTTP request as it came, to its port. Failures inside the image are results; raises
+        WorkerExited if it has ended."""
+        head, body = web_calls.decode_request(request)
+        began = self._clock.monotonic()
+        try:
+            async with asyncio.timeout(within_s):
+                await self._exchange_web(head, body, response)
+        except TimeoutError:
+            return self._failed(began, CallFailure.TIMEOUT, f"it did not respond within {within_s:g} s")
+        except ClientLeft:
+            pass  # its server saw that too, by the end of the connection
+        except web_calls.InvalidResponse as error:
+            return self._failed(began, CallFailure.RESULT, str(error))
+        except PortClosed as error:
+            self._is_server_gone = True
+            self._notify_end()
+            raise await self._exit_error(str(error), began) from None
+        except MalformedHttpReply as error:
+            if await self._ends_soon():
+                raise await self._exit_error(str(error), began) from None
+            return self._failed(began, CallFailure.RESULT, f"it sent no response: {error}")
+        return CallResult(self._clock.monotonic() - began)
+
+    async def _exchange_web(
+        self, head: WebRequestHead, body: bytes, response: ResponseStream[WebResponseHead]
+    ) -> None:
+        connection = await self._connections.acquire()
+        try:
+            await connection.exchange(head, body, response)
+        finally:
+            self._connections.release(connection)
 
     def on_end(self, callback: Callable[[], None]) -> None:
         """Call `callback` once when it has ended without `close`, also if it has already."""

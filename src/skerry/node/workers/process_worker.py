@@ -13,10 +13,12 @@ from typing import Any, Final
 
 from skerry.kit import tasks
 from skerry.kit.clock import Clock
+from skerry.kit.response_stream import ResponseStream
 from skerry.model import errors
 from skerry.model.calls import CallFailure, CallResult, WorkerExited
 from skerry.model.cells import ExitStatus
 from skerry.model.functions import Function
+from skerry.model.web_calls import WebResponseHead
 from skerry.node.cells.cells import Cells
 from skerry.node.workers.function_logs import FunctionLogs
 from skerry.node.workers.prestarted import PROCESS, PrestartedWorker, PrestartedWorkerFactory
@@ -76,6 +78,12 @@ class ProcessWorker:
     def call(self, params: bytes, *, wants_output: bool, within_s: float) -> Coroutine[Any, Any, CallResult]:
         """Run the handler once; a timeout after `within_s` is a result. Raises WorkerExited."""
         return self._channel.call(params, wants_output=wants_output, within_s=within_s)
+
+    def call_web(
+        self, request: bytes, response: ResponseStream[WebResponseHead], *, within_s: float
+    ) -> Coroutine[Any, Any, CallResult]:
+        """The same with an HTTP request, whose response goes to `response`."""
+        return self._channel.call_web(request, response, within_s=within_s)
 
     def on_end(self, callback: Callable[[], None]) -> None:
         """Call `callback` from the loop, once, when it has ended without `close`."""

@@ -259,6 +259,7 @@ class ProcessWorkers:
             max_output_bytes=self._settings.max_output_bytes,
             max_concurrency=function.max_concurrency,
             is_program=self._kind_of(function.runtime) == PROGRAM,
+            is_web=function.is_web,
         )
 
     def _timeout_s(self, function: Function) -> float:

@@ -39,6 +39,11 @@ class Unrepresentable(Exception):
 def load(name: str, folder: str) -> Handler:
     """The handler called `name`, `module.function`, in the code at `folder`. Raises NotLoadable, and errors
     of the module's import."""
+    return adapt(find(name, folder), name)
+
+
+def find(name: str, folder: str) -> Callable[..., Any]:
+    """The same, as it is there."""
     module_name, _, attribute = name.rpartition(".")
     if not module_name or not attribute:
         raise NotLoadable(
@@ -67,7 +72,7 @@ def load(name: str, folder: str) -> Handler:
         ) from None
     if not callable(handler):
         raise NotLoadable(f"{name!r} is no function but {_article(type(handler).__name__)}")
-    return _adapted(handler, name)
+    return handler  # type: ignore[no-any-return]  # it can be called, whatever it is
 
 
 def _put_first(folder: str) -> None:
@@ -101,8 +106,9 @@ def _article(noun: str) -> str:
     return f"an {noun}" if noun[0] in "aeiouAEIOU" else f"a {noun}"
 
 
-def _adapted(handler: Callable[..., Any], name: str) -> Handler:
-    """`handler`, called with as much of (params, context) as it takes."""
+def adapt(handler: Callable[..., Any], name: str, first: str = "params") -> Handler:
+    """`handler`, called with as much of (params, context) as it takes; `first` is the word for the first of
+    them in errors. Raises NotLoadable."""
     code = handler.__code__ if isinstance(handler, types.FunctionType) else None
     if code is not None and code.co_argcount == 2 and not code.co_kwonlyargcount:
         return handler  # as nearly all are; reading a signature takes longer than everything else
@@ -116,7 +122,7 @@ def _adapted(handler: Callable[..., Any], name: str) -> Handler:
         return lambda params, context: handler(params, context=context)
     if _takes(signature, None):
         return lambda params, context: handler(params)
-    raise NotLoadable(f"{name}{signature} must be callable with (params, context) or with (params)")
+    raise NotLoadable(f"{name}{signature} must be callable with ({first}, context) or with ({first})")
 
 
 def _takes(signature: inspect.Signature, *arguments: None, **named: None) -> bool:

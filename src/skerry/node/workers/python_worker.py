@@ -6,7 +6,8 @@ between calls through this program: each has its own context, parameters and out
 leaves are killed (`python_leftovers`).
 
 With one call at a time it runs in the main thread, as in a script. With several each has a thread; coroutines
-run in one event loop for the life of the worker, so that connections can be kept.
+run in one event loop for the life of the worker, so that connections can be kept. Calls of web functions
+(`python_web`) have threads too, while the main thread reads what the agent says of their responses.
 """
 
 from __future__ import annotations
@@ -27,6 +28,8 @@ from typing import TYPE_CHECKING, Any, Final, NoReturn
 
 from skerry.node.workers import python_executables, python_handlers, python_output, worker_frames
 from skerry.node.workers.python_leftovers import LeftoverProcesses
+from skerry.node.workers.python_web import WebHandler, call_with_params
+from skerry.node.workers.python_web_call import ClientGone, ResponseSender, decode_request
 
 if TYPE_CHECKING:
     import asyncio
@@ -62,22 +65,28 @@ def _serve(end: socket.socket, frames: Iterator[_Frame], load: dict[str, Any]) -
     try:
         context = contextvars.copy_context()
         context.run(python_output.current.set, output)
+        handler: python_handlers.Handler | WebHandler
         if load["is_program"]:
             handler = context.run(python_executables.load, load["folder"])
+        elif load["is_web"]:
+            found = context.run(python_handlers.find, load["handler"], load["folder"])
+            handler = WebHandler(found, load["handler"])
         else:
             handler = context.run(python_handlers.load, load["handler"], load["folder"])
+        calls = HandlerCalls(end, handler, load)
+        context.run(calls.start)
     except BaseException as error:  # noqa: BLE001 - whatever the function's module does when it is imported
         message = python_handlers.explain(error).decode()
         failed = {"error": message, "output": output.end().decode("utf-8", "replace")}
         end.sendall(worker_frames.pack(worker_frames.FAILED, 0, json.dumps(failed).encode()))
         return
     output.end()
-    calls = HandlerCalls(end, handler, load)
+    calls.watch_leftovers()
     gc.freeze()  # existing objects stay, and are not collected
     runs = "a program of its own" if load["is_program"] else f"Python {sys.version.partition(' ')[0]}"
     loaded = {"runtime": runs}
     end.sendall(worker_frames.pack(worker_frames.LOADED, 0, json.dumps(loaded).encode()))
-    if load["max_concurrency"] == 1:
+    if load["max_concurrency"] == 1 and not load["is_web"]:
         calls.serve_sequentially(frames)
     else:
         calls.serve_concurrently(frames, load["max_concurrency"])
@@ -126,9 +135,13 @@ def _frames(end: socket.socket) -> Iterator[_Frame]:
 class HandlerCalls:
     """Runs the handler for the agent's calls."""
 
-    def __init__(self, end: socket.socket, handler: python_handlers.Handler, load: dict[str, Any]) -> None:
+    def __init__(
+        self, end: socket.socket, handler: python_handlers.Handler | WebHandler, load: dict[str, Any]
+    ) -> None:
         self._end = end
-        self._handler = handler
+        self._web = handler if isinstance(handler, WebHandler) else None
+        self._handler = self._respond_to_params if isinstance(handler, WebHandler) else handler
+        self._responses: dict[int, ResponseSender] = {}  # by call
         self._context: dict[str, Any] = load["context"]
         self._most_result: int = load["max_result_bytes"]
         self._most_output: int = load["max_output_bytes"]
@@ -137,13 +150,22 @@ class HandlerCalls:
         self._sending = threading.Lock()
         self._starting = threading.Lock()
         self._loop: asyncio.AbstractEventLoop | None = None
-        self._is_shared = False  # the loop, by calls in several threads
+        self._is_shared = self._web is not None  # the loop, by calls in several threads
         self._awaited: dict[int, concurrent.futures.Future[Any]] = {}
         self._cancelled: set[int] = set()
-        self._leftovers = LeftoverProcesses()
+        self._leftovers: LeftoverProcesses
         self._running = 0  # calls in progress, where there may be several
         self._counting = threading.Lock()
         os.register_at_fork(after_in_child=self._become_fork)
+
+    def watch_leftovers(self) -> None:
+        """The function is loaded: processes that are started from now on are of calls."""
+        self._leftovers = LeftoverProcesses()
+
+    def start(self) -> None:
+        """Before the first call. Raises what the function raises."""
+        if self._web is not None:
+            self._web.start(lambda coroutine: self._await(0, coroutine))
 
     def serve_sequentially(self, frames: Iterator[_Frame]) -> None:
         _start_threads_in_context()
@@ -156,15 +178,20 @@ class HandlerCalls:
 
     def serve_concurrently(self, frames: Iterator[_Frame], most: int) -> None:
         self._is_shared = True
-        pending: queue.SimpleQueue[tuple[int, bytes]] = queue.SimpleQueue()
+        pending: queue.SimpleQueue[_Frame] = queue.SimpleQueue()
         idle = threading.Semaphore(0)
 
         def work() -> None:
             while True:
-                number, payload = pending.get()
-                reply = b"" if number in self._cancelled else self._run(number, payload)
+                kind, number, payload = pending.get()
+                if kind == worker_frames.WEB_CALL:
+                    reply = self._run_web(number, payload)
+                else:
+                    reply = b"" if number in self._cancelled else self._run(number, payload)
                 self._end_call()  # first: the agent may send the next call as soon as it has the reply
-                if reply:
+                if kind == worker_frames.WEB_CALL:
+                    self._send_frames(reply)
+                elif reply:
                     self._send_reply(number, reply)
                 self._cancelled.discard(number)
                 idle.release()
@@ -173,9 +200,14 @@ class HandlerCalls:
         for kind, number, payload in frames:
             if kind == worker_frames.CANCEL:
                 self._cancel(number)
-            elif kind == worker_frames.CALL:
+            elif kind == worker_frames.GRANT:
+                if (response := self._responses.get(number)) is not None:
+                    response.grant(*worker_frames.LENGTH.unpack(payload))
+            elif kind in (worker_frames.CALL, worker_frames.WEB_CALL):
+                if kind == worker_frames.WEB_CALL:
+                    self._responses[number] = ResponseSender(number, self._send_frames)
                 self._begin_call()
-                pending.put((number, payload))
+                pending.put((kind, number, payload))
                 if threads < most and not idle.acquire(blocking=False):
                     threading.Thread(target=work, name=f"call-{threads}", daemon=True).start()
                     threads += 1
@@ -202,8 +234,20 @@ class HandlerCalls:
         except OSError:
             os._exit(1)  # as the main thread does, which waits for the agent
 
+    def _send_frames(self, frames: bytes) -> None:
+        if self._is_fork:
+            return  # the worker itself answers
+        try:
+            with self._sending:
+                self._end.sendall(frames)
+        except OSError:
+            os._exit(1)
+
     def _cancel(self, number: int) -> None:
-        self._cancelled.add(number)
+        if (response := self._responses.get(number)) is not None:
+            response.cancel()
+        else:
+            self._cancelled.add(number)
         awaited = self._awaited.get(number)
         if awaited is not None:
             awaited.cancel()
@@ -222,6 +266,49 @@ class HandlerCalls:
         length = worker_frames.OUTCOME.size + len(printed) + len(body)
         head = worker_frames.HEADER.pack(length, worker_frames.RESULT, number)
         return head + worker_frames.OUTCOME.pack(outcome, duration, len(printed)) + printed + body
+
+    def _run_web(self, number: int, payload: bytes) -> bytes:
+        """Answer an HTTP request; returns the last frames of that."""
+        output, response = python_output.CallOutput(self._most_output), self._responses[number]
+        outcome, duration, error = self._base.copy().run(self._handle_web, number, payload, output, response)
+        held = b"" if outcome != worker_frames.OK else response.take_held()
+        output.end()
+        del self._responses[number]
+        head = worker_frames.OUTCOME.pack(outcome, duration, 0)
+        return held + worker_frames.pack(worker_frames.RESULT, number, head + error)
+
+    def _handle_web(
+        self, number: int, payload: bytes, output: python_output.CallOutput, response: ResponseSender
+    ) -> tuple[int, float, bytes]:
+        assert self._web is not None
+        python_output.current.set(output)
+        begun = time.perf_counter()
+        outcome, text = worker_frames.OK, b""
+        try:
+            request = decode_request(payload, self._context.copy())
+            begun = time.perf_counter()
+            self._web.respond(request, response, lambda coroutine: self._await(number, coroutine))
+        except BaseException as error:  # noqa: BLE001 - whatever the function does; the worker goes on
+            if self._is_fork:
+                _leave(output, error)
+            if isinstance(error, python_handlers.Unrepresentable):
+                outcome, text = worker_frames.UNREPRESENTABLE, str(error).encode("utf-8", "replace")
+            else:
+                outcome, text = worker_frames.RAISED, python_handlers.explain(error)
+            if not isinstance(error, ClientGone):
+                output.add(2, text + b"\n")  # nobody but the logs gets it
+            if response.is_cancelled:
+                outcome, text = worker_frames.OK, b""
+        if self._is_fork:
+            _leave(output, None)
+        return outcome, time.perf_counter() - begun, text
+
+    def _respond_to_params(self, params: Any, context: dict[str, Any]) -> Any:
+        """A call of a web function that is no HTTP request."""
+        assert self._web is not None
+        return call_with_params(
+            self._web, params, context, lambda coroutine: self._await(-id(coroutine), coroutine)
+        )
 
     def _handle(
         self, number: int, payload: bytes, output: python_output.CallOutput

@@ -18,7 +18,10 @@ from typing import Any, Final
 import msgspec
 
 from skerry.kit.clock import Clock
+from skerry.kit.response_stream import ResponseStream, StreamOverrun
+from skerry.model import web_calls
 from skerry.model.calls import CallFailure, CallResult, CodeLoadError, WorkerExited
+from skerry.model.web_calls import WebResponseHead
 from skerry.node.workers import worker_frames
 
 _SMALL_READ: Final = 64 * 1024  # enough for nearly every reply; a larger buffer costs more
@@ -67,6 +70,7 @@ class LoadRequest(msgspec.Struct, frozen=True):
     max_output_bytes: int
     max_concurrency: int = 1
     is_program: bool = False  # the code contains an executable, and `handler` is unused
+    is_web: bool = False  # the handler takes HTTP requests
 
 
 class WorkerChannel:
@@ -94,6 +98,7 @@ class WorkerChannel:
         self._numbers = itertools.count(_LOADING + 1)
         # By number: the result, and its deadline.
         self._calls: dict[int, tuple[asyncio.Future[CallResult], float]] = {}
+        self._streams: dict[int, ResponseStream[WebResponseHead]] = {}  # of calls that are HTTP requests
         self._abandoned: set[int] = set()  # without a waiter, but the reply may still arrive
         self._loading: asyncio.Future[str] | None = None
         self._most = worker_frames.MAX_ERROR_BYTES  # no longer frame is valid before it has loaded
@@ -164,6 +169,51 @@ class WorkerChannel:
         except asyncio.CancelledError:
             self._abandon(number)
             raise
+
+    async def call_web(
+        self, request: bytes, response: ResponseStream[WebResponseHead], *, within_s: float
+    ) -> CallResult:
+        """The same for an HTTP request, whose response goes to `response` as it comes; the result is empty.
+
+        A reader that leaves is reported to the worker, which may then end the call at once and go on.
+        """
+        if not self.is_alive:
+            raise await self._explain(
+                WorkerExited(CallFailure.DIED, self._end_reason or "its worker takes no more calls")
+            )
+        number, began = next(self._numbers), self._now()
+        result: asyncio.Future[CallResult] = self._loop.create_future()
+        until = self._loop.time() + within_s
+        self._calls[number] = result, until
+        self._streams[number] = response
+        if until < self._alarm_at:
+            self._set_timer(until)
+        self._send(worker_frames.pack(worker_frames.WEB_CALL, number, request))
+        response.attach(lambda count: self._grant(number, count), lambda: self._cancel_softly(number))
+        try:
+            return await result
+        except TimeoutError:
+            error = f"the call did not end within {within_s:g} s"
+            return CallResult(within_s, b"", self._printed(began), CallFailure.TIMEOUT, error)
+        except web_calls.InvalidResponse as invalid:
+            return CallResult(self._now() - began, failure=CallFailure.RESULT, error=str(invalid))
+        except WorkerExited as exited:
+            explained = await self._explain(exited)
+            raise WorkerExited(explained.failure, explained.error, self._printed(began)) from None
+        except asyncio.CancelledError:
+            self._abandon(number)
+            raise
+        finally:
+            self._streams.pop(number, None)
+
+    def _grant(self, number: int, count: int) -> None:
+        if number in self._streams:
+            self._send(worker_frames.pack(worker_frames.GRANT, number, worker_frames.LENGTH.pack(count)))
+
+    def _cancel_softly(self, number: int) -> None:
+        """Its reader has left; the worker may end it in order."""
+        if number in self._streams:
+            self._send(worker_frames.pack(worker_frames.CANCEL, number, b""))
 
     def close(self) -> None:
         """Disconnect from the worker, which ends then if it can; its calls raise WorkerExited."""
@@ -256,6 +306,9 @@ class WorkerChannel:
             outcome, duration, printed = worker_frames.OUTCOME.unpack_from(payload)
             self._set_result(number, outcome, duration, printed, payload[worker_frames.OUTCOME.size :])
             return
+        if kind in (worker_frames.WEB_HEAD, worker_frames.WEB_BODY):
+            self._take_web(kind, number, payload)
+            return
         loading = self._loading
         if loading is None or loading.done() or kind not in (worker_frames.LOADED, worker_frames.FAILED):
             raise _InvalidFrame(f"kind {kind}, {len(payload)} bytes")
@@ -264,6 +317,24 @@ class WorkerChannel:
         else:
             failed = msgspec.json.decode(payload, type=_Failed)
             loading.set_exception(CodeLoadError(failed.error, output=failed.output))
+
+    def _take_web(self, kind: int, number: int, payload: bytes) -> None:
+        waiting, response = self._calls.get(number), self._streams.get(number)
+        if waiting is None or response is None:
+            if number not in self._abandoned:
+                raise _InvalidFrame(f"a response to call {number}, which was not asked")
+            return
+        try:
+            if kind == worker_frames.WEB_HEAD:
+                response.begin(web_calls.decode_response(payload))
+            else:
+                response.write(payload)
+        except StreamOverrun as error:
+            raise _InvalidFrame(str(error)) from None
+        except web_calls.InvalidResponse as error:
+            if not waiting[0].done():
+                waiting[0].set_exception(error)
+            self._abandon(number)  # the handler may go on for long
 
     def _set_result(self, number: int, outcome: int, duration: float, printed: int, payload: bytes) -> None:
         waiting = self._calls.pop(number, None)

@@ -6,9 +6,11 @@ import asyncio
 from collections.abc import Callable, Mapping
 from pathlib import Path
 
+from skerry.kit.response_stream import ResponseStream
 from skerry.model.calls import CallFailure, CallResult
 from skerry.model.functions import Function
 from skerry.model.ids import FunctionName
+from skerry.model.web_calls import WebResponseHead
 
 
 class FakeWorker:
@@ -28,6 +30,11 @@ class FakeWorker:
             return CallResult(within_s, failure=CallFailure.TIMEOUT, error="it took too long")
         await asyncio.sleep(run_s)
         return CallResult(run_s, result=b"null")
+
+    async def call_web(
+        self, request: bytes, response: ResponseStream[WebResponseHead], *, within_s: float
+    ) -> CallResult:
+        return CallResult(0.0, failure=CallFailure.RESULT, error="it takes no HTTP requests")
 
     def on_end(self, ended: Callable[[], None]) -> None:
         """It never ends by itself."""

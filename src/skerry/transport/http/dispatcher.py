@@ -117,14 +117,15 @@ class HttpDispatcher:
         prefix_routes: Mapping[str, Iterable[HttpRoute]],
         routes: Iterable[HttpRoute],
         guard: gate.Guard,
-        hosts: frozenset[str],
+        hosts: frozenset[str] | None,
         settings: HttpSettings,
         clock: Clock,
         own_names: Callable[[], frozenset[str]] = frozenset,
         shapes: Mapping[str, ErrorShape] = MappingProxyType({}),
     ) -> None:
         """`prefix_routes` are keyed by a path (`/healthz`) or a first segment and its slash (`/invoke/`).
-        `own_names` are hosts besides `hosts`, which may change while this runs. `shapes` are those of errors
+        `own_names` are hosts besides `hosts`, which may change while this runs; without `hosts` any name will
+        do, and any origin. `shapes` are those of errors
         below first segments (`/workflow`) that have no route."""
         self._prefix_routes = {
             path: {target.method: target for target in targets} for path, targets in prefix_routes.items()
@@ -243,6 +244,8 @@ class HttpDispatcher:
     def _check_names(self, scope: Scope, headers: dict[bytes, bytes]) -> None:
         if len(headers) != len(scope["headers"]):
             _refuse_repeated(scope["headers"])
+        if self._hosts is None:
+            return
         host = headers.get(b"host")
         if host is None or host not in self._known_hosts:
             gate.check_host(None if host is None else host.decode("latin-1"), self._hosts | self._own_names())

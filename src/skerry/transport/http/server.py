@@ -51,8 +51,8 @@ _FORCE_SHARE = 0.2
 
 
 class HttpServer:
-    """`await start(...)`, `listen_unix(...)` if there is to be a socket, `failed()` beside the rest of the
-    process, then `await stop(...)`."""
+    """`await start(...)`, `listen_unix(...)` if there is to be a socket, or `start_unix(...)` for a socket
+    alone; `failed()` beside the rest of the process, then `await stop(...)`."""
 
     def __init__(
         self, app: ASGIApp, settings: HttpSettings, *, trusted_uids: frozenset[int] | None = None
@@ -105,6 +105,16 @@ class HttpServer:
         self._ticker = asyncio.get_running_loop().create_task(self._tick(), name="http.tick")
         log.info("http.listening", listener=listener, host=name[0], port=name[1], tls=tls is not None)
 
+    def start_unix(
+        self, path: Path, permissions: unix_sockets.SocketPermissions, *, listener: str, option: str
+    ) -> None:
+        """Serve on a new unix socket at `path` alone, in place of `start`. All its connections may be of one
+        proxy, so a source has no limit of its own. `option` is the setting of the path."""
+        self._listen(listener, unix_sockets.bind(path, permissions, option=option), None, has_sources=False)
+        self._paths.append(path)
+        self._ticker = asyncio.get_running_loop().create_task(self._tick(), name="http.tick")
+        log.info("http.listening", listener=listener, socket=str(path))
+
     def listen_unix(self, path: Path, permissions: unix_sockets.SocketPermissions) -> None:
         """Serve the same on a new unix socket at `path`. No TLS: the kernel knows the user at the other
         end."""
@@ -118,6 +128,8 @@ class HttpServer:
         sock: socket.socket,
         tls: ssl.SSLContext | None,
         networks: Sequence[Network] | None = None,
+        *,
+        has_sources: bool = True,
     ) -> None:
         loop = asyncio.get_running_loop()
         app_state = {"stopping": self._stopping}
@@ -136,7 +148,10 @@ class HttpServer:
         options = ListenerOptions(
             tls=tls,
             plaintext=tls is None,
-            limits=AdmissionLimits(self._settings.max_connections, self._settings.max_connections_per_source),
+            limits=AdmissionLimits(
+                self._settings.max_connections,
+                self._settings.max_connections_per_source if has_sources else self._settings.max_connections,
+            ),
             handshake_timeout_s=self._settings.header_timeout_s,
             trusted_uids=self._trusted_uids,
             detects_tls=False,

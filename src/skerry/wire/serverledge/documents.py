@@ -44,6 +44,7 @@ _OBJECT: Final = ord("{")
 _OBJECT_OR_NULL: Final[dict[str, object]] = {"type": ["object", "null"]}
 _SIGNATURE: Final = "Its inputs and outputs as declared by its author: stored and returned unchanged"
 _MOST_NAMES: Final = 100
+_WEB: Final = "Its handler takes HTTP requests, at `/web/NAME`"
 _COPIES: Final = "Members that have its code, as far as a server knows; null for an image, and at nodes"
 _COPIES_WANTED: Final = "Members that should have it: two, or one where there is no other"
 
@@ -83,6 +84,7 @@ class FunctionBody(msgspec.Struct, frozen=True, rename="pascal"):
     configs: Annotated[list[str | SecretUseInput], Meta(description=secret_documents.CONFIGS)] = field(
         default_factory=list
     )
+    web: Annotated[bool, Meta(description=_WEB)] = False
 
     def new_function(self, caller: Caller, key: FunctionName) -> NewFunction:
         """The registration of `caller` under `key`; `Invalid` for values that it cannot hold."""
@@ -105,6 +107,7 @@ class FunctionBody(msgspec.Struct, frozen=True, rename="pascal"):
             signature=_signature(bytes(self.signature)),
             caller_access=caller.image_access,
             secrets=secret_documents.merge_uses((), self.secrets, self.configs),
+            is_web=self.web,
         )
 
 
@@ -400,6 +403,7 @@ class FunctionDocument(msgspec.Struct, frozen=True, rename="pascal"):
     namespace: Annotated[str, Meta(description="In which its name is unique")]
     secrets: tuple[SecretUseDocument, ...] = ()
     configs: tuple[SecretUseDocument, ...] = ()
+    web: Annotated[bool, Meta(description=_WEB)] = False
 
 
 def created_document(function: Function, runs: str, copies: CodeCopies | None) -> FunctionCreated:
@@ -440,4 +444,5 @@ def function_document(
         namespace=namespace_of(function.name),
         secrets=secret_documents.use_documents(function.secrets, SecretKind.SECRET),
         configs=secret_documents.use_documents(function.secrets, SecretKind.CONFIG),
+        web=function.is_web,
     )

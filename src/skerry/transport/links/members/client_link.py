@@ -15,6 +15,8 @@ from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
 from typing import Any, Final, TypeVar
 
+import msgspec
+
 from skerry.functions.asynchronous.results import AsyncCallResult
 from skerry.functions.continuum.member_api import (
     BeforeStart,
@@ -28,9 +30,11 @@ from skerry.functions.continuum.member_api import (
 )
 from skerry.kit import tls
 from skerry.kit.clock import Clock
+from skerry.kit.response_stream import ResponseStream
 from skerry.model import errors
 from skerry.model.calls import CallReport
 from skerry.model.ids import Digest, NodeId
+from skerry.model.web_calls import WebCallRequest, WebResponseHead
 from skerry.transport.links.members import messages
 from skerry.transport.links.members.framing import MalformedFrame, decode_reply, encode_frame
 from skerry.transport.links.members.link import MemberLink
@@ -97,6 +101,9 @@ class ClientLink(MemberLink[ReplyMessage]):
     ) -> CallReport:
         """Raises `CallNotStarted` or `CallOutcomeUnknown`, and what `begins` raises."""
         number = self._next()
+        response = None
+        if call.request.is_web:
+            call, response = self._stream_of(call, number)
         frame = encode_frame(messages.InvokeFunction(number, call, at_once))
         if len(frame) > self._max_sent:
             raise CallNotStarted(
@@ -111,10 +118,37 @@ class ClientLink(MemberLink[ReplyMessage]):
         answer = self._loop.create_future()
         if begins is None:
             return await self._request(
-                LinkCall(answer, number, self.send, at_once=at_once), number, frame, within_s
+                LinkCall(answer, number, self.send, at_once=at_once, response=response),
+                number,
+                frame,
+                within_s,
             )
-        request = LinkCall(answer, number, self.send, at_once=False, ready=self._loop.create_future())
+        request = LinkCall(
+            answer,
+            number,
+            self.send,
+            at_once=False,
+            ready=self._loop.create_future(),
+            response=response,
+        )
         return await self._request(request, number, frame, within_s, lambda: self._begin(request, begins))
+
+    def _stream_of(
+        self, call: ForwardedCall, number: int
+    ) -> tuple[ForwardedCall, ResponseStream[WebResponseHead]]:
+        """A call of a web function as it is sent, and the response that stays here."""
+        if self._version < messages.WEB_SINCE:
+            raise CallNotStarted(
+                f"{self.peer} is of a version that runs no web functions for others; upgrade it",
+                kind=errors.Unavailable.slug,
+            )
+        request = call.request
+        assert isinstance(request, WebCallRequest), "a call of a web function has a place for its response"
+        request.response.attach(
+            lambda count: self.send(messages.GrantBytes(number, count)),
+            lambda: self.send(messages.AbandonResponse(number)),
+        )
+        return msgspec.structs.replace(call, request=request.for_member()), request.response
 
     async def _begin(self, call: LinkCall, begins: BeforeStart) -> None:
         """Once the neighbour is ready, record that the call runs, and then start it."""

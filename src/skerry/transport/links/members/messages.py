@@ -9,6 +9,8 @@
     PollCall                        PollReply, LinkRefusal
     StoreCode, StoreResult          StoreReply, LinkRefusal since version 2, as what follows
     ListCode                        CodeListReply
+    GrantBytes, AbandonResponse     ResponseHead, ResponsePart  since version 3: of calls of web functions,
+                                                                before their CallDone
                                     KeepAlive               a long message is still coming in
 
 The end that dialled numbers its requests, and answers carry the number.
@@ -26,8 +28,10 @@ from skerry.functions.asynchronous.results import AsyncCallResult
 from skerry.functions.continuum.member_api import CodeList, ForwardedCall, MemberLoad, ResultCopy
 from skerry.model.calls import CallReport
 from skerry.model.ids import Digest, NodeId
+from skerry.model.web_calls import WebResponseHead
 
-VERSION: Final = 2
+VERSION: Final = 3
+WEB_SINCE: Final = 3  # the version of the first members that run web functions for others
 COPIES_SINCE: Final = 2  # the version of the first members that keep copies for others
 
 Number = Annotated[int, Meta(ge=1, le=2**62)]
@@ -163,6 +167,33 @@ class StoreResult(LinkMessage, frozen=True, tag=20):
     copy: ResultCopy
 
 
+class GrantBytes(LinkMessage, frozen=True, tag=21):
+    """So many more bytes of a response may be sent."""
+
+    number: Number
+    count: Annotated[int, Meta(ge=0, le=2**31)]
+
+
+class AbandonResponse(LinkMessage, frozen=True, tag=22):
+    """Nobody reads the response any more; the call may end in order."""
+
+    number: Number
+
+
+class ResponseHead(LinkMessage, frozen=True, tag=23):
+    """The response of a call of a web function begins."""
+
+    number: Number
+    head: WebResponseHead
+
+
+class ResponsePart(LinkMessage, frozen=True, tag=24):
+    """A part of its body: at most so much ahead as was granted, and a window more."""
+
+    number: Number
+    data: bytes
+
+
 RequestMessage: TypeAlias = (
     LinkHello
     | PingMessage
@@ -174,6 +205,8 @@ RequestMessage: TypeAlias = (
     | StoreCode
     | ListCode
     | StoreResult
+    | GrantBytes
+    | AbandonResponse
 )
 ReplyMessage: TypeAlias = (
     LinkWelcome
@@ -186,4 +219,6 @@ ReplyMessage: TypeAlias = (
     | KeepAlive
     | StoreReply
     | CodeListReply
+    | ResponseHead
+    | ResponsePart
 )

@@ -28,9 +28,11 @@ from skerry.functions.continuum.member_api import (
     CopyRefused,
     MemberLoad,
 )
+from skerry.kit.response_stream import ResponseStream, StreamOverrun
 from skerry.model import errors
 from skerry.model.calls import CallReport
 from skerry.model.ids import Digest
+from skerry.model.web_calls import WebResponseHead
 from skerry.transport.links.members.framing import MalformedFrame
 from skerry.transport.links.members.messages import (
     CallDone,
@@ -42,6 +44,8 @@ from skerry.transport.links.members.messages import (
     PollReply,
     PongMessage,
     ReplyMessage,
+    ResponseHead,
+    ResponsePart,
     StartCall,
     StoreReply,
 )
@@ -85,7 +89,7 @@ class LinkRequest(Generic[T]):
 class LinkCall(LinkRequest[CallReport]):
     """A call that the neighbour is to run."""
 
-    __slots__ = ("_number", "_send", "may_have_run", "ready")
+    __slots__ = ("_number", "_response", "_send", "may_have_run", "ready")
 
     def __init__(
         self,
@@ -95,10 +99,12 @@ class LinkCall(LinkRequest[CallReport]):
         *,
         at_once: bool,
         ready: asyncio.Future[None] | None = None,
+        response: ResponseStream[WebResponseHead] | None = None,
     ) -> None:
         """`ready` is done when the neighbour is, which then waits for `start`; without `ready` that is sent
-        at once."""
+        at once. `response` gets that of a web function, part by part."""
         super().__init__(answer)
+        self._response = response
         self._number = number
         self._send = send
         self.may_have_run = at_once
@@ -113,8 +119,19 @@ class LinkCall(LinkRequest[CallReport]):
             elif not self.ready.done():
                 self.may_have_run = False
                 self.ready.set_result(None)
+        elif self._response is not None and type(message) in (ResponseHead, ResponsePart):
+            self._take_response(self._response, message)
         else:
             raise MalformedFrame(f"{type(message).__name__} for a call")
+
+    def _take_response(self, response: ResponseStream[WebResponseHead], message: ReplyMessage) -> None:
+        try:
+            if type(message) is ResponseHead:
+                response.begin(message.head)
+            elif type(message) is ResponsePart:
+                response.write(message.data)
+        except StreamOverrun as error:
+            raise MalformedFrame(str(error)) from None
 
     def start(self) -> None:
         """Start the call; not if its caller has left meanwhile."""

@@ -17,7 +17,7 @@ from typing import Final, TypeVar
 import msgspec
 import structlog
 
-from skerry.functions.continuum.member_api import MemberService
+from skerry.functions.continuum.member_api import ForwardedCall, MemberService
 from skerry.kit.clock import Clock
 from skerry.model import errors
 from skerry.model.calls import CallFailure, CallReport, CallResult
@@ -33,6 +33,7 @@ from skerry.transport.links.members.link_identity import (
     identity_from_certificate,
 )
 from skerry.transport.links.members.messages import RequestMessage
+from skerry.transport.links.members.streamed_response import StreamedResponse
 
 log = structlog.get_logger(__name__)
 
@@ -83,13 +84,14 @@ A = TypeVar(
 class _Call:
     """The work for one number, and the start that it may wait for."""
 
-    __slots__ = ("go", "may_have_run", "size", "task")
+    __slots__ = ("go", "may_have_run", "response", "size", "task")
 
     def __init__(self, size: int) -> None:
         self.size = size  # of the request
         self.task: asyncio.Task[None] | None = None  # once it has begun
         self.go: asyncio.Future[None] | None = None
         self.may_have_run = False
+        self.response: StreamedResponse | None = None  # of a web function
 
 
 class ServerLink(MemberLink[RequestMessage]):
@@ -177,6 +179,8 @@ class ServerLink(MemberLink[RequestMessage]):
             self._pong(message, self.node)
         elif isinstance(message, messages.CancelCall):
             self._cancel(message.number)
+        elif isinstance(message, (messages.GrantBytes, messages.AbandonResponse)):
+            self._note_reader(message)
         elif isinstance(message, messages.FetchCode):
             self._start(message, self._fetch)
         elif isinstance(message, messages.PollCall):
@@ -290,11 +294,17 @@ class ServerLink(MemberLink[RequestMessage]):
 
     async def _invoke(self, request: messages.InvokeFunction, call: _Call) -> bytearray:
         number, far = request.number, request.call
-        if request.at_once and self._serves.has_warm(far.request.function):
-            call.may_have_run = True
-            report = await self._serves.invoke(far, begins=None)
-        else:
-            report = await self._serves.invoke(far, begins=lambda: self._confirm_start(number, call))
+        streamed = None
+        if far.request.is_web:
+            streamed = call.response = StreamedResponse(self, number)
+            far = msgspec.structs.replace(far, request=streamed.request_of(far.request))
+        try:
+            report = await self._run(number, far, call, at_once=request.at_once)
+            if streamed is not None:
+                await streamed.finish()
+        finally:
+            if streamed is not None:
+                await streamed.close()
         frame = encode_frame(messages.CallDone(number, report))
         if len(frame) > self._max_sent:
             frame = encode_frame(
@@ -303,6 +313,22 @@ class ServerLink(MemberLink[RequestMessage]):
         if self._writable is not None:
             await self.writable()
         return frame
+
+    def _note_reader(self, message: messages.GrantBytes | messages.AbandonResponse) -> None:
+        """What the reader of a response has taken, or that it has left."""
+        call = self._calls.get(message.number)
+        if call is None or call.response is None:
+            return  # it has ended
+        if isinstance(message, messages.GrantBytes):
+            call.response.grant(message.count)
+        else:
+            call.response.abandon()
+
+    async def _run(self, number: int, far: ForwardedCall, call: _Call, *, at_once: bool) -> CallReport:
+        if at_once and self._serves.has_warm(far.request.function):
+            call.may_have_run = True
+            return await self._serves.invoke(far, begins=None)
+        return await self._serves.invoke(far, begins=lambda: self._confirm_start(number, call))
 
     async def _confirm_start(self, number: int, call: _Call) -> None:
         """There is a worker: send `CallReady`, and run the call only if `StartCall` comes in time."""

@@ -66,6 +66,7 @@ def encode_function(function: Function) -> pb.Function:
         timeout_s=function.timeout_s or 0.0,
         idempotent=function.is_idempotent,
         secrets=secret_messages.encode_uses(function.secrets),
+        web=function.is_web,
     )
 
 
@@ -85,4 +86,5 @@ def decode_function(message: pb.Function) -> Function:
         is_idempotent=message.idempotent,
         image_access=decode_image_access(message.image_access),
         secrets=secret_messages.decode_uses(message.secrets),
+        is_web=message.web,
     )

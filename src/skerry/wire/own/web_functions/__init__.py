@@ -1,0 +1,1 @@
+"""Functions as web handlers: HTTP requests at `/web/`, for clients and for HAProxy."""
