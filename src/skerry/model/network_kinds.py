@@ -12,6 +12,7 @@ from skerry.model.network_objects import (
     ServiceAddress,
     UnknownObject,
 )
+from skerry.model.network_policies import IsolatedNamespace
 
 KINDS: dict[str, type[NetworkObject]] = {
     each.kind: each
@@ -19,6 +20,7 @@ KINDS: dict[str, type[NetworkObject]] = {
         NodeLocation,
         ServiceAddress,
         InstanceAddress,
+        IsolatedNamespace,
     )
 }
 
