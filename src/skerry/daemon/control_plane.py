@@ -17,6 +17,7 @@ from skerry.control.cluster.servers import ServerDirectory
 from skerry.control.instance_index import InstanceTable
 from skerry.control.instances.registry import InstanceRegistry
 from skerry.control.leadership.election import LeaderElection
+from skerry.control.namespaces.policies import RecordedPolicies
 from skerry.control.nodes.registry import NodeRegistry
 from skerry.control.placement.reconciler import Reconciler
 from skerry.control.recovery import order_receipts
@@ -107,6 +108,7 @@ def start(base: ServerBase, functions: FunctionRegistry, secrets: SecretParts) -
     reconciler.follow_quotas(base.store.quotas)
     reconciler.follow_volumes(volume_table)
     volume_parts = volumes.start(base, volume_table, instance_table, nodes)
+    policies = RecordedPolicies(base.store.quotas.table, NamespaceEgress.parse(settings.egress))
     instances = InstanceRegistry(
         store,
         events,
@@ -115,7 +117,7 @@ def start(base: ServerBase, functions: FunctionRegistry, secrets: SecretParts) -
         workloads=workloads,
         conditions=nodes,
         explain=reconciler.explain,
-        egress=NamespaceEgress.parse(settings.egress),
+        policies=policies,
     )
     instances.follow_volumes(volume_parts.registry)
     loops.forever("instances", instance_table.run, critical=True)
@@ -150,10 +152,17 @@ def start(base: ServerBase, functions: FunctionRegistry, secrets: SecretParts) -
 
     deliveries = secrets.deliveries(instance_table, functions, is_member=is_member)
     feeds = SessionFeeds(
-        servers, members, functions, base.identity, deliveries, volume_parts.orders, network.start(nodes)
+        servers,
+        members,
+        functions,
+        base.identity,
+        deliveries,
+        volume_parts.orders,
+        network.start(nodes, policies),
     )
     claims = _claims(base, instance_table, workloads)
     sessions = NodeSessions(nodes, instances, settings, feeds=feeds, claims=claims, here=base.node)
+    instances.follow_policies(sessions.policy_changed)
     loops.forever("sessions", sessions.run)
     tunnels = TunnelRouter(sessions, servers, base.certificates.client_context)
     snapshot_parts = snapshots.start(base, volume_table, instance_table, nodes, reconciler, tunnels)

@@ -22,6 +22,7 @@ from skerry.functions.registry.registry import FunctionRegistry
 from skerry.model.functions import Function
 from skerry.model.ids import Namespace
 from skerry.model.namespaces import QuotaAmounts
+from skerry.model.network import NamespaceEgress
 from skerry.store.tables.table import Table
 from skerry.wire.own.namespaces.endpoints import NamespaceContext
 
@@ -77,7 +78,10 @@ def context(
             found.setdefault(function_use(function)[0], Counter())["function"] += 1
         return found
 
-    return NamespaceContext(NamespaceRegistry(base.events, base.clock, base.store.quotas, object_counts))
+    default_egress = NamespaceEgress.parse(base.settings.fleet.egress)
+    return NamespaceContext(
+        NamespaceRegistry(base.events, base.clock, base.store.quotas, object_counts, default_egress)
+    )
 
 
 def check_prewarm(base: ServerBase, function: Function, instances: int) -> None:

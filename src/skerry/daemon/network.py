@@ -5,13 +5,16 @@ Called by `skerry.daemon.control_plane`.
 
 from __future__ import annotations
 
+from skerry.control.namespaces.policies import RecordedPolicies
 from skerry.control.network.feed import NetworkObjects
+from skerry.control.network.isolated_namespaces import IsolatedNamespaces
 from skerry.control.network.node_locations import NodeLocations
 from skerry.control.nodes.registry import NodeRegistry
 
 
-def start(nodes: NodeRegistry) -> NetworkObjects:
+def start(nodes: NodeRegistry, policies: RecordedPolicies) -> NetworkObjects:
     """The feed with all sources."""
     feed = NetworkObjects()
     feed.add(NodeLocations(nodes))
+    feed.add(IsolatedNamespaces(policies))
     return feed

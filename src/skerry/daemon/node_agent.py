@@ -36,7 +36,6 @@ from skerry.transport.links.nodes.client import GrpcControlDialer
 from skerry.transport.links.nodes.tunnel_connection import TunnelConnection
 
 
-
 @dataclass(frozen=True, slots=True)
 class ServerLink:
     """How a node stays in touch with the servers."""

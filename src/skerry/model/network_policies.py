@@ -1,20 +1,19 @@
 """Policies of namespaces: whether others may connect to what is in one, and what it may connect to.
 
-A policy is part of the record of a namespace (`skerry.model.namespaces`). A server tells nodes of the isolated
-ones by network objects (`IsolatedNamespace`); egress, and whether an instance is isolated, are part of its
-order (`skerry.model.orders`).
+A policy is part of the record of a namespace (`skerry.model.namespaces`). A server tells nodes of the
+isolated ones by network objects (`IsolatedNamespace`); egress, and whether an instance is isolated, are part
+of its order (`skerry.model.orders`).
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from typing import ClassVar
 
 import msgspec
 
 from skerry.model import errors, ids
 from skerry.model.ids import Namespace
-from skerry.model.network import Egress, NamespaceEgress, strictest
+from skerry.model.network import Egress, strictest
 from skerry.model.network_objects import NetworkObject
 
 MAX_ALLOWED = 100
@@ -38,7 +37,8 @@ class NamespacePolicy(msgspec.Struct, frozen=True, omit_defaults=True):
             raise errors.Invalid("allow_from names a namespace twice", field="allow_from")
         if self.allow_from and not self.is_isolated:
             raise errors.Invalid(
-                "every namespace may connect to one that is not isolated; isolate it, or leave allow_from out",
+                "every namespace may connect to one that is not isolated; isolate it too, or leave "
+                "allow_from out",
                 field="allow_from",
             )
 
@@ -58,21 +58,12 @@ class IsolatedNamespace(NetworkObject, frozen=True, omit_defaults=True):
         return self.namespace
 
 
-class NamespacePolicies:
-    """The policies of all namespaces, beside the setting for those without an egress of their own."""
+class EgressChoice(msgspec.Struct, frozen=True, omit_defaults=True):
+    """The egress of one workload, as its spec has it."""
 
-    def __init__(self, records: Mapping[Namespace, NamespacePolicy], default: NamespaceEgress) -> None:
-        self._records = records
-        self._default = default
+    egress: Egress
+    is_granted: bool = False  # an admin chose it: it counts also if it is wider than its namespace's
 
-    def of(self, namespace: Namespace) -> NamespacePolicy:
-        return self._records.get(namespace, OPEN_NAMESPACE)
-
-    def egress(self, namespace: Namespace, own: Egress | None = None) -> Egress:
-        """Of a workload of the namespace that has `own`, which counts only if it is stricter."""
-        return strictest(self.limit(namespace), own)
-
-    def limit(self, namespace: Namespace) -> Egress:
-        """What no workload of the namespace exceeds."""
-        given = self.of(namespace).egress
-        return self._default.of(namespace) if given is None else given
+    def within(self, limit: Egress) -> Egress:
+        """The egress that it has in a namespace with `limit`."""
+        return self.egress if self.is_granted else strictest(limit, self.egress)

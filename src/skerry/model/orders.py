@@ -39,6 +39,10 @@ class InstanceOrder(msgspec.Struct, frozen=True):
         """What its container may reach, and who may reach it."""
         return NetworkAccess(self.egress, self.namespace, self.is_isolated)
 
+    def without_policies(self) -> InstanceOrder:
+        """For a node of before `NodeFeature.POLICIES`, which refuses what it does not know."""
+        return replace(self, egress=Egress.INTERNET) if Egress.INTERNET.exceeds(self.egress) else self
+
     @classmethod
     def of(
         cls, instance: Instance, egress: Egress = Egress.ALL, *, is_isolated: bool = False

@@ -13,10 +13,10 @@ from skerry.model.network import Egress, Ingress, NetworkPolicy
 from skerry.node.network.network import Attachment, Network
 from skerry.node.network.policy_rules import CloudNetwork
 from tests.node.network.machines import (
+    WITHIN_S,
     Call,
     Ground,
     Machine,
-    WITHIN_S,
     datagrams,
     dial,
     inside,
@@ -69,8 +69,18 @@ def accept_mesh() -> None:
     listed = run("nft", "-a", "list", "table", "ip", TABLE)
     entering = listed[listed.index("chain entering") :]
     handle = next(line for line in entering.splitlines() if "established" in line).rpartition(" ")[2]
-    run("nft", "insert", "rule", "ip", TABLE, "entering", "position", handle, *"ip saddr 10.98.0.0/24 accept".split())
-    run("nft", "insert", "rule", "ip", TABLE, "leaving", *"ip daddr 10.98.0.0/24 accept".split())
+    run(
+        "nft",
+        "insert",
+        "rule",
+        "ip",
+        TABLE,
+        "entering",
+        "position",
+        handle,
+        *["ip", "saddr", "10.98.0.0/24", "accept"],
+    )
+    run("nft", "insert", "rule", "ip", TABLE, "leaving", *["ip", "daddr", "10.98.0.0/24", "accept"])
 
 
 def call_from(other: Machine, source: str, address: str, port: int = PORT, *, within_s: float = 0.3) -> bool:
@@ -82,7 +92,9 @@ def call_from(other: Machine, source: str, address: str, port: int = PORT, *, wi
         return False
 
 
-def dial_from(other: Machine, source: str, address: str, port: int, *, within_s: float = WITHIN_S) -> socket.socket:
+def dial_from(
+    other: Machine, source: str, address: str, port: int, *, within_s: float = WITHIN_S
+) -> socket.socket:
     return inside(
         other.place,
         lambda: socket.create_connection((address, port), timeout=within_s, source_address=(source, 0)),
@@ -192,7 +204,10 @@ async def test_egress_none_answers_and_calls_nobody(ground: Ground, other: Machi
             ports = {"node": 1324}
             assert (
                 await reachable(
-                    [(name, quiet.namespace, address, ports.get(name, PORT)) for name, address in targets.items()]
+                    [
+                        (name, quiet.namespace, address, ports.get(name, PORT))
+                        for name, address in targets.items()
+                    ]
                 )
                 == []
             )
@@ -221,7 +236,9 @@ async def test_egress_mesh_reaches_this_cloud_and_nothing_outside(ground: Ground
             assert await reachable(outside) == []
 
 
-async def test_egress_internet_reaches_other_nodes_containers_and_services(ground: Ground, other: Machine) -> None:
+async def test_egress_internet_reaches_other_nodes_containers_and_services(
+    ground: Ground, other: Machine
+) -> None:
     async with populated(ground, other) as (network, _):
         policy = NetworkPolicy(egress=Egress.INTERNET, namespace="lab")
         client = await network.attach("client", policy=policy)

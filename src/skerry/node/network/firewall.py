@@ -34,9 +34,9 @@ from skerry.node.network.subnets import BridgeSubnets, KernelNames
 log = structlog.get_logger(__name__)
 
 NO_BRIDGE_FAMILY = (
-    "functions, containers of isolated namespaces, and those with the egress none cannot have a network: this "
-    "kernel has no nftables for bridges (CONFIG_NF_TABLES_BRIDGE), without which other containers could call "
-    "them; use a kernel with it, or deploy functions with --network none"
+    "functions, containers of isolated namespaces, and those with the egress none cannot have a network: "
+    "this kernel has no nftables for bridges (CONFIG_NF_TABLES_BRIDGE), without which other containers could "
+    "call them; use a kernel with it, or deploy functions with --network none"
 )
 
 
@@ -81,7 +81,7 @@ class Firewall:
         policies: Mapping[IPv4Address, NetworkPolicy],
         cloud: CloudNetwork | None = None,
     ) -> None:
-        """Write the tables with these, whatever they were before; `cloud` stays if it is not given. Blocks."""
+        """Write the tables with these, whatever they were before. Without `cloud`, it stays. Blocks."""
         known = self._contents.cloud if cloud is None else cloud
         contents = NftTableContents(host_ports, policies, self._resolvers(), known)
         try:

@@ -4,8 +4,8 @@ An isolated container (`Ingress.NAMESPACE`) accepts connections from nodes, and 
 namespace and of those that it allows. Addresses of containers on this node are known from their attachments,
 those of other nodes from network objects (`CloudNetwork`); an address that is in neither is refused. Every
 isolated namespace with a container here has a chain, and a set with the addresses that may connect, so that
-containers that come and go change elements only. Egress is decided on the node of the container that connects,
-ingress on that of the other.
+containers that come and go change elements only. Egress is decided on the node of the container that
+connects, ingress on that of the other.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""`/namespace/`: namespaces over HTTP: list, show with use, create, change the quota, delete.
+"""`/namespace/`: namespaces over HTTP: list, show with use, create, change, delete.
 
 Translation only. What is in a namespace is served below `/namespace/{namespace}/` by the dialects that have
 it (`skerry.wire.namespaces`).
@@ -55,7 +55,7 @@ async def list_namespaces(context: NamespaceContext, call: RequestContext) -> Na
 async def show(
     context: NamespaceContext, call: RequestContext, path: NamespacePath
 ) -> NamespaceDocument | Response:
-    """With its quota, and what is used of it."""
+    """With its quota, what is used of it, and its network policy."""
     name = ids.check_namespace(path.namespace)
     return _answer(await context.namespaces.read(name, exists=call.caller.scope.is_bound))
 
@@ -71,7 +71,7 @@ async def show(
 async def create(
     context: NamespaceContext, call: RequestContext, body: NamespaceInput
 ) -> NamespaceDocument | Response:
-    """Only a quota needs it: a namespace also exists by being used."""
+    """Only a quota or a policy needs it: a namespace also exists by being used."""
     name = ids.check_namespace(body.name)
     state, is_new = await context.namespaces.create(name, body.first_quota(), actor=call.caller.name)
     return _answer(state, status=201 if is_new else 200, location=f"/namespace/{name}")
@@ -80,7 +80,7 @@ async def create(
 @endpoint(
     "PATCH",
     "/namespace/{namespace}",
-    summary="Change the quota of a namespace",
+    summary="Change the quota or the network policy of a namespace",
     raises=(errors.Invalid, errors.FailedPrecondition, errors.Unavailable),
     headers=rest_conventions.MATCH_HEADER,
 )
@@ -88,11 +88,12 @@ async def change(
     context: NamespaceContext, call: RequestContext, path: NamespacePath, body: NamespaceChange
 ) -> NamespaceDocument | Response:
     """A merge patch (RFC 7396). A namespace without a record gets one. A quota below what is used stops
-    nothing: nothing more is admitted until less is used.
+    nothing: nothing more is admitted until less is used. A policy applies to running instances too, without a
+    restart.
     """
     name = ids.check_namespace(path.namespace)
     before = await context.namespaces.revision(name)
-    state = await context.namespaces.set_quota(
+    state = await context.namespaces.change(
         name,
         body.merge,
         actor=call.caller.name,
@@ -109,7 +110,7 @@ async def change(
     raises=(errors.Invalid, errors.NotFound, errors.FailedPrecondition, errors.Unavailable),
 )
 async def delete(context: NamespaceContext, call: RequestContext, path: NamespacePath) -> None:
-    """Its record, with the quota; 412 while there is something in it."""
+    """Its record, with quota and policy; 412 while there is something in it."""
     await context.namespaces.delete(ids.check_namespace(path.namespace), actor=call.caller.name)
 
 
