@@ -21,8 +21,8 @@ pytestmark = [pytest.mark.skipif(os.geteuid() != 0, reason="containers need root
 PROGRAM = (
     "(while true; do echo hello | nc -l -p 8080 >/dev/null 2>&1; done) & "
     "while true; do for target in $TARGETS; do "
-    "nc -w 1 ${target%:*} ${target#*:} </dev/null >/dev/null 2>&1 && echo $target open || echo $target closed; "
-    "done; sleep 0.1; done"
+    "nc -w 1 ${target%:*} ${target#*:} </dev/null >/dev/null 2>&1 "
+    "&& echo $target open || echo $target closed; done; sleep 0.1; done"
 )
 
 

@@ -9,6 +9,7 @@ from __future__ import annotations
 import math
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
+from ipaddress import IPv4Network
 
 from grpclib._typing import IServable
 
@@ -18,6 +19,7 @@ from skerry.control.instance_index import InstanceTable
 from skerry.control.instances.registry import InstanceRegistry
 from skerry.control.leadership.election import LeaderElection
 from skerry.control.namespaces.policies import RecordedPolicies
+from skerry.control.network.explanations import ConnectionExplainer
 from skerry.control.nodes.registry import NodeRegistry
 from skerry.control.placement.reconciler import Reconciler
 from skerry.control.recovery import order_receipts
@@ -210,6 +212,13 @@ def start(base: ServerBase, functions: FunctionRegistry, secrets: SecretParts) -
                 "volume": volume_table,
                 **{kind.value: table for kind, table in secrets.registry.tables.items()},
             },
+            ConnectionExplainer(
+                instance_table,
+                nodes,
+                policies,
+                service_registry.tables.services,
+                IPv4Network(settings.subnets, strict=False),
+            ),
         ),
         secrets=SecretContext(secrets.registry, secrets.rotation, lambda: max(0, len(servers.addresses) - 1)),
         volumes=volume_parts,

@@ -13,6 +13,7 @@ from typing import Any, Protocol
 from skerry.control.instance_index import InstanceTable
 from skerry.control.namespaces.registry import NamespaceRegistry
 from skerry.control.namespaces.usage import function_use, has_same_use, instance_use, volume_use
+from skerry.control.network.explanations import ConnectionExplainer
 from skerry.control.volumes.table import VolumeTable
 from skerry.control.workloads.registry import WorkloadRegistry
 from skerry.daemon.jobs import JobParts
@@ -57,6 +58,7 @@ def context(
     jobs: JobParts,
     functions: FunctionRegistry,
     others: Mapping[str, Table[Any]],
+    connections: ConnectionExplainer,
 ) -> NamespaceContext:
     """What the endpoints of namespaces need; `others` are tables of further objects, by their kind."""
 
@@ -80,7 +82,8 @@ def context(
 
     default_egress = NamespaceEgress.parse(base.settings.fleet.egress)
     return NamespaceContext(
-        NamespaceRegistry(base.events, base.clock, base.store.quotas, object_counts, default_egress)
+        NamespaceRegistry(base.events, base.clock, base.store.quotas, object_counts, default_egress),
+        connections,
     )
 
 

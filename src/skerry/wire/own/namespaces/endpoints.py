@@ -1,4 +1,4 @@
-"""`/namespace/`: namespaces over HTTP: list, show with use, create, change, delete.
+"""`/namespace/`: namespaces over HTTP: list, show with use, create, change, delete; and connections.
 
 Translation only. What is in a namespace is served below `/namespace/{namespace}/` by the dialects that have
 it (`skerry.wire.namespaces`).
@@ -7,11 +7,16 @@ it (`skerry.wire.namespaces`).
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import Annotated
 
 import msgspec
+from msgspec import Meta
 
 from skerry.control.namespaces.registry import NamespaceRegistry, NamespaceState
+from skerry.control.network.explanations import ConnectionExplainer
 from skerry.model import errors, ids
+from skerry.model.connectivity import ConnectionRule
+from skerry.model.ports import Protocol
 from skerry.transport.http.endpoints import Endpoint, RequestContext, Response, endpoint
 from skerry.wire import rest_conventions
 from skerry.wire.namespaces import NamespacePath
@@ -28,6 +33,7 @@ class NamespaceContext:
     """The first argument of these endpoints."""
 
     namespaces: NamespaceRegistry
+    connections: ConnectionExplainer | None = None
 
 
 class NamespaceList(msgspec.Struct, frozen=True):
@@ -114,9 +120,74 @@ async def delete(context: NamespaceContext, call: RequestContext, path: Namespac
     await context.namespaces.delete(ids.check_namespace(path.namespace), actor=call.caller.name)
 
 
+class ConnectionQuery(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
+    """A connection; both ends are `[NAMESPACE/]NAME` of an instance or a service, `instance/NAME`,
+    `service/NAME`, `node/NAME`, an IPv4 address, or `internet`."""
+
+    source: Annotated[str, Meta(description="Who connects", max_length=256)] = msgspec.field(name="from")
+    destination: Annotated[str, Meta(description="To whom", max_length=256)] = msgspec.field(name="to")
+    port: Annotated[
+        int, Meta(ge=1, le=65535, description="Of the container; of a node, if that is the destination")
+    ]
+    protocol: Protocol = Protocol.TCP
+
+
+class ConnectionDocument(msgspec.Struct, frozen=True):
+    """Whether one container, or what else it is, may connect to another."""
+
+    source: str = msgspec.field(name="from")
+    destination: str = msgspec.field(name="to")
+    allowed: bool
+    rule: ConnectionRule
+    node: Annotated[str, Meta(description="Where the rule holds; empty: on none")]
+    reason: Annotated[str, Meta(description="For people")]
+
+
+class ConnectionExplanation(msgspec.Struct, frozen=True):
+    """Every connection between the copies of both ends."""
+
+    allowed: Annotated[bool, Meta(description="All of them are")]
+    connections: tuple[ConnectionDocument, ...]
+
+
+@endpoint(
+    "GET",
+    "/namespace/{namespace}/explain",
+    summary="Explain whether a connection is allowed",
+    raises=(errors.Invalid, errors.NotFound, errors.FailedPrecondition, errors.Unavailable),
+)
+async def explain_connection(
+    context: NamespaceContext, call: RequestContext, path: NamespacePath, query: ConnectionQuery
+) -> ConnectionExplanation:
+    """By which rule, and on which node. Names are of this namespace, unless they name another that the caller
+    may see.
+    """
+    if context.connections is None:
+        raise errors.Unavailable("this server explains no connections")
+    found = context.connections.explain(
+        (query.source, query.destination),
+        query.port,
+        query.protocol,
+        namespace=ids.check_namespace(path.namespace),
+        scope=call.caller.scope,
+    )
+    connections = tuple(
+        ConnectionDocument(
+            each.source.name,
+            each.destination.name,
+            each.verdict.is_allowed,
+            each.verdict.rule,
+            each.verdict.node,
+            each.verdict.reason,
+        )
+        for each in found
+    )
+    return ConnectionExplanation(all(each.allowed for each in connections), connections)
+
+
 def _answer(state: NamespaceState, *, status: int | None = None, **headers: str) -> Response:
     tag = {"etag": rest_conventions.etag(state.revision)} if state.revision else {}
     return rest_conventions.respond(namespace_document(state), status, **tag, **headers)
 
 
-ENDPOINTS: tuple[Endpoint, ...] = (list_namespaces, show, create, change, delete)
+ENDPOINTS: tuple[Endpoint, ...] = (list_namespaces, show, create, change, delete, explain_connection)
