@@ -18,6 +18,7 @@ from skerry.control.jobs.registry import JobRegistry
 from skerry.control.jobs.table import JobTable
 from skerry.control.leadership.election import LeaderElection
 from skerry.control.namespaces.admission import AdmissionStore
+from skerry.control.namespaces.policies import RecordedPolicies
 from skerry.control.namespaces.registry import NamespaceRegistry
 from skerry.control.namespaces.usage import has_same_use, instance_use, snapshot_use, volume_use
 from skerry.control.nodes.registry import NodeRegistry
@@ -176,6 +177,7 @@ async def control_on(
         free=reconciler.free,
         stores=StoreSource(SnapshotSettings()),
     )
+    policies = RecordedPolicies(store.quotas.table, NamespaceEgress.parse(settings.egress))
     instances = InstanceRegistry(
         store,
         events,
@@ -184,7 +186,7 @@ async def control_on(
         workloads=workloads,
         conditions=nodes,
         explain=reconciler.explain,
-        egress=NamespaceEgress.parse(settings.egress),
+        policies=policies,
     )
     instances.follow_volumes(volumes)
     deliveries = SecretDeliveries(
@@ -196,6 +198,7 @@ async def control_on(
     )
     feeds = SessionFeeds(secrets=deliveries, volumes=volume_orders)
     sessions = NodeSessions(nodes, instances, settings, feeds=feeds)
+    instances.follow_policies(sessions.policy_changed)
     services = ServiceRegistry(
         store,
         events,

@@ -33,6 +33,7 @@ _FIELDS: Final = (
     "secrets",
     "configs",
     "devices",
+    "egress",
     "volumes",
     "tmpfs",
     "volume_templates",
@@ -153,6 +154,11 @@ options = FieldOptions(
         help="GPUs of any vendor: the same as --device gpu:N.",
     ),
     click.option(
+        "--egress",
+        type=click.Choice(["all", "internet", "mesh", "none", "namespace"]),
+        help="What it may reach, if stricter than its namespace's, or by an admin.  [default: namespace]",
+    ),
+    click.option(
         "-v",
         "--volume",
         "volumes",
@@ -176,6 +182,8 @@ def take(given: JsonObject) -> JsonObject:
         fields["devices"] = [*fields.get("devices", ()), *([f"gpu:{gpus}"] if gpus else [])]
     if "entrypoint" in fields:  # an empty one: the image's
         fields["entrypoint"] = [fields["entrypoint"]] if fields["entrypoint"] else []
+    if fields.get("egress") == "namespace":
+        fields["egress"] = None
     if variables := fields.pop("secret_env", None):
         fields["secrets"] = [*fields.get("secrets", ()), *variables]
     return fields

@@ -41,7 +41,7 @@ SECTIONS = {
         "stop": Verb("skerry.cli.commands.instances", "Stop instances."),
         "logs": Verb("skerry.cli.commands.instances", "Show the output of an instance."),
         "exec": Verb("skerry.cli.commands.instances", "Run a command in an instance."),
-        "explain": Verb("skerry.cli.commands.instances", "Show why an instance is not placed."),
+        "explain": Verb("skerry.cli.commands.instances", "Explain a placement, or a connection."),
     },
     "Services, jobs and schedules": {
         "service": Verb(

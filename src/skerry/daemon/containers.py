@@ -23,6 +23,8 @@ from skerry.model.ids import Namespace
 from skerry.model.images import Platform
 from skerry.model.settings import NodeSettings
 from skerry.node import host
+from skerry.node.agent.network_policies import cloud_of
+from skerry.node.agent.network_state import NetworkState
 from skerry.node.cells.cells import Cells
 from skerry.node.containers import runtime_advisories
 from skerry.node.containers.clients import ClientContainers
@@ -52,6 +54,7 @@ from skerry.wire.own.containers.service import ContainerService, ImageService
 log = structlog.get_logger(__name__)
 
 SUBNET_FILE: Final = "subnet.json"  # in the data folder
+NETWORK_FILE: Final = "network.json"  # likewise: the last network objects
 
 
 @dataclass(frozen=True, slots=True)
@@ -145,7 +148,11 @@ async def _open(
     network = Network(
         folder / "network", settings.network, clock, key=key, closed=[pool], users=users("network")
     )
-    await network.open(assigned=subnet.subnet, waits=not has_server)
+    await network.open(
+        assigned=subnet.subnet,
+        waits=not has_server,
+        cloud=lambda own: cloud_of(NetworkState(folder / NETWORK_FILE), own),
+    )
     undo.push_async_callback(network.close)
     memory = MemoryFolder(memory_folder.FOLDER / key)
     undo.callback(memory.close)

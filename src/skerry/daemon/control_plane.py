@@ -9,6 +9,7 @@ from __future__ import annotations
 import math
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
+from ipaddress import IPv4Network
 
 from grpclib._typing import IServable
 
@@ -17,6 +18,8 @@ from skerry.control.cluster.servers import ServerDirectory
 from skerry.control.instance_index import InstanceTable
 from skerry.control.instances.registry import InstanceRegistry
 from skerry.control.leadership.election import LeaderElection
+from skerry.control.namespaces.policies import RecordedPolicies
+from skerry.control.network.explanations import ConnectionExplainer
 from skerry.control.nodes.registry import NodeRegistry
 from skerry.control.placement.reconciler import Reconciler
 from skerry.control.recovery import order_receipts
@@ -107,6 +110,7 @@ def start(base: ServerBase, functions: FunctionRegistry, secrets: SecretParts) -
     reconciler.follow_quotas(base.store.quotas)
     reconciler.follow_volumes(volume_table)
     volume_parts = volumes.start(base, volume_table, instance_table, nodes)
+    policies = RecordedPolicies(base.store.quotas.table, NamespaceEgress.parse(settings.egress))
     instances = InstanceRegistry(
         store,
         events,
@@ -115,7 +119,7 @@ def start(base: ServerBase, functions: FunctionRegistry, secrets: SecretParts) -
         workloads=workloads,
         conditions=nodes,
         explain=reconciler.explain,
-        egress=NamespaceEgress.parse(settings.egress),
+        policies=policies,
     )
     instances.follow_volumes(volume_parts.registry)
     loops.forever("instances", instance_table.run, critical=True)
@@ -150,13 +154,14 @@ def start(base: ServerBase, functions: FunctionRegistry, secrets: SecretParts) -
 
     deliveries = secrets.deliveries(instance_table, functions, is_member=is_member)
     network_feed = network.start(
-        nodes, service_registry.tables, instance_table, base.settings.fleet.service_subnet
+        nodes, service_registry.tables, instance_table, policies, base.settings.fleet.service_subnet
     )
     feeds = SessionFeeds(
         servers, members, functions, base.identity, deliveries, volume_parts.orders, network_feed
     )
     claims = _claims(base, instance_table, workloads)
     sessions = NodeSessions(nodes, instances, settings, feeds=feeds, claims=claims, here=base.node)
+    instances.follow_policies(sessions.policy_changed)
     loops.forever("sessions", sessions.run)
     tunnels = TunnelRouter(sessions, servers, base.certificates.client_context)
     snapshot_parts = snapshots.start(base, volume_table, instance_table, nodes, reconciler, tunnels)
@@ -204,6 +209,13 @@ def start(base: ServerBase, functions: FunctionRegistry, secrets: SecretParts) -
                 "volume": volume_table,
                 **{kind.value: table for kind, table in secrets.registry.tables.items()},
             },
+            ConnectionExplainer(
+                instance_table,
+                nodes,
+                policies,
+                service_registry.tables.services,
+                IPv4Network(settings.subnets, strict=False),
+            ),
         ),
         secrets=SecretContext(secrets.registry, secrets.rotation, lambda: max(0, len(servers.addresses) - 1)),
         volumes=volume_parts,

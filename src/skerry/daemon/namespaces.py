@@ -13,6 +13,7 @@ from typing import Any, Protocol
 from skerry.control.instance_index import InstanceTable
 from skerry.control.namespaces.registry import NamespaceRegistry
 from skerry.control.namespaces.usage import function_use, has_same_use, instance_use, volume_use
+from skerry.control.network.explanations import ConnectionExplainer
 from skerry.control.volumes.table import VolumeTable
 from skerry.control.workloads.registry import WorkloadRegistry
 from skerry.daemon.jobs import JobParts
@@ -22,6 +23,7 @@ from skerry.functions.registry.registry import FunctionRegistry
 from skerry.model.functions import Function
 from skerry.model.ids import Namespace
 from skerry.model.namespaces import QuotaAmounts
+from skerry.model.network import NamespaceEgress
 from skerry.store.tables.table import Table
 from skerry.wire.own.namespaces.endpoints import NamespaceContext
 
@@ -56,6 +58,7 @@ def context(
     jobs: JobParts,
     functions: FunctionRegistry,
     others: Mapping[str, Table[Any]],
+    connections: ConnectionExplainer,
 ) -> NamespaceContext:
     """What the endpoints of namespaces need; `others` are tables of further objects, by their kind."""
 
@@ -77,7 +80,11 @@ def context(
             found.setdefault(function_use(function)[0], Counter())["function"] += 1
         return found
 
-    return NamespaceContext(NamespaceRegistry(base.events, base.clock, base.store.quotas, object_counts))
+    default_egress = NamespaceEgress.parse(base.settings.fleet.egress)
+    return NamespaceContext(
+        NamespaceRegistry(base.events, base.clock, base.store.quotas, object_counts, default_egress),
+        connections,
+    )
 
 
 def check_prewarm(base: ServerBase, function: Function, instances: int) -> None:

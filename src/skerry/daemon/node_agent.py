@@ -10,11 +10,10 @@ import asyncio
 import dataclasses
 import ssl
 from dataclasses import dataclass
-from typing import Final
 
 from msgspec.structs import replace
 
-from skerry.daemon.containers import ContainerEngine
+from skerry.daemon.containers import NETWORK_FILE, ContainerEngine
 from skerry.daemon.role_parts import RoleContext
 from skerry.kit.disk_monitor import DiskMonitor
 from skerry.kit.tasks import TaskSupervisor
@@ -27,6 +26,7 @@ from skerry.node.agent import agent
 from skerry.node.agent.instances.backends import InstanceBackends
 from skerry.node.agent.instances.instances import NodeInstances
 from skerry.node.agent.instances.tunnel_handler import TunnelHandler
+from skerry.node.agent.network_policies import NetworkPolicyFollower
 from skerry.node.agent.network_state import NetworkState
 from skerry.node.agent.revocations import RevocationList
 from skerry.node.agent.server_addresses import ServerAddressCache
@@ -35,8 +35,6 @@ from skerry.node.guests.leased_cells import LeasedCells
 from skerry.node.volumes.task_handler import VolumeTaskHandler
 from skerry.transport.links.nodes.client import GrpcControlDialer
 from skerry.transport.links.nodes.tunnel_connection import TunnelConnection
-
-NETWORK_FILE: Final = "network.json"  # in the data folder: the last network objects
 
 
 @dataclass(frozen=True, slots=True)
@@ -97,7 +95,11 @@ async def start(
 
     def describe() -> NodeHello:
         machine, volumes = agent.facts(), engine.volumes
-        more: tuple[NodeFeature, ...] = (NodeFeature.SECRETS, NodeFeature.NETWORK)
+        more: tuple[NodeFeature, ...] = (
+            NodeFeature.SECRETS,
+            NodeFeature.NETWORK,
+            NodeFeature.POLICIES,
+        )
         if volumes is not None:
             more += (NodeFeature.VOLUMES, NodeFeature.SNAPSHOTS)
         hello = NodeHello(
@@ -154,6 +156,7 @@ async def start(
     loops.forever("instances of this node", instances.run)
     loops.forever("lent cells", leased_cells.run)
     loops.forever("network objects", network_state.run)
+    loops.forever("network policies", NetworkPolicyFollower(network_state, engine.network).run)
     loops.forever("session", control.run)
 
 

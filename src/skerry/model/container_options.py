@@ -57,6 +57,7 @@ class NodeFeature(enum.StrEnum):
     SNAPSHOTS = "snapshots"  # it takes snapshots of volumes, restores and moves them
     NETWORK = "network"  # it takes network objects
     WEB_FUNCTIONS = "web-functions"  # it runs functions that take HTTP requests
+    POLICIES = "policies"  # it isolates namespaces, and knows the egress `mesh` and `none`
 
 
 class Ulimit(msgspec.Struct, frozen=True):

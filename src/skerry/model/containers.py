@@ -17,7 +17,7 @@ from skerry.model.container_options import HostAlias, Ulimit
 from skerry.model.devices import check_device
 from skerry.model.images import ImageId
 from skerry.model.mounts import Mount
-from skerry.model.network import Egress, Ingress
+from skerry.model.network import OPEN_ACCESS, Ingress, NetworkAccess
 from skerry.model.ports import PortMapping
 from skerry.model.resources import MAX_AMOUNT, NO_RESOURCES, Megabytes, Millicores, Resources
 from skerry.model.secrets import SecretRef, SecretUse
@@ -168,7 +168,7 @@ class ContainerView(msgspec.Struct, frozen=True):
     started_at: float | None = None
     exit: ExitStatus | None = None  # of the last run
     reason: str = ""  # why it is not what one would expect, for people
-    egress: Egress = Egress.ALL
+    access: NetworkAccess = OPEN_ACCESS
 
 
 class ContainerStats(msgspec.Struct, frozen=True):

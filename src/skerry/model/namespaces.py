@@ -1,8 +1,8 @@
 """Namespaces as objects, and their quotas: how much of each resource a namespace may have.
 
-A namespace exists by being used; a record of it is needed only for a quota. `QuotaAmounts` are what
-instances, functions and volumes of a namespace use together, or what a request would add. What counts, and
-how much, is in `skerry.control.namespaces.usage`.
+A namespace exists by being used; a record of it is needed only for a quota or a policy. `QuotaAmounts` are
+what instances, functions and volumes of a namespace use together, or what a request would add. What counts,
+and how much, is in `skerry.control.namespaces.usage`.
 """
 
 from __future__ import annotations
@@ -11,6 +11,7 @@ import msgspec
 
 from skerry.model import errors, ids
 from skerry.model.ids import MARKET_NAMESPACE, Namespace
+from skerry.model.network_policies import OPEN_NAMESPACE, NamespacePolicy
 
 MAX_QUOTA = 2**53 - 1  # what every reader of JSON can hold
 
@@ -132,9 +133,20 @@ class NamespaceRecord(msgspec.Struct, frozen=True):
     name: Namespace
     created_at: float
     quota: Quota = NO_QUOTA
+    policy: NamespacePolicy = OPEN_NAMESPACE
 
     def __post_init__(self) -> None:
         ids.check_namespace(self.name)
+        if self.name in self.policy.allow_from:
+            raise errors.Invalid(
+                "connections within a namespace are always allowed; name others", field="allow_from"
+            )
+        if self.name == MARKET_NAMESPACE and self.policy != OPEN_NAMESPACE:
+            raise errors.Invalid(
+                f"{MARKET_NAMESPACE!r} has the cells of sold contracts, whose guests are isolated anyway; it "
+                "takes no policy",
+                field="policy",
+            )
         if self.name == MARKET_NAMESPACE and self.quota != NO_QUOTA:
             raise errors.Invalid(
                 f"{MARKET_NAMESPACE!r} has the cells of sold contracts and takes no quota; offer less to "

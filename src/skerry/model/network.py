@@ -2,7 +2,7 @@
 
 A policy is given when something is attached to a node's network; `skerry.node.network` turns it into rules
 of the firewall. `NamespaceEgress` is the setting `fleet.egress`: which egress the instances of a namespace
-have.
+have that has none of its own (`skerry.model.network_policies`).
 """
 
 from __future__ import annotations
@@ -21,25 +21,65 @@ ANY_NAMESPACE = "*"
 class Ingress(enum.StrEnum):
     """Who may open connections to a container by its address."""
 
-    ALL = "all"  # the node and every container on it
+    ALL = "all"  # nodes and every container
+    NAMESPACE = "namespace"  # nodes, and containers of its own namespace and of those that it allows
     NODE = "node"  # root on the node, which is the agent
 
 
 class Egress(enum.StrEnum):
-    """What a container may connect to. Link-local and metadata addresses are closed to all of them."""
+    """What a container may connect to; each value is a part of the one before. Link-local and metadata
+    addresses are closed to all of them."""
 
     ALL = "all"  # whatever the node reaches
-    INTERNET = "internet"  # public addresses, containers of the same node and their published ports
+    INTERNET = "internet"  # public addresses, and what `mesh` has
+    MESH = "mesh"  # containers and services of this cloud, and name servers
+    NONE = "none"  # nothing; it answers whoever connects to it
+
+    def exceeds(self, other: Egress) -> bool:
+        """True if it reaches more than `other`."""
+        return _ORDER.index(self) < _ORDER.index(other)
 
 
-class NetworkPolicy(msgspec.Struct, frozen=True):
-    """Both directions."""
+_ORDER = tuple(Egress)  # from the widest on
+
+
+def strictest(first: Egress, *others: Egress | None) -> Egress:
+    """The one that reaches least; None: not given."""
+    return max((first, *(each for each in others if each is not None)), key=_ORDER.index)
+
+
+class NetworkPolicy(msgspec.Struct, frozen=True, omit_defaults=True):
+    """Both directions, and the namespace by which others may admit it."""
 
     ingress: Ingress = Ingress.ALL
     egress: Egress = Egress.ALL
+    namespace: str = ""  # empty: of no namespace, so nothing isolated admits it
+
+    @property
+    def shared(self) -> NetworkPolicy:
+        """What network namespaces can be prepared with before their owner is known."""
+        ingress = Ingress.ALL if self.ingress is Ingress.NAMESPACE else self.ingress
+        return NetworkPolicy(ingress, self.egress)
 
 
 OPEN_POLICY = NetworkPolicy()
+
+
+class NetworkAccess(msgspec.Struct, frozen=True, omit_defaults=True):
+    """What an order, or the author of a container, says of its network; the rest is in its spec."""
+
+    egress: Egress = Egress.ALL
+    namespace: str = ""  # empty: of none
+    is_isolated: bool = False  # its namespace is
+
+    def policy(self, ingress: Ingress) -> NetworkPolicy:
+        """With the ingress of its spec, which counts if it is stricter."""
+        if self.is_isolated and ingress is Ingress.ALL:
+            ingress = Ingress.NAMESPACE
+        return NetworkPolicy(ingress, self.egress, self.namespace)
+
+
+OPEN_ACCESS = NetworkAccess()
 
 
 class NamespaceEgress:
@@ -57,8 +97,8 @@ class NamespaceEgress:
             name, _, value = text.partition("=")
             if value not in list(Egress):
                 raise errors.Invalid(
-                    f"{text[:80]!r} is no egress of a namespace; write NAMESPACE={Egress.INTERNET} or "
-                    f"NAMESPACE={Egress.ALL}, with {ANY_NAMESPACE} for every other namespace",
+                    f"{text[:80]!r} is no egress of a namespace; write NAMESPACE=EGRESS with one of "
+                    f"{', '.join(Egress)}, and {ANY_NAMESPACE} for every other namespace",
                     field="fleet.egress",
                 )
             if name != ANY_NAMESPACE:

@@ -13,6 +13,7 @@ from skerry.model.network_objects import (
     ServiceSubnet,
     UnknownObject,
 )
+from skerry.model.network_policies import IsolatedNamespace
 
 KINDS: dict[str, type[NetworkObject]] = {
     each.kind: each
@@ -21,6 +22,7 @@ KINDS: dict[str, type[NetworkObject]] = {
         ServiceAddress,
         InstanceAddress,
         ServiceSubnet,
+        IsolatedNamespace,
     )
 }
 

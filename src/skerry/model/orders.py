@@ -12,7 +12,7 @@ from msgspec.structs import replace
 
 from skerry.model.devices import DeviceRequest
 from skerry.model.ids import DEFAULT_NAMESPACE, InstanceId, Namespace
-from skerry.model.network import Egress
+from skerry.model.network import Egress, NetworkAccess
 from skerry.model.resources import NO_RESOURCES, Resources
 from skerry.model.statuses import TERMINAL, DesiredStatus, InstanceStatus
 from skerry.model.workloads import Instance, InstanceSpec
@@ -28,13 +28,25 @@ class InstanceOrder(msgspec.Struct, frozen=True):
     generation: int
     spec: InstanceSpec
     desired: DesiredStatus
-    egress: Egress = Egress.ALL  # of its namespace
+    egress: Egress = Egress.ALL  # its own, or that of its namespace
     receipt: bytes = b""  # for a control plane with a restored store; not read by others
     request_id: str = ""  # of the request that it follows from, for the node's log
     namespace: Namespace = DEFAULT_NAMESPACE
+    is_isolated: bool = False  # its namespace is: not every container may connect to it
+
+    @property
+    def access(self) -> NetworkAccess:
+        """What its container may reach, and who may reach it."""
+        return NetworkAccess(self.egress, self.namespace, self.is_isolated)
+
+    def without_policies(self) -> InstanceOrder:
+        """For a node of before `NodeFeature.POLICIES`, which refuses what it does not know."""
+        return replace(self, egress=Egress.INTERNET) if Egress.INTERNET.exceeds(self.egress) else self
 
     @classmethod
-    def of(cls, instance: Instance, egress: Egress = Egress.ALL) -> InstanceOrder:
+    def of(
+        cls, instance: Instance, egress: Egress = Egress.ALL, *, is_isolated: bool = False
+    ) -> InstanceOrder:
         """What the node that `instance` is bound to is to do."""
         desired = instance.desired
         if instance.leaving is not None:
@@ -53,6 +65,7 @@ class InstanceOrder(msgspec.Struct, frozen=True):
             egress,
             request_id=instance.request_id,
             namespace=instance.namespace,
+            is_isolated=is_isolated,
         )
 
 

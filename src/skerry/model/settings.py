@@ -306,8 +306,8 @@ class FleetSettings(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     egress: Annotated[
         tuple[str, ...],
         Meta(
-            description="Egress of the instances of a namespace, as NAMESPACE=EGRESS: `internet` denies "
-            "private networks and the node, `all` does not; `*` is every other namespace"
+            description="Egress of the instances of a namespace without one of its own, as NAMESPACE=EGRESS: "
+            "`all`, `internet`, `mesh` or `none`; `*` is every other namespace"
         ),
     ] = ()
     report_s: Annotated[float, Meta(gt=0, description="A node reports at least this often")] = 2.0

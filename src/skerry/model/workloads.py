@@ -20,6 +20,8 @@ from skerry.model.health_checks import CheckRole, HealthCheck
 from skerry.model.ids import DEFAULT_NAMESPACE, InstanceId, Namespace, NodeId, VolumeId, WorkloadId
 from skerry.model.images import ImageAccess, check_path_access, is_path
 from skerry.model.mounts import Mount, MountKind, check_mounts
+from skerry.model.network import Egress
+from skerry.model.network_policies import EgressChoice
 from skerry.model.ports import PortMapping
 from skerry.model.resources import MAX_AMOUNT, NO_RESOURCES, Millicores, Resources
 from skerry.model.secrets import SecretUse
@@ -150,6 +152,7 @@ class InstanceSpec(msgspec.Struct, frozen=True):
     secrets: tuple[SecretUse, ...] = ()  # and configs, of its namespace
     devices: tuple[DeviceRequest, ...] = ()  # each for this instance alone
     mounts: tuple[Mount, ...] = ()
+    egress: EgressChoice | None = None  # None: that of its namespace
 
     def __post_init__(self) -> None:
         ids.check_id(self.name, "name")
@@ -212,6 +215,8 @@ class InstanceSpec(msgspec.Struct, frozen=True):
             needs.append(NodeFeature.DEVICES)
         if self.mounts:
             needs.append(NodeFeature.VOLUMES)
+        if self.egress is not None and Egress.INTERNET.exceeds(self.egress.egress):
+            needs.append(NodeFeature.POLICIES)
         return tuple(needs)
 
     @property

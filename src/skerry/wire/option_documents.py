@@ -14,6 +14,8 @@ from skerry.model.container_options import NO_OPTIONS, ContainerOptions, HostAli
 from skerry.model.devices import DeviceRequest
 from skerry.model.images import ImageAccess
 from skerry.model.mounts import Mount, MountKind, parse_template, parse_tmpfs, parse_volume
+from skerry.model.network import Egress
+from skerry.model.network_policies import EgressChoice
 from skerry.model.resources import MAX_AMOUNT, Millicores
 from skerry.model.secrets import SecretKind, SecretUse
 from skerry.model.workloads import InstanceSpec
@@ -40,6 +42,7 @@ OPTION_FIELDS = (
     "node",
     "cpu_limit",
     "devices",
+    "egress",
     *(_NAMES.get(name, name) for name in ContainerOptions.__struct_fields__),
     "secrets",
     "configs",
@@ -65,6 +68,15 @@ class OptionsInput(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_o
         Annotated[
             list[str],
             Meta(description="`nvidia.com/gpu:2`, `gpu` (any vendor's), or by CDI name: `nvidia.com/gpu=0`"),
+        ]
+    ] = UNSET
+    egress: OptionalField[
+        Annotated[
+            Egress,
+            Meta(
+                description="What it may reach: `all`, `internet` (public addresses and this cloud), `mesh` "
+                "(this cloud), `none`; counts if stricter than its namespace's, or an admin's; null: as that"
+            ),
         ]
     ] = UNSET
     user: OptionalField[Annotated[str, Meta(description="`USER[:GROUP]`, names or numbers")]] = UNSET
@@ -149,6 +161,17 @@ class OptionsInput(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_o
             return base
         return None if self.cpu_limit is None else Millicores(self.cpu_limit)
 
+    def egress_onto(self, base: EgressChoice | None, caller_access: ImageAccess) -> EgressChoice | None:
+        """`base`, or what is given instead; that of an admin counts in every namespace."""
+        is_granted = caller_access is ImageAccess.ALL
+        if isinstance(self.egress, UnsetType):
+            return base
+        if self.egress is None:
+            return None
+        if base is not None and base.egress is self.egress and not is_granted:
+            return base
+        return EgressChoice(self.egress, is_granted)
+
     def devices_onto(self, base: tuple[DeviceRequest, ...]) -> tuple[DeviceRequest, ...]:
         if self.devices is UNSET:
             return base
@@ -176,6 +199,7 @@ class OptionsDocument(msgspec.Struct, frozen=True, kw_only=True):
     secrets: tuple[SecretUseDocument, ...]
     configs: tuple[SecretUseDocument, ...]
     devices: Annotated[tuple[str, ...], Meta(description="Requested of its node, for it alone")]
+    egress: Annotated[Egress | None, Meta(description="Its own choice; null: as its namespace")] = None
     volumes: Annotated[tuple[str, ...], Meta(description="`NAME:/path`, `NAME:/path:ro`")] = ()
     tmpfs: Annotated[tuple[str, ...], Meta(description="`/path`, `/path:MB`")] = ()
     volume_templates: Annotated[tuple[str, ...], Meta(description="`NAME:/path:GB`")] = ()
@@ -191,4 +215,5 @@ def option_fields(spec: InstanceSpec) -> dict[str, Any]:
         fields[f"{kind}s"] = secret_documents.use_documents(spec.secrets, kind)
     for field in _MOUNTS:
         fields[field] = tuple(str(mount) for mount in spec.mounts if _MOUNT_FIELDS[mount.kind] == field)
+    fields["egress"] = None if spec.egress is None else spec.egress.egress
     return {**fields, "devices": tuple(map(str, spec.devices))}

@@ -177,6 +177,7 @@ class SpecInput(OptionsInput, frozen=True, forbid_unknown_fields=True, kw_only=T
             secrets=self.secrets_onto(old.secrets),
             devices=self.devices_onto(old.devices),
             mounts=self.mounts_onto(old.mounts, caller_access),
+            egress=self.egress_onto(old.egress, caller_access),
         )
 
     def named(self, seed: str) -> Self:

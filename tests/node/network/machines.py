@@ -250,7 +250,7 @@ class Ground:
         arguments = {"key": self.key, **more}
         settings = arguments.pop("settings", self.settings)
         folder = arguments.pop("folder", self.folder)
-        choice = {name: arguments.pop(name) for name in ("assigned", "waits") if name in arguments}
+        choice = {name: arguments.pop(name) for name in ("assigned", "waits", "cloud") if name in arguments}
         network = Network(folder, settings, SystemClock(), **arguments)  # type: ignore[arg-type]
         return await network.open(**choice)  # type: ignore[arg-type]
 

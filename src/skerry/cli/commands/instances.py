@@ -178,12 +178,43 @@ def exec(server: ApiClient, name: str, namespace: str | None, command: exec_stre
 
 
 @click.command()
-@click.argument("name", metavar="INSTANCE")
+@click.argument("name", metavar="[INSTANCE]", required=False)
+@click.option("--from", "source", metavar="NAME", help="Who connects.")
+@click.option("--to", "destination", metavar="NAME", help="To whom.")
+@click.option("--port", type=click.IntRange(1, 65535), help="Port of the destination.")
+@click.option("--protocol", type=click.Choice(["tcp", "udp"]), default="tcp", show_default=True)
 @object_kinds.namespace
 @options.server
 @printing.option
-def explain(server: ApiClient, name: str, namespace: str | None, output: str) -> None:
-    """Show for every node whether an instance fits, and otherwise why not and how much is missing."""
+def explain(
+    server: ApiClient,
+    name: str | None,
+    source: str | None,
+    destination: str | None,
+    port: int | None,
+    protocol: str,
+    namespace: str | None,
+    output: str,
+) -> None:
+    """Explain the placement of an instance, or whether a connection is allowed.
+
+    With INSTANCE: for every node whether it fits, and otherwise why not and how much is missing. With --from,
+    --to and --port: which rule allows or denies the connection, and on which node. Both ends are the name of
+    an instance or a service, [NAMESPACE/]NAME, or node/NAME, an IPv4 address, or internet; exit code 1 if it
+    is denied.
+
+    \b
+      skerry explain web
+      skerry explain --from front/web --to db --port 5432 -n shop
+      skerry explain --from db --to internet --port 443
+    """
+    if name is None:
+        if source is None or destination is None or port is None:
+            raise click.UsageError("Give an INSTANCE, or --from, --to and --port.")
+        _explain_connection(server, namespace, output, source, destination, port, protocol)
+        return
+    if (source, destination, port) != (None, None, None):
+        raise click.UsageError("Give either an INSTANCE, or --from, --to and --port.")
     instance = object_kinds.find(server, INSTANCE, name, namespace)
     verdicts = explanation(server, instance)
     if output == "json":
@@ -192,6 +223,45 @@ def explain(server: ApiClient, name: str, namespace: str | None, output: str) ->
     click.echo(f"{instance['name']}: {watch.describe(verdicts)}")
     click.echo(f"{verdicts['fit']} of {verdicts['count']} nodes are feasible now.")
     show_verdicts(verdicts, NodeNames(server))
+
+
+def _explain_connection(
+    server: ApiClient,
+    namespace: str | None,
+    output: str,
+    source: str,
+    destination: str,
+    port: int,
+    protocol: str,
+) -> None:
+    if namespace is None:
+        own = server.get("about").get("namespaces")  # null: the whole cloud
+        namespace = own[0] if own else "default"
+    found = server.get(
+        "namespace",
+        namespace,
+        "explain",
+        **{"from": source, "to": destination, "port": str(port), "protocol": protocol},
+    )
+    if output == "json":
+        printing.as_json(found)
+    else:
+        printing.table(
+            ("from", "to", "allowed", "rule", "node", "reason"),
+            [
+                (
+                    one["from"],
+                    one["to"],
+                    "yes" if one["allowed"] else "no",
+                    one["rule"],
+                    one["node"] or "-",
+                    one["reason"],
+                )
+                for one in found["connections"]
+            ],
+        )
+    if not found["allowed"]:
+        raise SystemExit(1)
 
 
 def explanation(server: ApiClient, instance: JsonObject) -> JsonObject:

@@ -1,4 +1,4 @@
-"""`skerry namespace`: namespaces, their quotas, and what is used of them."""
+"""`skerry namespace`: namespaces, their quotas and what is used of them, and their network policies."""
 
 from __future__ import annotations
 
@@ -46,11 +46,12 @@ _limits = options.option_group(
 
 @click.group(cls=AliasGroup, aliases={"ls": "list", "rm": "delete", "show": "describe"})
 def namespace() -> None:
-    """Show namespaces, and limit what they may use.
+    """Show namespaces, limit what they may use, and isolate them from each other.
 
     \b
       skerry namespace list
       skerry namespace quota shop --cpu 4.0 --memory 8g --instances 20
+      skerry namespace policy shop --isolate --allow-from front
       skerry namespace describe shop
     """
 
@@ -76,7 +77,7 @@ def list_namespaces(server: ApiClient, output: str) -> None:
 @options.server
 @printing.option
 def describe(server: ApiClient, name: str, output: str) -> None:
-    """Show a namespace: its quota, what is used of it, and what is in it."""
+    """Show a namespace: its quota, what is used of it, what is in it, and its network policy."""
     found = server.get("namespace", name)
     if output == "json":
         printing.as_json(found)
@@ -88,6 +89,7 @@ def describe(server: ApiClient, name: str, output: str) -> None:
             ("name", found["name"]),
             ("created", "-" if found["created_at"] is None else printing.ago(found["created_at"])),
             ("objects", objects or "-"),
+            *_policy_rows(found["policy"]),
         ],
     )
     click.echo()
@@ -156,6 +158,58 @@ def quota(server: ApiClient, name: str, clear: bool, output: str, **limits: int 
 
 
 @namespace.command()
+@_name
+@click.option("--isolate/--open", "isolated", default=None, help="Who may connect to what is in it.")
+@click.option(
+    "--allow-from",
+    metavar="NAMESPACE,...",
+    help="Other namespaces that may connect to it while it is isolated; 'none': no others.",
+)
+@click.option(
+    "--egress",
+    type=click.Choice(["all", "internet", "mesh", "none", "default"]),
+    help="What its workloads may reach; 'default': as the setting fleet.egress says.",
+)
+@options.server
+@printing.option
+def policy(
+    server: ApiClient,
+    name: str,
+    isolated: bool | None,
+    allow_from: str | None,
+    egress: str | None,
+    output: str,
+) -> None:
+    """Set the network policy of a namespace, or show it.
+
+    An isolated namespace accepts connections from nodes, from itself and from the namespaces that are
+    allowed; ports that it publishes stay open to the outside. What is not given stays as it is. A policy
+    applies to running instances at once, without a restart.
+
+    \b
+      skerry namespace policy shop --isolate --allow-from front,admin
+      skerry namespace policy batch --egress mesh
+      skerry namespace policy shop --open
+    """
+    change: JsonObject = {}
+    if isolated is not None:
+        change["isolated"] = isolated
+    if allow_from is not None:
+        names = [each.strip() for each in allow_from.split(",") if each.strip()]
+        change["allow_from"] = [] if names == [_UNLIMITED] else names
+    if egress is not None:
+        change["egress"] = None if egress == "default" else egress
+    if change:
+        found = server.patch("namespace", name, body={"policy": change})
+    else:
+        found = server.get("namespace", name)
+    if output == "json":
+        printing.as_json(found)
+        return
+    printing.table(printing.DETAILS, [("name", found["name"]), *_policy_rows(found["policy"])])
+
+
+@namespace.command()
 @click.argument("names", metavar="NAMESPACE...", nargs=-1, required=True)
 @options.server
 def delete(server: ApiClient, names: tuple[str, ...]) -> None:
@@ -165,6 +219,17 @@ def delete(server: ApiClient, names: tuple[str, ...]) -> None:
             with failures.collect():
                 server.delete("namespace", name)
                 click.echo(f"deleted namespace {name}")
+
+
+def _policy_rows(policy: JsonObject) -> list[tuple[str, str]]:
+    allowed = ", ".join(policy["allow_from"])
+    sources = f"nodes, itself{allowed and ', '}{allowed}" if policy["isolated"] else "all"
+    egress = f"{policy['egress']} (fleet.egress)" if policy["is_default_egress"] else policy["egress"]
+    return [
+        ("isolated", "yes" if policy["isolated"] else "no"),
+        ("connections from", sources),
+        ("egress", egress),
+    ]
 
 
 def _given(limits: dict[str, int | str | None]) -> JsonObject:

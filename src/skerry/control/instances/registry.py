@@ -27,6 +27,7 @@ from skerry.control.instances.reports import ReportProcessor
 from skerry.control.instances.silence import with_liveness
 from skerry.control.instances.transitions import InstanceTransition
 from skerry.control.instances.writer import TransitionWriter
+from skerry.control.namespaces.policies import OPEN_POLICIES, InstancePolicies
 from skerry.control.nodes.conditions import NodeConditions
 from skerry.control.paging import ListPage
 from skerry.control.workloads.mount_checks import MountChecks, UncheckedMounts
@@ -46,7 +47,6 @@ from skerry.model import errors, ids, secret_versions
 from skerry.model.callers import MARKET
 from skerry.model.ids import DEFAULT_NAMESPACE, InstanceId, Namespace, NodeId, WorkloadId
 from skerry.model.namespace_scope import WHOLE_CLOUD, ListedNamespaces, NamespaceScope
-from skerry.model.network import UNRESTRICTED, Egress, NamespaceEgress
 from skerry.model.orders import InstanceOrder, InstanceReport
 from skerry.model.resources import Resources
 from skerry.model.statuses import TERMINAL, DesiredStatus, InstanceStatus
@@ -101,7 +101,7 @@ class InstanceRegistry:
         workloads: WorkloadRegistry,
         conditions: NodeConditions,
         explain: Callable[[Instance], Sequence[NodeFeasibility]],
-        egress: NamespaceEgress = UNRESTRICTED,
+        policies: InstancePolicies = OPEN_POLICIES,
     ) -> None:
         self._secrets = workloads.secrets
         self._store = store
@@ -112,7 +112,7 @@ class InstanceRegistry:
         self._workloads = workloads
         self._conditions = conditions
         self._explain = explain
-        self._egress = egress
+        self._policies = policies
         self._mounts: MountChecks = UncheckedMounts()
         self._idempotency = IdempotencyTable(store, clock)
         self._writer = TransitionWriter(events, instance_table)
@@ -361,7 +361,22 @@ class InstanceRegistry:
     def order(self, instance: Instance) -> InstanceOrder:
         """What its node is to do."""
         is_container = instance.spec.kind is WorkloadKind.CONTAINER
-        return InstanceOrder.of(instance, self._egress.of(instance.namespace) if is_container else Egress.ALL)
+        if not is_container:
+            return InstanceOrder.of(instance)
+        return InstanceOrder.of(
+            instance,
+            self._policies.egress(instance.namespace, instance.spec.egress),
+            is_isolated=self._policies.of(instance.namespace).is_isolated,
+        )
+
+    def follow_policies(self, changed: Callable[[InstanceRecord], None]) -> None:
+        """Call `changed` with the instances of a namespace when its policy, and so their orders, changed."""
+
+        def notify(namespace: Namespace) -> None:
+            for record in list(self._index.after(None, namespace)):
+                changed(record)
+
+        self._policies.listen(notify)
 
     async def sync(self) -> None:
         """Wait until what is known includes everything that was durable when this was called.
@@ -369,6 +384,7 @@ class InstanceRegistry:
         A whole set of orders is sent only after this: a node removes what is not in it.
         """
         await self._table.sync()
+        await self._policies.sync()
 
     def listen(self, changed: InstanceListener) -> Callable[[], None]:
         """Call `changed(before, after)` with every change from now on; the result ends that."""

@@ -1,7 +1,8 @@
 """The registry of namespaces: requests about their records, each with its event in one transaction.
 
-A namespace exists by being used; its record holds its quota. A record is deleted only when nothing is left in
-the namespace, since the quota goes with it. Nothing here enforces a quota: that is `admission`.
+A namespace exists by being used; its record holds its quota and its network policy. A record is deleted only
+when nothing is left in the namespace, since both go with it. Nothing here enforces them: quotas are enforced
+by `admission`, policies by nodes.
 """
 
 from __future__ import annotations
@@ -9,8 +10,6 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping
 from typing import NamedTuple
-
-from msgspec.structs import replace
 
 from skerry.control.events.log import EventLog
 from skerry.control.namespaces.quotas import NamespaceQuotas
@@ -20,7 +19,9 @@ from skerry.kit.clock import Clock
 from skerry.model import errors, ids
 from skerry.model.ids import DEFAULT_NAMESPACE, Namespace
 from skerry.model.namespaces import NO_QUOTA, NamespaceRecord, Quota, QuotaAmounts
-from skerry.store.protocol import Put
+from skerry.model.network import UNRESTRICTED, Egress, NamespaceEgress
+from skerry.model.network_policies import OPEN_NAMESPACE, NamespacePolicy
+from skerry.store.protocol import Op, Put
 from skerry.store.tables.table import Record, Write
 
 MAX_NAMESPACES = 10_000
@@ -38,6 +39,8 @@ class NamespaceState(NamedTuple):
     objects: Counter[str]  # by kind
     created_at: float | None  # None: it has no record, and exists by use
     revision: int  # of the record in the store; 0: none
+    policy: NamespacePolicy = OPEN_NAMESPACE
+    egress: Egress = Egress.ALL  # of workloads that choose none
 
     @property
     def excess(self) -> dict[str, int]:
@@ -49,13 +52,19 @@ class NamespaceRegistry:
     """The namespaces of one cloud."""
 
     def __init__(
-        self, events: EventLog, clock: Clock, quotas: NamespaceQuotas, object_counts: ObjectCounts
+        self,
+        events: EventLog,
+        clock: Clock,
+        quotas: NamespaceQuotas,
+        object_counts: ObjectCounts,
+        default_egress: NamespaceEgress = UNRESTRICTED,
     ) -> None:
         self._events = events
         self._clock = clock
         self._quotas = quotas
         self._table = quotas.table
         self._object_counts = object_counts
+        self._default_egress = default_egress
 
     def list(self, more: Iterable[Namespace] = ()) -> list[NamespaceState]:
         """Those that have a record and those in use, by name; the default one and `more` always."""
@@ -97,19 +106,28 @@ class NamespaceRegistry:
                 continue
             return self._state(name, Record(made, revision), self._object_counts()), True
 
-    async def set_quota(
-        self, name: Namespace, merge: Callable[[Quota], Quota], *, actor: str, if_match: int | None = None
+    async def change(
+        self,
+        name: Namespace,
+        merge: Callable[[NamespaceRecord], NamespaceRecord],
+        *,
+        actor: str,
+        if_match: int | None = None,
     ) -> NamespaceState:
-        """Change the quota of a namespace, which needs no record before. One below what is used stops
-        nothing: nothing more is admitted until less is used."""
+        """Change the quota or the policy of a namespace, which needs no record before. A quota below what is
+        used stops nothing: nothing more is admitted until less is used."""
         while True:
             record = await self._table.read(name)
             check_match(0 if record is None else record.revision, if_match)
             before = record.value if record else NamespaceRecord(name, self._clock.now())
-            after = replace(before, quota=merge(before.quota))
+            after = merge(before)
             if after == before and record is not None:
                 return self._state(name, record, self._object_counts())
-            ops = [self._table.put(name, after), self._event("quota-changed", after, actor)]
+            ops: list[Op] = [self._table.put(name, after)]
+            if after.quota != before.quota or after.policy == before.policy:
+                ops.append(self._event("quota-changed", after, actor))
+            if after.policy != before.policy:
+                ops.append(self._event("policy-changed", after, actor))
             try:
                 revision = await self._table.commit(ops, [self._table.expect(name, record)])
             except errors.Conflict:
@@ -128,7 +146,8 @@ class NamespaceRegistry:
                 )
                 raise errors.FailedPrecondition(
                     f"there is something in namespace {name}: {found}; delete that first. To remove only its "
-                    f"quota: `skerry namespace quota {name} --clear`"
+                    f"quota: `skerry namespace quota {name} --clear`; its isolation: `skerry namespace "
+                    f"policy {name} --open`"
                 )
             return Write(record.value, [self._event("deleted", record.value, actor)], is_delete=True)
 
@@ -147,12 +166,15 @@ class NamespaceRegistry:
             counts.get(name, Counter()),
             record.value.created_at if record else None,
             record.revision if record else 0,
+            policy := record.value.policy if record else OPEN_NAMESPACE,
+            self._default_egress.of(name) if policy.egress is None else policy.egress,
         )
 
     def _event(self, kind: str, record: NamespaceRecord, actor: str) -> Put:
-        quota = json_codec.encode(record.quota).decode()
         subject = self._table.key(record.name)
-        return self._events.put(f"namespace.{kind}", subject, actor=actor, namespace=record.name, quota=quota)
+        value = record.policy if kind == "policy-changed" else record.quota
+        more = {"policy" if kind == "policy-changed" else "quota": json_codec.encode(value).decode()}
+        return self._events.put(f"namespace.{kind}", subject, actor=actor, namespace=record.name, **more)
 
 
 def unknown_namespace(name: Namespace) -> errors.NotFound:

@@ -374,7 +374,7 @@ class NodeSessions:
                 wants_claims=makes_claims and claims is not None and claims.is_settling,
             ),
             lambda: self._instances.orders(node.id),
-            as_sent=lambda order: order if claims is None else claims.with_receipt(node.id, order),
+            as_sent=lambda order: self._as_sent(node.id, hello, order),
             makes_claims=makes_claims,
         )
         self._end(node.id, "a newer session of this node began")
@@ -398,6 +398,11 @@ class NodeSessions:
                 del self._sessions[node.id]
             CONNECTED.set(len(self._sessions))
             log.info("session.ended", node=node.id, name=node.name)
+
+    def _as_sent(self, node: NodeId, hello: NodeHello, order: InstanceOrder) -> InstanceOrder:
+        if NodeFeature.POLICIES not in hello.facts.features:
+            order = order.without_policies()
+        return order if self._claims is None else self._claims.with_receipt(node, order)
 
     def received(self, session: NodeSession) -> None:
         """A message came from the node."""
@@ -564,6 +569,10 @@ class NodeSessions:
     def _node_changed(self, node: NodeId) -> None:
         if node in self._sessions and self._nodes.condition(node) is None:
             self._end(node, "this node was unregistered")
+
+    def policy_changed(self, instance: InstanceRecord) -> None:
+        """The policy of its namespace is another, and so its order may be."""
+        self._instance_changed(None, instance)
 
     def _instance_changed(self, before: InstanceRecord | None, after: InstanceRecord | None) -> None:
         was, now = before and before.value, after and after.value

@@ -14,7 +14,6 @@ import socket
 from collections.abc import Callable, Coroutine
 from typing import Any, TypeVar
 
-import msgspec
 import structlog
 
 from skerry.kit import tasks
@@ -23,7 +22,7 @@ from skerry.model.cells import Cell, CellOwner, CellUsage, ExitStatus, OutputCha
 from skerry.model.containers import ContainerSpec, ContainerStats, ContainerView
 from skerry.model.ids import CellName
 from skerry.model.images import Image, ImageAccess, ImageId, PullProgress
-from skerry.model.network import Egress
+from skerry.model.network import OPEN_ACCESS, NetworkAccess
 from skerry.node.cells.locks import PathLocks
 from skerry.node.containers import oci_config
 from skerry.node.containers.adoption import ContainerAdoption
@@ -82,7 +81,7 @@ class Containers:
         spec: ContainerSpec,
         *,
         image: ImageId | None = None,
-        egress: Egress = Egress.ALL,
+        network: NetworkAccess = OPEN_ACCESS,
         access: ImageAccess = ImageAccess.REGISTRIES,
         starts: bool = False,
         on_progress: Callable[[PullProgress], None] = lambda progress: None,
@@ -103,7 +102,7 @@ class Containers:
         is_awaited = True
 
         async def create() -> ContainerView:
-            container = await self._create(spec, claimed, egress, starts=starts)
+            container = await self._create(spec, claimed, network, starts=starts)
             if starts and not is_awaited:
                 await self._remove(container)
             return container.view()
@@ -141,10 +140,12 @@ class Containers:
         return image
 
     async def _create(
-        self, spec: ContainerSpec, image: Image, egress: Egress, *, starts: bool
+        self, spec: ContainerSpec, image: Image, network: NetworkAccess, *, starts: bool
     ) -> ContainerEntry:
         deps, name = self._deps, spec.name
-        record = ContainerRecord(spec, image.id, image.config, cell_for(deps, spec), deps.clock.now(), egress)
+        record = ContainerRecord(
+            spec, image.id, image.config, cell_for(deps, spec), deps.clock.now()
+        ).with_access(network)
         container = make_container(deps, record)
         cell: Cell | None = record.cell
         syncing: asyncio.Task[None] | None = None
@@ -229,18 +230,24 @@ class Containers:
             self._maintenance.disk_opened()
         log.info("container.started", container=container.name, pid=container.pid, address=container.address)
 
-    async def restrict(self, name: str, egress: Egress) -> None:
-        """Change its egress, running or not; durable on return. Raises NotFound, Unavailable."""
+    async def restrict(self, name: str, network: NetworkAccess) -> None:
+        """Change what it may reach and who may reach it, running or not; durable on return. Raises NotFound,
+        Unavailable."""
 
         async def restrict(container: ContainerEntry) -> None:
-            record = msgspec.structs.replace(container.record, egress=egress)
+            record = container.record.with_access(network)
             # First the rules, then the record: an agent that finds the old record applies it again.
             await self._deps.network.restrict(name, record.policy)
             self._deps.failpoint("restrict.ruled")
             self._deps.records.replace(record)
             await asyncio.to_thread(self._deps.records.sync, name)
             container.record = record
-            log.info("container.restricted", container=name, egress=egress)
+            log.info(
+                "container.restricted",
+                container=name,
+                egress=network.egress,
+                is_isolated=network.is_isolated,
+            )
 
         await self._work(name, restrict)
 

@@ -29,7 +29,7 @@ from skerry.kit import disk_reserve, files
 from skerry.model.cells import Cell, ExitStatus
 from skerry.model.containers import ContainerSpec
 from skerry.model.images import ImageConfig, ImageId
-from skerry.model.network import Egress, NetworkPolicy
+from skerry.model.network import Egress, NetworkAccess, NetworkPolicy
 from skerry.node import record_files
 from skerry.node.containers import tree_size
 from skerry.node.record_files import RecordFolders
@@ -38,7 +38,7 @@ _NAME = re.compile(r"[a-z0-9-]{1,63}")
 
 
 class ContainerRecord(msgspec.Struct, frozen=True):
-    """A created container. `config` is that of the image at creation, and does not change; `egress` may
+    """A created container. `config` is that of the image at creation, and does not change; its `access` may
     change."""
 
     spec: ContainerSpec
@@ -47,11 +47,22 @@ class ContainerRecord(msgspec.Struct, frozen=True):
     cell: Cell
     created_at: float
     egress: Egress = Egress.ALL
+    namespace: str = ""
+    is_isolated: bool = False
+
+    @property
+    def access(self) -> NetworkAccess:
+        return NetworkAccess(self.egress, self.namespace, self.is_isolated)
+
+    def with_access(self, access: NetworkAccess) -> ContainerRecord:
+        return msgspec.structs.replace(
+            self, egress=access.egress, namespace=access.namespace, is_isolated=access.is_isolated
+        )
 
     @property
     def policy(self) -> NetworkPolicy:
         """The policy of its network."""
-        return NetworkPolicy(self.spec.ingress, self.egress)
+        return self.access.policy(self.spec.ingress)
 
 
 class RunRecord(msgspec.Struct, frozen=True):

@@ -130,7 +130,7 @@ class ContainerEntry:
             started_at=self.run.started_at if self.run is not None else None,
             exit=self.run.exit if self.run is not None else None,
             reason=self.run.reason if self.run is not None else "",
-            egress=self.record.egress,
+            access=self.record.access,
         )
 
 

@@ -16,11 +16,12 @@ import structlog
 from skerry.kit import json_codec
 from skerry.kit.batching import Batcher
 from skerry.model import errors
-from skerry.model.network import OPEN_POLICY, Ingress, NetworkPolicy
+from skerry.model.network import OPEN_POLICY, NetworkPolicy
 from skerry.model.ports import PortMapping, Protocol
-from skerry.node.network import conntrack, port_rules
+from skerry.node.network import conntrack, policy_rules, port_rules
 from skerry.node.network.commands import NetworkCommands
 from skerry.node.network.nft_tables import NftTables, check_forever, list_objects
+from skerry.node.network.policy_rules import CloudNetwork
 from skerry.node.network.port_rules import (
     AddressRanges,
     ContainerPort,
@@ -33,9 +34,9 @@ from skerry.node.network.subnets import BridgeSubnets, KernelNames
 log = structlog.get_logger(__name__)
 
 NO_BRIDGE_FAMILY = (
-    "functions cannot have a network: this kernel has no nftables for bridges (CONFIG_NF_TABLES_BRIDGE), "
-    "without which other containers could call them; use a kernel with it, or deploy functions with "
-    "--network none"
+    "functions, containers of isolated namespaces, and those with the egress none cannot have a network: "
+    "this kernel has no nftables for bridges (CONFIG_NF_TABLES_BRIDGE), without which other containers could "
+    "call them; use a kernel with it, or deploy functions with --network none"
 )
 
 
@@ -47,6 +48,7 @@ class _Change:
     added: dict[HostPort, ContainerPort] = field(default_factory=dict)
     removed: frozenset[HostPort] = frozenset()
     policies: dict[IPv4Address, NetworkPolicy] = field(default_factory=dict)
+    cloud: CloudNetwork | None = None
     is_doubtful: bool = False
     is_outdated: bool = False
 
@@ -73,9 +75,15 @@ class Firewall:
         self._tables = NftTables(programs, names.table, port_rules.FAMILIES)
         self._batches = Batcher(self._change)
 
-    def open(self, host_ports: PublishedPorts, policies: Mapping[IPv4Address, NetworkPolicy]) -> None:
-        """Write the tables with these, whatever they were before. Blocks."""
-        contents = NftTableContents(host_ports, policies, self._resolvers())
+    def open(
+        self,
+        host_ports: PublishedPorts,
+        policies: Mapping[IPv4Address, NetworkPolicy],
+        cloud: CloudNetwork | None = None,
+    ) -> None:
+        """Write the tables with these, whatever they were before. Without `cloud`, it stays. Blocks."""
+        known = self._contents.cloud if cloud is None else cloud
+        contents = NftTableContents(host_ports, policies, self._resolvers(), known)
         try:
             self._replace(contents)
         except errors.Unavailable as error:
@@ -118,7 +126,7 @@ class Firewall:
     async def restrict(self, address: IPv4Address, policy: NetworkPolicy) -> None:
         """Apply exactly `policy` to `address`; effective on return. Completes even if the caller is
         cancelled. Raises Unavailable."""
-        if policy.ingress is Ingress.NODE and not self._has_bridge_family:
+        if policy_rules.rerouted({address: policy}) and not self._has_bridge_family:
             raise errors.Unavailable(NO_BRIDGE_FAMILY)
         if self._policies.get(address, OPEN_POLICY) == policy:
             return
@@ -127,6 +135,10 @@ class Firewall:
         self._policies[address] = policy
         if policy == OPEN_POLICY:
             del self._policies[address]
+
+    async def follow_cloud(self, cloud: CloudNetwork) -> None:
+        """Apply policies with what is known of other nodes now; effective on return. Raises Unavailable."""
+        await self._batches.do(_Change(cloud=cloud))
 
     def lacking(self) -> tuple[str, ...]:
         """What the kernel does not support, in sentences; ideally empty."""
@@ -166,19 +178,23 @@ class Firewall:
         ]
 
     def _change(self, changes: list[_Change]) -> None:
-        if not self._subnets.all:
-            return  # the node waits for its subnet, and nothing is attached
-        before = self._contents
+        if not self._subnets.all:  # the node waits for its subnet, and nothing is attached
+            clouds = [change.cloud for change in changes if change.cloud is not None]
+            self._contents = NftTableContents(cloud=clouds[-1] if clouds else self._contents.cloud)
+            return
+        before, cloud = self._contents, self._contents.cloud
         host_ports, policies = dict(before.host_ports), dict(before.policies)
         for change in changes:
             for host_port in change.removed:
                 host_ports.pop(host_port, None)
             host_ports |= change.added
             policies |= change.policies
+            cloud = cloud if change.cloud is None else change.cloud
         restricted = {address: policy for address, policy in policies.items() if policy != OPEN_POLICY}
-        after = NftTableContents(host_ports, restricted, self._resolvers())
+        after = NftTableContents(host_ports, restricted, self._resolvers(), cloud)
         is_doubtful = any(change.is_doubtful for change in changes)
         is_outdated = any(change.is_outdated for change in changes)
+        is_outdated |= not port_rules.has_same_chains(before, after)
         if is_outdated or (is_doubtful and self._tables.is_altered()):
             self._replace(after)
         elif text := port_rules.write_changes(

@@ -1,4 +1,4 @@
-"""Pools of network namespaces, one for each network policy, all of one subnet.
+"""Pools of network namespaces, one for each network policy that is prepared, all of one subnet.
 
 `skerry.node.network.network` takes from here, and creates new ones when the node's subnet changes.
 `skerry.node.network.namespace_pool` is one pool.
@@ -78,7 +78,9 @@ class NamespacePools:
         await asyncio.gather(*(pool.close() for pool in self._pools.values()))
 
     def _pool_of(self, policy: NetworkPolicy) -> NamespacePool:
-        """Namespaces with `policy` already applied: the first caller waits, the next do not."""
+        """Namespaces with `policy` already applied, but for its namespace: the first caller waits, the next
+        do not."""
+        policy = policy.shared
         if (pool := self._pools.get(policy)) is None:
 
             async def prepare(address: IPv4Address) -> None:

@@ -34,6 +34,7 @@ from skerry.node.network.firewall import Firewall
 from skerry.node.network.isolation import NetworkIsolation
 from skerry.node.network.namespace_pools import NamespacePools
 from skerry.node.network.namespace_sockets import NamespaceSockets
+from skerry.node.network.policy_rules import NO_CLOUD, CloudNetwork
 from skerry.node.network.port_reservations import PortReservations
 from skerry.node.network.service_balancer import ServiceBalancer
 from skerry.node.network.subnets import BridgeSubnets, KernelNames, NodeSubnet
@@ -89,19 +90,26 @@ class Network:
         self._hindrances: list[str] = []
         self._sockets = NamespaceSockets()
 
-    async def open(self, *, assigned: str = "", waits: bool = False) -> Network:
+    async def open(
+        self,
+        *,
+        assigned: str = "",
+        waits: bool = False,
+        cloud: Callable[[tuple[IPv4Network, ...]], CloudNetwork] = lambda own: NO_CLOUD,
+    ) -> Network:
         """Adopt the attachments in the folder, and create the rest.
 
         `assigned`: the subnet that the server assigned to this node; without one it uses the setting, or
-        chooses one. With `waits` it chooses none: attachments fail until `use` sets one. Raises Unavailable
-        (no network here), FailedPrecondition (the subnet).
+        chooses one. With `waits` it chooses none: attachments fail until `use` sets one. `cloud` returns what
+        is known of other nodes, for a node with these subnets. Raises Unavailable (no network here),
+        FailedPrecondition (the subnet).
         """
         with _translated_errors():
             adopted = await asyncio.to_thread(self._choose)
         try:
             with _translated_errors():
                 subnet = self._first_subnet(assigned, adopted, waits=waits)
-                await asyncio.to_thread(self._take_over, adopted, subnet)
+                await asyncio.to_thread(self._take_over, adopted, subnet, cloud)
             for each in adopted:
                 for failure in await self._reservations.reserve_again(each.owner, each.ports):
                     log.warning("network.port_not_held", owner=each.owner, reason=failure)
@@ -138,7 +146,12 @@ class Network:
     def _check_free(self, subnet: NodeSubnet) -> None:
         host_routes.check_free(subnet, host_routes.read(), self._names.bridge)
 
-    def _take_over(self, adopted: Sequence[Attachment], subnet: NodeSubnet | None) -> None:
+    def _take_over(
+        self,
+        adopted: Sequence[Attachment],
+        subnet: NodeSubnet | None,
+        cloud: Callable[[tuple[IPv4Network, ...]], CloudNetwork],
+    ) -> None:
         self._subnets.replace(subnet, [NodeSubnet(str(each)) for each in adoption.networks_of(adopted)])
         addresses = [IPv4Address(each.address) for each in adopted]
         swept = self._links.sweep(addresses)
@@ -155,7 +168,7 @@ class Network:
             self._attached[each.owner] = each
             host_ports |= port_rules.published_ports(address, each.ports)
         policies = {IPv4Address(each.address): each.policy for each in adopted if each.policy != OPEN_POLICY}
-        self._firewall.open(host_ports, policies)
+        self._firewall.open(host_ports, policies, cloud(self._subnets.networks))
         if isolated := [IPv4Address(each.address) for each in adopted if each.is_isolated]:
             self._links.forward_lldp(isolated)
         self._isolation.replace(isolated, self._name_servers())
@@ -177,6 +190,11 @@ class Network:
     def subnet(self) -> str:
         """The subnet of new containers; empty while there is none."""
         return "" if self._subnets.current is None else str(self._subnets.current)
+
+    @property
+    def networks(self) -> tuple[IPv4Network, ...]:
+        """The networks of all its subnets."""
+        return self._subnets.networks
 
     @property
     def former(self) -> tuple[str, ...]:
@@ -393,6 +411,10 @@ class Network:
             restricted = msgspec.structs.replace(attachment, policy=policy)
             self._store(restricted)
             self._attached[owner] = restricted
+
+    async def follow_cloud(self, cloud: CloudNetwork) -> None:
+        """Apply policies with what is known of other nodes from now on. Raises Unavailable."""
+        await self._firewall.follow_cloud(cloud)
 
     async def detach(self, owner: str) -> None:
         """Remove its ports, links and namespace; does nothing if there is none. Its address and ports are

@@ -1,11 +1,12 @@
 """Rules of the firewall, as text for nft. Pure.
 
 Two tables with a name of our own, of the families `ip` and `bridge`; nothing else is read or changed. The one
-of the family `ip` publishes ports, masquerades containers, and applies their policies. Connections to
-containers that only the node may open (`Ingress.NODE`) need the other one as well: frames between ports of a
-bridge bypass the first, so it routes such a container's traffic through the node, where the first one
-applies. `write_tables` writes both, replacing existing ones in one transaction; `write_changes` writes the
-difference. `skerry.node.network.firewall` runs them.
+of the family `ip` publishes ports, masquerades containers, and applies their policies
+(`skerry.node.network.policy_rules`). Containers that not everybody may connect to, and those that may connect
+to nobody, need the other one as well: frames between ports of a bridge bypass the first, so it routes such a
+container's traffic through the node, where the first one applies. `write_tables` writes both, replacing
+existing ones in one transaction; `write_changes` writes the difference. `skerry.node.network.firewall` runs
+them.
 """
 
 from __future__ import annotations
@@ -15,9 +16,11 @@ from ipaddress import IPv4Address, IPv4Network
 
 import msgspec
 
-from skerry.model.network import Egress, Ingress, NetworkPolicy
+from skerry.model.network import Ingress, NetworkPolicy
 from skerry.model.ports import PortMapping, Protocol
+from skerry.node.network import policy_rules
 from skerry.node.network.address_ranges import METADATA, PRIVATE
+from skerry.node.network.policy_rules import NO_CLOUD, CloudNetwork
 from skerry.node.network.subnets import BridgeSubnets, KernelNames
 
 HostPort = tuple[int, Protocol]  # a port of the machine
@@ -41,6 +44,7 @@ class NftTableContents(msgspec.Struct, frozen=True):
     host_ports: PublishedPorts = msgspec.field(default_factory=dict)
     policies: Mapping[IPv4Address, NetworkPolicy] = msgspec.field(default_factory=dict)
     resolvers: tuple[str, ...] = ()  # name servers, open on port 53 wherever they are
+    cloud: CloudNetwork = NO_CLOUD
 
 
 def published_ports(address: IPv4Address, mappings: Iterable[PortMapping]) -> dict[HostPort, ContainerPort]:
@@ -58,15 +62,20 @@ def write_tables(
     """Both tables with `contents`, replacing existing ones; without `has_bridge_family`, which not every
     kernel has, only the first."""
     sets = _elements(names, contents)
-    text = write_removal(names, has_bridge_family=has_bridge_family) + _write_ip(names, subnets, ranges, sets)
+    text = write_removal(names, has_bridge_family=has_bridge_family)
+    text += _write_ip(names, subnets, ranges, contents, sets)
     return text + (_write_bridge(names, subnets, sets) if has_bridge_family else "")
 
 
 def _write_ip(
-    names: KernelNames, subnets: BridgeSubnets, ranges: AddressRanges, sets: Mapping[_Set, Mapping[str, str]]
+    names: KernelNames,
+    subnets: BridgeSubnets,
+    ranges: AddressRanges,
+    contents: NftTableContents,
+    sets: Mapping[_Set, Mapping[str, str]],
 ) -> str:
     networks = ", ".join(map(str, subnets.networks))
-    own_networks = networks if len(subnets.networks) == 1 else f"{{ {networks} }}"
+    own_networks = policy_rules.own_networks_text(subnets)
     bridge = f'"{names.bridge}"'
     publish = "".join(
         f"fib daddr type local dnat ip to {protocol} dport map @{_map_name(protocol)}\n    "
@@ -78,6 +87,9 @@ def _write_ip(
         for protocol in Protocol
     )
     dns = "ip daddr @resolvers meta l4proto { tcp, udp } th dport 53"
+    policies = policy_rules.write_sets(
+        contents.policies, policy_rules.elements(contents.policies, contents.cloud)
+    )
     # Requests of a container are filtered before DNAT, and replies are not: those of a published port go to
     # wherever
     # the client is.
@@ -85,11 +97,13 @@ def _write_ip(
 table ip {names.table} {{
 {maps}\
   set node_only {{ type ipv4_addr; {_fill(sets["ip", "node_only"])} }}
-  set internet_only {{ type ipv4_addr; {_fill(sets["ip", "internet_only"])} }}
   set resolvers {{ type ipv4_addr; {_fill(sets["ip", "resolvers"])} }}
   set allowed {{ type ipv4_addr; flags interval; auto-merge; {_fill(map(str, ranges.allowed))} }}
   set metadata {{ type ipv4_addr; flags interval; auto-merge; {_fill(METADATA)} }}
   set private {{ type ipv4_addr; flags interval; auto-merge; {_fill([*PRIVATE, *map(str, ranges.closed)])} }}
+{policy_rules.write_from_outside(own_networks)}\
+{policies}\
+{policy_rules.write_mesh_egress(own_networks)}\
   chain guard {{
     type filter hook prerouting priority raw; policy accept;
     iifname {bridge} ip saddr != {own_networks} drop
@@ -99,9 +113,11 @@ table ip {names.table} {{
     type filter hook prerouting priority mangle; policy accept;
     iifname != {bridge} accept
     ct direction reply accept
-    {dns} accept
+{policy_rules.write_egress(dns)}\
     ip daddr @allowed accept
     ip daddr @metadata drop
+    ip daddr @mesh_subnets accept
+    ip daddr @mesh_services accept
     ip saddr @internet_only ip daddr != {own_networks} ip daddr @private fib daddr type != local drop
   }}
   chain node {{
@@ -109,6 +125,7 @@ table ip {names.table} {{
     iifname != {bridge} accept
     ct direction reply accept
     {dns} accept
+    ip saddr @mesh_only drop
     ip daddr @allowed accept
     ip saddr @internet_only drop
   }}
@@ -133,6 +150,7 @@ table ip {names.table} {{
     type filter hook forward priority filter; policy accept;
     oifname != {bridge} accept
     ip daddr @node_only ct direction original drop
+{policy_rules.write_ingress(bridge)}\
     iifname {bridge} accept
     ct state established,related accept
     ct status dnat accept
@@ -149,7 +167,7 @@ def _write_bridge(names: KernelNames, subnets: BridgeSubnets, sets: Mapping[_Set
     return f"""\
 table bridge {names.table} {{
   set links {{ type ifname; {_fill(sets["bridge", "links"])} }}
-  set node_only {{ type ipv4_addr; {_fill(sets["bridge", "node_only"])} }}
+  set rerouted {{ type ipv4_addr; {_fill(sets["bridge", "rerouted"])} }}
   chain reroute {{
     ether daddr set {subnets.bridge_mac} meta pkttype set host
   }}
@@ -158,12 +176,12 @@ table bridge {names.table} {{
     iifname != "{names.link_prefix}*" accept
     ether type ip6 drop
     ether type ip iifname @links goto reroute
-    ether type ip ip daddr @node_only goto reroute
+    ether type ip ip daddr @rerouted goto reroute
   }}
   chain passing {{
     type filter hook forward priority filter; policy accept;
     ether type arp accept
-    oifname @links ip daddr @node_only accept
+    oifname @links ip daddr @rerouted accept
     oifname @links drop
     iifname @links ether type != ip drop
   }}
@@ -174,7 +192,8 @@ table bridge {names.table} {{
 def write_changes(
     names: KernelNames, before: NftTableContents, after: NftTableContents, *, has_bridge_family: bool = True
 ) -> str:
-    """Commands that change tables with `before` to `after`; empty if they are equal."""
+    """Commands that change tables with `before` to `after`; empty if they are equal. Only for contents with
+    the same chains (`has_same_chains`)."""
     lines = []
     had = _elements(names, before)
     for (family, name), elements in _elements(names, after).items():
@@ -187,6 +206,12 @@ def write_changes(
             if some:
                 lines.append(f"{verb} element {family} {names.table} {name} {{ {', '.join(some)} }}\n")
     return "".join(lines)
+
+
+def has_same_chains(before: NftTableContents, after: NftTableContents) -> bool:
+    """True if elements are all that differs."""
+    namespaces = policy_rules.isolated_namespaces
+    return namespaces(before.policies) == namespaces(after.policies)
 
 
 def write_removal(names: KernelNames, *, has_bridge_family: bool = True) -> str:
@@ -202,7 +227,7 @@ def _elements(names: KernelNames, contents: NftTableContents) -> dict[_Set, dict
     """The elements of each set, by key."""
     policies = sorted(contents.policies.items())
     node_only = [address for address, policy in policies if policy.ingress is Ingress.NODE]
-    internet_only = [address for address, policy in policies if policy.egress is Egress.INTERNET]
+    rerouted = policy_rules.rerouted(contents.policies)
     host_ports = sorted(contents.host_ports.items())
     return {
         **{
@@ -214,10 +239,13 @@ def _elements(names: KernelNames, contents: NftTableContents) -> dict[_Set, dict
             for kind in Protocol
         },
         ("ip", "node_only"): _keys(map(str, node_only)),
-        ("ip", "internet_only"): _keys(map(str, internet_only)),
+        **{
+            ("ip", name): elements
+            for name, elements in policy_rules.elements(contents.policies, contents.cloud).items()
+        },
         ("ip", "resolvers"): _keys(contents.resolvers),
-        ("bridge", "links"): _keys(f'"{names.link(address)}"' for address in node_only),
-        ("bridge", "node_only"): _keys(map(str, node_only)),
+        ("bridge", "links"): _keys(f'"{names.link(address)}"' for address in rerouted),
+        ("bridge", "rerouted"): _keys(map(str, rerouted)),
     }
 
 

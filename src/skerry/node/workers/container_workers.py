@@ -28,7 +28,7 @@ from skerry.model.function_names import namespace_of
 from skerry.model.functions import Function
 from skerry.model.ids import FunctionName, Namespace
 from skerry.model.images import ImageId
-from skerry.model.network import Egress, Ingress
+from skerry.model.network import Egress, Ingress, NetworkAccess
 from skerry.model.resources import Gigabytes, Millicores, Resources
 from skerry.model.settings import FunctionSettings
 from skerry.model.web_calls import WebRequestHead, WebResponseHead
@@ -117,7 +117,7 @@ class ContainerWorkers:
                     spec,
                     image=image,
                     access=function.image_access,
-                    egress=Egress(self._settings.egress),
+                    network=NetworkAccess(Egress(self._settings.egress), namespace_of(function.name)),
                     starts=True,
                 )
                 view = await tasks.run_to_completion(starting)

@@ -17,6 +17,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
+import msgspec
 import structlog
 
 from skerry.kit import files, tasks, ulid
@@ -24,7 +25,7 @@ from skerry.kit.clock import Clock
 from skerry.model import errors
 from skerry.model.cells import Cell, CellLimits, CellOwner, Executable, Sandbox, own_name
 from skerry.model.containers import NetworkMode
-from skerry.model.ids import CellName, ExecutableName
+from skerry.model.ids import CellName, ExecutableName, Namespace
 from skerry.model.network import NetworkPolicy
 from skerry.model.secrets import FOLDERS
 from skerry.node.cells.cells import Cells
@@ -144,6 +145,12 @@ class PrestartedWorkerFactory:
         attachment = await self._network.attach(worker.cell, policy=self._policy)
         self._failpoint("blank.attached")
         return os.open(attachment.namespace, os.O_RDONLY | os.O_CLOEXEC)
+
+    async def assign(self, worker: PrestartedWorker, namespace: Namespace) -> None:
+        """Let it reach what isolated namespaces allow to `namespace`. Raises Unavailable."""
+        if self._network is not None:
+            policy = msgspec.structs.replace(self._policy, namespace=namespace)
+            await self._network.restrict(worker.cell, policy)
 
     async def close(self, worker: PrestartedWorker) -> None:
         """Remove it, in any state; idempotent. What cannot be removed now is retried by `run`, and by the

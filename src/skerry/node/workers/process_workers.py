@@ -20,7 +20,7 @@ from skerry.model import errors
 from skerry.model.calls import CodeLoadError
 from skerry.model.cells import Cell, CellLimits, CellOwner
 from skerry.model.containers import NetworkMode
-from skerry.model.function_names import plain_name
+from skerry.model.function_names import namespace_of, plain_name
 from skerry.model.functions import Function
 from skerry.model.ids import CellName, FunctionName
 from skerry.model.network import Egress, Ingress, NetworkPolicy
@@ -186,6 +186,8 @@ class ProcessWorkers:
 
     async def _spawn(self, prestarted: PrestartedWorker, function: Function, code: Path) -> ProcessWorker:
         try:
+            if function.network is not NetworkMode.NONE:
+                await self._blanks.assign(prestarted, namespace_of(function.name))
             files = await self._secret_files(prestarted, function)
             worker = await tasks.run_to_completion(self._set_up(prestarted, function, code, files))
         except BaseException:

@@ -106,6 +106,7 @@ HTTP_RULES: dict[str, AccessRule] = {
     "PUT /namespace/": _ADMIN,
     "PATCH /namespace/{namespace}": _ADMIN,
     "DELETE /namespace/{namespace}": _ADMIN,
+    "GET /namespace/{namespace}/explain": _READERS,
     "GET /instance/": _READERS,
     "GET /instance/{id}": _READERS,
     "PUT /instance/": _DEPLOYERS,
@@ -284,6 +285,7 @@ _HTTP_SCOPES: dict[str, AccessScope] = {
     "/api": AccessScope.CLUSTER,
     "/market": AccessScope.CLUSTER,
     "/namespace": AccessScope.OWN,  # the list, which shows a bound caller its own
+    "/explain": AccessScope.NAMESPACED,
     "/events": AccessScope.NAMESPACED,
     "/instance/": AccessScope.NAMESPACED,
     "/workload/": AccessScope.NAMESPACED,

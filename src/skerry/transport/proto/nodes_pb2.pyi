@@ -219,7 +219,7 @@ class Orders(_message.Message):
     def __init__(self, sequence: _Optional[int] = ..., whole: _Optional[bool] = ..., more: _Optional[bool] = ..., orders: _Optional[_Iterable[_Union[Order, _Mapping]]] = ..., gone: _Optional[_Iterable[str]] = ...) -> None: ...
 
 class Order(_message.Message):
-    __slots__ = ("instance", "generation", "spec", "desired", "egress", "receipt", "request_id", "namespace")
+    __slots__ = ("instance", "generation", "spec", "desired", "egress", "receipt", "request_id", "namespace", "is_isolated")
     INSTANCE_FIELD_NUMBER: _ClassVar[int]
     GENERATION_FIELD_NUMBER: _ClassVar[int]
     SPEC_FIELD_NUMBER: _ClassVar[int]
@@ -228,6 +228,7 @@ class Order(_message.Message):
     RECEIPT_FIELD_NUMBER: _ClassVar[int]
     REQUEST_ID_FIELD_NUMBER: _ClassVar[int]
     NAMESPACE_FIELD_NUMBER: _ClassVar[int]
+    IS_ISOLATED_FIELD_NUMBER: _ClassVar[int]
     instance: str
     generation: int
     spec: Spec
@@ -236,7 +237,8 @@ class Order(_message.Message):
     receipt: bytes
     request_id: str
     namespace: str
-    def __init__(self, instance: _Optional[str] = ..., generation: _Optional[int] = ..., spec: _Optional[_Union[Spec, _Mapping]] = ..., desired: _Optional[_Union[Desired, str]] = ..., egress: _Optional[str] = ..., receipt: _Optional[bytes] = ..., request_id: _Optional[str] = ..., namespace: _Optional[str] = ...) -> None: ...
+    is_isolated: bool
+    def __init__(self, instance: _Optional[str] = ..., generation: _Optional[int] = ..., spec: _Optional[_Union[Spec, _Mapping]] = ..., desired: _Optional[_Union[Desired, str]] = ..., egress: _Optional[str] = ..., receipt: _Optional[bytes] = ..., request_id: _Optional[str] = ..., namespace: _Optional[str] = ..., is_isolated: _Optional[bool] = ...) -> None: ...
 
 class Claims(_message.Message):
     __slots__ = ("claims", "revoked")
@@ -255,7 +257,7 @@ class Claim(_message.Message):
     def __init__(self, receipt: _Optional[bytes] = ..., report: _Optional[_Union[Report, _Mapping]] = ...) -> None: ...
 
 class Spec(_message.Message):
-    __slots__ = ("name", "uri", "kind", "environment", "room", "ports", "restart", "restart_budget", "arguments", "architecture", "constraints", "userns", "image_access", "restart_unlimited", "checks", "spread", "max_per_node", "metric", "node", "cpu_limit", "user", "entrypoint", "stop_signal", "stop_grace_s", "read_only", "shm", "ulimits", "init", "host_name", "extra_hosts", "dns", "mounts", "secrets", "devices")
+    __slots__ = ("name", "uri", "kind", "environment", "room", "ports", "restart", "restart_budget", "arguments", "architecture", "constraints", "userns", "image_access", "restart_unlimited", "checks", "spread", "max_per_node", "metric", "node", "cpu_limit", "user", "entrypoint", "stop_signal", "stop_grace_s", "read_only", "shm", "ulimits", "init", "host_name", "extra_hosts", "dns", "mounts", "secrets", "devices", "egress", "egress_granted")
     NAME_FIELD_NUMBER: _ClassVar[int]
     URI_FIELD_NUMBER: _ClassVar[int]
     KIND_FIELD_NUMBER: _ClassVar[int]
@@ -290,6 +292,8 @@ class Spec(_message.Message):
     MOUNTS_FIELD_NUMBER: _ClassVar[int]
     SECRETS_FIELD_NUMBER: _ClassVar[int]
     DEVICES_FIELD_NUMBER: _ClassVar[int]
+    EGRESS_FIELD_NUMBER: _ClassVar[int]
+    EGRESS_GRANTED_FIELD_NUMBER: _ClassVar[int]
     name: str
     uri: str
     kind: str
@@ -324,7 +328,9 @@ class Spec(_message.Message):
     mounts: _containers.RepeatedCompositeFieldContainer[Mount]
     secrets: _containers.RepeatedCompositeFieldContainer[SecretUse]
     devices: _containers.RepeatedScalarFieldContainer[str]
-    def __init__(self, name: _Optional[str] = ..., uri: _Optional[str] = ..., kind: _Optional[str] = ..., environment: _Optional[_Iterable[str]] = ..., room: _Optional[_Union[Room, _Mapping]] = ..., ports: _Optional[_Iterable[str]] = ..., restart: _Optional[str] = ..., restart_budget: _Optional[int] = ..., arguments: _Optional[_Iterable[str]] = ..., architecture: _Optional[str] = ..., constraints: _Optional[_Iterable[str]] = ..., userns: _Optional[str] = ..., image_access: _Optional[str] = ..., restart_unlimited: _Optional[bool] = ..., checks: _Optional[_Iterable[_Union[Check, _Mapping]]] = ..., spread: _Optional[_Iterable[str]] = ..., max_per_node: _Optional[int] = ..., metric: _Optional[_Union[Metric, _Mapping]] = ..., node: _Optional[str] = ..., cpu_limit: _Optional[int] = ..., user: _Optional[str] = ..., entrypoint: _Optional[_Iterable[str]] = ..., stop_signal: _Optional[str] = ..., stop_grace_s: _Optional[float] = ..., read_only: _Optional[bool] = ..., shm: _Optional[int] = ..., ulimits: _Optional[_Iterable[str]] = ..., init: _Optional[bool] = ..., host_name: _Optional[str] = ..., extra_hosts: _Optional[_Iterable[str]] = ..., dns: _Optional[_Iterable[str]] = ..., mounts: _Optional[_Iterable[_Union[Mount, _Mapping]]] = ..., secrets: _Optional[_Iterable[_Union[SecretUse, _Mapping]]] = ..., devices: _Optional[_Iterable[str]] = ...) -> None: ...
+    egress: str
+    egress_granted: bool
+    def __init__(self, name: _Optional[str] = ..., uri: _Optional[str] = ..., kind: _Optional[str] = ..., environment: _Optional[_Iterable[str]] = ..., room: _Optional[_Union[Room, _Mapping]] = ..., ports: _Optional[_Iterable[str]] = ..., restart: _Optional[str] = ..., restart_budget: _Optional[int] = ..., arguments: _Optional[_Iterable[str]] = ..., architecture: _Optional[str] = ..., constraints: _Optional[_Iterable[str]] = ..., userns: _Optional[str] = ..., image_access: _Optional[str] = ..., restart_unlimited: _Optional[bool] = ..., checks: _Optional[_Iterable[_Union[Check, _Mapping]]] = ..., spread: _Optional[_Iterable[str]] = ..., max_per_node: _Optional[int] = ..., metric: _Optional[_Union[Metric, _Mapping]] = ..., node: _Optional[str] = ..., cpu_limit: _Optional[int] = ..., user: _Optional[str] = ..., entrypoint: _Optional[_Iterable[str]] = ..., stop_signal: _Optional[str] = ..., stop_grace_s: _Optional[float] = ..., read_only: _Optional[bool] = ..., shm: _Optional[int] = ..., ulimits: _Optional[_Iterable[str]] = ..., init: _Optional[bool] = ..., host_name: _Optional[str] = ..., extra_hosts: _Optional[_Iterable[str]] = ..., dns: _Optional[_Iterable[str]] = ..., mounts: _Optional[_Iterable[_Union[Mount, _Mapping]]] = ..., secrets: _Optional[_Iterable[_Union[SecretUse, _Mapping]]] = ..., devices: _Optional[_Iterable[str]] = ..., egress: _Optional[str] = ..., egress_granted: _Optional[bool] = ...) -> None: ...
 
 class SecretUse(_message.Message):
     __slots__ = ("name", "kind", "target", "variable", "mode", "uid", "gid", "version")

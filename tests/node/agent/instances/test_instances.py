@@ -91,7 +91,7 @@ class TestOrders:
         await ground.open()
         view = ground.view()
         assert view is not None
-        assert (view.egress, view.pid) == (Egress.INTERNET, pid)
+        assert (view.access.egress, view.pid) == (Egress.INTERNET, pid)
 
     async def test_with_an_egress_are_held_to_it_from_the_first_start_on(self, ground: Ground) -> None:
         await run(ground, egress=Egress.INTERNET)

@@ -385,7 +385,7 @@ class TestAnotherGeneration:
             world.order(order(egress=egress))
             world.settle()
             assert world.view is not None
-            assert world.view.egress is egress
+            assert world.view.access.egress is egress
         assert (world.acts, world.statuses) == ([InstanceAction.RESTRICT] * 2, [])
 
     def test_another_egress_holds_before_what_was_stopped_starts(self) -> None:

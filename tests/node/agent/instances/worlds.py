@@ -178,11 +178,11 @@ class World:
                     ImageId("sha256:" + "a" * 64),
                     ContainerState.CREATED,
                     self.now,
-                    egress=self.copy.order.egress,
+                    access=self.copy.order.access,
                 )
             case InstanceAction.RESTRICT:
                 assert self.view is not None
-                self.view = replace(self.view, egress=self.copy.order.egress)
+                self.view = replace(self.view, access=self.copy.order.access)
             case InstanceAction.START:
                 assert self.view is not None
                 assert self.view.state is not ContainerState.RUNNING

@@ -295,7 +295,7 @@ class InstanceController:
             case InstanceAction.START:
                 await self._attempt(self._start)
             case InstanceAction.RESTRICT:
-                await self._deps.backends.containers.restrict(self.name, self.copy.order.egress)
+                await self._deps.backends.containers.restrict(self.name, self.copy.order.access)
             case InstanceAction.STOP:
                 await self.backend().stop(self.name)
             case _:
@@ -336,7 +336,7 @@ class InstanceController:
             if (image := await self._unless_order_changes(pulling)) is not None:
                 # The puller resolved the reference; the name may mean something else to `images`.
                 create = self._deps.backends.containers.create
-                await self._make(spec, lambda: create(spec, image=image.id, egress=order.egress))
+                await self._make(spec, lambda: create(spec, image=image.id, network=order.access))
         finally:
             images.release(owner)
 

@@ -132,7 +132,7 @@ def _toward_running(situation: InstanceSituation) -> InstanceStep:
         return (
             RunAction(InstanceAction.REMOVE) if is_reported else ReportStatus(_begin(situation, "made anew"))
         )
-    if view is not None and view.egress is not situation.copy.order.egress:
+    if view is not None and view.access != situation.copy.order.access:
         return RunAction(InstanceAction.RESTRICT)
     match history.status:
         case InstanceStatus.RUNNING:

@@ -21,6 +21,7 @@ from skerry.model.devices import DeviceRequest
 from skerry.model.ids import DEFAULT_NAMESPACE, InstanceId
 from skerry.model.images import ImageAccess, is_path
 from skerry.model.network import Egress
+from skerry.model.network_policies import EgressChoice
 from skerry.model.node_messages import (
     MAX_CLAIMS,
     MAX_OCCUPIED,
@@ -385,6 +386,7 @@ def _encode_order(order: InstanceOrder) -> pb.Order:
         receipt=order.receipt,
         request_id=order.request_id,
         namespace=order.namespace,
+        is_isolated=order.is_isolated,
         spec=copy_fields(
             pb.Spec,
             spec,
@@ -399,6 +401,8 @@ def _encode_order(order: InstanceOrder) -> pb.Order:
             secrets=secret_messages.encode_uses(spec.secrets),
             devices=map(str, spec.devices),
             mounts=volume_messages.encode_mounts(spec.mounts),
+            egress="" if spec.egress is None else spec.egress.egress,
+            egress_granted=spec.egress is not None and spec.egress.is_granted,
             **option_messages.encode_options(spec.options),
         ),
     )
@@ -414,6 +418,7 @@ def _order_of(message: pb.Order) -> InstanceOrder:
         receipt=message.receipt,
         request_id=message.request_id if ids.is_request_id(message.request_id) else "",
         namespace=ids.check_namespace(message.namespace or DEFAULT_NAMESPACE),
+        is_isolated=message.is_isolated,
         spec=InstanceSpec(
             name=spec.name,
             uri=spec.uri,
@@ -440,8 +445,15 @@ def _order_of(message: pb.Order) -> InstanceOrder:
             secrets=secret_messages.decode_uses(spec.secrets),
             devices=tuple(map(DeviceRequest.parse, spec.devices)),
             mounts=volume_messages.decode_mounts(spec.mounts),
+            egress=_decode_egress(spec),
         ),
     )
+
+
+def _decode_egress(spec: pb.Spec) -> EgressChoice | None:
+    if not spec.egress:
+        return None
+    return EgressChoice(decode_enum(Egress, spec.egress, "egress"), spec.egress_granted)
 
 
 def _granted(spec: pb.Spec) -> ImageAccess | None:

@@ -1,4 +1,4 @@
-"""Namespaces and quotas as JSON, in and out. Pure; the endpoints use it."""
+"""Namespaces, quotas and policies as JSON, in and out. Pure; the endpoints use it."""
 
 from __future__ import annotations
 
@@ -9,7 +9,10 @@ from msgspec import UNSET, Meta, UnsetType
 from msgspec.structs import asdict, replace
 
 from skerry.control.namespaces.registry import NamespaceState
-from skerry.model.namespaces import MAX_QUOTA, NO_QUOTA, Quota, QuotaAmounts
+from skerry.model import ids
+from skerry.model.namespaces import MAX_QUOTA, NO_QUOTA, NamespaceRecord, Quota, QuotaAmounts
+from skerry.model.network import Egress
+from skerry.model.network_policies import MAX_ALLOWED, OPEN_NAMESPACE, NamespacePolicy
 
 _Limit = Annotated[int, Meta(ge=0, le=MAX_QUOTA)] | None | UnsetType
 
@@ -40,13 +43,54 @@ class NamespaceInput(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw
         return NO_QUOTA if isinstance(self.quota, UnsetType) else self.quota.merge(NO_QUOTA)
 
 
+class PolicyInput(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
+    """The network policy of a namespace."""
+
+    isolated: (
+        Annotated[
+            bool,
+            Meta(description="Accept connections from nodes, from itself and from `allow_from` only"),
+        ]
+        | UnsetType
+    ) = UNSET
+    allow_from: (
+        Annotated[
+            list[str], Meta(max_length=MAX_ALLOWED, description="Other namespaces that may connect to it")
+        ]
+        | UnsetType
+    ) = UNSET
+    egress: (
+        Annotated[
+            Egress | None,
+            Meta(description="What its workloads may reach; null: as the setting `fleet.egress` says"),
+        ]
+        | UnsetType
+    ) = UNSET
+
+    def merge(self, before: NamespacePolicy) -> NamespacePolicy:
+        """`before`, with what is given. One that is opened allows all, so it names no others."""
+        is_isolated = before.is_isolated if self.isolated is UNSET else self.isolated
+        allow_from = before.allow_from if is_isolated else ()
+        if not isinstance(self.allow_from, UnsetType):
+            allow_from = tuple(sorted(set(map(ids.check_namespace, self.allow_from))))
+        egress = before.egress if isinstance(self.egress, UnsetType) else self.egress
+        return NamespacePolicy(is_isolated, allow_from, egress)
+
+
 class NamespaceChange(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
-    """A change of a namespace: limits that are not given stay, null removes one; `quota` null removes all."""
+    """A change of a namespace: what is not given stays, null removes a limit; `quota` null removes all
+    limits, `policy` null the whole policy."""
 
-    quota: QuotaInput | None
+    quota: QuotaInput | UnsetType | None = UNSET
+    policy: PolicyInput | UnsetType | None = UNSET
 
-    def merge(self, before: Quota) -> Quota:
-        return NO_QUOTA if self.quota is None else self.quota.merge(before)
+    def merge(self, before: NamespaceRecord) -> NamespaceRecord:
+        quota, policy = before.quota, before.policy
+        if not isinstance(self.quota, UnsetType):
+            quota = NO_QUOTA if self.quota is None else self.quota.merge(quota)
+        if not isinstance(self.policy, UnsetType):
+            policy = OPEN_NAMESPACE if self.policy is None else self.policy.merge(policy)
+        return replace(before, quota=quota, policy=policy)
 
 
 class QuotaDocument(msgspec.Struct, frozen=True):
@@ -71,12 +115,22 @@ class UsageDocument(msgspec.Struct, frozen=True):
     volumes: int
 
 
+class PolicyDocument(msgspec.Struct, frozen=True):
+    """The network policy of a namespace."""
+
+    isolated: bool
+    allow_from: Annotated[tuple[str, ...], Meta(description="Other namespaces that may connect to it")]
+    egress: Annotated[Egress, Meta(description="Of workloads that choose none, and the widest for all")]
+    is_default_egress: Annotated[bool, Meta(description="It is that of the setting `fleet.egress`")]
+
+
 class NamespaceDocument(msgspec.Struct, frozen=True, kw_only=True):
     """A namespace."""
 
     name: str
     quota: QuotaDocument
     used: UsageDocument
+    policy: PolicyDocument
     over: Annotated[dict[str, int], Meta(description="How far it is above its quota, by resource")]
     objects: Annotated[dict[str, int], Meta(description="How many objects of each kind it has")]
     created_at: Annotated[
@@ -89,6 +143,9 @@ def namespace_document(state: NamespaceState) -> NamespaceDocument:
         name=state.name,
         quota=QuotaDocument(**_fields(state.quota)),
         used=UsageDocument(**_fields(state.used)),
+        policy=PolicyDocument(
+            state.policy.is_isolated, state.policy.allow_from, state.egress, state.policy.egress is None
+        ),
         over=state.excess,
         objects=dict(sorted(state.objects.items())),
         created_at=state.created_at,
