@@ -22,7 +22,7 @@ from grpclib.client import Channel
 from grpclib.health.v1.health_grpc import HealthStub
 from grpclib.health.v1.health_pb2 import HealthCheckRequest
 
-from skerry.daemon import containers, node_agent, node_runtime
+from skerry.daemon import containers, node_runtime
 from skerry.daemon.role_parts import RoleContext
 from skerry.kit import disk_monitor, disk_reserve, files, json_codec
 from skerry.kit.clock import Clock
@@ -59,7 +59,7 @@ _RUNTIME: Final = (
     "volume-operations",
     containers.SUBNET_FILE,
     SERVERS_FILE,
-    node_agent.NETWORK_FILE,
+    containers.NETWORK_FILE,
 )
 _REST: Final = (
     _IMAGES,
