@@ -1,7 +1,7 @@
 """Sockets of the name server: datagrams and connections at one address.
 
-Each turn of the loop takes a limited number of datagrams, so that the agent goes on under a flood. A connection
-is closed when it is idle, when its client does not read, or when it sends too long a message.
+Each turn of the loop takes a limited number of datagrams, so that the agent goes on under a flood. A
+connection is closed when it is idle, when its client does not read, or when it sends too long a message.
 """
 
 from __future__ import annotations
