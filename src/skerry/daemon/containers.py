@@ -37,6 +37,7 @@ from skerry.node.containers.writable_layers import WritableLayers
 from skerry.node.devices.device_catalog import NO_DEVICES, DeviceCatalog
 from skerry.node.images.images import Images, NamespaceImages
 from skerry.node.layers.unpacker_client import LayerUnpacker
+from skerry.node.network.dns.name_server import NameServer
 from skerry.node.network.network import Network
 from skerry.node.network.subnet_assignment import SubnetAssignment
 from skerry.node.network.subnets import parse_network
@@ -73,6 +74,7 @@ class ContainerEngine:
     secrets: SecretSupply
     devices: DeviceCatalog  # of this machine, for them
     volumes: NodeVolumes | None  # None: there can be none on this machine
+    names: NameServer | None  # of containers; None: they ask the machine's resolvers
 
     def images_of(self, namespace: Namespace) -> NamespaceImages:
         """The images that a namespace may use, pulled with its logins."""
@@ -148,6 +150,10 @@ async def _open(
     network = Network(
         folder / "network", settings.network, clock, key=key, closed=[pool], users=users("network")
     )
+    names = None
+    if settings.network.domain:
+        names = NameServer(settings.network, clock, ranges=[pool])
+        network.use_names(names)
     await network.open(
         assigned=subnet.subnet,
         waits=not has_server,
@@ -193,6 +199,7 @@ async def _open(
         secrets,
         devices,
         volumes,
+        names,
     )
 
 

@@ -9,16 +9,19 @@ from __future__ import annotations
 import asyncio
 import dataclasses
 import ssl
+from collections.abc import Callable
 from dataclasses import dataclass
 
 from msgspec.structs import replace
 
+from skerry.daemon import names
 from skerry.daemon.containers import NETWORK_FILE, ContainerEngine
 from skerry.daemon.role_parts import RoleContext
 from skerry.kit.disk_monitor import DiskMonitor
 from skerry.kit.tasks import TaskSupervisor
 from skerry.model import errors, ids
 from skerry.model.container_options import NodeFeature
+from skerry.model.ids import Namespace
 from skerry.model.members import ContinuumMember
 from skerry.model.network_objects import NodeLocation, ServiceAddress, ServiceSubnet
 from skerry.model.node_messages import NodeHello
@@ -45,6 +48,7 @@ class ServerLink:
     tls: ssl.SSLContext
     revocations: RevocationList | None = None  # gets revoked certificates
     listener: MemberListener | None = None  # gets members and functions
+    has_function: Callable[[Namespace, str], bool] = lambda namespace, name: False
 
 
 async def start(
@@ -72,13 +76,15 @@ async def start(
         max_instances=settings.market.max_guests,
     ).open()
     undo.push_async_callback(leased_cells.close)
-    instances = await NodeInstances(
+    instances = NodeInstances(
         folder / "instances",
         InstanceBackends(
             engine.containers, engine.images, leased_cells, engine.secrets.values, engine.images_of
         ),
         clock,
-    ).open()
+    )
+    engine.containers.use_namespaces(instances.namespace_of)
+    await instances.open()
     undo.push_async_callback(instances.close)
 
     volume_tasks = None
@@ -87,7 +93,9 @@ async def start(
         await asyncio.to_thread(volume_tasks.open)
         undo.push_async_callback(volume_tasks.close)
 
-    network_state = NetworkState(folder / NETWORK_FILE)
+    network_state = NetworkState(folder / NETWORK_FILE, clock)
+    if engine.names is not None:
+        names.follow(engine.names, network_state, link.has_function, settings.network.dns_grace_s)
 
     async def assign(given: str) -> None:
         await engine.network.use(given)

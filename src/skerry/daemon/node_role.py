@@ -9,7 +9,7 @@ from contextlib import suppress
 from dataclasses import dataclass
 from typing import Any
 
-from skerry.daemon import functions, node_agent, node_leave, node_runtime, web_functions
+from skerry.daemon import functions, names, node_agent, node_leave, node_runtime, web_functions
 from skerry.daemon.functions import LocalMember
 from skerry.daemon.http import build_node_app
 from skerry.daemon.node_agent import ServerLink
@@ -91,7 +91,13 @@ async def start(context: RoleContext, admission: JoinCredentials) -> RoleHandle:
         )
         routes = served.routes
         failures.append(served.failed)
-        link = ServerLink(membership.servers, membership.identity.context, membership.revocations, synced)
+        link = ServerLink(
+            membership.servers,
+            membership.identity.context,
+            membership.revocations,
+            synced,
+            names.function_lookup(synced.copies.get),
+        )
         await node_agent.start(context, node.engine, here.member, link, disk, loops)
     web_path = ""
     if routes is not None:

@@ -23,6 +23,7 @@ from skerry.daemon import (
     control_plane,
     functions,
     market,
+    names,
     namespaces,
     node_agent,
     node_leave,
@@ -88,7 +89,7 @@ async def start(context: RoleContext, *, has_node: bool) -> RoleHandle:
     ready, failures = await _serve(base, cloud, taking, plane, serves_unix=not has_node)
     if runtime is not None:
         failures.append(runtime.failed)
-        await _start_agent(base, taking.member, runtime)
+        await _start_agent(base, cloud, taking.member, runtime)
     await base.events.record(
         "server.started", f"server/{socket.gethostname()}", actor="skerry", version=__version__
     )
@@ -267,12 +268,16 @@ async def _serve_plain(
     log.warning("market.plain", addresses=[str(network) for network in networks])
 
 
-async def _start_agent(base: ServerBase, member: ContinuumMember, runtime: NodeRuntimeParts) -> None:
+async def _start_agent(
+    base: ServerBase, cloud: _Cloud, member: ContinuumMember, runtime: NodeRuntimeParts
+) -> None:
     """The node of this machine, which dials its own server as any other does."""
     if runtime.engine is None:
         return
     servers = ServerAddressCache(
         addresses.local_dial_address(base.addresses.grpc), base.folder / node_leave.SERVERS_FILE
     )
-    link = ServerLink(servers, base.certificates.node_context)
+    link = ServerLink(
+        servers, base.certificates.node_context, has_function=names.function_lookup(cloud.registry.get)
+    )
     await node_agent.start(base, runtime.engine, member, link, base.disk, base.loops)

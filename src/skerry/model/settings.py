@@ -271,8 +271,38 @@ class NetworkSettings(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     ] = ""
     dns: Annotated[
         tuple[str, ...],
-        Meta(description="Name servers of containers; empty: those of this machine that they can reach"),
+        Meta(
+            description="Resolvers that are asked for names outside this cloud, by the name server of "
+            "containers and by guests; empty: those of this machine"
+        ),
     ] = ()
+    domain: Annotated[
+        str,
+        Meta(
+            description="Domain of the names of services and instances (`web.shop.skerry`), the same on all "
+            "nodes; empty: containers get no name server of their own"
+        ),
+    ] = "skerry"
+    dns_ttl_s: Annotated[
+        int, Meta(ge=0, le=300, description="Clients may remember a name of the domain for so long")
+    ] = 5
+    dns_grace_s: Annotated[
+        float,
+        Meta(
+            ge=0,
+            description="When no server has been in touch for so long, unknown names of the domain are "
+            "answered with SERVFAIL instead of NXDOMAIN",
+        ),
+    ] = 15.0
+    dns_rate: Annotated[
+        int,
+        Meta(
+            ge=10,
+            le=1_000_000,
+            description="Work of the name server for one container: so many answers from memory in a second, "
+            "fewer of others; ten times that for all containers",
+        ),
+    ] = 2000
     allow: Annotated[
         tuple[str, ...],
         Meta(

@@ -444,7 +444,7 @@ class FakeNetwork:
         for owner in self._machine.attached.keys() - owners:
             await self.detach(owner)
 
-    def resolv_conf(self, servers: Sequence[str] = ()) -> str:
+    def resolv_conf(self, attachment: Attachment, servers: Sequence[str] = (), *, tenant: str = "") -> str:
         return "nameserver 10.0.0.1\n"
 
 

@@ -8,6 +8,7 @@ reached. What the node itself reports is kept in memory and sent again with ever
 from __future__ import annotations
 
 import asyncio
+import math
 from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import TypeVar
@@ -16,6 +17,7 @@ import msgspec
 import structlog
 
 from skerry.kit import files, json_codec
+from skerry.kit.clock import Clock, SystemClock
 from skerry.model import errors, network_kinds
 from skerry.model.network_objects import NetworkKey, NetworkObject, UnknownObject
 from skerry.model.node_messages import NetworkUpdate
@@ -35,9 +37,12 @@ class _StoredObject(msgspec.Struct, frozen=True):
 class NetworkState:
     """All objects, and reports."""
 
-    def __init__(self, path: Path) -> None:
+    def __init__(self, path: Path, clock: Clock | None = None) -> None:
         """`path` is the file that the state is kept in."""
         self._path = path
+        self._clock = clock or SystemClock()
+        self._is_in_session = False
+        self._session_ended_at: float | None = None  # monotonic; None: there was none
         self._objects: dict[NetworkKey, NetworkObject] = {}
         self._subscribers: dict[str, list[Callable[[Mapping[str, NetworkObject]], None]]] = {}
         self._changed = asyncio.Event()  # since it was last written
@@ -66,6 +71,7 @@ class NetworkState:
         if update.is_full:
             self._objects = {each.network_key: each for each in update.objects}
             self.is_current = True
+            self._is_in_session = True
         else:
             self._objects = before | {each.network_key: each for each in update.objects}
             for key in update.removed:
@@ -87,6 +93,21 @@ class NetworkState:
             self._reports[value.network_key] = value
             self._unsent[value.network_key] = None
             self._has_reports.set()
+
+    @property
+    def age_s(self) -> float:
+        """For how long nothing could have been received: 0 in a session, infinite before the first."""
+        if self._is_in_session:
+            return 0.0
+        if self._session_ended_at is None:
+            return math.inf
+        return self._clock.monotonic() - self._session_ended_at
+
+    def end_session(self) -> None:
+        """The server sends nothing more; without effect unless it had sent all objects."""
+        if self._is_in_session:
+            self._is_in_session = False
+            self._session_ended_at = self._clock.monotonic()
 
     def begin_session(self) -> None:
         """Report everything again."""

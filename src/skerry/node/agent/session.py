@@ -165,6 +165,8 @@ class AgentSession:
                 self._send_network_reports_forever(),
             )
         finally:
+            if self._hooks.network is not None:
+                self._hooks.network.end_session()
             await cancel_and_wait(self._tunnels)
 
     async def _receive(self, config: SessionConfig) -> None:

@@ -20,7 +20,7 @@ from skerry.kit import tasks
 from skerry.model import errors
 from skerry.model.cells import Cell, CellOwner, CellUsage, ExitStatus, OutputChannel
 from skerry.model.containers import ContainerSpec, ContainerStats, ContainerView
-from skerry.model.ids import CellName
+from skerry.model.ids import CellName, Namespace
 from skerry.model.images import Image, ImageAccess, ImageId, PullProgress
 from skerry.model.network import OPEN_ACCESS, NetworkAccess
 from skerry.node.cells.locks import PathLocks
@@ -209,6 +209,11 @@ class Containers:
             raise errors.AlreadyExists(
                 f"there is a cell {cell!r} of another container already; choose another name"
             )
+
+    def use_namespaces(self, namespace_of: Callable[[str], Namespace | None]) -> None:
+        """`namespace_of` gives the namespace of the instance that a container is, if it is one: its short
+        names are those of that namespace."""
+        self._startup.namespace_of = namespace_of
 
     async def start(self, name: str) -> ContainerView:
         """Start it, created or exited; it is running on return. Raises NotFound, FailedPrecondition (it is

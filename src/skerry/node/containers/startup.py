@@ -19,7 +19,8 @@ from msgspec.structs import replace
 from skerry.kit import json_codec
 from skerry.model import errors
 from skerry.model.cells import CellOwner, Executable, ExecutableState, RuntimeCommand
-from skerry.model.containers import NetworkMode
+from skerry.model.containers import ContainerSpec, NetworkMode
+from skerry.model.ids import Namespace
 from skerry.model.images import Image
 from skerry.model.secrets import SecretRef
 from skerry.model.workloads import UserNamespaceMode
@@ -65,6 +66,7 @@ class ContainerStartup:
     def __init__(self, deps: ContainerDeps, teardown: RunTeardown) -> None:
         self._deps = deps
         self._teardown = teardown
+        self.namespace_of: Callable[[str], Namespace | None] = lambda container: None
 
     async def start(
         self, container: ContainerEntry, *, when_begun: Callable[[], None] = lambda: None
@@ -173,6 +175,12 @@ class ContainerStartup:
             )
         return await supply.of_container(spec)
 
+    def _resolv_conf(self, spec: ContainerSpec, attachment: Attachment | None) -> str:
+        if attachment is None:
+            return ""
+        tenant = self.namespace_of(spec.name) or ""
+        return self._deps.network.resolv_conf(attachment, spec.dns, tenant=tenant)
+
     async def _attach(self, container: ContainerEntry) -> Attachment | None:
         spec = container.record.spec
         if spec.network is NetworkMode.NONE:
@@ -241,7 +249,7 @@ class ContainerStartup:
                 paths.folder,
                 host_name=host_name(record.spec),
                 address=attachment.address if attachment is not None else "",
-                resolv_conf=deps.network.resolv_conf(record.spec.dns) if attachment is not None else "",
+                resolv_conf=self._resolv_conf(record.spec, attachment),
                 extra_hosts=record.spec.extra_hosts,
             )
             if record.spec.init:

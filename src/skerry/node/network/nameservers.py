@@ -1,13 +1,15 @@
-"""Name servers of containers: the text of their /etc/resolv.conf.
+"""Name servers of containers: the text of their /etc/resolv.conf, and the resolvers of the machine.
 
-Those of the settings, else the machine's own. A server on the machine's loopback cannot be reached from a
-container, nor one with only an IPv6 address; where systemd-resolved listens on loopback, its upstream servers
-are in a file of its own. Search domains and options are kept.
+A container has the node's own name server (`skerry.node.network.dns`), which asks the servers of the
+settings, else the machine's own. One without it has those themselves: but a server on the machine's
+loopback cannot be reached from a container, nor one with only an IPv6 address; where systemd-resolved listens
+on loopback, its upstream servers are in a file of its own. Search domains and options are kept.
 """
 
 from __future__ import annotations
 
 import ipaddress
+import os
 from collections.abc import Sequence
 from dataclasses import dataclass
 from ipaddress import IPv4Address
@@ -77,6 +79,37 @@ def read(configured: Sequence[str], paths: Sequence[Path] = PATHS) -> ResolverCo
     return choose(configured, texts)
 
 
+def of_node(gateway: str, search: Sequence[str], paths: Sequence[Path] = PATHS) -> ResolverConfig:
+    """For a container that asks the node: `search` before the machine's own domains, and its options."""
+    own = read((), paths)
+    return ResolverConfig((gateway,), tuple(dict.fromkeys([*search, *own.search])), own.options)
+
+
+class MachineResolvers:
+    """The resolvers that the node itself asks: also those on its loopback, and with IPv6 addresses."""
+
+    def __init__(self, configured: Sequence[str], path: Path = PATHS[0]) -> None:
+        self._configured = tuple(configured)
+        self._path = path
+        self._version: tuple[int, ...] = ()
+        self._servers: tuple[str, ...] = ()
+
+    def servers(self) -> tuple[str, ...]:
+        """As the file is now."""
+        if self._configured:
+            return self._configured
+        try:
+            found = os.stat(self._path)
+            version = (found.st_mtime_ns, found.st_ino, found.st_size)
+            if version != self._version:
+                servers = parse(self._path.read_text(errors="replace")).servers
+                self._servers = tuple(each for each in servers if _is_address(each))[:_MOST_SERVERS]
+                self._version = version
+        except OSError:
+            self._servers, self._version = (), ()
+        return self._servers
+
+
 def check(configured: Sequence[str]) -> None:
     """Raise Invalid unless containers can reach all servers of the settings."""
     for server in configured:
@@ -86,6 +119,13 @@ def check(configured: Sequence[str]) -> None:
                 "on loopback, which is each container's own",
                 field="network.dns",
             )
+
+
+def _is_address(server: str) -> bool:
+    try:
+        return not ipaddress.ip_address(server).is_unspecified
+    except ValueError:
+        return False
 
 
 def _is_reachable(server: str) -> bool:

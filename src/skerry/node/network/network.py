@@ -22,6 +22,7 @@ import structlog
 from skerry.kit import files
 from skerry.kit.clock import Clock
 from skerry.model import errors, ports
+from skerry.model.ids import Namespace
 from skerry.model.network import OPEN_POLICY, NetworkPolicy
 from skerry.model.ports import PortMapping
 from skerry.model.settings import NetworkSettings
@@ -30,6 +31,8 @@ from skerry.node.network import adoption, commands, host_routes, nameservers, po
 from skerry.node.network.address_ranges import parse_allowed
 from skerry.node.network.attachments import Attachment, AttachmentRecord, attachment_records
 from skerry.node.network.bridge import Bridge
+from skerry.node.network.dns.forwarder import PORT as DNS_PORT
+from skerry.node.network.dns.name_server import NameServer
 from skerry.node.network.firewall import Firewall
 from skerry.node.network.isolation import NetworkIsolation
 from skerry.node.network.namespace_pools import NamespacePools
@@ -76,19 +79,27 @@ class Network:
         self._records = attachment_records(folder / "attached")
         self._subnets = BridgeSubnets()
         self._links = Bridge(tools, self._names, self._subnets, folder / "ns", failpoint, users)
-        self._firewall = Firewall(tools, self._names, self._subnets, ranges, self._name_servers)
+        self._firewall = Firewall(tools, self._names, self._subnets, ranges, self._open_resolvers)
         self._isolation = NetworkIsolation(tools, self._names, self._subnets, ranges.closed)
         self.services = ServiceBalancer(tools, self._names, self._subnets)
         self._pools: NamespacePools | None = None  # of the current subnet
         self._loops: asyncio.TaskGroup | None = None  # while `run` runs
         self._switching = asyncio.Lock()
         self._no_subnet_reason: Callable[[], str] = lambda: ""
+        self._dns: NameServer | None = None
+        self._tools = tools
         self._reservations = PortReservations()
         self._attached: dict[str, Attachment] = {}
         self._coming: dict[str, asyncio.Future[None]] = {}
         self._leaving: dict[str, asyncio.Task[None]] = {}
         self._hindrances: list[str] = []
         self._sockets = NamespaceSockets()
+
+    def use_names(self, names: NameServer) -> None:
+        """Before `open`: containers ask this name server, instead of the machine's resolvers."""
+        names.use_kernel(self._tools, self._names, self._isolation.may_be_isolated)
+        self._dns = names
+        self._reservations = PortReservations(shared=[DNS_PORT])
 
     async def open(
         self,
@@ -110,6 +121,7 @@ class Network:
             with _translated_errors():
                 subnet = self._first_subnet(assigned, adopted, waits=waits)
                 await asyncio.to_thread(self._take_over, adopted, subnet, cloud)
+                await self._serve_names()
             for each in adopted:
                 for failure in await self._reservations.reserve_again(each.owner, each.ports):
                     log.warning("network.port_not_held", owner=each.owner, reason=failure)
@@ -226,6 +238,7 @@ class Network:
             old, self._pools = self._pools, self._pools_of(subnet)
             if self._loops is not None:
                 self._pools.start_filling(self._loops)
+            await self._serve_names()
             if old is not None:
                 with _translated_errors():
                     await old.close()
@@ -255,6 +268,7 @@ class Network:
         dropped = self._subnets.keep_only(adoption.networks_of(self._attached.values()))
         if dropped:
             with _translated_errors():
+                await self._serve_names()
                 await asyncio.to_thread(self._links.drop_subnets, dropped)
                 await self._firewall.rewrite()
                 await self._isolation.rewrite()
@@ -267,15 +281,33 @@ class Network:
 
     def lacking(self) -> tuple[str, ...]:
         """What containers cannot do here, and why, in sentences; ideally empty."""
-        names = () if self._name_servers() else (nameservers.NONE_REACHABLE,)
-        return (*self._hindrances, *self._firewall.lacking(), *names)
+        known = self._name_servers() if self._dns is None else self._dns.upstreams()
+        names = () if known else (nameservers.NONE_REACHABLE,)
+        unserved = () if self._dns is None else self._dns.lacking()
+        return (*self._hindrances, *self._firewall.lacking(), *names, *unserved)
 
-    def resolv_conf(self, servers: Sequence[str] = ()) -> str:
-        """The current /etc/resolv.conf of a container; with `servers` instead of the node's."""
-        return str(nameservers.read(servers or self._settings.dns))
+    def resolv_conf(
+        self, attachment: Attachment, servers: Sequence[str] = (), *, tenant: Namespace | str = ""
+    ) -> str:
+        """The current /etc/resolv.conf of a container in the namespace `tenant`; with `servers` instead of
+        the node's. A guest's has resolvers outside: it must not learn names of this cloud."""
+        names = self._dns
+        if servers or names is None or attachment.is_isolated or not names.serves(attachment.gateway):
+            return str(nameservers.read(servers or self._settings.dns))
+        return str(nameservers.of_node(attachment.gateway, names.search_domains(tenant)))
 
     def _name_servers(self) -> tuple[str, ...]:
+        """Those that containers can reach without the node's help."""
         return nameservers.read(self._settings.dns).servers
+
+    def _open_resolvers(self) -> tuple[str, ...]:
+        """What every container may reach on port 53, whatever its egress."""
+        own = () if self._dns is None else tuple(str(each.gateway) for each in self._subnets.all)
+        return tuple(dict.fromkeys((*self._name_servers(), *own)))
+
+    async def _serve_names(self) -> None:
+        if self._dns is not None:
+            await self._dns.serve(self._subnets.all)
 
     def attachments(self) -> dict[str, Attachment]:
         """Attachments by owner."""
@@ -464,12 +496,16 @@ class Network:
                 self._loops.create_task(self._firewall.run())
                 self._loops.create_task(self._isolation.run())
                 self._loops.create_task(self.services.run())
+                if self._dns is not None:
+                    self._loops.create_task(self._dns.run())
         finally:
             self._loops = None
 
     async def close(self) -> None:
         """Stop the agent's part. Attachments stay, with their ports; without any, everything is removed."""
         self._sockets.close()
+        if self._dns is not None:
+            await self._dns.close()
         await asyncio.gather(*self._coming.values(), *self._leaving.values(), return_exceptions=True)
         try:
             if self._pools is not None:
@@ -485,6 +521,8 @@ class Network:
     async def _clean_up(self, *, is_anybody_attached: bool) -> None:
         """Opening failed: keep existing attachments, and remove the rest."""
         self._reservations.close()
+        if self._dns is not None:
+            await self._dns.close()
         if not is_anybody_attached:
             try:
                 await asyncio.to_thread(self._remove)

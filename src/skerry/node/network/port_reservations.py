@@ -11,7 +11,7 @@ import asyncio
 import errno
 import os
 import socket
-from collections.abc import Iterable
+from collections.abc import Collection, Iterable
 
 import psutil
 
@@ -26,7 +26,10 @@ _EVERYWHERE = "0.0.0.0"  # noqa: S104 - a hold lets nobody in: nothing listens
 class PortReservations:
     """The ports that are published, or about to be."""
 
-    def __init__(self) -> None:
+    def __init__(self, shared: Collection[int] = ()) -> None:
+        """`shared`: ports that this process listens on itself, at addresses that no published port is for.
+        They are checked, and not held."""
+        self._shared = frozenset(shared)
         self._owners: dict[HostPort, str] = {}
         self._sockets: dict[HostPort, socket.socket] = {}
 
@@ -42,7 +45,7 @@ class PortReservations:
         self._owners |= dict.fromkeys(_host_ports(requested), owner)
         try:
             for host_port in _host_ports(requested):
-                self._sockets[host_port] = await _reserve(host_port)
+                await self._hold(host_port)
         except BaseException:
             self.release(requested)
             raise
@@ -54,10 +57,16 @@ class PortReservations:
         for host_port in _host_ports(mappings):
             self._owners[host_port] = owner
             try:
-                self._sockets[host_port] = await _reserve(host_port)
+                await self._hold(host_port)
             except errors.FailedPrecondition as error:
                 failures.append(error.message)
         return failures
+
+    async def _hold(self, host_port: HostPort) -> None:
+        if host_port[0] not in self._shared:
+            self._sockets[host_port] = await _reserve(host_port)
+        elif not await asyncio.to_thread(_is_used_by_us_alone, host_port):
+            (await _reserve(host_port)).close()
 
     def release(self, mappings: Iterable[PortMapping]) -> None:
         """Release them, reserved or not."""
@@ -85,7 +94,7 @@ async def _reserve(host_port: HostPort) -> socket.socket:
             raise errors.FailedPrecondition(
                 f"port {_name(host_port)} cannot be published: {error.strerror}"
             ) from error
-    holder = await asyncio.to_thread(_find_holder, host_port)
+    holder = await asyncio.to_thread(find_holder, host_port)
     if holder is None:
         # Closed connections linger on the port, which blocks only sockets without SO_REUSEADDR. A reservation
         # with it blocks only those without it, and is better than none.
@@ -112,7 +121,7 @@ def _bind(host_port: HostPort, *, reuse_address: bool = False) -> socket.socket:
     return holding
 
 
-def _find_holder(host_port: HostPort) -> str | None:
+def find_holder(host_port: HostPort) -> str | None:
     """The user of the port, in words; None if only closed connections are found on it."""
     port, protocol = host_port
     connections = [
@@ -135,6 +144,14 @@ def _find_holder(host_port: HostPort) -> str | None:
         return f"process {pid} ({psutil.Process(pid).name()})"
     except psutil.NoSuchProcess:
         return f"process {pid}"
+
+
+def _is_used_by_us_alone(host_port: HostPort) -> bool:
+    port, protocol = host_port
+    owners = {
+        each.pid for each in psutil.net_connections(protocol.value) if each.laddr and each.laddr.port == port
+    }
+    return owners == {os.getpid()}
 
 
 def _name(host_port: HostPort) -> str:

@@ -32,7 +32,7 @@ from skerry.node.cells.cells import Cells
 from skerry.node.cells.executables import WorkerOptions
 from skerry.node.kernel import mount_flags, syscalls
 from skerry.node.launcher.client import LauncherClient
-from skerry.node.network.network import Network
+from skerry.node.network.network import Attachment, Network
 from skerry.node.secrets.supply import SecretSupply
 from skerry.node.workers.function_logs import FunctionLogs
 from skerry.node.workers.interpreters import Interpreter
@@ -118,7 +118,8 @@ class PrestartedWorkerFactory:
     async def _make(
         self, worker: PrestartedWorker, launcher: LauncherClient, mode: NetworkMode, node: Interpreter | None
     ) -> None:
-        network = -1 if mode is NetworkMode.NONE else await self._attach(worker)
+        attachment = None if mode is NetworkMode.NONE else await self._attach(worker)
+        network = -1 if attachment is None else os.open(attachment.namespace, os.O_RDONLY | os.O_CLOEXEC)
         try:
             await self._cells.ensure(self._pool)  # somebody may have removed its groups
             await self._cells.allocate(
@@ -130,8 +131,8 @@ class PrestartedWorkerFactory:
         finally:
             if network >= 0:
                 os.close(network)
-        if network >= 0:
-            await self.mount(worker, self._resolv_conf(), _RESOLVER)
+        if attachment is not None:
+            await self.mount(worker, self._resolv_conf(attachment), _RESOLVER)
         arguments: tuple[str, ...] = ()
         if node is not None:
             await self.mount(worker, self._runtime, _RUNTIME)
@@ -140,11 +141,11 @@ class PrestartedWorkerFactory:
         await self._start(worker, arguments)
         self._failpoint("blank.started")
 
-    async def _attach(self, worker: PrestartedWorker) -> int:
+    async def _attach(self, worker: PrestartedWorker) -> Attachment:
         assert self._network is not None, "a worker without a network is not attached"
         attachment = await self._network.attach(worker.cell, policy=self._policy)
         self._failpoint("blank.attached")
-        return os.open(attachment.namespace, os.O_RDONLY | os.O_CLOEXEC)
+        return attachment
 
     async def assign(self, worker: PrestartedWorker, namespace: Namespace) -> None:
         """Let it reach what isolated namespaces allow to `namespace`. Raises Unavailable."""
@@ -181,9 +182,9 @@ class PrestartedWorkerFactory:
             for worker in stuck:
                 await self.close(worker)
 
-    def _resolv_conf(self) -> Path:
+    def _resolv_conf(self, attachment: Attachment) -> Path:
         assert self._network is not None, "likewise"
-        text = self._network.resolv_conf().encode()
+        text = self._network.resolv_conf(attachment).encode()
         if not self._resolver.exists() or self._resolver.read_bytes() != text:
             # A new file each time: earlier workers keep seeing the old one.
             files.write_atomically(self._resolver, text)

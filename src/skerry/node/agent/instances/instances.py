@@ -22,7 +22,8 @@ from msgspec.structs import replace
 from skerry.kit.clock import Clock
 from skerry.kit.tasks import TaskSupervisor
 from skerry.model import errors
-from skerry.model.ids import InstanceId, NodeId
+from skerry.model.containers import INSTANCE_PREFIX
+from skerry.model.ids import InstanceId, Namespace, NodeId
 from skerry.model.node_messages import InstanceClaim, SessionConfig
 from skerry.model.orders import InstanceOrder, InstanceReport
 from skerry.model.secrets import SecretRef
@@ -119,6 +120,14 @@ class NodeInstances:
     def config(self) -> SessionConfig:
         """The session config that the control plane sent last."""
         return self._deps.config
+
+    def namespace_of(self, container: str) -> Namespace | None:
+        """The namespace of the instance that runs as this container; None if none does."""
+        controller = self._controllers.get(InstanceId(container.removeprefix(INSTANCE_PREFIX)))
+        if controller is None or controller.name != container:  # ids that are hashed in names
+            all_of_them = self._controllers.values()
+            controller = next((each for each in all_of_them if each.name == container), None)
+        return None if controller is None else controller.copy.order.namespace
 
     @property
     def disk_bytes(self) -> int:
