@@ -14,6 +14,7 @@ from typing import Final
 
 from msgspec.structs import replace
 
+from skerry.daemon import mesh
 from skerry.daemon.containers import ContainerEngine
 from skerry.daemon.role_parts import RoleContext
 from skerry.kit.disk_monitor import DiskMonitor
@@ -21,6 +22,7 @@ from skerry.kit.tasks import TaskSupervisor
 from skerry.model import errors, ids
 from skerry.model.container_options import NodeFeature
 from skerry.model.members import ContinuumMember
+from skerry.model.network_objects import NodeLocation
 from skerry.model.node_messages import NodeHello
 from skerry.node.agent import agent
 from skerry.node.agent.instances.backends import InstanceBackends
@@ -89,10 +91,15 @@ async def start(
         undo.push_async_callback(volume_tasks.close)
 
     network_state = NetworkState(folder / NETWORK_FILE)
+    node_mesh = await mesh.start_node(context, engine, member.node, network_state, loops)
 
     async def assign(given: str) -> None:
         await engine.network.use(given)
         await engine.subnet.save(given)
+
+    def mesh_warnings() -> tuple[str, ...]:
+        has_others = any(node != member.node for node in network_state.all(NodeLocation))
+        return node_mesh.warnings if has_others else ()
 
     def describe() -> NodeHello:
         machine, volumes = agent.facts(), engine.volumes
@@ -106,7 +113,12 @@ async def start(
                 features=(*machine.features, *more),
                 runtime=engine.version,
                 userns=engine.has_userns,
-                warnings=(*engine.warnings, *_subnet_warnings(subnet, engine), *engine.devices.warnings),
+                warnings=(
+                    *engine.warnings,
+                    *_subnet_warnings(subnet, engine),
+                    *mesh_warnings(),
+                    *engine.devices.warnings,
+                ),
                 disk_pressure=disk.condition,
                 devices=engine.devices.names,
             ),
@@ -127,7 +139,7 @@ async def start(
         )
 
     def condition() -> str:
-        return "\n".join((disk.condition, *engine.devices.warnings, *engine.devices.names))
+        return "\n".join((disk.condition, *mesh_warnings(), *engine.devices.warnings, *engine.devices.names))
 
     hooks = AgentHooks(
         describe,

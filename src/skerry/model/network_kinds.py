@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from skerry.kit import json_codec
 from skerry.model import errors
+from skerry.model.mesh import MeshLinks, MeshNode, MeshPeer
 from skerry.model.network_objects import (
     MAX_OBJECT_BYTES,
     InstanceAddress,
@@ -19,6 +20,9 @@ KINDS: dict[str, type[NetworkObject]] = {
         NodeLocation,
         ServiceAddress,
         InstanceAddress,
+        MeshNode,
+        MeshLinks,
+        MeshPeer,
     )
 }
 

@@ -67,7 +67,7 @@ def _write_ip(
 ) -> str:
     networks = ", ".join(map(str, subnets.networks))
     own_networks = networks if len(subnets.networks) == 1 else f"{{ {networks} }}"
-    bridge = f'"{names.bridge}"'
+    bridge, mesh = f'"{names.bridge}"', f'"{names.mesh}"'
     publish = "".join(
         f"fib daddr type local dnat ip to {protocol} dport map @{_map_name(protocol)}\n    "
         for protocol in Protocol
@@ -78,6 +78,8 @@ def _write_ip(
         for protocol in Protocol
     )
     dns = "ip daddr @resolvers meta l4proto { tcp, udp } th dport 53"
+    # Packets of the mesh interface come from subnets of peers, by rules of its own
+    # (`skerry.node.network.mesh.rules`); between nodes they keep their addresses.
     # Requests of a container are filtered before DNAT, and replies are not: those of a published port go to
     # wherever
     # the client is.
@@ -126,14 +128,14 @@ table ip {names.table} {{
   }}
   chain leaving {{
     type nat hook postrouting priority srcnat; policy accept;
-    ip saddr {own_networks} oifname != {bridge} masquerade
+    ip saddr {own_networks} oifname != {{ {bridge}, {mesh} }} masquerade
     ip saddr {{ {networks}, 127.0.0.0/8 }} oifname {bridge} ct status dnat masquerade
   }}
   chain entering {{
     type filter hook forward priority filter; policy accept;
     oifname != {bridge} accept
     ip daddr @node_only ct direction original drop
-    iifname {bridge} accept
+    iifname {{ {bridge}, {mesh} }} accept
     ct state established,related accept
     ct status dnat accept
     drop
