@@ -32,7 +32,7 @@ def status(server: ApiClient, output: str) -> None:
       skerry mesh status
       skerry mesh status -o json
     """
-    found = server.get("mesh/")
+    found = server.get("mesh")
     if output == "json":
         printing.as_json(found)
         return

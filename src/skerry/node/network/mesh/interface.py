@@ -129,17 +129,24 @@ class WireGuardInterface:
         self._programs = programs
         self._commands = commands
         self._link = link
+        self._is_ready = False  # in this process
 
     def ensure(self) -> bool:
         if self._link.exists:
             try:
                 self._dump()
-                return False
+                if self._is_ready:
+                    return False
+                self._link.bring_up()
+                self._is_ready = True
+                return True
             except errors.Unavailable as error:  # nobody answers for it
                 log.warning("mesh.interface_broken", interface=self._link.name, error=error.message)
                 self._link.delete()
+        self._is_ready = False
         self._make()
         self._link.bring_up()
+        self._is_ready = True
         return True
 
     def _make(self) -> None:

@@ -19,7 +19,6 @@ from typing import Final, Protocol
 
 import structlog
 
-from skerry.kit import files
 from skerry.kit.clock import Clock
 from skerry.model import errors
 from skerry.model.ids import NodeId

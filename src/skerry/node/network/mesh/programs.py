@@ -41,7 +41,23 @@ class MeshPrograms:
             "WG_I_PREFER_BUGGY_USERSPACE_TO_POLISHED_KMOD": "1",
             "LOG_LEVEL": "error",
         }
-        run([self.wireguard_go, interface], "", environment)
+        # It goes to the background with whatever it has open: not our pipes, which would never end.
+        try:
+            subprocess.run(
+                [self.wireguard_go, interface],
+                stdin=subprocess.DEVNULL,
+                stdout=subprocess.DEVNULL,
+                stderr=subprocess.DEVNULL,
+                timeout=_WITHIN_S,
+                env=environment,
+                cwd="/",
+                start_new_session=True,
+                check=True,
+            )
+        except (subprocess.SubprocessError, OSError) as error:
+            raise errors.Unavailable(
+                f"wireguard-go cannot be started: {error}; it needs the device /dev/net/tun"
+            ) from error
 
 
 def find(path: str | None = None) -> MeshPrograms:
@@ -53,7 +69,7 @@ def find(path: str | None = None) -> MeshPrograms:
     return MeshPrograms(which("ip"), which("wg"), which("wireguard-go"), which("bridge"))
 
 
-def run(arguments: list[str], text: str = "", environment: dict[str, str] | None = None) -> str:
+def run(arguments: list[str], text: str = "") -> str:
     """Run a program to its end; its output. Raises Unavailable with its message."""
     name = os.path.basename(arguments[0])
     try:
@@ -63,7 +79,7 @@ def run(arguments: list[str], text: str = "", environment: dict[str, str] | None
             capture_output=True,
             text=True,
             timeout=_WITHIN_S,
-            env=environment or {"LC_ALL": "C"},
+            env={"LC_ALL": "C"},
         )
     except subprocess.TimeoutExpired as error:
         raise errors.Unavailable(f"{name} did not end within {_WITHIN_S:.0f} s") from error
