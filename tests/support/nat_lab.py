@@ -3,10 +3,10 @@
     with nat_lab(folder) as lab:
         lab.cut("home")
 
-Every machine and router is a network namespace. The server and `east`, `west` are public; `home` and `attic`
-are behind one router, `office` behind another. Both routers use the same private network, as homes do, and
-refuse connections from outside. The first gives each destination another port, so that nobody but a relay
-reaches its machines; the second keeps ports.
+Every machine and router is a network namespace. The server and `east`, `west` are public; `home` and
+`office` are behind a router each. Both routers use the same private network, as homes do, and refuse
+connections from outside. That of `home` gives each destination another port, so that only public machines
+have a link to it; that of `office` keeps ports.
 """
 
 from __future__ import annotations
@@ -61,7 +61,6 @@ PLACES = {
     "east": Place("", "198.51.100.21"),
     "west": Place("", "198.51.100.22"),
     "home": Place("cable", "192.168.1.10"),
-    "attic": Place("cable", "192.168.1.11"),
     "office": Place("fibre", "192.168.1.10"),
 }
 ROUTERS = {"cable": ("198.51.100.31", "random,fully-random"), "fibre": ("198.51.100.32", "")}

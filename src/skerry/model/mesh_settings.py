@@ -24,8 +24,8 @@ class MeshSettings(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
         Meta(
             ge=0,
             le=65535,
-            description="UDP port of this node, which firewalls in front of it should let in; if it is taken, "
-            "one of the 15 after it; 0: any",
+            description="UDP port of this node, which firewalls in front of it should let in; if it is "
+            "taken, one of the 15 after it; 0: any",
         ),
     ] = 51825
     endpoints: Annotated[

@@ -1,4 +1,4 @@
-"""Which nodes of the mesh are linked directly, by which nodes packets go, and where a node may be found. Pure.
+"""Which nodes of the mesh are linked, by which nodes packets go, and where a node may be found. Pure.
 
 Every server decides the same from the same records. WireGuard accepts a packet from a peer only if it would
 send the answer to the same peer, so the path from A to B must be the one from B to A at every node on it: it

@@ -1,7 +1,7 @@
 """The state of the direct link to a peer, and which of its endpoints is tried when. Pure but for its fields.
 
-A link is up while probes are answered. While it is not, its endpoints are tried one after the other, for ever:
-the link may come up though packets go by a relay meanwhile.
+A link is up while probes are answered. While it is not, its endpoints are tried one after the other, for
+ever: the link may come up though packets go by a relay meanwhile.
 """
 
 from __future__ import annotations

@@ -11,6 +11,7 @@ import asyncio
 import hashlib
 import os
 import socket
+import threading
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from ipaddress import IPv4Address, IPv4Network
@@ -112,7 +113,9 @@ class NodeMesh:
         self._reported_at = -_REPORT_S
         self._checked_at = 0.0
         self._failure = ""
-        self._busy = asyncio.Lock()
+        self._is_closed = False
+        # Held while the kernel is changed: a thread goes on though the loop that started it was cancelled.
+        self._kernel = threading.Lock()
 
     @property
     def warnings(self) -> tuple[str, ...]:
@@ -130,8 +133,7 @@ class NodeMesh:
         """Read or make the key, choose the port, and report this node."""
         if missing_programs(self._programs):
             return self
-        async with self._busy:
-            await asyncio.to_thread(self._open)
+        await asyncio.to_thread(self._open)
         self._report_node()
         return self
 
@@ -148,8 +150,7 @@ class NodeMesh:
         while True:
             self._wake.clear()
             try:
-                async with self._busy:
-                    await self._step()
+                await self._step()
                 self._failure = ""
             except (errors.Unavailable, OSError) as error:
                 reason = error.message if isinstance(error, errors.SkerryError) else str(error)
@@ -165,10 +166,11 @@ class NodeMesh:
 
     async def close(self) -> None:
         """Stop watching. The interface stays, for containers that do: `remove` is for the end of both."""
+        self._is_closed = True
         self._probes.close()
 
     def remove(self) -> None:
-        """Remove the interface and its rules. Blocks."""
+        """Remove the interface and its rules, after `close`. Blocks."""
         if self._keys is not None:
             self._remove()
 
@@ -177,6 +179,8 @@ class NodeMesh:
         return max(1.0, len(self._peers) / _PROBES_PER_S)
 
     async def _step(self) -> None:
+        if self._is_closed:
+            return
         if not self._peers:
             self._probes.close()
             self._links.clear()
@@ -201,6 +205,10 @@ class NodeMesh:
     # The interface
 
     def _ensure(self) -> bool:
+        with self._kernel:
+            return not self._is_closed and self._ensure_interface()
+
+    def _ensure_interface(self) -> bool:
         encryption = next(iter(self._peers.values())).encryption
         if encryption is not self._encryption or self._interface is None:
             if self._interface is not None and self._encryption is not MeshEncryption.NONE:
@@ -231,7 +239,13 @@ class NodeMesh:
 
     def _apply(self) -> None:
         """Set peers, routes and rules, if they are not what was set last."""
-        assert self._keys is not None and self._link is not None
+        with self._kernel:
+            if not self._is_closed:
+                self._apply_plan()
+
+    def _apply_plan(self) -> None:
+        assert self._keys is not None
+        assert self._link is not None
         own = self._ground.networks
         names = self._ground.names
         local = [
@@ -272,10 +286,11 @@ class NodeMesh:
         self._checked_at = self._clock.monotonic()
 
     def _remove(self) -> None:
-        interface = self._interface or self._make_interface(MeshEncryption.WIREGUARD)
-        interface.remove()
-        if self._tables is not None and self._tables.exist():
-            self._tables.remove(rules.write_removal(self._ground.names))
+        with self._kernel:
+            interface = self._interface or self._make_interface(MeshEncryption.WIREGUARD)
+            interface.remove()
+            if self._tables is not None and self._tables.exist():
+                self._tables.remove(rules.write_removal(self._ground.names))
 
     # Links
 

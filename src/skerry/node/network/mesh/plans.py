@@ -69,9 +69,8 @@ def decide(
         active = active_keys.get(node, peer.public_key)
         endpoint = peer.endpoints[0] if peer.endpoints else ""
         configs.append(PeerConfig(node, active, tuple(sorted(subnets[node])), endpoint=endpoint))
-        for other in (peer.public_key, peer.next_key):
-            if other and other != active:
-                configs.append(PeerConfig(node, other, has_probe=False, endpoint=endpoint))
+        others = [key for key in (peer.public_key, peer.next_key) if key and key != active]
+        configs.extend(PeerConfig(node, key, has_probe=False, endpoint=endpoint) for key in others)
     return configs
 
 
