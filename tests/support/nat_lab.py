@@ -136,15 +136,15 @@ class NatLab(Cluster):
     def move(self, name: str, old: str, new: str) -> None:
         """Give a public machine or a router another address on the internet."""
         machine, link = (self.routers[name], "wan") if name in self.routers else (self.machines[name], "eth0")
-        machine.run("ip", "address", "add", f"{new}/24", "dev", link)
         machine.run("ip", "address", "del", f"{old}/24", "dev", link)
+        machine.run("ip", "address", "add", f"{new}/24", "dev", link)
 
     def capture(self) -> subprocess.Popen[bytes]:
         """Everything that passes the internet, as tcpdump writes it."""
         return inside(
             self._internet.place,
             lambda: subprocess.Popen(
-                ["tcpdump", "-i", "exchange", "-U", "-w", "-", "--immediate-mode", "-p"],
+                ["tcpdump", "-i", "any", "-U", "-w", "-", "--immediate-mode", "udp"],
                 stdout=subprocess.PIPE,
                 stderr=subprocess.DEVNULL,
             ),
@@ -263,7 +263,8 @@ class NatLab(Cluster):
         for skerry in (*self._residents.values(), self.server):
             assert skerry.stop() == 0, skerry.said()
             assert isinstance(skerry, Resident)
-            assert skerry.left() == []
+            left = skerry.left()
+            assert left == [], left
             names = _names(skerry)
             assert names.mesh not in skerry.machine.run("ip", "-brief", "link")
             assert names.mesh_table not in skerry.machine.run("nft", "list", "tables")

@@ -58,6 +58,7 @@ class CallStream(server.Stream[Any, Any]):
         )
         self.path = path
         self.caller: Caller = ANONYMOUS
+        self.address = ""  # that the connection comes from
         self.namespace: Namespace | None = (
             None  # of an RPC of a namespace; None: an unbound caller names none
         )
@@ -157,8 +158,8 @@ def namespace_of(stream: server.Stream[Any, Any]) -> Namespace | None:
 
 def peer_address(stream: server.Stream[Any, Any]) -> str:
     """The address that the connection of this call comes from; empty if it has none."""
-    address = stream.peer.addr()
-    return plain_address(str(address[0])) if isinstance(address, tuple) and address else ""
+    assert isinstance(stream, CallStream), "the call did not come through skerry.transport.grpc.server"
+    return plain_address(stream.address)
 
 
 def connection_of(stream: server.Stream[Any, Any]) -> object:

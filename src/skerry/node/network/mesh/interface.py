@@ -133,10 +133,10 @@ class WireGuardInterface:
 
     def ensure(self) -> bool:
         if self._link.exists:
+            if self._is_ready:
+                return False
             try:
                 self._dump()
-                if self._is_ready:
-                    return False
                 self._link.bring_up()
                 self._is_ready = True
                 return True
@@ -176,7 +176,11 @@ class WireGuardInterface:
         )  # fmt: skip
 
     def status(self) -> dict[str, PeerStatus]:
-        return self._dump()[1]
+        try:
+            return self._dump()[1]
+        except errors.Unavailable:
+            self._is_ready = False  # perhaps nobody answers for it any more: `ensure` finds out
+            raise
 
     def port(self) -> int:
         try:

@@ -51,6 +51,7 @@ log = structlog.get_logger(__name__)
 
 KEY_FILE: Final = "mesh-key.json"
 _PROBES_PER_S: Final = 32  # at most; with more peers, each is probed less often
+_READ_S: Final = 5.0  # the interface is asked this often while all links are up
 _REPORT_S: Final = 10.0  # measurements are reported this often, changes at once
 _CHECK_RULES_S: Final = 30.0
 _IDLE_S: Final = 60.0  # between looks at this machine's addresses while there are no peers
@@ -107,6 +108,8 @@ class NodeMesh:
         self._port = 0
         self._tables: NftTables | None = None
         self._applied: object = None  # what the interface was last configured with
+        self._statuses: Mapping[str, PeerStatus] = {}
+        self._read_at = 0.0
         self._wake = asyncio.Event()
         self._probes = LinkProbes(deps.clock, self._answered)
         self._reported: object = None
@@ -195,12 +198,24 @@ class NodeMesh:
         is_new = await asyncio.to_thread(self._ensure)
         if is_new or (self._link is not None and not self._probes.is_open):
             self._probes.open(self._ground.names.mesh)
-        statuses = await asyncio.to_thread(self._require_interface().status)
-        await self._follow_links(statuses)
+        if is_new or self._is_unsettled():
+            self._statuses = await asyncio.to_thread(self._require_interface().status)
+            self._read_at = self._clock.monotonic()
+        await self._follow_links(self._statuses)
         await asyncio.to_thread(self._apply)
         self._report_node()
         self._report_links()
         await self._rotate_key()
+
+    def _is_unsettled(self) -> bool:
+        """True if the interface is to be asked now: it takes a process each time."""
+        now = self._clock.monotonic()
+        return (
+            now - self._read_at >= _READ_S
+            or self._links.keys() != self._peers.keys()
+            or any(peer.next_key for peer in self._peers.values())
+            or not all(link.is_up(now, self._period_s) for link in self._links.values())
+        )
 
     # The interface
 
