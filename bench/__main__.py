@@ -22,6 +22,7 @@ TOPICS = (
     "images",
     "containers",
     "state",
+    "mesh",
     "walls",
     "checks",
     "cluster",

@@ -35,6 +35,7 @@ _FLEET = {
     "restart_base_s": "0.3",
     "subnets": "10.128.0.0/9",
 }
+_NO_MESH = ("--set", "mesh.encryption=none")  # `tests.support.nat_lab` has one
 _BEHIND_NAT = """
 table inet behind_nat {
     chain input {
@@ -196,7 +197,7 @@ class Lan(Cluster):
 
     def _start_server(self) -> Resident:
         # Empty is the default: gRPC listens where HTTP does.
-        flags = ["--http", f"0.0.0.0:{_HTTP}", "--grpc", "", "--tls"]
+        flags = ["--http", f"0.0.0.0:{_HTTP}", "--grpc", "", "--tls", *_NO_MESH]
         for key, value in _FLEET.items():
             flags += ["--set", f"fleet.{key}={value}"]
         server = self._start("server", self._switch, *flags)

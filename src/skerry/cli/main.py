@@ -73,6 +73,7 @@ SECTIONS = {
         "status": Verb(
             "skerry.cli.commands.status", "Show whether the server is ready, and what is unavailable."
         ),
+        "mesh": Verb("skerry.cli.commands.mesh", "Show how nodes reach each other."),
         "events": Verb("skerry.cli.commands.events", "Show events, and follow them."),
         "namespace": Verb("skerry.cli.commands.namespaces", "Show namespaces, and limit what they may use."),
         "token": Verb("skerry.cli.commands.tokens", "Create, list and revoke access tokens."),

@@ -30,8 +30,9 @@ from skerry.control.sessions.feeds import SessionFeeds
 from skerry.control.sessions.node_session import NodeSessions
 from skerry.control.volumes.table import VolumeTable
 from skerry.control.workloads.registry import WorkloadRegistry
-from skerry.daemon import jobs, namespaces, network, services, snapshots, volumes
+from skerry.daemon import jobs, mesh, namespaces, network, services, snapshots, volumes
 from skerry.daemon.jobs import JobParts
+from skerry.daemon.mesh import MeshParts
 from skerry.daemon.secrets import SecretParts
 from skerry.daemon.server_base import ServerBase
 from skerry.daemon.services import ServiceParts
@@ -66,6 +67,7 @@ class ControlPlaneParts:
     secrets: SecretContext
     volumes: VolumeParts
     snapshots: SnapshotParts
+    mesh: MeshParts
     grpc_services: list[IServable]
     sessions: NodeSessions
     servers: ServerDirectory
@@ -153,15 +155,18 @@ def start(base: ServerBase, functions: FunctionRegistry, secrets: SecretParts) -
         return nodes.condition(node) is not None and nodes.get(node).member is not None
 
     deliveries = secrets.deliveries(instance_table, functions, is_member=is_member)
+    mesh_parts = mesh.start(base, nodes)
     network_feed = network.start(
         nodes, service_registry.tables, instance_table, policies, base.settings.fleet.service_subnet
     )
+    mesh_parts.feed(network_feed)
     feeds = SessionFeeds(
         servers, members, functions, base.identity, deliveries, volume_parts.orders, network_feed
     )
     claims = _claims(base, instance_table, workloads)
     sessions = NodeSessions(nodes, instances, settings, feeds=feeds, claims=claims, here=base.node)
     instances.follow_policies(sessions.policy_changed)
+    mesh_parts.follow_sessions(sessions, base)
     loops.forever("sessions", sessions.run)
     tunnels = TunnelRouter(sessions, servers, base.certificates.client_context)
     snapshot_parts = snapshots.start(base, volume_table, instance_table, nodes, reconciler, tunnels)
@@ -185,7 +190,7 @@ def start(base: ServerBase, functions: FunctionRegistry, secrets: SecretParts) -
 
     async def ready() -> None:
         await base.store.quotas.table.ready()
-        parts = (volume_parts, snapshot_parts, service_parts, job_parts, secrets)
+        parts = (volume_parts, snapshot_parts, service_parts, job_parts, secrets, mesh_parts)
         for part in (instance_table, workloads, nodes, members, *parts):
             await part.ready()
 
@@ -220,6 +225,7 @@ def start(base: ServerBase, functions: FunctionRegistry, secrets: SecretParts) -
         secrets=SecretContext(secrets.registry, secrets.rotation, lambda: max(0, len(servers.addresses) - 1)),
         volumes=volume_parts,
         snapshots=snapshot_parts,
+        mesh=mesh_parts,
         grpc_services=[
             *_node_services(base, nodes, sessions, functions, is_member),
             *grpc_services.services(instances, nodes, base.identity, clock, settings),

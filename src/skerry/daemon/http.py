@@ -24,6 +24,8 @@ from skerry.wire.own.jobs import routes as job_routes
 from skerry.wire.own.jobs.context import JobContext
 from skerry.wire.own.market import routes as market_routes
 from skerry.wire.own.market.context import MarketContext
+from skerry.wire.own.mesh import endpoints as mesh_endpoints
+from skerry.wire.own.mesh.endpoints import MeshContext
 from skerry.wire.own.namespaces import endpoints as namespace_endpoints
 from skerry.wire.own.namespaces.endpoints import NamespaceContext
 from skerry.wire.own.secrets import routes as secret_routes
@@ -52,6 +54,7 @@ class OwnerContexts(NamedTuple):
     secrets: SecretContext
     volumes: VolumeContext
     snapshots: SnapshotContext
+    mesh: MeshContext
 
 
 def build_app(
@@ -81,6 +84,7 @@ def build_app(
         (secret_routes.ENDPOINTS, owners.secrets),
         (volume_routes.ENDPOINTS, owners.volumes),
         (snapshot_routes.ENDPOINTS, owners.snapshots),
+        (mesh_endpoints.ENDPOINTS, owners.mesh),
     ]
     routes = [
         build_route(declared, OWN, context, settings)

@@ -14,7 +14,7 @@ from dataclasses import dataclass
 
 from msgspec.structs import replace
 
-from skerry.daemon import names
+from skerry.daemon import mesh, names
 from skerry.daemon.containers import NETWORK_FILE, ContainerEngine
 from skerry.daemon.role_parts import RoleContext
 from skerry.kit.disk_monitor import DiskMonitor
@@ -96,10 +96,15 @@ async def start(
     network_state = NetworkState(folder / NETWORK_FILE, clock)
     if engine.names is not None:
         names.follow(engine.names, network_state, link.has_function, settings.network.dns_grace_s)
+    node_mesh = await mesh.start_node(context, engine, member.node, network_state, loops)
 
     async def assign(given: str) -> None:
         await engine.network.use(given)
         await engine.subnet.save(given)
+
+    def mesh_warnings() -> tuple[str, ...]:
+        has_others = any(node != member.node for node in network_state.all(NodeLocation))
+        return node_mesh.warnings if has_others else ()
 
     def describe() -> NodeHello:
         machine, volumes = agent.facts(), engine.volumes
@@ -117,7 +122,12 @@ async def start(
                 features=(*machine.features, *more),
                 runtime=engine.version,
                 userns=engine.has_userns,
-                warnings=(*engine.warnings, *_subnet_warnings(subnet, engine), *engine.devices.warnings),
+                warnings=(
+                    *engine.warnings,
+                    *_subnet_warnings(subnet, engine),
+                    *mesh_warnings(),
+                    *engine.devices.warnings,
+                ),
                 disk_pressure=disk.condition,
                 devices=engine.devices.names,
             ),
@@ -138,7 +148,7 @@ async def start(
         )
 
     def condition() -> str:
-        return "\n".join((disk.condition, *engine.devices.warnings, *engine.devices.names))
+        return "\n".join((disk.condition, *mesh_warnings(), *engine.devices.warnings, *engine.devices.names))
 
     hooks = AgentHooks(
         describe,

@@ -24,6 +24,7 @@ from skerry.wire.kudo import routes as kudo_routes
 from skerry.wire.own import routes as own_routes
 from skerry.wire.own.jobs import routes as job_routes
 from skerry.wire.own.market import routes as market_routes
+from skerry.wire.own.mesh import endpoints as mesh_endpoints
 from skerry.wire.own.namespaces import endpoints as namespace_endpoints
 from skerry.wire.own.secrets import routes as secret_routes
 from skerry.wire.own.services import routes as service_routes
@@ -78,6 +79,7 @@ _GROUPS: Final = {
     "skerry.wire.own.volumes.endpoints": "volumes",
     "skerry.wire.own.snapshots.endpoints": "snapshots",
     "skerry.wire.own.web_functions.endpoints": "web_functions",
+    "skerry.wire.own.mesh.endpoints": "mesh",
 }
 _SECURED: list[dict[str, list[str]]] = [{"token": []}, {"certificate": []}]
 _SIGNED: dict[str, list[str]] = {"proof": []}
@@ -95,6 +97,7 @@ def openapi_document() -> dict[str, Any]:
             *secret_routes.ENDPOINTS,
             *volume_routes.ENDPOINTS,
             *snapshot_routes.ENDPOINTS,
+            *mesh_endpoints.ENDPOINTS,
             *serverledge_routes.ENDPOINTS,
             *web_function_endpoints.ENDPOINTS,
             *rear_routes.ENDPOINTS,

@@ -215,6 +215,7 @@ async def _serve(
             fleet.secrets,
             fleet.volumes.context,
             fleet.snapshots.context,
+            fleet.mesh.context,
         ),
         own_names=lambda: certificates.names,
     )

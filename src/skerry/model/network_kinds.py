@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from skerry.kit import json_codec
 from skerry.model import errors
+from skerry.model.mesh import MeshLinks, MeshNode, MeshPeer
 from skerry.model.network_objects import (
     MAX_OBJECT_BYTES,
     InstanceAddress,
@@ -23,6 +24,9 @@ KINDS: dict[str, type[NetworkObject]] = {
         InstanceAddress,
         ServiceSubnet,
         IsolatedNamespace,
+        MeshNode,
+        MeshLinks,
+        MeshPeer,
     )
 }
 

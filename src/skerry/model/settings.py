@@ -13,6 +13,7 @@ import msgspec
 from msgspec import Meta
 
 from skerry.model.market_settings import MarketSettings
+from skerry.model.mesh_settings import MeshSettings
 from skerry.model.snapshot_settings import SnapshotSettings
 
 
@@ -529,6 +530,7 @@ class Settings(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     node: NodeSettings = NodeSettings()
     images: ImageSettings = ImageSettings()
     network: NetworkSettings = NetworkSettings()
+    mesh: MeshSettings = MeshSettings()
     fleet: FleetSettings = FleetSettings()
     functions: FunctionSettings = FunctionSettings()
     market: MarketSettings = MarketSettings()

@@ -1,7 +1,7 @@
 """Names and addresses of this machine, from the system.
 
 For the server's certificate, the Host check and invitations (`skerry.transport.addresses`). Without loopback
-and link-local addresses, and those of Skerry's own bridges: no other machine can dial them.
+and link-local addresses, and those of Skerry's own interfaces: no other machine can dial them.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from typing import Final
 
 import psutil
 
-from skerry.node.network.subnets import BRIDGE_PREFIX
+from skerry.node.network.subnets import BRIDGE_PREFIX, MESH_PREFIX
 
 _MOST_ADDRESSES: Final = 64  # a certificate with thousands of names would be useless
 _RESOLVE_S: Final = 1.0
@@ -55,7 +55,7 @@ def read_addresses() -> tuple[str, ...]:
     found = [
         each.address.partition("%")[0]
         for interface, entries in psutil.net_if_addrs().items()
-        if not interface.startswith(BRIDGE_PREFIX)
+        if not interface.startswith((BRIDGE_PREFIX, MESH_PREFIX))
         for each in entries
         if each.family in (socket.AF_INET, socket.AF_INET6)
     ]

@@ -112,6 +112,10 @@ class NodeRegistry:
         """The heartbeat of the node, with its server; None if there is none."""
         return self._index.heartbeat(node)
 
+    def former_subnets(self, node: NodeId) -> Collection[str]:
+        """Subnets that its containers may still have addresses of."""
+        return self._subnets.former_of(node)
+
     def foreign_report(self, node: NodeId) -> ForeignReport | None:
         """The last report of a foreign node to this server."""
         return self._foreign_reports.get(node)

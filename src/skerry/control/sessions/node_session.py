@@ -83,6 +83,7 @@ class NodeSession:
         until `release_orders`."""
         self.node = node
         self.config = config
+        self.address = ""  # that it comes from
         self.makes_claims = makes_claims
         self._as_sent = as_sent
         self._orders_paused = config.wants_claims
@@ -345,8 +346,9 @@ class NodeSessions:
         nodes.heartbeats.listen(lambda node: self._end(node, "it is connected to another server"))
 
     @asynccontextmanager
-    async def connect(self, id: str, hello: NodeHello) -> AsyncIterator[NodeSession]:
-        """The session of the node that sent `hello`, which registers it; it ends with the context."""
+    async def connect(self, id: str, hello: NodeHello, address: str = "") -> AsyncIterator[NodeSession]:
+        """The session of the node that sent `hello`, which registers it; it ends with the context. It comes
+        from `address`."""
         self._require_open()
         node = await self._nodes.register(id, hello)
         # A node removes what is not among its orders: they must not be those of a while ago.
@@ -377,6 +379,7 @@ class NodeSessions:
             as_sent=lambda order: self._as_sent(node.id, hello, order),
             makes_claims=makes_claims,
         )
+        session.address = address
         self._end(node.id, "a newer session of this node began")
         self._sessions[node.id] = session
         self._send_servers(session)
@@ -472,6 +475,11 @@ class NodeSessions:
             for session in self._sessions.values():
                 session.release_orders()
         await asyncio.get_running_loop().create_future()
+
+    def address(self, node: NodeId) -> str:
+        """The address that the session of a node comes from; empty if it is not known here."""
+        session = self._sessions.get(node)
+        return "" if session is None else session.address
 
     def elsewhere(self, node: NodeId) -> str | None:
         """The other server that the node is connected to; None if it is connected here, or to none."""

@@ -93,6 +93,7 @@ class Network:
         self._coming: dict[str, asyncio.Future[None]] = {}
         self._leaving: dict[str, asyncio.Task[None]] = {}
         self._hindrances: list[str] = []
+        self._removals: list[Callable[[], None]] = []
         self._sockets = NamespaceSockets()
 
     def use_names(self, names: NameServer) -> None:
@@ -153,10 +154,14 @@ class Network:
         return None if waits or assigned else NodeSubnet(subnets.choose(self._key, self._routed_networks()))
 
     def _routed_networks(self) -> list[IPv4Network]:
-        return host_routes.networks_in_use(host_routes.read(), self._names.bridge)
+        return host_routes.networks_in_use(self._foreign_routes(), self._names.bridge)
 
     def _check_free(self, subnet: NodeSubnet) -> None:
-        host_routes.check_free(subnet, host_routes.read(), self._names.bridge)
+        host_routes.check_free(subnet, self._foreign_routes(), self._names.bridge)
+
+    def _foreign_routes(self) -> list[host_routes.HostRoute]:
+        """Without those of the mesh, which follow the subnets of nodes."""
+        return [each for each in host_routes.read() if each.interface != self._names.mesh]
 
     def _take_over(
         self,
@@ -204,9 +209,19 @@ class Network:
         return "" if self._subnets.current is None else str(self._subnets.current)
 
     @property
+    def names(self) -> KernelNames:
+        """Of its objects in the kernel."""
+        return self._names
+
+    @property
     def networks(self) -> tuple[IPv4Network, ...]:
         """The networks of all its subnets."""
         return self._subnets.networks
+
+    @property
+    def gateway(self) -> IPv4Address | None:
+        """The node's own address among its containers."""
+        return None if self._subnets.current is None else self._subnets.current.gateway
 
     @property
     def former(self) -> tuple[str, ...]:
@@ -218,6 +233,10 @@ class Network:
         """Networks with other routes of this machine, the widest first: not usable as a subnet."""
         networks = sorted(set(self._routed_networks()), key=lambda each: (each.prefixlen, each))
         return tuple(map(str, networks))
+
+    def call_when_removed(self, callback: Callable[[], None]) -> None:
+        """Call it, in a thread, when the network is removed because nothing is attached."""
+        self._removals.append(callback)
 
     def explain_wait(self, reason: Callable[[], str]) -> None:
         """Set a callback that explains why there is no subnet yet."""
@@ -530,6 +549,8 @@ class Network:
                 log.warning("network.not_removed", error=str(error))
 
     def _remove(self) -> None:
+        for callback in self._removals:
+            callback()
         self._links.sweep([])
         self._links.remove_bridge()
         self._failpoint("close.bridge")

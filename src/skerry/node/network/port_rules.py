@@ -76,7 +76,7 @@ def _write_ip(
 ) -> str:
     networks = ", ".join(map(str, subnets.networks))
     own_networks = policy_rules.own_networks_text(subnets)
-    bridge = f'"{names.bridge}"'
+    bridge, mesh = f'"{names.bridge}"', f'"{names.mesh}"'
     publish = "".join(
         f"fib daddr type local dnat ip to {protocol} dport map @{_map_name(protocol)}\n    "
         for protocol in Protocol
@@ -90,6 +90,8 @@ def _write_ip(
     policies = policy_rules.write_sets(
         contents.policies, policy_rules.elements(contents.policies, contents.cloud)
     )
+    # Packets of the mesh interface come from subnets of peers, by rules of its own
+    # (`skerry.node.network.mesh.rules`); between nodes they keep their addresses.
     # Requests of a container are filtered before DNAT, and replies are not: those of a published port go to
     # wherever
     # the client is.
@@ -143,7 +145,7 @@ table ip {names.table} {{
   }}
   chain leaving {{
     type nat hook postrouting priority srcnat; policy accept;
-    ip saddr {own_networks} oifname != {bridge} masquerade
+    ip saddr {own_networks} oifname != {{ {bridge}, {mesh} }} masquerade
     ip saddr {{ {networks}, 127.0.0.0/8 }} oifname {bridge} ct status dnat masquerade
   }}
   chain entering {{
@@ -151,7 +153,7 @@ table ip {names.table} {{
     oifname != {bridge} accept
     ip daddr @node_only ct direction original drop
 {policy_rules.write_ingress(bridge)}\
-    iifname {bridge} accept
+    iifname {{ {bridge}, {mesh} }} accept
     ct state established,related accept
     ct status dnat accept
     drop

@@ -18,6 +18,7 @@ WIDEST, NARROWEST = 8, 30
 _POOL = IPv4Network("10.64.0.0/10")  # of subnets that are not configured
 _USUAL_PREFIX = 24
 BRIDGE_PREFIX = "sk-"  # of the bridges of all Skerrys on this machine
+MESH_PREFIX = "sw-"  # of their mesh interfaces
 _KEY = re.compile(r"[0-9a-f]{8}")
 _MAC_PREFIX = "02:53"  # locally administered
 
@@ -134,7 +135,9 @@ class KernelNames:
         self.link_prefix = f"s{key}"
         self._link = re.compile(rf"{self.link_prefix}[0-9a-f]{{6}}")
         self.bridge = f"{BRIDGE_PREFIX}{key}"
+        self.mesh = f"{MESH_PREFIX}{key}"
         self.table = f"skerry_{key}"
+        self.mesh_table = f"skerry_{key}_mesh"
         self.isolation_table = f"skerry_{key}_apart"
         self.services_table = f"skerry_{key}_services"
         # Of the route to virtual addresses: two Skerrys may have the same range.

@@ -18,6 +18,7 @@ from grpclib.exceptions import GRPCError
 from grpclib.metadata import Deadline, _MetadataLike
 from multidict import MultiDict
 
+from skerry.kit.networks import plain_address
 from skerry.model.callers import ANONYMOUS, Caller
 from skerry.model.ids import Namespace
 from skerry.transport.access import environment_redaction
@@ -57,6 +58,7 @@ class CallStream(server.Stream[Any, Any]):
         )
         self.path = path
         self.caller: Caller = ANONYMOUS
+        self.address = ""  # that the connection comes from
         self.namespace: Namespace | None = (
             None  # of an RPC of a namespace; None: an unbound caller names none
         )
@@ -152,6 +154,12 @@ def namespace_of(stream: server.Stream[Any, Any]) -> Namespace | None:
     """The namespace of this call, of those that its caller may see; None: any, of an unbound caller."""
     assert isinstance(stream, CallStream), "the call did not come through skerry.transport.grpc.server"
     return stream.namespace
+
+
+def peer_address(stream: server.Stream[Any, Any]) -> str:
+    """The address that the connection of this call comes from; empty if it has none."""
+    assert isinstance(stream, CallStream), "the call did not come through skerry.transport.grpc.server"
+    return plain_address(stream.address)
 
 
 def connection_of(stream: server.Stream[Any, Any]) -> object:

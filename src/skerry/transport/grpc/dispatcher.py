@@ -183,6 +183,7 @@ class GrpcDispatcher:
                 is_forwarded=is_forwarded,
             )
             stream.caller = authenticate()
+            stream.address = line.peer.address
             rules.authorize(method.access, stream.caller)
             if stream.caller.role is not None:
                 line.place.recognize()

@@ -22,7 +22,7 @@ from skerry.kit.tasks import run_together
 from skerry.model import errors, ids
 from skerry.model.callers import AuthMethod, Caller
 from skerry.model.ids import InstanceId, NodeId
-from skerry.transport.grpc.call_streams import caller_of
+from skerry.transport.grpc.call_streams import caller_of, peer_address
 from skerry.transport.links.nodes import messages
 from skerry.transport.links.nodes.session_handler import CLOSE_GRACE_S, handle_session
 from skerry.transport.proto import nodes_pb2 as pb
@@ -53,7 +53,8 @@ class NodeSessionService(NodeServiceBase):
         first = await _first_of(stream)
         if first.WhichOneof("message") != "hello":
             raise errors.Invalid("the first message of a session must be a hello", field="hello")
-        async with self._sessions.connect(node, messages.decode_hello(first.hello)) as session:
+        address = peer_address(stream)
+        async with self._sessions.connect(node, messages.decode_hello(first.hello), address) as session:
             await handle_session(
                 stream, self._sessions, session, self._clock, check=lambda: self._check(caller)
             )

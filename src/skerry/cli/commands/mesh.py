@@ -1,0 +1,61 @@
+"""`skerry mesh`: how the nodes of a cloud reach each other."""
+
+from __future__ import annotations
+
+import click
+
+from skerry.cli import options
+from skerry.cli import output as printing
+from skerry.cli.options import AliasGroup
+from skerry.client.api import ApiClient, JsonObject
+
+
+@click.group(cls=AliasGroup, aliases={})
+def mesh() -> None:
+    """Show how nodes reach each other.
+
+    \b
+      skerry mesh status
+    """
+
+
+@mesh.command()
+@options.server
+@printing.option
+def status(server: ApiClient, output: str) -> None:
+    """Show every pair of nodes: direct or relayed, and by whom.
+
+    The round trip of a relayed pair is the sum of its links; bytes are those of the direct link, sent by the
+    first node and received by it.
+
+    \b
+      skerry mesh status
+      skerry mesh status -o json
+    """
+    found = server.get("mesh")
+    if output == "json":
+        printing.as_json(found)
+        return
+    if found["encryption"] == "none":
+        click.echo("There is no mesh: the setting mesh.encryption of the server is none.")
+        return
+    printing.table(
+        ("from", "to", "path", "relay", "round trip", "handshake", "sent", "received"),
+        [_row(pair) for pair in found["pairs"]],
+    )
+    if not found["pairs"]:
+        click.echo(f"{len(found['nodes'])} node in the mesh: nothing to connect.")
+
+
+def _row(pair: JsonObject) -> tuple[str, ...]:
+    round_trip, handshake = pair["round_trip_ms"], pair["handshake_age_s"]
+    return (
+        pair["from"],
+        pair["to"],
+        pair["path"],
+        ", ".join(pair["relays"]) or "-",
+        "-" if round_trip is None else f"{round_trip:.1f} ms",
+        "-" if handshake is None else f"{printing.duration(handshake)} ago",
+        printing.size(pair["bytes_sent"]),
+        printing.size(pair["bytes_received"]),
+    )

@@ -1,0 +1,207 @@
+"""The mesh interface with WireGuard: the kernel's, else that of `wireguard-go`.
+
+Made when there are peers, adopted when an earlier agent left it, removed with the last peer. Its routes
+belong to it and go with it. Everything blocks.
+"""
+
+from __future__ import annotations
+
+import socket
+from collections.abc import Collection, Sequence
+from contextlib import suppress
+from ipaddress import IPv4Address, IPv4Network
+from pathlib import Path
+from typing import Final, Protocol
+
+import structlog
+
+from skerry.model import errors
+from skerry.model.ids import NodeId
+from skerry.model.mesh import probe_address
+from skerry.node.network import host_routes
+from skerry.node.network.commands import NetworkCommands
+from skerry.node.network.mesh import plans
+from skerry.node.network.mesh.plans import PeerConfig, PeerStatus
+from skerry.node.network.mesh.programs import SOCKETS, MeshPrograms
+
+log = structlog.get_logger(__name__)
+
+_SYSCTL: Final = Path("/proc/sys/net")
+_LINKS: Final = Path("/sys/class/net")
+_ROUTE_PROTOCOL: Final = 201  # of our routes, for people who look at them
+
+
+class MeshInterface(Protocol):
+    """An interface to peers, encrypted or not."""
+
+    def ensure(self) -> bool:
+        """Make it unless it is there and works; true if it was made."""
+        ...
+
+    def configure(self, private_key: str, port: int, peers: Sequence[PeerConfig]) -> None:
+        """Set exactly these peers. Endpoints of those that it has stay."""
+        ...
+
+    def retry(self, peer: PeerConfig, endpoint: str) -> None:
+        """Begin anew with a peer, at another endpoint."""
+        ...
+
+    def status(self) -> dict[str, PeerStatus]:
+        """Its peers by public key."""
+        ...
+
+    def port(self) -> int:
+        """That it listens on; 0 if it does not exist."""
+        ...
+
+    def remove(self) -> None: ...
+
+
+class LinkSetup:
+    """What both kinds of interface have: addresses, size and routes."""
+
+    def __init__(self, commands: NetworkCommands, name: str, node: NodeId, mtu: int) -> None:
+        self.name = name
+        self._commands = commands
+        self._node = node
+        self._mtu = mtu
+
+    @property
+    def exists(self) -> bool:
+        try:
+            socket.if_nametoindex(self.name)
+        except OSError:
+            return False
+        return True
+
+    def bring_up(self) -> None:
+        """Set its size and its probe address."""
+        ipv6 = _SYSCTL / f"ipv6/conf/{self.name}"
+        if ipv6.exists():
+            (ipv6 / "disable_ipv6").write_text("0")
+            (ipv6 / "accept_ra").write_text("0")
+        probe = [f"address replace {probe_address(self._node)}/128 dev {self.name}"] if ipv6.exists() else []
+        self._commands.ip(
+            [
+                f"link set dev {self.name} addrgenmode none",
+                f"link set dev {self.name} mtu {self._mtu} up",
+                *probe,
+            ]
+        )
+
+    def set_probe_routes(self, nodes: Collection[NodeId]) -> None:
+        """Reach the probe addresses of `nodes`."""
+        if (_SYSCTL / f"ipv6/conf/{self.name}").exists():
+            self._commands.ip(
+                [
+                    f"route replace {probe_address(node)}/128 dev {self.name} proto {_ROUTE_PROTOCOL}"
+                    for node in nodes
+                ]
+            )
+
+    def routed(self) -> frozenset[IPv4Network]:
+        return frozenset(each.network for each in host_routes.read() if each.interface == self.name)
+
+    def set_routes(self, peers: Sequence[PeerConfig], source: IPv4Address | None, *, has_hops: bool) -> None:
+        """Reach exactly the subnets of `peers`, from `source` of this node; with `has_hops`, by the probe
+        address of each."""
+        stale = sorted(self.routed() - plans.routes(peers))
+        hint = f" src {source}" if source is not None else ""
+        self._commands.ip([f"route del {network} dev {self.name}" for network in stale], ignore_errors=True)
+        self._commands.ip(
+            [
+                f"route replace {network}{f' via inet6 {probe_address(peer.node)}' if has_hops else ''} "
+                f"dev {self.name} proto {_ROUTE_PROTOCOL}{hint}{' onlink' if has_hops else ''}"
+                for peer in peers
+                for network in peer.subnets
+            ]
+        )
+
+    def delete(self) -> None:
+        if self.exists:
+            self._commands.ip([f"link delete dev {self.name}"])
+
+
+class WireGuardInterface:
+    """A `MeshInterface` that encrypts."""
+
+    def __init__(self, programs: MeshPrograms, commands: NetworkCommands, link: LinkSetup) -> None:
+        self._programs = programs
+        self._commands = commands
+        self._link = link
+        self._is_ready = False  # in this process
+
+    def ensure(self) -> bool:
+        if self._link.exists:
+            if self._is_ready:
+                return False
+            try:
+                self._dump()
+                self._link.bring_up()
+                self._is_ready = True
+                return True
+            except errors.Unavailable as error:  # nobody answers for it
+                log.warning("mesh.interface_broken", interface=self._link.name, error=error.message)
+                self._link.delete()
+        self._is_ready = False
+        self._make()
+        self._link.bring_up()
+        self._is_ready = True
+        return True
+
+    def _make(self) -> None:
+        try:
+            self._commands.ip([f"link add dev {self._link.name} type wireguard"])
+        except errors.Unavailable as error:
+            if not self._programs.wireguard_go:
+                raise errors.Unavailable(
+                    "the mesh needs WireGuard, which this kernel does not have; install wireguard-go"
+                ) from error
+            self._programs.start_wireguard_go(self._link.name)
+            log.info("mesh.userspace", interface=self._link.name)
+
+    def configure(self, private_key: str, port: int, peers: Sequence[PeerConfig]) -> None:
+        known = self.status().keys()
+        text = plans.write_wireguard(private_key, port, peers, known)
+        self._programs.run_wg("syncconf", self._link.name, "/dev/stdin", text=text)
+        self._link.set_probe_routes({peer.node for peer in peers})
+
+    def retry(self, peer: PeerConfig, endpoint: str) -> None:
+        # A peer that is added anew begins a handshake at once; one with a session waits for its time-out.
+        name = ("peer", peer.public_key)
+        self._programs.run_wg(
+            "set", self._link.name, *name, "remove",
+            *name, "endpoint", endpoint, "persistent-keepalive", str(plans.KEEPALIVE_S),
+            "allowed-ips", ",".join(peer.allowed),
+        )  # fmt: skip
+
+    def status(self) -> dict[str, PeerStatus]:
+        try:
+            return self._dump()[1]
+        except errors.Unavailable:
+            self._is_ready = False  # perhaps nobody answers for it any more: `ensure` finds out
+            raise
+
+    def port(self) -> int:
+        try:
+            return self._dump()[0] if self._link.exists else 0
+        except errors.Unavailable:
+            return 0
+
+    def _dump(self) -> tuple[int, dict[str, PeerStatus]]:
+        return plans.read_dump(self._programs.run_wg("show", self._link.name, "dump"))
+
+    def remove(self) -> None:
+        self._link.delete()
+        with suppress(OSError):  # wireguard-go removes it as well, a moment later
+            (SOCKETS / f"{self._link.name}.sock").unlink(missing_ok=True)
+
+
+def default_mtu(overhead: int, least: int) -> int:
+    """What fits the smallest interface that packets may leave by."""
+    routes = {each.interface for each in host_routes.read() if each.network.prefixlen == 0}
+    sizes = []
+    for name in routes:
+        with suppress(OSError, ValueError):
+            sizes.append(int((_LINKS / name / "mtu").read_text()))
+    return max(least, min(sizes, default=1500) - overhead)
