@@ -27,16 +27,18 @@ from skerry.control.sessions.feeds import SessionFeeds
 from skerry.control.sessions.node_session import NodeSessions
 from skerry.control.volumes.table import VolumeTable
 from skerry.control.workloads.registry import WorkloadRegistry
-from skerry.daemon import jobs, namespaces, network, services, snapshots, volumes
+from skerry.daemon import jobs, namespaces, network, services, snapshots, tls, volumes
 from skerry.daemon.jobs import JobParts
 from skerry.daemon.secrets import SecretParts
 from skerry.daemon.server_base import ServerBase
 from skerry.daemon.services import ServiceParts
 from skerry.daemon.snapshots import SnapshotParts
+from skerry.daemon.tls import TlsParts
 from skerry.daemon.volumes import VolumeParts
 from skerry.functions.registry.registry import FunctionRegistry
 from skerry.model.ids import NodeId
 from skerry.model.network import NamespaceEgress
+from skerry.model.tls_certificates import NoWantedDomains
 from skerry.transport.links.nodes.code_transfer import CodeService
 from skerry.transport.links.nodes.departure import DepartureService
 from skerry.transport.links.nodes.service import NodeSessionService, ServerTunnelService
@@ -63,6 +65,7 @@ class ControlPlaneParts:
     secrets: SecretContext
     volumes: VolumeParts
     snapshots: SnapshotParts
+    tls: TlsParts
     grpc_services: list[IServable]
     sessions: NodeSessions
     servers: ServerDirectory
@@ -148,10 +151,13 @@ def start(base: ServerBase, functions: FunctionRegistry, secrets: SecretParts) -
     def is_member(node: NodeId) -> bool:
         return nodes.condition(node) is not None and nodes.get(node).member is not None
 
-    deliveries = secrets.deliveries(instance_table, functions, is_member=is_member)
-    feeds = SessionFeeds(
-        servers, members, functions, base.identity, deliveries, volume_parts.orders, network.start(nodes)
+    tls_parts = tls.start(base, nodes, secrets, NoWantedDomains())
+    objects = network.start(nodes)
+    objects.add(tls_parts.edge)
+    deliveries = secrets.deliveries(
+        instance_table, functions, is_member=is_member, serves=tls_parts.edge.may_have
     )
+    feeds = SessionFeeds(servers, members, functions, base.identity, deliveries, volume_parts.orders, objects)
     claims = _claims(base, instance_table, workloads)
     sessions = NodeSessions(nodes, instances, settings, feeds=feeds, claims=claims, here=base.node)
     loops.forever("sessions", sessions.run)
@@ -165,6 +171,7 @@ def start(base: ServerBase, functions: FunctionRegistry, secrets: SecretParts) -
         job_parts.lead(leader)
         service_parts.lead(leader)
         snapshot_parts.lead(leader)
+        tls_parts.lead(leader)
         secrets.lead(
             leader,
             [
@@ -177,7 +184,7 @@ def start(base: ServerBase, functions: FunctionRegistry, secrets: SecretParts) -
 
     async def ready() -> None:
         await base.store.quotas.table.ready()
-        parts = (volume_parts, snapshot_parts, service_parts, job_parts, secrets)
+        parts = (volume_parts, snapshot_parts, service_parts, job_parts, secrets, tls_parts)
         for part in (instance_table, workloads, nodes, members, *parts):
             await part.ready()
 
@@ -199,12 +206,14 @@ def start(base: ServerBase, functions: FunctionRegistry, secrets: SecretParts) -
             functions,
             {
                 "volume": volume_table,
+                "tls": tls_parts.table,
                 **{kind.value: table for kind, table in secrets.registry.tables.items()},
             },
         ),
         secrets=SecretContext(secrets.registry, secrets.rotation, lambda: max(0, len(servers.addresses) - 1)),
         volumes=volume_parts,
         snapshots=snapshot_parts,
+        tls=tls_parts,
         grpc_services=[
             *_node_services(base, nodes, sessions, functions, is_member),
             *grpc_services.services(instances, nodes, base.identity, clock, settings),

@@ -32,6 +32,8 @@ from skerry.wire.own.services import routes as service_routes
 from skerry.wire.own.services.context import ServiceContext
 from skerry.wire.own.snapshots import routes as snapshot_routes
 from skerry.wire.own.snapshots.context import SnapshotContext
+from skerry.wire.own.tls import routes as tls_routes
+from skerry.wire.own.tls.context import TlsContext
 from skerry.wire.own.volumes import routes as volume_routes
 from skerry.wire.own.volumes.context import VolumeContext
 from skerry.wire.rear import routes as rear_routes
@@ -50,6 +52,7 @@ class OwnerContexts(NamedTuple):
     secrets: SecretContext
     volumes: VolumeContext
     snapshots: SnapshotContext
+    tls: TlsContext
 
 
 def build_app(
@@ -79,6 +82,7 @@ def build_app(
         (secret_routes.ENDPOINTS, owners.secrets),
         (volume_routes.ENDPOINTS, owners.volumes),
         (snapshot_routes.ENDPOINTS, owners.snapshots),
+        (tls_routes.ENDPOINTS, owners.tls),
     ]
     routes = [
         build_route(declared, OWN, context, settings)
