@@ -15,6 +15,7 @@ from skerry.control.tls.account import AcmeAccounts
 from skerry.control.tls.acme_api import AcmeConnector
 from skerry.control.tls.acme_client import AcmeClients
 from skerry.control.tls.controller import TlsController
+from skerry.control.tls.dns_hook import DnsHook
 from skerry.control.tls.edge_certificates import EdgeCertificates
 from skerry.control.tls.internal_issuer import InternalIssuer
 from skerry.control.tls.orders import OrderRunner
@@ -87,7 +88,9 @@ class TlsServer:
         record = self.table.by_name(name, namespace)
         return None if record is None else record.value
 
-    async def ready(self, name: str, namespace: Namespace = DEFAULT_NAMESPACE, version: int = 1) -> TlsCertificate:
+    async def ready(
+        self, name: str, namespace: Namespace = DEFAULT_NAMESPACE, version: int = 1
+    ) -> TlsCertificate:
         """The certificate of that name once it has this version, and nothing is left to do about it."""
 
         def found() -> TlsCertificate | None:
@@ -107,10 +110,12 @@ async def tls_server(
     routes: PlayedRoutes | None = None,
     connector: AcmeConnector | None = None,
     keys: SecretKeyFile | None = None,
+    hook: DnsHook | None = None,
     name: str = "one",
     leads: bool = True,
+    is_alone: bool = False,
 ) -> AsyncIterator[TlsServer]:
-    """Servers of one store need the same `keys`."""
+    """Servers of one store need the same `keys`. One that `is_alone` follows a dead one at once."""
     events = EventLog(store, clock, EventSettings())
     vault = SecretVault(store, keys or MemoryKeyFile(), clock)
     await vault.open()
@@ -122,13 +127,13 @@ async def tls_server(
         accounts,
         routes,
         account,
-        orders=OrderRunner(table, account, vault, events, clock, settings),
+        orders=OrderRunner(table, account, vault, events, clock, settings, hook=hook),
         internal=InternalIssuer(table, vault, authority, events, clock, settings),
         settings=settings,
         events=events,
         clock=clock,
     )
-    leader = LeaderElection(store, events, clock, name=name, lease_s=2)
+    leader = LeaderElection(store, events, clock, name=name, lease_s=2, is_alone=is_alone)
     edge = EdgeCertificates(table, routes, clock, nodes=lambda: [EDGE, INNER])
     registry = TlsRegistry(table, events, clock, vault, settings, routes)
     tasks = [asyncio.create_task(table.run()), asyncio.create_task(accounts.run())]
@@ -168,7 +173,9 @@ async def played_edge(server: TlsServer, port: int) -> AsyncIterator[list[str]]:
         answer = known.get(NetworkKey(HttpChallenge.kind, path.removeprefix("/.well-known/acme-challenge/")))
         body = answer.authorization.encode() if isinstance(answer, HttpChallenge) else b""
         status = b"200 OK" if body else b"404 Not Found"
-        writer.write(b"HTTP/1.1 %s\r\nContent-Length: %d\r\nConnection: close\r\n\r\n%s" % (status, len(body), body))
+        writer.write(
+            b"HTTP/1.1 %s\r\nContent-Length: %d\r\nConnection: close\r\n\r\n%s" % (status, len(body), body)
+        )
         writer.close()
 
     async with await asyncio.start_server(serve, "127.0.0.1", port):

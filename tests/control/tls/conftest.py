@@ -9,8 +9,15 @@ import pytest
 
 from skerry.kit.clock import SystemClock
 from skerry.kit.pki import CertificateAuthority
+from skerry.store.tables import table
 from tests.support.certificates import TestAuthority
 from tests.support.pebble import PebbleServer
+
+
+@pytest.fixture(autouse=True)
+def impatient_tables(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Tables that read the store at once, instead of waiting for a change that does not come."""
+    monkeypatch.setattr(table, "_PATIENCE_S", 0.005)
 
 
 @pytest.fixture(scope="session")

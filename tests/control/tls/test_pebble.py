@@ -11,11 +11,9 @@ import pytest
 
 from skerry.kit.clock import SystemClock
 from skerry.kit.pki import CertificateAuthority
-from skerry.model.secrets import SecretKind, SecretRef
 from skerry.store.local.memory import MemoryStore
 from tests.support.pebble import PebbleServer
-from tests.support.tls_servers import EDGE, INNER, PlayedRoutes, TlsServer, played_edge, tls_server
-from tests.support.waiting import eventually
+from tests.support.tls_servers import EDGE, INNER, TlsServer, played_edge, tls_server
 
 
 @pytest.fixture
@@ -52,7 +50,15 @@ async def test_a_host_of_a_route_gets_a_certificate_that_edge_nodes_alone_can_ha
     # By OpenSSL: the chain leads to the root of the server, and is for the host.
     (pebble.folder / "root.pem").write_bytes(pebble.root())
     (pebble.folder / "pair.pem").write_bytes(pem)
-    files = ["-CAfile", "root.pem", "-untrusted", "pair.pem", "-verify_hostname", "shop.example.org", "pair.pem"]
+    files = [
+        "-CAfile",
+        "root.pem",
+        "-untrusted",
+        "pair.pem",
+        "-verify_hostname",
+        "shop.example.org",
+        "pair.pem",
+    ]
     subprocess.run(["openssl", "verify", *files], cwd=pebble.folder, check=True, capture_output=True)
     ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER).load_cert_chain(pebble.folder / "pair.pem")
     assert "PRIVATE" not in repr(told)

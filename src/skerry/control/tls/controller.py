@@ -92,8 +92,7 @@ class TlsController:
 
     async def lead(self, fence: Expect) -> None:
         """Work for ever, as the leader."""
-        await self._table.sync()
-        await self._accounts.sync()
+        await asyncio.gather(self._table.sync(), self._accounts.sync())
         await self._settled()
         self._running.clear()
         try:
