@@ -55,6 +55,7 @@ SECTIONS = {
         "secret": Verb("skerry.cli.commands.secrets", "Store secrets for what runs."),
         "config": Verb("skerry.cli.commands.secrets", "Store files that are no secrets, for what runs."),
         "registry": Verb("skerry.cli.commands.secrets", "Log in to private registries of images."),
+        "tls": Verb("skerry.cli.commands.tls", "Import and issue TLS certificates for routes."),
     },
     "Functions": {
         "fn": Verb("skerry.cli.commands.functions", "Deploy functions and call them."),

@@ -41,11 +41,13 @@ T = TypeVar("T", bound=NamedObject)
 
 
 class NamedTable(Table[T]):
-    """The objects of one kind in a cloud; `kind` is the word for one in keys and messages."""
+    """The objects of one kind in a cloud; `kind` is the word for one in keys, and in messages, unless these
+    have another `noun`."""
 
-    def __init__(self, store: Store, kind: str, type: type[T]) -> None:
+    def __init__(self, store: Store, kind: str, type: type[T], *, noun: str = "") -> None:
         super().__init__(store, f"{kind}/", json_of(type))
         self.kind = kind
+        self.noun = noun or kind
         self._keys: dict[str, str] = {}
         self._counts: Counter[Namespace] = Counter()
         self.subscribe(self._index)  # first, so that other subscribers find a changed record by its id
@@ -70,7 +72,7 @@ class NamedTable(Table[T]):
         """The error for a name that no object has."""
         within, option = (f" in the namespace {namespace!r}", f" -n {namespace}") if namespace else ("", "")
         return errors.NotFound(
-            f"there is no {self.kind} {name[:128]!r}{within}; `skerry {self.kind} list{option}` lists those "
+            f"there is no {self.noun} {name[:128]!r}{within}; `skerry {self.kind} list{option}` lists those "
             "there are"
         )
 
@@ -78,11 +80,11 @@ class NamedTable(Table[T]):
         """Raise `TooLarge` if another object in `namespace` would be more than `limit` in all, or more than
         the share of one namespace, so that none keeps the others out. The default one may have all."""
         if len(self) >= limit:
-            raise errors.TooLarge(f"there are {limit} {self.kind}s, and no more are taken; delete some")
+            raise errors.TooLarge(f"there are {limit} {self.noun}s, and no more are taken; delete some")
         share = max(1, limit // _NAMESPACE_SHARE)
         if namespace != DEFAULT_NAMESPACE and self._counts[namespace] >= share:
             raise errors.TooLarge(
-                f"there are {share} {self.kind}s in the namespace {namespace!r}, and one namespace takes no "
+                f"there are {share} {self.noun}s in the namespace {namespace!r}, and one namespace takes no "
                 "more; delete some"
             )
 

@@ -30,17 +30,19 @@ from skerry.control.sessions.feeds import SessionFeeds
 from skerry.control.sessions.node_session import NodeSessions
 from skerry.control.volumes.table import VolumeTable
 from skerry.control.workloads.registry import WorkloadRegistry
-from skerry.daemon import jobs, mesh, namespaces, network, services, snapshots, volumes
+from skerry.daemon import jobs, mesh, namespaces, network, services, snapshots, tls, volumes
 from skerry.daemon.jobs import JobParts
 from skerry.daemon.mesh import MeshParts
 from skerry.daemon.secrets import SecretParts
 from skerry.daemon.server_base import ServerBase
 from skerry.daemon.services import ServiceParts
 from skerry.daemon.snapshots import SnapshotParts
+from skerry.daemon.tls import TlsParts
 from skerry.daemon.volumes import VolumeParts
 from skerry.functions.registry.registry import FunctionRegistry
 from skerry.model.ids import NodeId
 from skerry.model.network import NamespaceEgress
+from skerry.model.tls_certificates import NoWantedDomains
 from skerry.transport.links.nodes.code_transfer import CodeService
 from skerry.transport.links.nodes.departure import DepartureService
 from skerry.transport.links.nodes.service import NodeSessionService, ServerTunnelService
@@ -68,6 +70,7 @@ class ControlPlaneParts:
     volumes: VolumeParts
     snapshots: SnapshotParts
     mesh: MeshParts
+    tls: TlsParts
     grpc_services: list[IServable]
     sessions: NodeSessions
     servers: ServerDirectory
@@ -154,12 +157,16 @@ def start(base: ServerBase, functions: FunctionRegistry, secrets: SecretParts) -
     def is_member(node: NodeId) -> bool:
         return nodes.condition(node) is not None and nodes.get(node).member is not None
 
-    deliveries = secrets.deliveries(instance_table, functions, is_member=is_member)
     mesh_parts = mesh.start(base, nodes)
+    tls_parts = tls.start(base, nodes, secrets, NoWantedDomains())
     network_feed = network.start(
         nodes, service_registry.tables, instance_table, policies, base.settings.fleet.service_subnet
     )
     mesh_parts.feed(network_feed)
+    network_feed.add(tls_parts.edge)
+    deliveries = secrets.deliveries(
+        instance_table, functions, is_member=is_member, serves=tls_parts.edge.may_have
+    )
     feeds = SessionFeeds(
         servers, members, functions, base.identity, deliveries, volume_parts.orders, network_feed
     )
@@ -178,6 +185,7 @@ def start(base: ServerBase, functions: FunctionRegistry, secrets: SecretParts) -
         job_parts.lead(leader)
         service_parts.lead(leader)
         snapshot_parts.lead(leader)
+        tls_parts.lead(leader)
         secrets.lead(
             leader,
             [
@@ -190,7 +198,7 @@ def start(base: ServerBase, functions: FunctionRegistry, secrets: SecretParts) -
 
     async def ready() -> None:
         await base.store.quotas.table.ready()
-        parts = (volume_parts, snapshot_parts, service_parts, job_parts, secrets, mesh_parts)
+        parts = (volume_parts, snapshot_parts, service_parts, job_parts, secrets, mesh_parts, tls_parts)
         for part in (instance_table, workloads, nodes, members, *parts):
             await part.ready()
 
@@ -212,6 +220,7 @@ def start(base: ServerBase, functions: FunctionRegistry, secrets: SecretParts) -
             functions,
             {
                 "volume": volume_table,
+                "tls": tls_parts.table,
                 **{kind.value: table for kind, table in secrets.registry.tables.items()},
             },
             ConnectionExplainer(
@@ -226,6 +235,7 @@ def start(base: ServerBase, functions: FunctionRegistry, secrets: SecretParts) -
         volumes=volume_parts,
         snapshots=snapshot_parts,
         mesh=mesh_parts,
+        tls=tls_parts,
         grpc_services=[
             *_node_services(base, nodes, sessions, functions, is_member),
             *grpc_services.services(instances, nodes, base.identity, clock, settings),

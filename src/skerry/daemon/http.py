@@ -34,6 +34,8 @@ from skerry.wire.own.services import routes as service_routes
 from skerry.wire.own.services.context import ServiceContext
 from skerry.wire.own.snapshots import routes as snapshot_routes
 from skerry.wire.own.snapshots.context import SnapshotContext
+from skerry.wire.own.tls import routes as tls_routes
+from skerry.wire.own.tls.context import TlsContext
 from skerry.wire.own.volumes import routes as volume_routes
 from skerry.wire.own.volumes.context import VolumeContext
 from skerry.wire.own.web_functions import endpoints as web_function_endpoints
@@ -55,6 +57,7 @@ class OwnerContexts(NamedTuple):
     volumes: VolumeContext
     snapshots: SnapshotContext
     mesh: MeshContext
+    tls: TlsContext
 
 
 def build_app(
@@ -85,6 +88,7 @@ def build_app(
         (volume_routes.ENDPOINTS, owners.volumes),
         (snapshot_routes.ENDPOINTS, owners.snapshots),
         (mesh_endpoints.ENDPOINTS, owners.mesh),
+        (tls_routes.ENDPOINTS, owners.tls),
     ]
     routes = [
         build_route(declared, OWN, context, settings)

@@ -21,7 +21,7 @@ from skerry.daemon.server_base import ServerBase
 from skerry.functions.registry.registry import FunctionRegistry
 from skerry.model import errors
 from skerry.model.ids import Namespace, NodeId
-from skerry.model.secrets import SecretKind
+from skerry.model.secrets import SecretKind, SecretRef
 from skerry.node.images import references
 from skerry.node.images.references import RegistryReference
 
@@ -32,6 +32,7 @@ class SecretParts:
 
     registry: SecretRegistry
     rotation: KeyRotation
+    vault: SecretVault
     warning: str  # what is wrong with the key of this server; empty: nothing
     _base: ServerBase
     _users: list[SecretUsers] = field(default_factory=list)  # once all that may use secrets is there
@@ -51,9 +52,14 @@ class SecretParts:
         self._base.loops.forever("secrets.following", lambda: following.run(leader))
 
     def deliveries(
-        self, instances: InstanceTable, functions: FunctionRegistry, *, is_member: Callable[[NodeId], bool]
+        self,
+        instances: InstanceTable,
+        functions: FunctionRegistry,
+        *,
+        is_member: Callable[[NodeId], bool],
+        serves: Callable[[NodeId, SecretRef], bool],
     ) -> SecretDeliveries:
-        """Answers to nodes."""
+        """Answers to nodes; `serves` says which may have the key of which certificate."""
         default = self._base.settings.images.default_registry
 
         def registry_of(image: str) -> str:
@@ -69,6 +75,7 @@ class SecretParts:
             functions=functions.all_known,
             runs_functions=is_member,
             registry_of=registry_of,
+            serves=serves,
         )
 
 
@@ -84,7 +91,7 @@ async def open_secrets(base: ServerBase) -> SecretParts:
         vault,
         users=lambda namespace, kind, name: parts.users_of(namespace, kind, name),
     )
-    parts = SecretParts(registry, rotation, warning, base)
+    parts = SecretParts(registry, rotation, vault, warning, base)
     for kind, table in registry.tables.items():
         base.loops.forever(f"{kind}s", table.run, critical=True)
     base.loops.forever("secrets.rotation", rotation.run)

@@ -216,6 +216,7 @@ async def _serve(
             fleet.volumes.context,
             fleet.snapshots.context,
             fleet.mesh.context,
+            fleet.tls.context,
         ),
         own_names=lambda: certificates.names,
     )

@@ -15,6 +15,7 @@ from skerry.model.network_objects import (
     UnknownObject,
 )
 from skerry.model.network_policies import IsolatedNamespace
+from skerry.model.tls_certificates import HttpChallenge, RouteCertificate
 
 KINDS: dict[str, type[NetworkObject]] = {
     each.kind: each
@@ -27,6 +28,8 @@ KINDS: dict[str, type[NetworkObject]] = {
         MeshNode,
         MeshLinks,
         MeshPeer,
+        RouteCertificate,
+        HttpChallenge,
     )
 }
 

@@ -38,8 +38,14 @@ class SecretKind(enum.StrEnum):
     SECRET = "secret"  # noqa: S105 - the word; never shown again
     CONFIG = "config"  # a file that is no secret, and can be read back
     REGISTRY = "registry"  # the login for a registry of images
+    # Of `skerry.control.tls`: nothing that runs can use these, and people neither set nor list them here.
+    TLS = "tls"  # chain and private key of a certificate of routes
+    TLS_KEY = "tls-key"  # private key of a certificate that is being ordered
+    ACME_ACCOUNT = "acme-account"  # private key of the account at an ACME server
 
 
+# With a record in `skerry.control.secrets.registry`.
+REGISTERED_KINDS: Final = (SecretKind.SECRET, SecretKind.CONFIG, SecretKind.REGISTRY)
 # In a container: of values whose place is only a file name.
 FOLDERS: Final = {SecretKind.SECRET: "/run/secrets", SecretKind.CONFIG: "/run/configs"}
 
@@ -123,6 +129,8 @@ class SecretUse(msgspec.Struct, frozen=True, omit_defaults=True):
     def __post_init__(self) -> None:
         if self.kind is SecretKind.REGISTRY:
             raise errors.Invalid("logins of registries are for pulling images alone", field="secrets")
+        if self.kind not in FOLDERS:
+            raise errors.Invalid("certificates are for routes alone", field="secrets")
         check_name(self.kind, self.name)
         if self.variable:
             self._check_variable()

@@ -15,6 +15,7 @@ from msgspec import Meta
 from skerry.model.market_settings import MarketSettings
 from skerry.model.mesh_settings import MeshSettings
 from skerry.model.snapshot_settings import SnapshotSettings
+from skerry.model.tls_settings import TlsSettings
 
 
 class LogSettings(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
@@ -535,6 +536,7 @@ class Settings(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     functions: FunctionSettings = FunctionSettings()
     market: MarketSettings = MarketSettings()
     snapshots: SnapshotSettings = SnapshotSettings()
+    tls: TlsSettings = TlsSettings()
 
 
 class SettingField(NamedTuple):

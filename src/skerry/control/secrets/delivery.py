@@ -1,9 +1,10 @@
 """Values for nodes, on request: only for what runs on the node that asks.
 
 A node may have the exact versions that an instance which is placed on it uses, those of functions if it runs
-functions, and the login for a registry if it has an instance of that namespace with an image from there. The
-answer for anything else does not tell whether it exists. `skerry.control.sessions.node_session` transports
-requests and answers.
+functions, the login for a registry if it has an instance of that namespace with an image from there, and
+chains and keys of certificates if it is an edge node (`skerry.control.tls.edge_certificates`). The answer for
+anything else does not tell whether it exists. `skerry.control.sessions.node_session` transports requests and
+answers.
 """
 
 from __future__ import annotations
@@ -19,7 +20,7 @@ from skerry.model.function_names import namespace_of
 from skerry.model.functions import Function
 from skerry.model.ids import Namespace, NodeId
 from skerry.model.node_messages import SecretRequest, SecretValue
-from skerry.model.secrets import Secret, SecretKind, SecretRef
+from skerry.model.secrets import REGISTERED_KINDS, Secret, SecretKind, SecretRef
 from skerry.model.statuses import DesiredStatus
 
 log = structlog.get_logger(__name__)
@@ -46,13 +47,15 @@ class SecretDeliveries:
         functions: Callable[[], Sequence[Function]],
         runs_functions: Callable[[NodeId], bool],
         registry_of: Callable[[str], str],
+        serves: Callable[[NodeId, SecretRef], bool] = lambda node, ref: False,
     ) -> None:
-        """`registry_of` is the registry of an image reference; empty: none."""
+        """`registry_of` is the registry of an image reference; empty: none. `serves` is for certificates."""
         self._secrets = secrets
         self._instances = instances
         self._functions = functions
         self._runs_functions = runs_functions
         self._registry_of = registry_of
+        self._serves = serves
 
     async def values(self, node: NodeId, request: SecretRequest) -> list[SecretValue]:
         """An answer for each that is requested."""
@@ -83,6 +86,8 @@ class SecretDeliveries:
         return SecretValue(ref, data)
 
     def _may_have(self, node: NodeId, ref: SecretRef) -> bool:
+        if ref.kind not in REGISTERED_KINDS:
+            return self._serves(node, ref)
         for record in self._instances.on_node(node):
             instance = record.value
             if instance.namespace != ref.namespace or instance.desired is DesiredStatus.DESTROYED:

@@ -31,6 +31,7 @@ from skerry.model.ids import DEFAULT_NAMESPACE, Namespace
 from skerry.model.namespace_scope import ListedNamespaces
 from skerry.model.secrets import (
     MAX_VERSIONS,
+    REGISTERED_KINDS,
     RegistryLoginValue,
     Secret,
     SecretKind,
@@ -69,7 +70,7 @@ class SecretRegistry:
         self._vault = vault
         self._users = users
         self._new_id = new_id
-        self.tables = {kind: NamedTable(store, kind.value, Secret) for kind in SecretKind}
+        self.tables = {kind: NamedTable(store, kind.value, Secret) for kind in REGISTERED_KINDS}
 
     async def ready(self) -> None:
         for table in self.tables.values():

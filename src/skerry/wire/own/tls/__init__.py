@@ -1,0 +1,1 @@
+"""TLS certificates of routes over HTTP."""
