@@ -150,7 +150,13 @@ def start(base: ServerBase, functions: FunctionRegistry, secrets: SecretParts) -
 
     deliveries = secrets.deliveries(instance_table, functions, is_member=is_member)
     feeds = SessionFeeds(
-        servers, members, functions, base.identity, deliveries, volume_parts.orders, network.start(nodes)
+        servers,
+        members,
+        functions,
+        base.identity,
+        deliveries,
+        volume_parts.orders,
+        network.start(nodes, base.identity.offline_feed),
     )
     claims = _claims(base, instance_table, workloads)
     sessions = NodeSessions(nodes, instances, settings, feeds=feeds, claims=claims, here=base.node)

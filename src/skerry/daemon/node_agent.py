@@ -9,6 +9,7 @@ from __future__ import annotations
 import asyncio
 import dataclasses
 import ssl
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Final
 
@@ -46,6 +47,8 @@ class ServerLink:
     tls: ssl.SSLContext
     revocations: RevocationList | None = None  # gets revoked certificates
     listener: MemberListener | None = None  # gets members and functions
+    follow: Callable[[NetworkState], None] = lambda network: None  # more users of network objects
+    contact: Callable[[], None] = lambda: None  # called with every message of a server
 
 
 async def start(
@@ -89,6 +92,7 @@ async def start(
         undo.push_async_callback(volume_tasks.close)
 
     network_state = NetworkState(folder / NETWORK_FILE)
+    link.follow(network_state)
 
     async def assign(given: str) -> None:
         await engine.network.use(given)
@@ -137,6 +141,7 @@ async def start(
         secrets=engine.secrets.values,
         volumes=engine.volumes,
         network=network_state,
+        contact=link.contact,
     )
     if revocations is not None:
         hooks = dataclasses.replace(hooks, revoke=revocations.add, revoked=lambda: revocations.all)

@@ -23,6 +23,7 @@ from grpclib.health.v1.health_grpc import HealthStub
 from grpclib.health.v1.health_pb2 import HealthCheckRequest
 
 from skerry.daemon import containers, node_runtime
+from skerry.daemon.node_agent import NETWORK_FILE
 from skerry.daemon.role_parts import RoleContext
 from skerry.kit import disk_monitor, disk_reserve, files, json_codec
 from skerry.kit.clock import Clock
@@ -59,6 +60,7 @@ _RUNTIME: Final = (
     "volume-operations",
     containers.SUBNET_FILE,
     SERVERS_FILE,
+    NETWORK_FILE,
 )
 _REST: Final = (
     _IMAGES,

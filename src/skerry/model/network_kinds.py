@@ -12,6 +12,7 @@ from skerry.model.network_objects import (
     ServiceAddress,
     UnknownObject,
 )
+from skerry.model.offline_tokens import RevokedToken, TokenKey
 
 KINDS: dict[str, type[NetworkObject]] = {
     each.kind: each
@@ -19,6 +20,8 @@ KINDS: dict[str, type[NetworkObject]] = {
         NodeLocation,
         ServiceAddress,
         InstanceAddress,
+        TokenKey,
+        RevokedToken,
     )
 }
 

@@ -154,6 +154,12 @@ def namespace_of(stream: server.Stream[Any, Any]) -> Namespace | None:
     return stream.namespace
 
 
+def address_of(stream: server.Stream[Any, Any]) -> str:
+    """The address that this call comes from; empty on a unix socket, or if it is gone."""
+    address = stream.peer.addr()
+    return str(address[0]) if isinstance(address, tuple) else ""
+
+
 def connection_of(stream: server.Stream[Any, Any]) -> object:
     """What all calls of one connection have in common."""
     return stream._stream.connection
