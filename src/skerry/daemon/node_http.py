@@ -80,6 +80,7 @@ class NodeDescription:
 
     node: str
     name: str
+    joined_name: str  # which servers know it by, and its certificate has
     server: str
     folder: Path  # of its membership
     authority_file: Path
@@ -221,7 +222,7 @@ def _certificate(
     return IssuedListenerCertificate(
         node.folder,
         authority_pem,
-        lambda: requested_hosts(sock.host, node.name, settings.names, host_identity.read_addresses()),
+        lambda: requested_hosts(sock.host, node.joined_name, settings.names, host_identity.read_addresses()),
         request,
         context.clock,
     )

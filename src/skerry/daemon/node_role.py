@@ -192,6 +192,7 @@ def _describe(
     return NodeDescription(
         record.node,
         membership.name,
+        record.name,
         record.url,
         folder / "node",
         membership.identity.authority_file,

@@ -18,6 +18,7 @@ from grpclib.exceptions import GRPCError
 from grpclib.metadata import Deadline, _MetadataLike
 from multidict import MultiDict
 
+from skerry.kit.networks import plain_address
 from skerry.model.callers import ANONYMOUS, Caller
 from skerry.model.ids import Namespace
 from skerry.transport.access import environment_redaction
@@ -57,6 +58,7 @@ class CallStream(server.Stream[Any, Any]):
         )
         self.path = path
         self.caller: Caller = ANONYMOUS
+        self.address = ""  # of the client, as the kernel has it
         self.namespace: Namespace | None = (
             None  # of an RPC of a namespace; None: an unbound caller names none
         )
@@ -155,9 +157,9 @@ def namespace_of(stream: server.Stream[Any, Any]) -> Namespace | None:
 
 
 def address_of(stream: server.Stream[Any, Any]) -> str:
-    """The address that this call comes from; empty on a unix socket, or if it is gone."""
-    address = stream.peer.addr()
-    return str(address[0]) if isinstance(address, tuple) else ""
+    """The address that this call comes from; `unix` on a unix socket."""
+    assert isinstance(stream, CallStream), "the call did not come through skerry.transport.grpc.server"
+    return plain_address(stream.address)
 
 
 def connection_of(stream: server.Stream[Any, Any]) -> object:

@@ -182,7 +182,7 @@ class GrpcDispatcher:
                 authorization if isinstance(authorization, str) else None,
                 is_forwarded=is_forwarded,
             )
-            stream.caller = authenticate()
+            stream.caller, stream.address = authenticate(), line.peer.address
             rules.authorize(method.access, stream.caller)
             if stream.caller.role is not None:
                 line.place.recognize()
