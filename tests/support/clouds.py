@@ -13,7 +13,8 @@ from skerry.control.identity.authenticator import Authenticator
 from skerry.kit import json_codec, pki
 from skerry.kit.clock import Clock
 from skerry.model.events import Event
-from skerry.model.settings import EventSettings, IdentitySettings
+from skerry.model.identity_settings import IdentitySettings
+from skerry.model.settings import EventSettings
 from skerry.store.local.memory import MemoryStore
 
 

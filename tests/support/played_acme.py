@@ -137,7 +137,9 @@ class PlayedConnection:
 
     async def register(self, email: str) -> str:
         await self._server.stop.before("register")
-        url = self._server.accounts.setdefault(self._key, f"https://acme/account/{len(self._server.accounts)}")
+        url = self._server.accounts.setdefault(
+            self._key, f"https://acme/account/{len(self._server.accounts)}"
+        )
         self._account_url = url
         await self._server.stop.done()
         return url

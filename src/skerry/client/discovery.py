@@ -18,6 +18,7 @@ from urllib.parse import SplitResult, urlsplit
 from skerry.client.errors import InvalidTarget, ServerUnreachable
 
 _UNIX = "unix:"
+_OFFLINE = "skerry-offline-"  # how tokens begin that nodes verify
 
 
 class ServerTarget(NamedTuple):
@@ -68,7 +69,9 @@ def find(
     folder = data_folder(data or os.environ.get("SKERRY_DATA"))
     ready = read_ready(folder)
     found_by = f"{folder}/ready.json"
-    if ready.role == "node" and not (at_node and ready.http and not token):  # a node knows no tokens
+    # A node knows no tokens but offline ones.
+    is_for_node = at_node and ready.http and (not token or token.startswith(_OFFLINE))
+    if ready.role == "node" and not is_for_node:
         return _server_of_node(ready, token, ca, folder)
     if not ready.http:
         raise ServerUnreachable(f"{found_by} names no server. Give one with --url or SKERRY_URL.")

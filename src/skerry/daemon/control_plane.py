@@ -164,6 +164,7 @@ def start(base: ServerBase, functions: FunctionRegistry, secrets: SecretParts) -
     )
     mesh_parts.feed(network_feed)
     network_feed.add(tls_parts.edge)
+    network_feed.add(base.identity.offline_feed)
     deliveries = secrets.deliveries(
         instance_table, functions, is_member=is_member, serves=tls_parts.edge.may_have
     )

@@ -11,13 +11,13 @@ from typing import Any, NamedTuple
 from skerry.kit.clock import Clock
 from skerry.kit.networks import Network
 from skerry.model.settings import Settings
-from skerry.transport.access.gate import AccessGate, AddressGate, allowed_hosts
+from skerry.transport.access.gate import AccessGate, AddressGate, Guard, allowed_hosts
 from skerry.transport.http.dispatcher import HttpDispatcher
 from skerry.transport.http.endpoints import Endpoint
 from skerry.transport.http.runner import OWN, build_route
 from skerry.wire.kudo import routes as kudo_routes
 from skerry.wire.kudo.context import KudoContext
-from skerry.wire.own import about, health
+from skerry.wire.own import about, health, node_info
 from skerry.wire.own import routes as own_routes
 from skerry.wire.own.context import OwnContext
 from skerry.wire.own.jobs import routes as job_routes
@@ -28,6 +28,7 @@ from skerry.wire.own.mesh import endpoints as mesh_endpoints
 from skerry.wire.own.mesh.endpoints import MeshContext
 from skerry.wire.own.namespaces import endpoints as namespace_endpoints
 from skerry.wire.own.namespaces.endpoints import NamespaceContext
+from skerry.wire.own.node_info import NodeInfoContext
 from skerry.wire.own.secrets import routes as secret_routes
 from skerry.wire.own.secrets.context import SecretContext
 from skerry.wire.own.services import routes as service_routes
@@ -116,10 +117,17 @@ def build_app(
 
 
 def build_node_app(
-    settings: Settings, clock: Clock, gate: AccessGate, serverledge: ServerledgeContext | None
+    settings: Settings,
+    clock: Clock,
+    gate: Guard,
+    serverledge: ServerledgeContext | None,
+    info: NodeInfoContext,
+    *,
+    own_names: Callable[[], frozenset[str]] = frozenset,
 ) -> HttpDispatcher:
-    """The application of a node, which has only functions and health."""
+    """The application of a node, which has only functions, health, and what it is."""
     routes = [build_route(about.show_metrics, OWN, None, settings.http)]
+    routes.extend(build_route(declared, OWN, info, settings.http) for declared in node_info.ENDPOINTS)
     routes.extend(serverledge_routes.build_routes(serverledge, settings))
     return HttpDispatcher(
         prefix_routes={
@@ -132,6 +140,7 @@ def build_node_app(
         hosts=allowed_hosts(settings.node.http.rpartition(":")[0]),
         settings=settings.http,
         clock=clock,
+        own_names=own_names,
         shapes=serverledge_routes.UNSERVED,
     )
 

@@ -49,6 +49,8 @@ class ServerLink:
     revocations: RevocationList | None = None  # gets revoked certificates
     listener: MemberListener | None = None  # gets members and functions
     has_function: Callable[[Namespace, str], bool] = lambda namespace, name: False
+    follow: Callable[[NetworkState], None] = lambda network: None  # more users of network objects
+    contact: Callable[[], None] = lambda: None  # called with every message of a server
 
 
 async def start(
@@ -94,6 +96,7 @@ async def start(
         undo.push_async_callback(volume_tasks.close)
 
     network_state = NetworkState(folder / NETWORK_FILE, clock)
+    link.follow(network_state)
     if engine.names is not None:
         names.follow(engine.names, network_state, link.has_function, settings.network.dns_grace_s)
     node_mesh = await mesh.start_node(context, engine, member.node, network_state, loops)
@@ -158,6 +161,7 @@ async def start(
         secrets=engine.secrets.values,
         volumes=engine.volumes,
         network=network_state,
+        contact=link.contact,
     )
     if revocations is not None:
         hooks = dataclasses.replace(hooks, revoke=revocations.add, revoked=lambda: revocations.all)

@@ -5,14 +5,16 @@ from __future__ import annotations
 import asyncio
 import os
 import socket
+from collections.abc import Awaitable, Callable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
-from skerry.daemon import functions, names, node_agent, node_leave, node_runtime, web_functions
+from skerry.daemon import functions, names, node_agent, node_http, node_leave, node_runtime, web_functions
 from skerry.daemon.functions import LocalMember
-from skerry.daemon.http import build_node_app
 from skerry.daemon.node_agent import ServerLink
+from skerry.daemon.node_http import NodeDescription
 from skerry.daemon.role_parts import (
     DRAIN_SHARE,
     REVOKED_FILE,
@@ -34,7 +36,6 @@ from skerry.node.agent.server_addresses import ServerAddressCache
 from skerry.transport import addresses
 from skerry.transport.access import gate
 from skerry.transport.grpc import channels
-from skerry.transport.http.server import HttpServer
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,11 +56,19 @@ class _Membership:
                 return await _renew_at(address, self.identity, request)
         return await _renew_at(last, self.identity, request)
 
+    async def request_edge(self, request: bytes, hosts: Sequence[str]) -> tuple[bytes, tuple[str, ...]]:
+        """A certificate for the HTTPS listener from the first server that answers."""
+        *others, last = self.servers.addresses
+        for address in others:
+            with suppress(errors.Unavailable, errors.TimedOut):
+                return await _request_edge_at(address, self.identity, request, hosts)
+        return await _request_edge_at(last, self.identity, request, hosts)
+
 
 async def start(context: RoleContext, admission: JoinCredentials) -> RoleHandle:
     """Join the cloud that `admission` is for, or continue in it, and run what its servers order."""
     settings, folder, clock = context.settings, context.folder, context.clock
-    http_socket = _bind_http(context)
+    http_socket = node_http.bind(context)
     membership = await _join(context, admission)
     host = await asyncio.to_thread(addresses.local_address, membership.record.grpc)  # may ask a name server
     neighbours_socket = functions.bind_member_socket(context, host)
@@ -67,21 +76,21 @@ async def start(context: RoleContext, admission: JoinCredentials) -> RoleHandle:
     loops.forever("certificate", lambda: membership.identity.run(membership.renew))
     disk = await watch_disk(folder, loops)
     unix_path = addresses.unix_socket(settings.grpc.socket, folder)
-    access_gate = gate.AccessGate(
-        CertificateVerifier(membership.record.node, clock, membership.revocations),
-        os.geteuid(),
-        local_trust=settings.identity.local_trust,
-    )
+    certificates = CertificateVerifier(membership.record.node, clock, membership.revocations)
+    access_gate = gate.AccessGate(certificates, os.geteuid(), local_trust=settings.identity.local_trust)
+    authority_pem = await asyncio.to_thread(membership.identity.authority_file.read_bytes)
+    access = await node_http.open_access(context, folder / "node", authority_pem, certificates, loops)
+    checks = {"disk": takes_writes(disk)}
     node = await node_runtime.start(
         context,
         gate=access_gate,
         tls=membership.identity.serving_context,
         socket_path=unix_path,
-        checks={"disk": takes_writes(disk)},
+        checks=checks,
         has_server=False,
     )
     failures = [loops.failed, node.failed]
-    url = f"http://{addresses.display_address(http_socket)}" if http_socket is not None else ""
+    url = http_socket.local_url if http_socket is not None else ""
     routes = None
     if node.cells is not None and node.engine is not None:
         synced = await MemberSync.open(folder / functions.FOLDER, settings.functions, clock)
@@ -97,39 +106,34 @@ async def start(context: RoleContext, admission: JoinCredentials) -> RoleHandle:
             membership.revocations,
             synced,
             names.function_lookup(synced.copies.get),
+            access.verifier.follow,
+            access.contact.note,
         )
         await node_agent.start(context, node.engine, here.member, link, disk, loops)
     web_path = ""
     if routes is not None:
-        web_server, path = web_functions.serve_socket(context, access_gate, routes)
+        web_gate = gate.AccessGate(access.verifier, os.geteuid(), local_trust=settings.identity.local_trust)
+        web_server, path = web_functions.serve_socket(context, web_gate, routes)
         context.undo.push_async_callback(web_server.stop, settings.stop_timeout_s * DRAIN_SHARE)
         failures.append(web_server.failed)
         web_path = str(path)
-    if http_socket is not None:
-        http = HttpServer(
-            build_node_app(settings, clock, access_gate, routes),
-            settings.http,
-            trusted_uids=access_gate.trusted_uids,
-        )
-        context.undo.push_async_callback(http.stop, settings.stop_timeout_s * DRAIN_SHARE)
-        await http.start(http_socket, None)
-        failures.append(http.failed)
     ready = _ready(membership) | {
         "http": url,
         "web_socket": web_path,
         "socket": str(unix_path),
         "lacking": node.lacking,
-        "warnings": node.warnings,
     }
+    warnings = node.warnings
+    if http_socket is not None:
+        described = _describe(membership, folder, checks, node.lacking)
+        http = await node_http.start(
+            context, http_socket, described, access, routes, membership.request_edge, loops
+        )
+        failures.append(http.failed)
+        ready |= {"urls": http.urls}
+        warnings = (*warnings, *http.warnings)
+    ready |= {"warnings": warnings}
     return ready, lambda: race(*(failed() for failed in failures))
-
-
-def _bind_http(context: RoleContext) -> socket.socket | None:
-    listen = context.settings.node.http
-    if not listen:
-        return None
-    gate.check_exposure(addresses.split_host_port(listen, "--http")[0], tls=False)
-    return context.undo.enter_context(addresses.bind(listen, "--http"))
 
 
 async def _join(context: RoleContext, admission: JoinCredentials) -> _Membership:
@@ -140,7 +144,8 @@ async def _join(context: RoleContext, admission: JoinCredentials) -> _Membership
     record = await identity.join(settings.node.join, admission.token, name, fingerprint=admission.fingerprint)
     if identity.has_left_cloud:
         await node_leave.remove_runtime(settings, folder, clock)
-        (folder / "node" / REVOKED_FILE).unlink(missing_ok=True)
+        for name in (REVOKED_FILE, *node_http.MEMBERSHIP_FILES):
+            (folder / "node" / name).unlink(missing_ok=True)
     node_leave.save_settings(folder, settings)
     return _Membership(
         name,
@@ -188,6 +193,36 @@ def _ready(membership: _Membership) -> dict[str, Any]:
         "client_cert": str(identity.certificate_file),
         "client_key": str(identity.key_file),
     }
+
+
+def _describe(
+    membership: _Membership,
+    folder: Path,
+    checks: dict[str, Callable[[], Awaitable[None]]],
+    lacking: tuple[str, ...],
+) -> NodeDescription:
+    """This node, for those who call its HTTP listener."""
+    record = membership.record
+    return NodeDescription(
+        record.node,
+        membership.name,
+        record.name,
+        record.url,
+        folder / "node",
+        membership.identity.authority_file,
+        checks,
+        lacking,
+    )
+
+
+async def _request_edge_at(
+    address: str, membership: NodeIdentity, request: bytes, hosts: Sequence[str]
+) -> tuple[bytes, tuple[str, ...]]:
+    connection = channels.dial(address, membership.context)
+    try:
+        return await channels.issue_edge_certificate(connection, request, hosts)
+    finally:
+        connection.close()
 
 
 async def _renew_at(address: str, membership: NodeIdentity, request: bytes) -> bytes:

@@ -44,6 +44,7 @@ class ReadyDocument(msgspec.Struct, frozen=True, omit_defaults=True):
     version: str
     data: str
     http: str = ""
+    urls: tuple[str, ...] = ()  # of a node, for the devices of its network
     http_socket: str = ""  # of the same API
     web_socket: str = ""  # of web functions, for HAProxy
     plain: str = ""  # of buyers without credentials, if there is a listener for them: URL

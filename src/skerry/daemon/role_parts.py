@@ -20,6 +20,7 @@ from skerry.model.settings import Settings
 # Of the time for a clean stop, what requests that are under way get; the rest is for the loops and the store.
 DRAIN_SHARE: Final = 0.7
 REVOKED_FILE: Final = "revoked.json"  # beside the certificate of a node, and beside the CA of a server
+REVOKED_TOKENS_FILE: Final = "revoked-tokens.json"  # likewise
 
 # The fields of `process.ReadyDocument`, and what returns or raises only when the role cannot go on.
 RoleHandle = tuple[dict[str, Any], Callable[[], Awaitable[None]]]

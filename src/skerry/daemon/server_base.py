@@ -16,7 +16,14 @@ from skerry.control.identity.server_certificates import ServerCertificates
 from skerry.control.namespaces.admission import AdmissionStore
 from skerry.control.recovery.store_history import StoreHistory
 from skerry.daemon.functions import bind_member_socket
-from skerry.daemon.role_parts import REVOKED_FILE, RoleContext, node_id, takes_writes, watch_disk
+from skerry.daemon.role_parts import (
+    REVOKED_FILE,
+    REVOKED_TOKENS_FILE,
+    RoleContext,
+    node_id,
+    takes_writes,
+    watch_disk,
+)
 from skerry.kit import renewal
 from skerry.kit.disk_monitor import DiskMonitor
 from skerry.kit.pki import CertificateAuthority
@@ -25,6 +32,7 @@ from skerry.market import plain
 from skerry.model.ids import NodeId
 from skerry.model.settings import Settings
 from skerry.node.agent.revocations import RevocationList
+from skerry.node.agent.revoked_tokens import RevokedTokenList
 from skerry.store.factory import open_store
 from skerry.store.sqlite.store import SqliteStore
 from skerry.transport import addresses, host_identity
@@ -145,6 +153,11 @@ async def open_base(context: RoleContext, sockets: ServerSockets) -> ServerBase:
     await identity.import_revoked(revoked.all, actor="skerry")
     # Outside of the store, too, which may be restored from a backup.
     loops.forever("revocations", lambda: revoked.follow(identity.revoked, identity.listen))
+    revoked_tokens = RevokedTokenList(folder / "pki" / REVOKED_TOKENS_FILE, clock)
+    await identity.import_revoked_tokens(revoked_tokens.all)
+    revoked_tokens.add(identity.offline_feed.revoked())
+    identity.offline_feed.listen(lambda *_: revoked_tokens.add(identity.offline_feed.revoked()))
+    loops.forever("revoked tokens", revoked_tokens.run)
 
     def machine() -> HostIdentity:
         return replace(at_start, addresses=host_identity.read_addresses())

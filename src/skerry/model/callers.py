@@ -34,6 +34,7 @@ _BOUND = "bound-"  # before the role in certificates that are bound to namespace
 MARKET = "market"  # the actor in what is done for contracts; no caller is called so
 LOCAL_ADMIN = "local-admin"  # the name in the certificate of the client on a server's own machine
 SERVER = "server"  # on a listener's own certificate; no caller has it
+EDGE = "edge"  # on the certificate of a node's HTTPS listener; no caller has it
 
 
 class AuthMethod(enum.StrEnum):
@@ -93,6 +94,18 @@ class Token(msgspec.Struct, frozen=True):
     used_at: float | None = None  # node tokens are valid for one join
     used_by: str = ""  # the serial of the certificate that it gave
     namespaces: tuple[Namespace, ...] | None = None  # that it is bound to; None: unbound
+    key: str = ""  # the id of the key that signed it, of an offline token, which has no secret
+    revoked_at: float | None = None  # of an offline token, which nodes refuse until it has expired
+
+    @property
+    def is_offline(self) -> bool:
+        return bool(self.key)
+
+    @property
+    def kind(self) -> str:
+        if self.is_offline:
+            return "offline"
+        return "join" if self.role is Role.NODE else "secret"
 
 
 def certificate_role(role: Role, namespaces: tuple[Namespace, ...] | None) -> str:
@@ -139,7 +152,7 @@ class Certificate(msgspec.Struct, frozen=True):
     """A certificate that the CA gave out, kept until it expires so that it can be listed and revoked."""
 
     serial: str
-    role: str  # a Role, or SERVER
+    role: str  # a Role, SERVER or EDGE
     name: str
     node: str
     not_before: float
@@ -148,3 +161,4 @@ class Certificate(msgspec.Struct, frozen=True):
     key: str = ""  # SHA-256 of its public key, in hex
     renewed_by: str = ""  # the serial of the certificate that followed it
     namespaces: tuple[Namespace, ...] | None = None  # that it is bound to; None: unbound
+    hosts: tuple[str, ...] = ()  # of a listener: its names and addresses

@@ -15,6 +15,7 @@ from skerry.model.network_objects import (
     UnknownObject,
 )
 from skerry.model.network_policies import IsolatedNamespace
+from skerry.model.offline_tokens import RevokedToken, TokenKey
 from skerry.model.tls_certificates import HttpChallenge, RouteCertificate
 
 KINDS: dict[str, type[NetworkObject]] = {
@@ -30,6 +31,8 @@ KINDS: dict[str, type[NetworkObject]] = {
         MeshPeer,
         RouteCertificate,
         HttpChallenge,
+        TokenKey,
+        RevokedToken,
     )
 }
 

@@ -12,6 +12,7 @@ from typing import Annotated, Any, NamedTuple, get_args, get_type_hints
 import msgspec
 from msgspec import Meta
 
+from skerry.model.identity_settings import IdentitySettings
 from skerry.model.market_settings import MarketSettings
 from skerry.model.mesh_settings import MeshSettings
 from skerry.model.snapshot_settings import SnapshotSettings
@@ -129,27 +130,6 @@ class StoreSettings(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     timeout_s: Annotated[float, Meta(gt=0, description="One operation on a remote store")] = 5.0
 
 
-class IdentitySettings(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """Certificates, tokens and local users."""
-
-    local_trust: Annotated[
-        bool,
-        Meta(
-            description="Local processes of root and of the server's own user are admins without a token; "
-            "turn it off behind a proxy that runs as one of them and sends no forwarding headers"
-        ),
-    ] = True
-    node_certificate_s: Annotated[int, Meta(ge=1, description="Life of a node's certificate, seconds")] = (
-        24 * 3600
-    )
-    server_certificate_s: Annotated[
-        int, Meta(ge=1, description="Life of a server's certificate, seconds")
-    ] = 30 * 86400
-    join_token_s: Annotated[
-        int, Meta(ge=1, description="Life of a join token if `--ttl` is not given, seconds")
-    ] = 3600
-
-
 class EventSettings(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """The durable event log."""
 
@@ -173,10 +153,33 @@ class NodeSettings(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     http: Annotated[
         str,
         Meta(
-            description="HOST:PORT on loopback where a node (`skerry node`) takes calls of functions; "
-            "empty: nowhere"
+            description="HOST:PORT where a node (`skerry node`) takes calls of functions: HTTPS off "
+            "loopback, for the devices of its network; empty: nowhere"
         ),
     ] = ""
+    names: Annotated[
+        tuple[str, ...],
+        Meta(
+            description="More names and addresses of this node, for the certificate of `node.http` and the "
+            "Host check; those that are not its own need `identity.edge_names` on the server"
+        ),
+    ] = ()
+    tls_cert: Annotated[
+        str,
+        Meta(
+            description="PEM file: certificate (and chain) of `node.http`, read again when it changes; "
+            "empty: one of Skerry's own CA"
+        ),
+    ] = ""
+    tls_key: Annotated[str, Meta(description="PEM file: its private key")] = ""
+    offline_s: Annotated[
+        float,
+        Meta(
+            ge=0,
+            description="Offline tokens are accepted for this long after the last contact with a server; "
+            "0: for ever",
+        ),
+    ] = 7 * 86400.0
     cgroup_root: Annotated[
         str,
         Meta(pattern="^[a-z][a-z0-9-]{0,31}$", description="Group that all cells are in, in every hierarchy"),

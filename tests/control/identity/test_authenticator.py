@@ -18,7 +18,8 @@ from skerry.kit import json_codec, pki
 from skerry.kit.clock import ManualClock
 from skerry.model import errors
 from skerry.model.callers import SERVER, AuthMethod, Caller, Role, Token
-from skerry.model.settings import EventSettings, IdentitySettings
+from skerry.model.identity_settings import IdentitySettings
+from skerry.model.settings import EventSettings
 from skerry.store.protocol import MAX_OPS, Delete, Expect, Op
 from skerry.store.tables.table import json_of
 from tests.support.clouds import Cloud, cloud_in, following, new_request

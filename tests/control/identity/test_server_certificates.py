@@ -16,7 +16,7 @@ from skerry.kit import pki, renewal, tls
 from skerry.kit.clock import ManualClock, SystemClock
 from skerry.model import errors
 from skerry.model.callers import NODE_TLS_NAME, Role
-from skerry.model.settings import IdentitySettings
+from skerry.model.identity_settings import IdentitySettings
 from tests.support.clouds import Cloud, cloud_in
 
 LOCAL = frozenset({"localhost", NODE_TLS_NAME})

@@ -18,7 +18,7 @@ from skerry.kit import pki
 from skerry.kit.clock import ManualClock
 from skerry.model import errors
 from skerry.model.callers import Role
-from skerry.model.settings import IdentitySettings
+from skerry.model.identity_settings import IdentitySettings
 from skerry.node.agent import join
 from skerry.node.agent.node_identity import NodeIdentity
 from tests.support.clouds import Cloud, cloud_in, new_request

@@ -108,7 +108,10 @@ joining = option_group(
     ),
     click.option("--name", metavar="NAME", help="Name of this node. [default: the host name]"),
     click.option(
-        "--http", metavar="HOST:PORT", help="HTTP address for functions, on loopback. [default: none]"
+        "--http",
+        metavar="HOST:PORT",
+        help="HTTP address for functions; off loopback HTTPS, for devices with offline tokens. "
+        "[default: none]",
     ),
     socket,
     common,
@@ -212,6 +215,7 @@ def _announce(ready: ReadyDocument) -> None:
         click.echo(f"  {ready.joined}")
     for name, value in (
         ("http", ready.http),
+        *(("devices", url) for url in ready.urls),
         ("grpc", ready.grpc),
         ("socket", ready.socket),
         ("plain", ready.plain and f"{ready.plain} (buyers without credentials)"),

@@ -40,7 +40,7 @@ def _rows(value: dict[str, Any]) -> list[Any]:
         ("version", value["version"]),
         ("ready", "yes" if value["ready"] else "no"),
         ("started", printing.ago(value["started_at"])),
-        ("store", value["store"]),
+        *([("store", value["store"])] if "store" in value else _node_rows(value)),
         ("pid", str(value["pid"])),
     ]
     if role := value.get("role"):  # a server of an earlier version does not say
@@ -51,6 +51,17 @@ def _rows(value: dict[str, Any]) -> list[Any]:
     rows += [("warning", sentence) for sentence in value["warnings"]]
     rows += [("unreachable", sentence) for sentence in value.get("unreachable", ())]
     return rows
+
+
+def _node_rows(value: dict[str, Any]) -> list[Any]:
+    """Of the listener of a node, which --url names."""
+    contact = value["contact_at"]
+    return [
+        ("node", f"{value['name']} ({value['node']})"),
+        ("joined", value["server"]),
+        ("contact", "never" if contact is None else printing.ago(contact)),
+        *(("devices", url) for url in value["urls"]),
+    ]
 
 
 @click.command()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from typing import Any
 from urllib.parse import urlsplit
 
@@ -14,7 +15,7 @@ from skerry.client.api import ApiClient
 ROLES = ("admin", "deployer", "invoker", "viewer", "node")
 
 
-@click.group()
+@click.group(cls=options.AliasGroup, aliases={"ls": "list", "delete": "revoke", "rm": "revoke"})
 def token() -> None:
     """Create, list and revoke access tokens.
 
@@ -27,14 +28,25 @@ def token() -> None:
 @click.option(
     "--ttl",
     type=printing.Duration(),
-    help="Lifetime: 15m, 2h, 7d. [default: unlimited; node: 1h]",
+    help="Lifetime: 15m, 2h, 7d. [default: unlimited; node: 1h; --offline: 30d]",
+)
+@click.option(
+    "--offline",
+    is_flag=True,
+    help="Sign the token, so that nodes verify it without a server; for the roles invoker and viewer.",
 )
 @click.option("--note", default="", help="Note.")
 @options.bound_namespaces
 @options.server
 @printing.option
 def create(
-    server: ApiClient, role: str, ttl: float | None, note: str, namespaces: tuple[str, ...], output: str
+    server: ApiClient,
+    role: str,
+    ttl: float | None,
+    offline: bool,
+    note: str,
+    namespaces: tuple[str, ...],
+    output: str,
 ) -> None:
     """Create a token and print it.
 
@@ -44,10 +56,16 @@ def create(
     \b
     A deployer that sees and touches only what is in the namespace shop:
       skerry token create --role deployer --namespace shop
+
+    \b
+    For a device that calls functions on the node of its network, also while no server can be reached:
+      skerry token create --offline --role invoker --ttl 30d --note thermostat
     """
     body: dict[str, Any] = {"role": role, "note": note}
     if ttl is not None:
         body["ttl_s"] = ttl
+    if offline:  # a server of an earlier version refuses what it does not know
+        body["offline"] = True
     if namespaces:
         body["namespaces"] = list(namespaces)
     made = server.post("token", body=body)
@@ -60,6 +78,12 @@ def create(
     click.echo(
         f"This is shown once. Role {made['role']}{bound}, expires {_until(made['expires_at'])}.", err=True
     )
+    if offline:
+        click.echo(
+            "Devices send it to servers and to nodes with 'skerry node --http'. A node refuses it once it "
+            "has heard of its revocation.",
+            err=True,
+        )
     if made.get("invitation"):
         _explain_invitation(made["invitation"])
 
@@ -88,14 +112,16 @@ def list_tokens(server: ApiClient, output: str) -> None:
     printing.show(
         server.get("token"),
         output,
-        columns=("id", "role", "namespaces", "created", "expires", "note"),
+        columns=("id", "kind", "role", "namespaces", "created", "expires", "status", "note"),
         rows=lambda value: [
             (
                 t["id"],
+                t.get("kind", ""),  # a server of an earlier version does not say
                 t["role"],
                 _bound_to(t),
                 printing.ago(t["created_at"]),
                 _until(t["expires_at"]),
+                _status(t),
                 t["note"],
             )
             for t in value["tokens"]
@@ -110,6 +136,26 @@ def revoke(server: ApiClient, token_id: str) -> None:
     """Revoke a token at once."""
     server.delete("token", token_id)
     click.echo(f"revoked {token_id}")
+
+
+@token.command(name="rotate-key")
+@click.option("--revoke", is_flag=True, help="Refuse all offline tokens that were created before.")
+@options.server
+def rotate_key(server: ApiClient, revoke: bool) -> None:
+    """Sign offline tokens with a new key.
+
+    Tokens of the previous key stay valid until they expire, unless --revoke is given.
+    """
+    made = server.post("token-key", "rotate", body={"revoke": revoke})
+    click.echo(f"offline tokens are signed with the key {made['id']}")
+
+
+def _status(token: dict[str, Any]) -> str:
+    if token.get("revoked_at") is not None:
+        return "revoked"
+    if token["expires_at"] is not None and token["expires_at"] <= time.time():
+        return "expired"
+    return "used" if token["used_at"] is not None else "valid"
 
 
 def _until(expires_at: float | None) -> str:

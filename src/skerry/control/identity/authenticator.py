@@ -16,13 +16,16 @@ import msgspec
 import structlog
 
 from skerry.control.events.log import EventLog
-from skerry.control.identity import certificates, tokens
+from skerry.control.identity import certificates, edge_names, tokens
 from skerry.control.identity.certificates import CertificateRegistry
+from skerry.control.identity.offline_feed import OfflineTokenFeed
+from skerry.control.identity.token_keys import TokenKeys
 from skerry.control.identity.tokens import TokenRegistry
 from skerry.kit import pki, ulid
 from skerry.kit.clock import Clock
 from skerry.model import errors
 from skerry.model.callers import (
+    EDGE,
     NODE_TLS_NAME,
     SERVER,
     AuthMethod,
@@ -34,8 +37,9 @@ from skerry.model.callers import (
     certificate_role,
     check_may_bind,
 )
+from skerry.model.identity_settings import IdentitySettings
 from skerry.model.namespace_scope import check_bound_namespaces
-from skerry.model.settings import IdentitySettings
+from skerry.model.offline_tokens import RevokedToken
 from skerry.store.protocol import ABSENT, MAX_OPS, Delete, Expect, Op, Put, Store
 from skerry.store.tables.table import Record
 
@@ -54,6 +58,13 @@ class EnrollmentResult(msgspec.Struct, frozen=True):
     node: str
     certificate_pem: bytes
     ca_pem: bytes
+
+
+class EdgeCertificate(msgspec.Struct, frozen=True):
+    """The certificate of a node's HTTPS listener, and why it lacks hosts that were requested."""
+
+    pem: bytes
+    refused: tuple[str, ...] = ()
 
 
 class _EnrolledNode(msgspec.Struct, frozen=True):
@@ -79,13 +90,17 @@ class Authenticator:
         self._authority = authority
         self._clock = clock
         self._settings = settings
-        self._tokens = TokenRegistry(store, events, clock, settings, authority.fingerprint)
+        self._token_keys = TokenKeys(store, events, clock, authority)
+        self._tokens = TokenRegistry(store, events, clock, settings, authority.fingerprint, self._token_keys)
+        self.offline_feed = OfflineTokenFeed(self._tokens, self._token_keys)  # for nodes
+        self._edge_names = edge_names.parse_allowed(settings.edge_names)
         self._certificates = CertificateRegistry(store, events, clock, authority)
 
     async def run(self) -> None:
         """Follow the store and remove what has expired, for ever."""
         async with asyncio.TaskGroup() as group:
             group.create_task(self._tokens.table.run())
+            group.create_task(self._token_keys.table.run())
             group.create_task(self._certificates.table.run())
             group.create_task(self._certificates.record_used())
             group.create_task(self._sweep_for_ever())
@@ -98,6 +113,7 @@ class Authenticator:
         """
         await self._claim()
         await self._tokens.table.ready()
+        await self._token_keys.table.ready()
         await self._certificates.table.ready()
 
     def caller_from_token(self, text: str) -> Caller:
@@ -109,16 +125,39 @@ class Authenticator:
         return self._certificates.caller(der)
 
     async def create_token(
-        self, role: Role, *, ttl_s: float | None, note: str, actor: str, namespaces: Sequence[str] = ()
+        self,
+        role: Role,
+        *,
+        ttl_s: float | None,
+        note: str,
+        actor: str,
+        namespaces: Sequence[str] = (),
+        offline: bool = False,
     ) -> tuple[Token, str]:
-        """A new token, and its text, which is shown once; bound to `namespaces` if there are any."""
-        return await self._tokens.create(role, ttl_s=ttl_s, note=note, actor=actor, namespaces=namespaces)
+        """A new token, and its text, which is shown once; bound to `namespaces` if there are any. With
+        `offline` it is a signed one, which nodes verify, too."""
+        return await self._tokens.create(
+            role, ttl_s=ttl_s, note=note, actor=actor, namespaces=namespaces, offline=offline
+        )
 
     def tokens(self) -> list[Token]:
         return self._tokens.all()
 
     async def revoke_token(self, token_id: str, *, actor: str) -> None:
         await self._tokens.revoke(token_id, actor=actor)
+
+    async def rotate_token_key(self, *, actor: str, revoke: bool) -> str:
+        """Sign offline tokens with a new key, whose id is returned. With `revoke`, all that were signed with
+        others are refused."""
+        ends = [token.expires_at for token in self._tokens.all() if token.is_offline and token.expires_at]
+        key = await self._token_keys.rotate(actor=actor, revoke=revoke, refused_until=max(ends, default=0.0))
+        return key.id
+
+    async def import_revoked_tokens(self, revoked: Sequence[RevokedToken]) -> None:
+        """Refuse these offline tokens and keys from now on: the store may have been restored from before
+        they were revoked."""
+        await self._token_keys.import_revoked([one for one in revoked if one.is_key])
+        await self._tokens.import_revoked([one for one in revoked if not one.is_key])
 
     def certificates(self) -> list[Certificate]:
         return self._certificates.all()
@@ -211,13 +250,70 @@ class Authenticator:
         event = self._events.put(
             "certificate.issued", f"certificate/{issued.serial}", actor="skerry", role=role, name=name
         )
-        certificate = certificates.record_of(issued, name=name, node="")
+        certificate = msgspec.structs.replace(
+            certificates.record_of(issued, name=name, node=""), hosts=tuple(sorted(hosts))
+        )
         table = self._certificates.table
         await table.commit(
             [table.put(issued.serial, certificate), event], [table.expect(issued.serial, None)]
         )
         log.info("certificate.issued", serial=issued.serial, role=role, name=name)
         return issued
+
+    async def issue_edge(
+        self, caller: Caller, csr_pem: bytes, hosts: Sequence[str], address: str
+    ) -> EdgeCertificate:
+        """A certificate for the HTTPS listener of the node that calls from `address`, with those of `hosts`
+        that it may have (`edge_names`). It proves nothing to servers."""
+        if caller.origin is not AuthMethod.CERTIFICATE or caller.role is not Role.NODE or not caller.node:
+            raise errors.Forbidden("only a node gets a certificate for its listener, with its own")
+        request = _checked(csr_pem)
+        held = [one.value for one in self._certificates.live_of(caller.node).values()]
+        if sum(one.role == EDGE for one in held) >= certificates.MAX_EDGE_PER_NODE:
+            raise errors.Overloaded(
+                f"node {caller.node} has {certificates.MAX_EDGE_PER_NODE} certificates for its listener that "
+                "have not expired; use the newest, and renew later",
+                retry_after_s=600.0,
+            )
+        name = next((one.name for one in held if one.role == Role.NODE), caller.node)
+        node = edge_names.EdgeNode(caller.node, name, address, self._allowed_to(caller.node, name))
+        decided = edge_names.decide_hosts(
+            node,
+            hosts,
+            of_servers=self._certificates.hosts(lambda one: one.role == SERVER),
+            of_others=self._certificates.hosts(lambda one: one.role == EDGE and one.node != caller.node),
+        )
+        if not decided.granted:
+            raise errors.Invalid(
+                f"this node may have none of these names: {'; '.join(decided.refused)}", field="hosts"
+            )
+        issued = self._authority.issue(
+            request,
+            name=caller.node,
+            role=EDGE,
+            lifetime_s=self._settings.server_certificate_s,
+            server=True,
+            hosts=decided.granted,
+        )
+        record = msgspec.structs.replace(
+            certificates.record_of(issued, name=name, node=caller.node), hosts=tuple(sorted(decided.granted))
+        )
+        event = self._events.put(
+            "certificate.issued",
+            f"certificate/{issued.serial}",
+            actor=f"node/{caller.node}",
+            role=EDGE,
+            name=name,
+            hosts=" ".join(record.hosts),
+        )
+        table = self._certificates.table
+        await table.commit([table.put(issued.serial, record), event], [table.expect(issued.serial, None)])
+        log.info("certificate.issued", serial=issued.serial, role=EDGE, node=caller.node, hosts=record.hosts)
+        return EdgeCertificate(issued.pem, decided.refused)
+
+    def _allowed_to(self, node: str, name: str) -> frozenset[str]:
+        nothing: frozenset[str] = frozenset()
+        return self._edge_names.get(node, nothing) | self._edge_names.get(name, nothing)
 
     async def issue_client(
         self,
@@ -272,7 +368,8 @@ class Authenticator:
 
     async def sweep(self) -> None:
         """Remove tokens and certificates that expired long enough ago."""
-        overdue = [*self._tokens.overdue(), *self._certificates.overdue()]
+        keys = self._token_keys.overdue(self._tokens.signed_by())
+        overdue = [*self._tokens.overdue(), *keys, *self._certificates.overdue()]
         for start in range(0, len(overdue), MAX_OPS):
             await self._store.commit([Delete(key) for key in overdue[start : start + MAX_OPS]])
         if overdue:

@@ -22,6 +22,7 @@ from skerry.kit.callbacks import CallbackList
 from skerry.kit.clock import Clock, iso
 from skerry.model import errors
 from skerry.model.callers import (
+    EDGE,
     LOCAL_ADMIN,
     SERVER,
     AuthMethod,
@@ -42,6 +43,7 @@ PREFIX = "identity/certificates/"
 # Holders renew long before the end; more live certificates than this on one node is a faulty loop. It
 # also keeps a revocation, which takes all of a node's certificates, within one transaction of the store.
 MAX_LIVE_PER_NODE = 32
+MAX_EDGE_PER_NODE = 8  # of those, for the listener; addresses of a machine change now and then
 _RETRY_S = 1.0
 
 
@@ -80,10 +82,11 @@ class CertificateRegistry:
             self._unrecorded.setdefault(shown.serial, shown)
             self._is_used.set()
         record = verify_certificate(record and self._with_node(record), now)
-        if shown.role == SERVER:
-            raise errors.Unauthenticated(
-                "this is a server's certificate; it does not make its holder a client"
+        if shown.role in (SERVER, EDGE):
+            what = (
+                "a server's certificate" if shown.role == SERVER else "the certificate of a node's listener"
             )
+            raise errors.Unauthenticated(f"this is {what}; it does not make its holder a client")
         try:
             role, namespaces = read_certificate_role(shown.role, shown.units)
         except ValueError:
@@ -169,6 +172,17 @@ class CertificateRegistry:
         """Call `revoked` with certificates that were revoked, at once when that is known here; not with those
         whose records were removed."""
         self._listeners.add(revoked)
+
+    def hosts(self, of: Callable[[Certificate], bool]) -> frozenset[str]:
+        """Names and addresses in those that have neither expired nor been revoked, of those that `of`
+        chooses."""
+        now = self._clock.now()
+        return frozenset(
+            host
+            for record in self.table.values()
+            if record.not_after > now and record.revoked_at is None and of(record)
+            for host in record.hosts
+        )
 
     def live_of(self, node: str) -> dict[str, Record[Certificate]]:
         """Those of a node that have neither expired nor been revoked, by serial."""

@@ -100,6 +100,7 @@ class AgentHooks:
     secrets: NodeSecrets | None = None  # requests values, and receives them
     volumes: NodeVolumes | None = None  # of this node; None: it reports no such feature
     network: NetworkState | None = None  # likewise
+    contact: Callable[[], None] = lambda: None  # called with every message behind the network objects
 
 
 async def _ignore_servers(addresses: Sequence[str]) -> None:
@@ -199,6 +200,8 @@ class AgentSession:
                     raise ServerClosedSession(
                         f"the control plane closed the session of this node: {message.reason}"
                     )
+            if self._takes_network.is_set():
+                self._hooks.contact()
             if self._pace_s:
                 await asyncio.sleep(self._pace_s)
         raise errors.Unavailable("the control plane ended the session")

@@ -162,7 +162,7 @@ def check_host(host_header: str | None, allowed: frozenset[str]) -> None:
         raise errors.Forbidden(
             f"this server is not called {host[:100]!r}; to keep web pages from reaching it under a name of "
             "their own (DNS rebinding), only known names are served. Call it as `localhost` or by the "
-            "address it listens on, or add the name to http.names (SKERRY_HTTP_NAMES)"
+            "address it listens on, or add the name to http.names (SKERRY_HTTP_NAMES), on a node node.names"
         )
 
 
@@ -204,15 +204,19 @@ def _addresses_of(host: str) -> list[str]:
     return sorted({str(address[0]) for *_, address in found})
 
 
+def outside_addresses(host: str, resolve: Callable[[str], Iterable[str]] = _addresses_of) -> list[str]:
+    """The addresses of a listener on `host` that are not loopback."""
+    plain = _plain_host(host)
+    addresses = [plain or "every address"] if _is_wildcard(plain) else list(resolve(plain))
+    return [address for address in addresses if not is_loopback(address)] if addresses else ["no address"]
+
+
 def check_exposure(host: str, *, tls: bool, resolve: Callable[[str], Iterable[str]] = _addresses_of) -> None:
     """Refuse to listen where others can listen in: off loopback there must be TLS, and then tokens count."""
     if tls:
         return
-    plain = _plain_host(host)
-    addresses = [plain or "every address"] if _is_wildcard(plain) else list(resolve(plain))
-    outside = [address for address in addresses if not is_loopback(address)]
-    if outside or not addresses:
-        reached = ", ".join(outside) or "no address"
+    if outside := outside_addresses(host, resolve):
+        reached = ", ".join(outside)
         raise errors.Invalid(
             f"{host or 'an empty host'} means {reached}, which is not loopback; off loopback Skerry needs "
             "TLS, so that tokens cannot be read on the way. Set http.tls=true (SKERRY_HTTP_TLS=true, --tls), "

@@ -95,6 +95,7 @@ HTTP_RULES: dict[str, AccessRule] = {
     "GET /token/": _ADMIN,
     "POST /token/": _ADMIN,
     "DELETE /token/{id}": _ADMIN,
+    "POST /token-key/rotate": _ADMIN,
     "GET /certificate/": _ADMIN,
     "POST /certificate/": _ADMIN,
     "POST /certificate/{serial}/revoke": _ADMIN,
@@ -285,6 +286,7 @@ _HTTP_SCOPES: dict[str, AccessScope] = {
     "/join": AccessScope.CLUSTER,
     "/metrics": AccessScope.CLUSTER,
     "/token": AccessScope.CLUSTER,
+    "/token-key": AccessScope.CLUSTER,
     "/certificate": AccessScope.CLUSTER,
     "/node": AccessScope.CLUSTER,
     "/mesh": AccessScope.CLUSTER,
@@ -369,6 +371,7 @@ GRPC_RULES: dict[str, AccessRule] = {
     "/grpc.reflection.v1.ServerReflection/ServerReflectionInfo": _READERS,
     "/grpc.reflection.v1alpha.ServerReflection/ServerReflectionInfo": _READERS,
     "/skerry.identity.v1.IdentityService/Renew": _NODES,
+    "/skerry.identity.v1.IdentityService/IssueEdge": _NODES,
     "/skerry.nodes.v1.NodeService/Session": _NODES,
     "/skerry.nodes.v1.NodeService/Tunnel": _NODES,
     "/skerry.nodes.v1.DepartureService/Drain": _NODES,  # of the calling node

@@ -7,7 +7,7 @@ use it to reach the node. It keeps no state and does not retry; who calls decide
 from __future__ import annotations
 
 import ssl
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from typing import Final
 
@@ -18,7 +18,7 @@ from grpclib.exceptions import GRPCError, ProtocolError, StreamTerminatedError
 
 from skerry.model import errors
 from skerry.transport.proto.identity_grpc import IdentityServiceStub
-from skerry.transport.proto.identity_pb2 import RenewRequest
+from skerry.transport.proto.identity_pb2 import EdgeRequest, RenewRequest
 
 _SILENCE_S: Final = 20.0
 _TIMEOUT_S: Final = 30.0
@@ -76,6 +76,17 @@ async def renew_certificate(channel: Channel, csr_pem: bytes) -> bytes:
     with map_errors("renew the certificate"):
         reply = await IdentityServiceStub(channel).Renew(RenewRequest(csr=csr_pem), timeout=_TIMEOUT_S)
     return reply.certificate
+
+
+async def issue_edge_certificate(
+    channel: Channel, csr_pem: bytes, hosts: Sequence[str]
+) -> tuple[bytes, tuple[str, ...]]:
+    """A certificate for the HTTPS listener of the node whose certificate the channel shows, and sentences
+    about `hosts` that it does not have."""
+    with map_errors("get a certificate for the HTTPS listener"):
+        request = EdgeRequest(csr=csr_pem, hosts=hosts)
+        reply = await IdentityServiceStub(channel).IssueEdge(request, timeout=_TIMEOUT_S)
+    return reply.certificate, tuple(reply.refused)
 
 
 @contextmanager

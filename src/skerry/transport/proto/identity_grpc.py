@@ -18,6 +18,10 @@ class IdentityServiceBase(abc.ABC):
     async def Renew(self, stream: 'grpclib.server.Stream[skerry.transport.proto.identity_pb2.RenewRequest, skerry.transport.proto.identity_pb2.RenewReply]') -> None:
         pass
 
+    @abc.abstractmethod
+    async def IssueEdge(self, stream: 'grpclib.server.Stream[skerry.transport.proto.identity_pb2.EdgeRequest, skerry.transport.proto.identity_pb2.EdgeReply]') -> None:
+        pass
+
     def __mapping__(self) -> typing.Dict[str, grpclib.const.Handler]:
         return {
             '/skerry.identity.v1.IdentityService/Renew': grpclib.const.Handler(
@@ -25,6 +29,12 @@ class IdentityServiceBase(abc.ABC):
                 grpclib.const.Cardinality.UNARY_UNARY,
                 skerry.transport.proto.identity_pb2.RenewRequest,
                 skerry.transport.proto.identity_pb2.RenewReply,
+            ),
+            '/skerry.identity.v1.IdentityService/IssueEdge': grpclib.const.Handler(
+                self.IssueEdge,
+                grpclib.const.Cardinality.UNARY_UNARY,
+                skerry.transport.proto.identity_pb2.EdgeRequest,
+                skerry.transport.proto.identity_pb2.EdgeReply,
             ),
         }
 
@@ -37,4 +47,10 @@ class IdentityServiceStub:
             '/skerry.identity.v1.IdentityService/Renew',
             skerry.transport.proto.identity_pb2.RenewRequest,
             skerry.transport.proto.identity_pb2.RenewReply,
+        )
+        self.IssueEdge = grpclib.client.UnaryUnaryMethod(
+            channel,
+            '/skerry.identity.v1.IdentityService/IssueEdge',
+            skerry.transport.proto.identity_pb2.EdgeRequest,
+            skerry.transport.proto.identity_pb2.EdgeReply,
         )

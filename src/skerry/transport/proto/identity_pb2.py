@@ -24,7 +24,7 @@ _sym_db = _symbol_database.Default()
 
 
 
-DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n%skerry/transport/proto/identity.proto\x12\x12skerry.identity.v1\"\x1b\n\x0cRenewRequest\x12\x0b\n\x03\x63sr\x18\x01 \x01(\x0c\"!\n\nRenewReply\x12\x13\n\x0b\x63\x65rtificate\x18\x01 \x01(\x0c\x32\\\n\x0fIdentityService\x12I\n\x05Renew\x12 .skerry.identity.v1.RenewRequest\x1a\x1e.skerry.identity.v1.RenewReplyb\x06proto3')
+DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n%skerry/transport/proto/identity.proto\x12\x12skerry.identity.v1\"\x1b\n\x0cRenewRequest\x12\x0b\n\x03\x63sr\x18\x01 \x01(\x0c\"!\n\nRenewReply\x12\x13\n\x0b\x63\x65rtificate\x18\x01 \x01(\x0c\")\n\x0b\x45\x64geRequest\x12\x0b\n\x03\x63sr\x18\x01 \x01(\x0c\x12\r\n\x05hosts\x18\x02 \x03(\t\"1\n\tEdgeReply\x12\x13\n\x0b\x63\x65rtificate\x18\x01 \x01(\x0c\x12\x0f\n\x07refused\x18\x02 \x03(\t2\xa9\x01\n\x0fIdentityService\x12I\n\x05Renew\x12 .skerry.identity.v1.RenewRequest\x1a\x1e.skerry.identity.v1.RenewReply\x12K\n\tIssueEdge\x12\x1f.skerry.identity.v1.EdgeRequest\x1a\x1d.skerry.identity.v1.EdgeReplyb\x06proto3')
 
 _globals = globals()
 _builder.BuildMessageAndEnumDescriptors(DESCRIPTOR, _globals)
@@ -35,6 +35,10 @@ if not _descriptor._USE_C_DESCRIPTORS:
   _globals['_RENEWREQUEST']._serialized_end=88
   _globals['_RENEWREPLY']._serialized_start=90
   _globals['_RENEWREPLY']._serialized_end=123
-  _globals['_IDENTITYSERVICE']._serialized_start=125
-  _globals['_IDENTITYSERVICE']._serialized_end=217
+  _globals['_EDGEREQUEST']._serialized_start=125
+  _globals['_EDGEREQUEST']._serialized_end=166
+  _globals['_EDGEREPLY']._serialized_start=168
+  _globals['_EDGEREPLY']._serialized_end=217
+  _globals['_IDENTITYSERVICE']._serialized_start=220
+  _globals['_IDENTITYSERVICE']._serialized_end=389
 # @@protoc_insertion_point(module_scope)

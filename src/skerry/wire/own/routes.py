@@ -15,6 +15,7 @@ ENDPOINTS: tuple[Endpoint, ...] = (
     tokens.list_tokens,
     tokens.create,
     tokens.revoke,
+    tokens.rotate_key,
     certificates.list_certificates,
     certificates.issue,
     certificates.revoke,

@@ -1,4 +1,5 @@
-"""`/token/`: create, list and revoke access tokens. The secret is in the response to its creation only."""
+"""`/token/`: create, list and revoke access tokens; `/token-key/`: the key of offline ones. The secret is in
+the response to its creation only."""
 
 from __future__ import annotations
 
@@ -25,6 +26,13 @@ class CreateTokenRequest(msgspec.Struct, frozen=True, forbid_unknown_fields=True
     )
     note: Annotated[str, Meta(max_length=200, description="Note")] = ""
     namespaces: RequestedNamespaces = ()
+    offline: Annotated[
+        bool,
+        Meta(
+            description="A signed token, which nodes verify without a server: for an invoker or a viewer, "
+            "and with an expiry"
+        ),
+    ] = False
 
 
 class TokenPath(msgspec.Struct, frozen=True):
@@ -41,6 +49,11 @@ class TokenInfo(msgspec.Struct, frozen=True):
     note: str
     used_at: Annotated[float | None, Meta(description="When a node joined with it")]
     namespaces: BoundNamespaces
+    kind: Annotated[str, Meta(description="`secret`, `join` or `offline`")]
+    revoked_at: Annotated[
+        float | None,
+        Meta(description="Of an offline token, which is listed until it has expired; others are removed"),
+    ]
 
 
 class CreatedToken(msgspec.Struct, frozen=True):
@@ -57,6 +70,18 @@ class CreatedToken(msgspec.Struct, frozen=True):
         str,
         Meta(description="For role `node`: all that `skerry node --join` needs, in one text; else empty"),
     ] = ""
+
+
+class RotateTokenKeyRequest(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """How to rotate."""
+
+    revoke: Annotated[bool, Meta(description="Refuse all offline tokens of before")] = False
+
+
+class TokenKeyInfo(msgspec.Struct, frozen=True):
+    """The key that signs from now on."""
+
+    id: str
 
 
 class TokenList(msgspec.Struct, frozen=True):
@@ -84,6 +109,7 @@ async def create(own: OwnContext, call: RequestContext, body: CreateTokenRequest
         note=body.note,
         actor=call.caller.name,
         namespaces=body.namespaces,
+        offline=body.offline,
     )
     invitation = _invitation(own, text) if token.role is Role.NODE else ""
     return copy_fields(CreatedToken, token, token=text, invitation=invitation)
@@ -97,8 +123,20 @@ async def create(own: OwnContext, call: RequestContext, body: CreateTokenRequest
     raises=(errors.Invalid, errors.NotFound, errors.Unavailable),
 )
 async def revoke(own: OwnContext, call: RequestContext, path: TokenPath) -> None:
-    """It is refused from the next request on."""
+    """It is refused from the next request on, and an offline one by nodes as soon as they hear of it."""
     await own.plane.identity.revoke_token(path.id, actor=call.caller.name)
+
+
+@endpoint(
+    "POST",
+    "/token-key/rotate",
+    summary="Replace the key of offline tokens",
+    raises=(errors.Invalid, errors.TooLarge, errors.Unavailable),
+)
+async def rotate_key(own: OwnContext, call: RequestContext, body: RotateTokenKeyRequest) -> TokenKeyInfo:
+    """New offline tokens are signed with the new key. Others stay valid until they expire, unless `revoke`
+    is given: then all offline tokens of before are refused."""
+    return TokenKeyInfo(await own.plane.identity.rotate_token_key(actor=call.caller.name, revoke=body.revoke))
 
 
 def _invitation(own: OwnContext, text: str) -> str:
