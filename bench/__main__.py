@@ -26,6 +26,7 @@ TOPICS = (
     "checks",
     "cluster",
     "services",
+    "balancing",
     "functions",
     "neighbours",
     "continuum",

@@ -12,7 +12,7 @@ from __future__ import annotations
 import contextlib
 import socket
 import struct
-from collections.abc import Callable, Iterator, Sequence, Set
+from collections.abc import Callable, Iterator, Set
 from ipaddress import IPv4Address, IPv4Network
 from typing import Final
 
@@ -41,11 +41,9 @@ def forget_udp(ports: Set[int], subnet: IPv4Network) -> None:
     _forget(lambda flow: _is_stale(flow, ports, subnet), ports=sorted(ports))
 
 
-def forget_udp_of_services(
-    ranges: Sequence[IPv4Network], copies: Set[tuple[IPv4Address, IPv4Address]]
-) -> None:
-    """Remove UDP flows to virtual addresses in `ranges` that go elsewhere than to `copies` of them."""
-    _forget(lambda flow: _is_closed(flow, ranges, copies), ranges=[str(each) for each in ranges])
+def forget_udp_of_services(closed: Set[tuple[IPv4Address, IPv4Address]]) -> None:
+    """Remove UDP flows to virtual addresses that go to these copies of them."""
+    _forget(lambda flow: _is_closed(flow, closed), copies=len(closed))
 
 
 def _forget(is_stale: Callable[[bytes], bool], **context: object) -> None:
@@ -128,17 +126,13 @@ def _is_stale(flow: bytes, ports: Set[int], subnet: IPv4Network) -> bool:
     return replier in subnet or _is_local(destination)
 
 
-def _is_closed(
-    flow: bytes, ranges: Sequence[IPv4Network], copies: Set[tuple[IPv4Address, IPv4Address]]
-) -> bool:
+def _is_closed(flow: bytes, closed: Set[tuple[IPv4Address, IPv4Address]]) -> bool:
     parts = _attributes(flow)
     there, back = _attributes(parts.get(_ORIGINAL, b"")), _attributes(parts.get(_REPLY, b""))
     if _attributes(there.get(_PROTOCOL, b"")).get(_NUMBER) != bytes([socket.IPPROTO_UDP]):
         return False
     destination = IPv4Address(_attributes(there.get(_IP, b""))[_DESTINATION])
-    if not any(destination in each for each in ranges):
-        return False
-    return (destination, IPv4Address(_attributes(back.get(_IP, b""))[_SOURCE])) not in copies
+    return (destination, IPv4Address(_attributes(back.get(_IP, b""))[_SOURCE])) in closed
 
 
 def _is_local(address: IPv4Address) -> bool:
