@@ -32,6 +32,7 @@ _ORIGINAL, _REPLY, _ZONE = 1, 2, 18  # of a flow
 _IP, _PROTOCOL = 1, 2  # of a tuple
 _SOURCE, _DESTINATION = 1, 2  # of its addresses
 _NUMBER, _DESTINATION_PORT = 1, 3  # of its protocol
+_FILTER, _ORIGINAL_FLAGS, _BY_DESTINATION, _BY_PROTOCOL = 25, 1, 0x2, 0x8  # of a dump
 _BUFFER: Final = 1 << 18
 _TIMEOUT_S: Final = 5.0
 
@@ -43,16 +44,19 @@ def forget_udp(ports: Set[int], subnet: IPv4Network) -> None:
 
 def forget_udp_of_services(closed: Set[tuple[IPv4Address, IPv4Address]]) -> None:
     """Remove UDP flows to virtual addresses that go to these copies of them."""
-    _forget(lambda flow: _is_closed(flow, closed), copies=len(closed))
+    for virtual in sorted({virtual for virtual, _ in closed}):
+        _forget(lambda flow: _is_closed(flow, closed), _udp_to(virtual), copies=len(closed))
 
 
-def _forget(is_stale: Callable[[bytes], bool], **context: object) -> None:
+def _forget(is_stale: Callable[[bytes], bool], only: bytes = b"", **context: object) -> None:
+    """Remove flows that are stale. `only` has the kernel leave out others, of which there may be very many;
+    older kernels ignore it."""
     try:
         with socket.socket(
             socket.AF_NETLINK, socket.SOCK_RAW | socket.SOCK_CLOEXEC, _NETLINK_NETFILTER
         ) as kernel:
             kernel.settimeout(_TIMEOUT_S)
-            stale = [flow for flow in _flows(kernel) if is_stale(flow)]
+            stale = [flow for flow in _flows(kernel, only) if is_stale(flow)]
             for flow in stale:
                 _send_request(kernel, _DELETE, _REQUEST | _ACKNOWLEDGE, _identity(flow))
                 with contextlib.suppress(FileNotFoundError):  # it has expired
@@ -61,9 +65,9 @@ def _forget(is_stale: Callable[[bytes], bool], **context: object) -> None:
         log.warning("network.flows_not_forgotten", error=str(error), **context)
 
 
-def _flows(kernel: socket.socket) -> Iterator[bytes]:
+def _flows(kernel: socket.socket, only: bytes) -> Iterator[bytes]:
     """Every tracked flow, as attributes."""
-    _send_request(kernel, _GET, _REQUEST | _DUMP, b"")
+    _send_request(kernel, _GET, _REQUEST | _DUMP, only)
     return _read_replies(kernel)
 
 
@@ -104,6 +108,16 @@ def _write_attribute(kind: int, data: bytes, *, nested: bool) -> bytes:
     return _ATTRIBUTE.pack(_ATTRIBUTE.size + len(data), kind | (0x8000 if nested else 0)) + data.ljust(
         -(-len(data) // 4) * 4, b"\0"
     )
+
+
+def _udp_to(address: IPv4Address) -> bytes:
+    """A filter of the kernel: UDP flows to `address`."""
+    to = _write_attribute(_IP, _write_attribute(_DESTINATION, address.packed, nested=False), nested=True)
+    number = _write_attribute(_NUMBER, bytes([socket.IPPROTO_UDP]), nested=False)
+    flags = _write_attribute(_ORIGINAL_FLAGS, struct.pack("=I", _BY_DESTINATION | _BY_PROTOCOL), nested=False)
+    return _write_attribute(
+        _ORIGINAL, to + _write_attribute(_PROTOCOL, number, nested=True), nested=True
+    ) + _write_attribute(_FILTER, flags, nested=True)
 
 
 def _identity(flow: bytes) -> bytes:
