@@ -258,21 +258,21 @@ class ServiceBalancer:
     def _route(self, routes: Sequence[host_routes.HostRoute], ranges: tuple[str, ...]) -> None:
         """Have routes to `ranges`, so that programs of the node can dial virtual addresses."""
         present = {str(route.network) for route in routes if route.interface == self._names.bridge}
-        wanted = dict.fromkeys(ranges, str(self._subnets.all[0].gateway))
+        needed = dict.fromkeys(ranges, str(self._subnets.all[0].gateway))
         metric = self._names.service_route_metric
         commands = [
             f"route del {each} dev {self._names.bridge} metric {metric}"
             for each in self._routes
-            if each not in wanted and each in present
+            if each not in needed and each in present
         ]
         commands += [
             f"route replace {each} dev {self._names.bridge} src {source} metric {metric}"
-            for each, source in wanted.items()
+            for each, source in needed.items()
             if each not in present or self._routes.get(each) != source
         ]
         if commands:
             self._programs.ip(commands)
-        self._routes = wanted
+        self._routes = needed
 
     def _forget_closed(self) -> None:
         """Remove UDP flows to copies that are gone, or not ready: every datagram would keep them alive."""
