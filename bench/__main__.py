@@ -27,6 +27,7 @@ TOPICS = (
     "checks",
     "cluster",
     "services",
+    "balancing",
     "functions",
     "neighbours",
     "continuum",

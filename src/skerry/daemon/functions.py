@@ -236,6 +236,8 @@ async def _assemble(
         member.node, here.dialling, clock, settings, timeout_s=settings.neighbour_timeout_s, access=access
     )
     places = MemberTable(member)
+    if runtime is not None and runtime.engine is not None:
+        runtime.engine.network.services.use_round_trips(places.round_trip_s)
 
     async def fetch_from(server: str, digest: Digest) -> bytes:
         return await code_transfer.fetch_archive(

@@ -101,6 +101,17 @@ def is_refused(place: Path | str, address: str, port: int = 80) -> bool:
     return False
 
 
+def is_datagram_refused(place: Path | str, address: str, port: int) -> bool:
+    with datagrams(place) as caller:
+        caller.connect((address, port))
+        try:
+            caller.send(b"question")
+            caller.recv(1)
+        except (ConnectionRefusedError, PermissionError):  # the latter for processes of the node
+            return True
+    return False
+
+
 async def test_containers_and_the_node_reach_every_ready_copy_and_only_those(ground: Ground) -> None:
     async with ground.agent() as network:
         first, second, third, client = [await network.attach(name) for name in ("a", "b", "c", "client")]
@@ -172,11 +183,7 @@ async def test_without_a_ready_copy_connections_are_refused_at_once(ground: Grou
             for place in (client.namespace, ground.machine.place):
                 assert is_refused(place, WEB)
                 assert is_refused(place, "10.63.9.9")  # no service at all
-                with datagrams(place) as caller:
-                    caller.connect((WEB, 53))
-                    with pytest.raises((ConnectionRefusedError, PermissionError)):
-                        caller.send(b"question")
-                        caller.recv(1)
+                assert is_datagram_refused(place, WEB, 53)
         await network.keep_only(set())
 
 
@@ -352,7 +359,7 @@ async def test_copies_on_another_node_are_reached_by_its_subnet(ground: Ground, 
         await network.keep_only(set())
 
 
-async def test_a_thousand_services_are_written_and_changed_in_part(ground: Ground) -> None:
+async def test_many_services_are_written_and_changed_in_part(ground: Ground) -> None:
     async with ground.agent() as network:
         web, client = await network.attach("web"), await network.attach("client")
         many = [
@@ -360,7 +367,7 @@ async def test_a_thousand_services_are_written_and_changed_in_part(ground: Groun
                 *(copy(f"10.99.{number % 250}.{index + 2}", node="there") for index in range(10)),
                 address=str(IPv4Address("10.63.128.0") + number),
             )
-            for number in range(1000)
+            for number in range(300)
         ]
         await know(network, *many, service(copy(web, EndpointState.NOT_READY)))
         assert is_refused(client.namespace, WEB)
@@ -368,7 +375,7 @@ async def test_a_thousand_services_are_written_and_changed_in_part(ground: Groun
         with echo(web) as listeners:
             assert answers(listeners, client.namespace, 1) == {web.address: 1}
         listed = run("nft", "list", "map", "ip", network._names.services_table, "services")
-        assert listed.count("goto service_") == 1000
+        assert listed.count("goto service_") == 300
         await network.keep_only(set())
 
 

@@ -135,6 +135,11 @@ class MemberTable:
 
     # What they are like
 
+    def round_trip_s(self, node: NodeId) -> float | None:
+        """A round trip to a member, measured or predicted; None: not known."""
+        peer = self.peers.get(node)
+        return None if peer is None or not math.isfinite(peer.rtt_s) else peer.rtt_s
+
     def update_load(self, peer: MemberState, load: MemberLoad, mine: Coordinate, now: float) -> None:
         """The load that `peer` reports. Impossible values are clamped."""
         member = peer.member

@@ -12,7 +12,7 @@ from __future__ import annotations
 import contextlib
 import socket
 import struct
-from collections.abc import Callable, Iterator, Sequence, Set
+from collections.abc import Callable, Iterator, Set
 from ipaddress import IPv4Address, IPv4Network
 from typing import Final
 
@@ -32,6 +32,7 @@ _ORIGINAL, _REPLY, _ZONE = 1, 2, 18  # of a flow
 _IP, _PROTOCOL = 1, 2  # of a tuple
 _SOURCE, _DESTINATION = 1, 2  # of its addresses
 _NUMBER, _DESTINATION_PORT = 1, 3  # of its protocol
+_FILTER, _ORIGINAL_FLAGS, _BY_DESTINATION, _BY_PROTOCOL = 25, 1, 0x2, 0x8  # of a dump
 _BUFFER: Final = 1 << 18
 _TIMEOUT_S: Final = 5.0
 
@@ -41,20 +42,21 @@ def forget_udp(ports: Set[int], subnet: IPv4Network) -> None:
     _forget(lambda flow: _is_stale(flow, ports, subnet), ports=sorted(ports))
 
 
-def forget_udp_of_services(
-    ranges: Sequence[IPv4Network], copies: Set[tuple[IPv4Address, IPv4Address]]
-) -> None:
-    """Remove UDP flows to virtual addresses in `ranges` that go elsewhere than to `copies` of them."""
-    _forget(lambda flow: _is_closed(flow, ranges, copies), ranges=[str(each) for each in ranges])
+def forget_udp_of_services(closed: Set[tuple[IPv4Address, IPv4Address]]) -> None:
+    """Remove UDP flows to virtual addresses that go to these copies of them."""
+    for virtual in sorted({virtual for virtual, _ in closed}):
+        _forget(lambda flow: _is_closed(flow, closed), _udp_to(virtual), copies=len(closed))
 
 
-def _forget(is_stale: Callable[[bytes], bool], **context: object) -> None:
+def _forget(is_stale: Callable[[bytes], bool], only: bytes = b"", **context: object) -> None:
+    """Remove flows that are stale. `only` has the kernel leave out others, of which there may be very many;
+    older kernels ignore it."""
     try:
         with socket.socket(
             socket.AF_NETLINK, socket.SOCK_RAW | socket.SOCK_CLOEXEC, _NETLINK_NETFILTER
         ) as kernel:
             kernel.settimeout(_TIMEOUT_S)
-            stale = [flow for flow in _flows(kernel) if is_stale(flow)]
+            stale = [flow for flow in _flows(kernel, only) if is_stale(flow)]
             for flow in stale:
                 _send_request(kernel, _DELETE, _REQUEST | _ACKNOWLEDGE, _identity(flow))
                 with contextlib.suppress(FileNotFoundError):  # it has expired
@@ -63,9 +65,9 @@ def _forget(is_stale: Callable[[bytes], bool], **context: object) -> None:
         log.warning("network.flows_not_forgotten", error=str(error), **context)
 
 
-def _flows(kernel: socket.socket) -> Iterator[bytes]:
+def _flows(kernel: socket.socket, only: bytes) -> Iterator[bytes]:
     """Every tracked flow, as attributes."""
-    _send_request(kernel, _GET, _REQUEST | _DUMP, b"")
+    _send_request(kernel, _GET, _REQUEST | _DUMP, only)
     return _read_replies(kernel)
 
 
@@ -108,6 +110,16 @@ def _write_attribute(kind: int, data: bytes, *, nested: bool) -> bytes:
     )
 
 
+def _udp_to(address: IPv4Address) -> bytes:
+    """A filter of the kernel: UDP flows to `address`."""
+    to = _write_attribute(_IP, _write_attribute(_DESTINATION, address.packed, nested=False), nested=True)
+    number = _write_attribute(_NUMBER, bytes([socket.IPPROTO_UDP]), nested=False)
+    flags = _write_attribute(_ORIGINAL_FLAGS, struct.pack("=I", _BY_DESTINATION | _BY_PROTOCOL), nested=False)
+    return _write_attribute(
+        _ORIGINAL, to + _write_attribute(_PROTOCOL, number, nested=True), nested=True
+    ) + _write_attribute(_FILTER, flags, nested=True)
+
+
 def _identity(flow: bytes) -> bytes:
     """The attributes that identify a flow."""
     parts = _attributes(flow)
@@ -128,17 +140,13 @@ def _is_stale(flow: bytes, ports: Set[int], subnet: IPv4Network) -> bool:
     return replier in subnet or _is_local(destination)
 
 
-def _is_closed(
-    flow: bytes, ranges: Sequence[IPv4Network], copies: Set[tuple[IPv4Address, IPv4Address]]
-) -> bool:
+def _is_closed(flow: bytes, closed: Set[tuple[IPv4Address, IPv4Address]]) -> bool:
     parts = _attributes(flow)
     there, back = _attributes(parts.get(_ORIGINAL, b"")), _attributes(parts.get(_REPLY, b""))
     if _attributes(there.get(_PROTOCOL, b"")).get(_NUMBER) != bytes([socket.IPPROTO_UDP]):
         return False
     destination = IPv4Address(_attributes(there.get(_IP, b""))[_DESTINATION])
-    if not any(destination in each for each in ranges):
-        return False
-    return (destination, IPv4Address(_attributes(back.get(_IP, b""))[_SOURCE])) not in copies
+    return (destination, IPv4Address(_attributes(back.get(_IP, b""))[_SOURCE])) in closed
 
 
 def _is_local(address: IPv4Address) -> bool:

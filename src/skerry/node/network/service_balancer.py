@@ -11,9 +11,9 @@ from __future__ import annotations
 import asyncio
 import contextlib
 from collections import Counter
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from ipaddress import IPv4Address, IPv4Network
-from typing import Final
+from typing import Final, NamedTuple
 
 import structlog
 
@@ -47,6 +47,15 @@ _Listing = dict[str, list[dict[str, dict[str, object]]]]
 _Pairs = frozenset[tuple[IPv4Address, IPv4Address]]  # virtual address, copy
 
 
+class _CompiledService(NamedTuple):
+    """What follows from a service on this node: rules, its copies here, and copies that may have flows."""
+
+    service: ServiceAddress
+    objects: ServiceObjects
+    local: frozenset[str] = frozenset()
+    open_copies: _Pairs = frozenset()
+
+
 class ServiceBalancer:
     """The rules of virtual addresses on one node."""
 
@@ -59,21 +68,25 @@ class ServiceBalancer:
         self._services: Mapping[str, ServiceAddress] = {}
         self._locations: Mapping[str, NodeLocation] = {}
         self._ranges: tuple[str, ...] = ()
-        self._compiled: dict[str, tuple[ServiceAddress, ServiceObjects]] = {}
+        self._compiled: dict[str, _CompiledService] = {}
         self._surroundings = NodeSurroundings(self._node)  # of what is compiled
         self._compiled_ranges: tuple[str, ...] = ()  # likewise
         self._has_bridge_family = True
         self._base: ServiceTableBase | None = None  # as written; None: nothing was
         self._contents = ServiceTableContents()
-        self._open_copies: _Pairs = frozenset()
+        self._open_copies: dict[str, _Pairs] = {}  # of services, in the rules
         self._routes: dict[str, str] = {}  # ranges with the source of connections
         self._wake = asyncio.Event()
         self._batches = Batcher(self._change)
 
-    def follow(self, node: NodeId, round_trip: RoundTrip = unknown_round_trip) -> None:
-        """This node is `node`; `round_trip` is what it has measured to others."""
-        self._node, self._round_trip = node, round_trip
+    def follow(self, node: NodeId) -> None:
+        """This node is `node`."""
+        self._node = node
         self._wake.set()
+
+    def use_round_trips(self, round_trip: RoundTrip) -> None:
+        """Prefer near nodes by these measures, which are read at every change and now and then."""
+        self._round_trip = round_trip
 
     def services_changed(self, services: Mapping[str, ServiceAddress]) -> None:
         """These are all services now."""
@@ -152,31 +165,31 @@ class ServiceBalancer:
         if (here, ranges) != (self._surroundings, self._compiled_ranges):
             self._surroundings, self._compiled_ranges = here, ranges
             self._compiled.clear()
-        compiled: dict[str, tuple[ServiceAddress, ServiceObjects]] = {}
+        compiled: dict[str, _CompiledService] = {}
         for key, service in services.items():
             known = self._compiled.get(key)
-            compiled[key] = known if known and known[0] is service else (service, self._objects(service))
+            compiled[key] = known if known and known.service is service else self._compile_one(service)
         self._compiled = compiled
-        local = {
-            each.address
-            for service in services.values()
-            for each in service.endpoints
-            if each.node == self._node
-            and each.state is not EndpointState.NOT_READY
-            and _address(each.address)
-        }
         return ServiceTableContents(
-            {key: objects for key, (_, objects) in compiled.items() if objects.chains}, frozenset(local)
+            {key: each.objects for key, each in compiled.items() if each.objects.chains},
+            frozenset().union(*(each.local for each in compiled.values() if each.local)),
         )
 
-    def _objects(self, service: ServiceAddress) -> ServiceObjects:
-        address = _address(service.address)
-        if address is None or not any(address in IPv4Network(each) for each in self._compiled_ranges):
-            return service_rules.NO_OBJECTS
-        endpoints = [each for each in service.endpoints if _address(each.address) is not None]
-        weights = service_shares.weights(endpoints, self._surroundings)
-        return service_rules.compile_service(
-            BalancedService(str(address), weights, service.ports, service.affinity_s)
+    def _compile_one(self, service: ServiceAddress) -> _CompiledService:
+        virtual = _address(service.address)
+        if virtual is None or not any(virtual in IPv4Network(each) for each in self._compiled_ranges):
+            return _CompiledService(service, service_rules.NO_OBJECTS)
+        copies = {each: copy for each in service.endpoints if (copy := _address(each.address)) is not None}
+        weights = service_shares.weights(list(copies), self._surroundings)
+        balanced = BalancedService(str(virtual), weights, service.ports, service.affinity_s)
+        with_clients = [each for each in copies if each.state is not EndpointState.NOT_READY]
+        return _CompiledService(
+            service,
+            service_rules.compile_service(balanced),
+            frozenset(each.address for each in with_clients if each.node == self._node),
+            frozenset((virtual, copies[each]) for each in with_clients)
+            if _may_have_udp(service)
+            else frozenset(),
         )
 
     def _write(self, base: ServiceTableBase, contents: ServiceTableContents) -> None:
@@ -245,41 +258,38 @@ class ServiceBalancer:
     def _route(self, routes: Sequence[host_routes.HostRoute], ranges: tuple[str, ...]) -> None:
         """Have routes to `ranges`, so that programs of the node can dial virtual addresses."""
         present = {str(route.network) for route in routes if route.interface == self._names.bridge}
-        wanted = dict.fromkeys(ranges, str(self._subnets.all[0].gateway))
+        needed = dict.fromkeys(ranges, str(self._subnets.all[0].gateway))
         metric = self._names.service_route_metric
         commands = [
             f"route del {each} dev {self._names.bridge} metric {metric}"
             for each in self._routes
-            if each not in wanted and each in present
+            if each not in needed and each in present
         ]
         commands += [
             f"route replace {each} dev {self._names.bridge} src {source} metric {metric}"
-            for each, source in wanted.items()
+            for each, source in needed.items()
             if each not in present or self._routes.get(each) != source
         ]
         if commands:
             self._programs.ip(commands)
-        self._routes = wanted
+        self._routes = needed
 
     def _forget_closed(self) -> None:
         """Remove UDP flows to copies that are gone, or not ready: every datagram would keep them alive."""
-        before, after = self._open_copies, _open_copies(self._services.values())
-        self._open_copies = after
-        if before - after:
-            conntrack.forget_udp_of_services([IPv4Network(each) for each in self._ranges], after)
+        before = self._open_copies
+        self._open_copies = {key: each.open_copies for key, each in self._compiled.items()}
+        closed = {
+            pair
+            for key, pairs in before.items()
+            if pairs is not (now := self._open_copies.get(key, frozenset()))
+            for pair in pairs - now
+        }
+        if closed:
+            conntrack.forget_udp_of_services(closed)
 
 
-def _open_copies(services: Iterable[ServiceAddress]) -> _Pairs:
-    """Copies that may have connections, of services that may have UDP."""
-    return frozenset(
-        (virtual, copy)
-        for service in services
-        if not service.ports or any(port.protocol is Protocol.UDP for port in service.ports)
-        if (virtual := _address(service.address)) is not None
-        for endpoint in service.endpoints
-        if endpoint.state is not EndpointState.NOT_READY
-        if (copy := _address(endpoint.address)) is not None
-    )
+def _may_have_udp(service: ServiceAddress) -> bool:
+    return not service.ports or any(port.protocol is Protocol.UDP for port in service.ports)
 
 
 def _rules_of(listing: str) -> Counter[str]:

@@ -146,7 +146,7 @@ def base_chains(names: KernelNames, base: ServiceTableBase) -> dict[str, tuple[s
     """The chains that all services share, with their rules; a first line that names a hook is no rule."""
     bridge, virtual = f'"{names.bridge}"', f"{{ {', '.join(base.subnets)} }}"
     translated = f"oifname {bridge} ct status dnat ct original ip daddr {virtual}"
-    chains = {
+    chains: dict[str, tuple[str, ...]] = {
         "balance": (
             "ip daddr . meta l4proto . th dport vmap @service_ports",
             "ip daddr vmap @services",

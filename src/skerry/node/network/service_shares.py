@@ -78,15 +78,16 @@ def weights(endpoints: Sequence[ServiceEndpoint], here: NodeSurroundings) -> dic
     tiers = _tiers(list(ready.values()), here)
     parts: dict[str, float] = {}
     left, others = 1.0, len(ready)
-    demand = here.own_part  # of the nearest tier; what is left is wanted from all others together
     for position, tier in enumerate(tiers):
         is_last = position == len(tiers) - 1
+        # What leaves the area is wanted from all others together.
+        demand = here.own_part if _is_near(tier[0], here) else 1.0
         bearable = 1.0 if is_last else min(1.0, HEADROOM * len(tier) / others / demand)
         taken = left * bearable
         if taken > 0:
             total = sum(_nearness(each, here) for each in tier)
             parts |= {each.address: taken * _nearness(each, here) / total for each in tier}
-        left, others, demand = left - taken, others - len(tier), 1.0
+        left, others = left - taken, others - len(tier)
     return _whole_numbers(parts)
 
 
@@ -94,14 +95,15 @@ def _tiers(ready: Sequence[ServiceEndpoint], here: NodeSurroundings) -> list[lis
     """The copies of this node's area first, then others by round trip; unknown ones last."""
     tiers: dict[float, list[ServiceEndpoint]] = {}
     for each in ready:
-        if each.node == here.node or (
-            here.own_area is not None and here.areas.get(each.node) == here.own_area
-        ):
-            tier = -math.inf
-        else:
-            tier = here.distances.get(each.node, math.inf)
+        tier = -math.inf if _is_near(each, here) else here.distances.get(each.node, math.inf)
         tiers.setdefault(tier, []).append(each)
     return [tiers[tier] for tier in sorted(tiers)]
+
+
+def _is_near(endpoint: ServiceEndpoint, here: NodeSurroundings) -> bool:
+    if endpoint.node == here.node:
+        return True
+    return here.own_area is not None and here.areas.get(endpoint.node) == here.own_area
 
 
 def _nearness(endpoint: ServiceEndpoint, here: NodeSurroundings) -> int:

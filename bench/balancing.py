@@ -1,0 +1,369 @@
+"""Virtual addresses of services: what they cost against direct addresses, and how soon all nodes know.
+
+The first part is real packets: two containers' namespaces on the bridge of a node that has a machine to
+itself (a network namespace), HAProxy in one, wrk in the other. Both addresses are measured in turns, and the
+ratio is the median of the turns.
+
+The second part is a server and 100 nodes in this process: a report about a copy is made durable, sent to all
+sessions, encoded and decoded as for the network, and every node compiles its rules. They are not written to a
+kernel, of which there is only one here; what `nft` takes for the same change in a table of the same size is
+measured beside it and added.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import json
+import logging
+import os
+import re
+import statistics
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import AsyncIterator, Iterator, Sequence
+from contextlib import AsyncExitStack, asynccontextmanager
+from ipaddress import IPv4Address
+from pathlib import Path
+
+import structlog
+from msgspec.structs import replace
+
+from bench.cluster import open_store, until
+from bench.figures import Figure
+from skerry.control.named_table import key_of
+from skerry.control.network.feed import NetworkObjects
+from skerry.control.network.node_locations import NodeLocations
+from skerry.control.network.service_endpoints import ServiceAddressSource
+from skerry.control.services.requests import ServiceSpec
+from skerry.control.sessions.feeds import SessionFeeds
+from skerry.control.sessions.node_session import NodeSessions
+from skerry.kit.clock import SystemClock
+from skerry.kit.tasks import cancel_and_wait
+from skerry.model.container_options import NodeFeature
+from skerry.model.ids import InstanceId, Namespace, NodeId, ServiceId
+from skerry.model.network_objects import (
+    EndpointState,
+    NodeLocation,
+    ServiceAddress,
+    ServiceEndpoint,
+    ServicePort,
+    ServiceSubnet,
+)
+from skerry.model.node_messages import NetworkUpdate, NodeHello
+from skerry.model.nodes import NodeFacts
+from skerry.model.orders import InstanceReport
+from skerry.model.resources import Gigabytes, Megabytes, Millicores, Resources
+from skerry.model.settings import EventSettings, FleetSettings, NetworkSettings
+from skerry.model.statuses import InstanceStatus
+from skerry.model.workloads import Instance, InstanceOwner, InstanceSpec, ObservedState, OwnerKind
+from skerry.node.agent.network_state import NetworkState
+from skerry.node.network.commands import NetworkCommands
+from skerry.node.network.network import Network
+from skerry.node.network.service_balancer import ServiceBalancer
+from skerry.node.network.subnets import BridgeSubnets, KernelNames, NodeSubnet
+from skerry.sim.cluster.server import SimulatedServer
+from skerry.transport.links.nodes import network_messages
+from skerry.transport.proto import nodes_pb2
+
+NODES, SERVICES, COPIES, CHANGES = 100, 200, 10, 10
+TURNS, TURN_S = 5, 1
+RANGE, WEB = "10.63.0.0/16", "10.63.4.2"
+HERE = NodeId("here")
+_PORTS = (ServicePort(80, 8080),)
+_PROXY = """\
+global
+  nbthread 1
+defaults
+  mode http
+  timeout client 10s
+  timeout server 10s
+  timeout connect 10s
+frontend web
+  bind 0.0.0.0:80
+  http-request return status 200 content-type text/plain string ok
+"""
+
+
+def measure() -> Iterator[Figure]:
+    if os.geteuid() != 0:
+        yield Figure("virtual addresses", 0.0, "need root", note="not measured")
+        return
+    requests, connections, change_s = _on_a_machine()
+    yield Figure("requests on open connections, virtual address", requests, "x direct address", at_least=0.95)
+    yield Figure("new connections, virtual address", connections, "x direct address", at_least=0.95)
+    yield Figure(f"nft for a change of one of {SERVICES} services", change_s * 1000, "ms")
+    took = asyncio.run(_spread())
+    yield Figure(
+        f"readiness of a copy is in the rules of {NODES} nodes, the worst of {CHANGES}",
+        max(took) + change_s,
+        "s",
+        at_most=1.0,
+        note=f"p50 {statistics.median(took) + change_s:.3f} s; {SERVICES} services of {COPIES} copies",
+    )
+
+
+# Packets
+
+
+def _on_a_machine() -> tuple[float, float, float]:
+    """The figures of `_packets`, of a process that is alone in a network namespace."""
+    command = ["unshare", "-n", sys.executable, "-m", "bench.balancing"]
+    done = subprocess.run(command, capture_output=True, text=True, check=False)
+    if done.returncode:
+        raise RuntimeError(done.stderr)
+    requests, connections, change_s = json.loads(done.stdout.splitlines()[-1])
+    return requests, connections, change_s
+
+
+def _main() -> None:
+    structlog.configure(wrapper_class=structlog.make_filtering_bound_logger(logging.WARNING))
+    subprocess.run(["ip", "link", "set", "lo", "up"], check=True)
+    with tempfile.TemporaryDirectory(prefix="skerry-balancing-") as folder:
+        print(json.dumps(asyncio.run(_packets(Path(folder)))))
+
+
+async def _packets(folder: Path) -> tuple[float, float, float]:
+    """Requests and connections by the virtual address, against the direct one, and a change of rules."""
+    settings = NetworkSettings(subnet="10.99.0.0/24", pool=0)
+    network = await Network(folder / "network", settings, SystemClock(), key="be9c4ba1").open()
+    try:
+        server, client = await network.attach("server"), await network.attach("client")
+        balancer = network.services
+        balancer.follow(HERE)
+        balancer.ranges_changed({RANGE: ServiceSubnet(RANGE)})
+        balancer.locations_changed({HERE: NodeLocation(HERE, "here")})
+        services = {each.key: each for each in _others()}
+        web = _service(WEB, [ServiceEndpoint(InstanceId("web"), HERE, server.address)])
+        balancer.services_changed({**services, web.key: web})
+        await balancer.apply()
+        config = folder / "haproxy.cfg"
+        config.write_text(_PROXY)
+        with _process("nsenter", f"--net={server.namespace}", "haproxy", "-db", "-f", str(config)):
+            _load(client.namespace, server.address)  # until it listens
+            kept = _ratio(client.namespace, server.address)
+            fresh = _ratio(client.namespace, server.address, "-H", "Connection: close")
+        took = []
+        for turn in range(10):
+            key = f"s-{turn}"
+            gone = replace(
+                services[key],
+                endpoints=tuple(
+                    replace(each, state=EndpointState.NOT_READY) if number == turn else each
+                    for number, each in enumerate(services[key].endpoints)
+                ),
+            )
+            services = {**services, key: gone}
+            balancer.services_changed({**services, web.key: web})
+            began = time.perf_counter()
+            await balancer.apply()
+            took.append(time.perf_counter() - began)
+        await network.keep_only(set())
+        return kept, fresh, statistics.median(took)
+    finally:
+        await network.close()
+
+
+def _ratio(place: str, direct: str, *flags: str) -> float:
+    """The median of the turns, of which each measures both."""
+    ratios = []
+    for turn in range(TURNS):
+        order = (direct, WEB) if turn % 2 else (WEB, direct)
+        rates = {address: _load(place, address, *flags) for address in order}
+        ratios.append(rates[WEB] / rates[direct])
+    return statistics.median(ratios)
+
+
+def _load(place: str, address: str, *flags: str) -> float:
+    """Requests a second."""
+    command = [
+        "nsenter",
+        f"--net={place}",
+        "wrk",
+        "-t1",
+        "-c16",
+        f"-d{TURN_S}s",
+        *flags,
+        f"http://{address}/",
+    ]
+    said = ""
+    for _ in range(50):
+        done = subprocess.run(command, capture_output=True, text=True, check=False)
+        if (found := re.search(r"Requests/sec:\s+([\d.]+)", done.stdout)) and float(found[1]):
+            return float(found[1])
+        said = done.stdout + done.stderr
+        time.sleep(0.1)
+    raise RuntimeError(f"wrk: {said}")
+
+
+@contextlib.contextmanager
+def _process(*command: str) -> Iterator[None]:
+    process = subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
+    try:
+        yield
+    finally:
+        process.terminate()
+        process.wait()
+
+
+def _service(address: str, endpoints: Sequence[ServiceEndpoint]) -> ServiceAddress:
+    return ServiceAddress(
+        ServiceId(f"s-{address}"), "web", Namespace("default"), address, endpoints=tuple(endpoints)
+    )
+
+
+def _others() -> Iterator[ServiceAddress]:
+    """Services that nobody calls."""
+    for number in range(SERVICES):
+        endpoints = [
+            ServiceEndpoint(
+                InstanceId(f"i-{number}-{index}"), NodeId("there"), f"10.98.{number % 250}.{index + 2}"
+            )
+            for index in range(COPIES)
+        ]
+        made = _service(str(IPv4Address("10.63.128.0") + number), endpoints)
+        yield replace(made, service=ServiceId(f"s-{number}"))
+
+
+# Readiness
+
+
+class _NoKernel(NetworkCommands):
+    """Takes rules and writes them nowhere."""
+
+    def ip(self, commands: list[str], *, ignore_errors: bool = False) -> None:
+        pass
+
+    def nft(self, text: str) -> None:
+        pass
+
+
+class _Node:
+    """A node that follows its session."""
+
+    def __init__(self, name: str, folder: Path, sessions: NodeSessions) -> None:
+        self.name = name
+        self._sessions = sessions
+        self._state = NetworkState(folder / f"{name}.json")
+        subnets = BridgeSubnets(NodeSubnet("10.99.0.0/24"))
+        self._balancer = ServiceBalancer(_NoKernel("", ""), KernelNames("be9c4ba1"), subnets)
+        self._balancer.follow(NodeId(name))
+        self._state.subscribe(ServiceSubnet, self._balancer.ranges_changed)
+        self._state.subscribe(NodeLocation, self._balancer.locations_changed)
+        self._state.subscribe(ServiceAddress, self._balancer.services_changed)
+        self.applied_at = 0.0
+        self._ready: dict[str, int] = {}
+
+    @property
+    def ready_copies(self) -> int:
+        """As its rules have it."""
+        return sum(self._ready.values())
+
+    async def run(self, hello: NodeHello) -> None:
+        async with self._sessions.connect(self.name, hello) as session:
+            async for message in session.messages():
+                if isinstance(message, NetworkUpdate):
+                    sent = [each.SerializeToString() for each in network_messages.encode_update(message)]
+                    self._state.apply(network_messages.decode_update([_parse(each) for each in sent]))
+                    await self._balancer.apply()
+                    self.applied_at = time.perf_counter()
+                    for each in message.objects:
+                        if isinstance(each, ServiceAddress):
+                            states = [copy.state for copy in each.endpoints]
+                            self._ready[each.key] = states.count(EndpointState.READY)
+
+
+def _parse(data: bytes) -> nodes_pb2.Network:
+    return nodes_pb2.Network.FromString(data)
+
+
+@asynccontextmanager
+async def _cloud() -> AsyncIterator[tuple[SimulatedServer, list[_Node], list[Instance]]]:
+    settings = FleetSettings(reserve_percent=0)
+    resources = Resources(Millicores(10_000), Megabytes(100_000), Gigabytes(1000))
+    async with AsyncExitStack() as stack:
+        store = await stack.enter_async_context(open_store())
+        folder = Path(stack.enter_context(tempfile.TemporaryDirectory()))
+        server = SimulatedServer("bench", store, SystemClock(), settings, EventSettings())
+        await server.start(leads=False)
+        stack.push_async_callback(server.stop)
+        feed = NetworkObjects()
+        feed.add(NodeLocations(server.nodes))
+        feed.add(ServiceAddressSource(server.services.tables, server.instance_table, server.nodes, RANGE))
+        sessions = NodeSessions(server.nodes, server.instances, settings, feeds=SessionFeeds(network=feed))
+        copies = await _fill(server)
+        nodes = [_Node(f"n{number:05}", folder, sessions) for number in range(NODES)]
+        facts = NodeFacts("amd64", features=(NodeFeature.NETWORK,))
+        tasks = [asyncio.create_task(each.run(NodeHello(each.name, facts, resources))) for each in nodes]
+        stack.push_async_callback(cancel_and_wait, tasks)
+
+        async def beat() -> None:
+            while True:
+                for node in nodes:
+                    server.nodes.heartbeats.received(NodeId(node.name))
+                await asyncio.sleep(1.0)
+
+        beats = asyncio.create_task(beat())
+        stack.push_async_callback(cancel_and_wait, [beats])
+        await until(lambda: all(each.ready_copies == SERVICES * COPIES for each in nodes))
+        yield server, nodes, copies
+
+
+async def _fill(server: SimulatedServer) -> list[Instance]:
+    """Services with copies that run and are ready."""
+    resources = Resources(Millicores(10), Megabytes(10), Gigabytes(0))
+    services, table = server.services.tables.services, server.instance_table
+    copies = []
+    for number in range(SERVICES):
+        spec = InstanceSpec(name=f"web-{number}", uri="example.org/web:1", resources=resources)
+        service, _ = await server.services.create(
+            ServiceSpec(spec, replicas=COPIES, ports=_PORTS), actor="bench"
+        )
+        addressed = replace(service, address=str(IPv4Address("10.63.128.0") + number))
+        await services.commit([services.put(key_of(service), addressed)])
+        made = [
+            Instance(
+                InstanceId(f"i-{number}-{index}"),
+                spec,
+                time.time(),
+                ObservedState(InstanceStatus.RUNNING, time.time()),
+                node=NodeId(f"n{(number + index) % NODES:05}"),
+                ip=f"10.64.{(number + index) % NODES}.{number + 2}",
+                owner=InstanceOwner(OwnerKind.SERVICE, service.id, service.name, 1, index),
+            )
+            for index in range(COPIES)
+        ]
+        await table.commit([table.put(each.id, each) for each in made])
+        copies += made
+    return copies
+
+
+async def _spread() -> list[float]:
+    """From a report to the rules of the last node, in seconds."""
+    took = []
+    async with _cloud() as (server, nodes, copies):
+        for turn in range(CHANGES):
+            copy, left = copies[turn * COPIES], SERVICES * COPIES - turn - 1
+            assert copy.node is not None
+            now = time.time()
+            report = InstanceReport(
+                copy.id,
+                copy.generation,
+                InstanceStatus.RUNNING,
+                now,
+                ip=copy.ip,
+                has_passed=False,
+                checked_at=now,
+                check_message="bench",
+            )
+            began = time.perf_counter()
+            await server.instances.reported(copy.node, [report])
+            await until(lambda: all(each.applied_at > began and each.ready_copies <= left for each in nodes))  # noqa: B023
+            took.append(max(each.applied_at for each in nodes) - began)
+    return took
+
+
+if __name__ == "__main__":
+    _main()
