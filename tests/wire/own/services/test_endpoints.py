@@ -310,6 +310,7 @@ GOLDEN: dict[str, Any] = {
     "volumes": [],
     "tmpfs": [],
     "volume_templates": [],
+    "egress": None,
 }
 
 
