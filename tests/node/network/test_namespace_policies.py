@@ -132,7 +132,8 @@ async def test_an_isolated_namespace_is_reached_by_itself_and_by_whom_it_allows(
     async with populated(ground, other) as (_, attached):
         web = attached["web"]
         assert await unreached(calls({"db": attached["db"], "friend": attached["friend"]}, web)) == []
-        assert await reachable(calls({"lab": attached["lab"]}, web)) == []
+        with pytest.raises(ConnectionRefusedError):  # at once, whoever is in a hurry or not
+            dial(attached["lab"].namespace, web.address, PORT)
         assert await unreached([("node", str(ground.machine.place), web.address, PORT)]) == []
         # Isolation is about connections to it: its own are not restricted.
         assert await unreached(calls({"web": web}, attached["lab"])) == []

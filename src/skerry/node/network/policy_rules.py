@@ -126,10 +126,12 @@ def _write_chains(namespace: str) -> str:
 
 def write_from_outside(own_networks: str) -> str:
     """The chain for packets to isolated containers that come from no container that may connect."""
+    # A reset, since a client on the same machine misses an ICMP message that comes before `connect` waits.
     return f"""\
   chain from_outside {{
     ip saddr != {own_networks} ip saddr != @mesh_subnets ct status dnat \
 ct original ip daddr != @mesh_services return
+    reject with tcp reset
     reject with icmp type admin-prohibited
   }}
 """
