@@ -232,6 +232,7 @@ async def test_egress_mesh_reaches_this_cloud_and_nothing_outside(ground: Ground
                 ("outside", inner.namespace, OUTSIDE, PORT),
                 ("node", inner.namespace, NODE, 1324),
                 ("gateway", inner.namespace, "10.99.0.1", 1324),
+                ("other node", inner.namespace, OTHER_NODE, PORT),
                 ("isolated", inner.namespace, attached["web"].address, PORT),
             ]
             assert await reachable(outside) == []
@@ -245,6 +246,7 @@ async def test_egress_internet_reaches_other_nodes_containers_and_services(
         client = await network.attach("client", policy=policy)
         targets = [(name, client.namespace, name, PORT) for name in (REMOTE_LAB, VIRTUAL, OUTSIDE)]
         assert await unreached(targets) == []
+        assert await reachable([("other node", client.namespace, OTHER_NODE, PORT)]) == []
 
 
 async def test_a_killed_agents_policies_hold_and_are_adopted(ground: Ground, other: Machine) -> None:

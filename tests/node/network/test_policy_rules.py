@@ -134,7 +134,10 @@ def test_addresses_of_other_nodes_are_taken_only_from_the_subnets_of_their_nodes
             ),
             ServiceAddress(ServiceId("t"), "later", shop),
         ],
-        [InstanceAddress(Namespace("lab"), endpoint("i6", "b", "10.0.1.9"))],
+        [
+            InstanceAddress(Namespace("lab"), endpoint("i6", "b", "10.0.1.9")),
+            InstanceAddress(Namespace("open"), endpoint("i7", "b", "10.0.1.10")),  # nobody isolated allows it
+        ],
         [IsolatedNamespace(shop, (Namespace("lab"),))],
     )
     assert cloud == CloudNetwork(

@@ -22,13 +22,17 @@ def compile_cloud(
     instances: Iterable[InstanceAddress],
     policies: Iterable[IsolatedNamespace],
 ) -> CloudNetwork:
-    """`own`: the subnets of this node."""
+    """`own`: the subnets of this node. Containers are of namespaces that are isolated, or allowed by one."""
+    allow_from: dict[str, frozenset[str]] = {each.namespace: frozenset(each.allow_from) for each in policies}
+    relevant = frozenset(allow_from).union(*allow_from.values())
     subnets = _subnets(own, nodes)
     by_network: dict[NodeId, list[IPv4Network]] = {}
     for node, network in subnets:
         by_network.setdefault(node, []).append(network)
     containers: dict[str, set[IPv4Address]] = {}
     for namespace, endpoint in _endpoints(services, instances):
+        if namespace not in relevant:
+            continue
         address = _address(endpoint.address)
         if address is not None and any(address in each for each in by_network.get(endpoint.node, ())):
             containers.setdefault(namespace, set()).add(address)
@@ -36,7 +40,7 @@ def compile_cloud(
     return CloudNetwork(
         tuple(sorted(network for _, network in subnets)),
         frozenset(address for address in virtual if address is not None),
-        {each.namespace: frozenset(each.allow_from) for each in policies},
+        allow_from,
         {namespace: frozenset(addresses) for namespace, addresses in sorted(containers.items())},
     )
 

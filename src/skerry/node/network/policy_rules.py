@@ -146,10 +146,21 @@ def write_egress(dns: str) -> str:
 """
 
 
+def write_internet_egress() -> str:
+    """Rules of the chain for packets from containers, before those for private networks: the mesh has private
+    addresses, and those of its nodes are as closed as their others."""
+    return """\
+    ip saddr @internet_only ip daddr @mesh_nodes drop
+    ip daddr @mesh_subnets accept
+    ip daddr @mesh_services accept
+"""
+
+
 def write_mesh_egress(own_networks: str) -> str:
     """The chain for what `Egress.MESH` may reach."""
     return f"""\
   chain mesh_egress {{
+    ip daddr @mesh_nodes drop
     ip daddr {own_networks} accept
     ip daddr @mesh_subnets accept
     ip daddr @mesh_services accept
