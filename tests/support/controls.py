@@ -180,7 +180,7 @@ async def control_on(
         free=reconciler.free,
         stores=StoreSource(SnapshotSettings()),
     )
-    policies = RecordedPolicies(store.quotas.table, NamespaceEgress.parse(settings.egress))
+    policies = RecordedPolicies(store.quotas.table, NamespaceEgress.parse(settings.egress), instance_table)
     instances = InstanceRegistry(
         store,
         events,

@@ -12,7 +12,7 @@ from skerry.model.network_objects import (
     ServiceAddress,
     UnknownObject,
 )
-from skerry.model.network_policies import IsolatedNamespace
+from skerry.model.network_policies import IsolatedNamespace, JobAddress
 
 KINDS: dict[str, type[NetworkObject]] = {
     each.kind: each
@@ -21,6 +21,7 @@ KINDS: dict[str, type[NetworkObject]] = {
         ServiceAddress,
         InstanceAddress,
         IsolatedNamespace,
+        JobAddress,
     )
 }
 
