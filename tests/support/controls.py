@@ -7,6 +7,7 @@ from collections import Counter
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
+from ipaddress import IPv4Network
 
 from skerry.control.events.log import EventLog
 from skerry.control.instance_index import InstanceTable
@@ -21,6 +22,7 @@ from skerry.control.namespaces.admission import AdmissionStore
 from skerry.control.namespaces.policies import RecordedPolicies
 from skerry.control.namespaces.registry import NamespaceRegistry
 from skerry.control.namespaces.usage import has_same_use, instance_use, snapshot_use, volume_use
+from skerry.control.network.explanations import ConnectionExplainer
 from skerry.control.nodes.registry import NodeRegistry
 from skerry.control.placement.reconciler import Reconciler
 from skerry.control.schedules.controller import CallNames, ScheduleController
@@ -87,6 +89,7 @@ class Control:
     volumes: VolumeRegistry
     volume_orders: VolumeOrders
     snapshots: SnapshotRegistry
+    connections: ConnectionExplainer
 
     async def join(self, id: str, **labels: str) -> Node:
         """A node that is heard here."""
@@ -177,7 +180,7 @@ async def control_on(
         free=reconciler.free,
         stores=StoreSource(SnapshotSettings()),
     )
-    policies = RecordedPolicies(store.quotas.table, NamespaceEgress.parse(settings.egress))
+    policies = RecordedPolicies(store.quotas.table, NamespaceEgress.parse(settings.egress), instance_table)
     instances = InstanceRegistry(
         store,
         events,
@@ -274,6 +277,9 @@ async def control_on(
             volumes,
             volume_orders,
             snapshots,
+            ConnectionExplainer(
+                instance_table, nodes, policies, tables.services, IPv4Network(settings.subnets)
+            ),
         )
     finally:
         sessions.close()

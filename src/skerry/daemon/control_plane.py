@@ -115,7 +115,9 @@ def start(base: ServerBase, functions: FunctionRegistry, secrets: SecretParts) -
     reconciler.follow_quotas(base.store.quotas)
     reconciler.follow_volumes(volume_table)
     volume_parts = volumes.start(base, volume_table, instance_table, nodes)
-    policies = RecordedPolicies(base.store.quotas.table, NamespaceEgress.parse(settings.egress))
+    policies = RecordedPolicies(
+        base.store.quotas.table, NamespaceEgress.parse(settings.egress), instance_table
+    )
     instances = InstanceRegistry(
         store,
         events,

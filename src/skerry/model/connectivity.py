@@ -169,9 +169,18 @@ def _refused_by_egress(
             return _denied(
                 ConnectionRule.EGRESS, f"{_egress(source)}, and {where} is a private address", source
             )
-        is_node = destination.kind is EndpointKind.NODE
-        if is_node and published(destination.node, request.port, request.protocol) is None:
-            return _denied(ConnectionRule.EGRESS, f"{_egress(source)}, and {where} is closed to that", source)
+        if destination.kind is EndpointKind.NODE:
+            if source.node != destination.node:
+                return _denied(
+                    ConnectionRule.EGRESS,
+                    f"{_egress(source)}, and {where} is open to it at public addresses only; connect to the "
+                    "container or the service itself",
+                    source,
+                )
+            if published(destination.node, request.port, request.protocol) is None:
+                return _denied(
+                    ConnectionRule.EGRESS, f"{_egress(source)}, and {where} is closed to that", source
+                )
     return None
 
 

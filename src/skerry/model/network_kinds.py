@@ -14,9 +14,9 @@ from skerry.model.network_objects import (
     ServiceSubnet,
     UnknownObject,
 )
-from skerry.model.network_policies import IsolatedNamespace
 from skerry.model.offline_tokens import RevokedToken, TokenKey
 from skerry.model.tls_certificates import HttpChallenge, RouteCertificate
+from skerry.model.network_policies import IsolatedNamespace, JobAddress
 
 KINDS: dict[str, type[NetworkObject]] = {
     each.kind: each
@@ -33,6 +33,7 @@ KINDS: dict[str, type[NetworkObject]] = {
         HttpChallenge,
         TokenKey,
         RevokedToken,
+        JobAddress,
     )
 }
 

@@ -12,7 +12,7 @@ from typing import ClassVar
 import msgspec
 
 from skerry.model import errors, ids
-from skerry.model.ids import Namespace
+from skerry.model.ids import InstanceId, Namespace, NodeId
 from skerry.model.network import Egress, strictest
 from skerry.model.network_objects import NetworkObject
 
@@ -56,6 +56,21 @@ class IsolatedNamespace(NetworkObject, frozen=True, omit_defaults=True):
     @property
     def key(self) -> str:
         return self.namespace
+
+
+class JobAddress(NetworkObject, frozen=True, omit_defaults=True):
+    """A container of a job, in a namespace that is isolated or that an isolated one allows. Other instances
+    have an `InstanceAddress`, or are part of a `ServiceAddress`."""
+
+    kind: ClassVar[str] = "job-address"
+    instance: InstanceId
+    namespace: Namespace
+    node: NodeId
+    address: str
+
+    @property
+    def key(self) -> str:
+        return self.instance
 
 
 class EgressChoice(msgspec.Struct, frozen=True, omit_defaults=True):

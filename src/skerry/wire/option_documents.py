@@ -199,10 +199,10 @@ class OptionsDocument(msgspec.Struct, frozen=True, kw_only=True):
     secrets: tuple[SecretUseDocument, ...]
     configs: tuple[SecretUseDocument, ...]
     devices: Annotated[tuple[str, ...], Meta(description="Requested of its node, for it alone")]
-    egress: Annotated[Egress | None, Meta(description="Its own choice; null: as its namespace")] = None
     volumes: Annotated[tuple[str, ...], Meta(description="`NAME:/path`, `NAME:/path:ro`")] = ()
     tmpfs: Annotated[tuple[str, ...], Meta(description="`/path`, `/path:MB`")] = ()
     volume_templates: Annotated[tuple[str, ...], Meta(description="`NAME:/path:GB`")] = ()
+    egress: Annotated[Egress | None, Meta(description="Its own choice; null: as its namespace")] = None
 
 
 def option_fields(spec: InstanceSpec) -> dict[str, Any]:

@@ -25,7 +25,7 @@ from skerry.kit import tasks
 from skerry.kit.clock import ManualClock
 from skerry.model import errors
 from skerry.model.ids import InstanceId, Namespace, NodeId, VolumeId
-from skerry.model.namespaces import NO_QUOTA, Quota, QuotaAmounts
+from skerry.model.namespaces import NO_QUOTA, NamespaceRecord, Quota, QuotaAmounts
 from skerry.model.resources import Gigabytes
 from skerry.model.settings import EventSettings
 from skerry.model.snapshots import Snapshot, SnapshotLocation, SnapshotStatus
@@ -64,8 +64,13 @@ async def servers(store: MemoryStore, count: int = 1) -> AsyncIterator[list[Cont
         ]
 
 
+def with_quota(quota: Quota) -> Callable[[NamespaceRecord], NamespaceRecord]:
+    """The change of a namespace to this quota."""
+    return lambda record: replace(record, quota=quota)
+
+
 async def limit(control: Control, quota: Quota, namespace: Namespace = SHOP) -> None:
-    await control.namespaces.set_quota(namespace, lambda _: quota, actor="admin")
+    await control.namespaces.change(namespace, with_quota(quota), actor="admin")
 
 
 async def create(control: Control, cpu: int = 1000, namespace: Namespace = SHOP) -> Instance:
@@ -105,7 +110,7 @@ async def test_a_quota_counts_what_was_created_before_it_also_on_a_server_that_d
     async with servers(Recorded(), 2) as [one, two]:
         for _ in range(3):
             await create(two)
-        await one.namespaces.set_quota(SHOP, lambda _: Quota(instances=3), actor="admin")
+        await one.namespaces.change(SHOP, with_quota(Quota(instances=3)), actor="admin")
         with pytest.raises(errors.QuotaExceeded, match="3 of 3 instances in use; this needs 1: 1 too many"):
             await create(two)
 
@@ -361,7 +366,7 @@ def test_what_is_admitted_never_exceeds_the_quota_whatever_the_order(
 async def _interleave(steps: list[tuple[str, int]], chance: random.Random) -> None:
     store = Interleaved(lambda: chance.randint(0, 3), lambda: chance.random() < 0.1)
     up = [await Small(store).ready(), await Small(store).ready()]
-    await up[0].namespaces.set_quota(SHOP, lambda _: Quota(cpu=6, instances=4), actor="admin")
+    await up[0].namespaces.change(SHOP, with_quota(Quota(cpu=6, instances=4)), actor="admin")
     begin = await store.revision()
     running: set[asyncio.Task[None]] = set()
 
@@ -380,7 +385,7 @@ async def _interleave(steps: list[tuple[str, int]], chance: random.Random) -> No
                 running.add(asyncio.ensure_future(quietly(partial(server.remove, f"i{amount}"))))
             case "quota":
                 quota = Quota(cpu=amount)
-                change = partial(server.namespaces.set_quota, SHOP, lambda _, to=quota: to, actor="admin")
+                change = partial(server.namespaces.change, SHOP, with_quota(quota), actor="admin")
                 running.add(asyncio.ensure_future(quietly(change)))
             case "kill":
                 await tasks.cancel_and_wait(running)  # in the middle of what they do

@@ -132,7 +132,8 @@ async def test_an_isolated_namespace_is_reached_by_itself_and_by_whom_it_allows(
     async with populated(ground, other) as (_, attached):
         web = attached["web"]
         assert await unreached(calls({"db": attached["db"], "friend": attached["friend"]}, web)) == []
-        assert await reachable(calls({"lab": attached["lab"]}, web)) == []
+        with pytest.raises(ConnectionRefusedError):  # at once, whoever is in a hurry or not
+            dial(attached["lab"].namespace, web.address, PORT)
         assert await unreached([("node", str(ground.machine.place), web.address, PORT)]) == []
         # Isolation is about connections to it: its own are not restricted.
         assert await unreached(calls({"web": web}, attached["lab"])) == []
@@ -231,6 +232,7 @@ async def test_egress_mesh_reaches_this_cloud_and_nothing_outside(ground: Ground
                 ("outside", inner.namespace, OUTSIDE, PORT),
                 ("node", inner.namespace, NODE, 1324),
                 ("gateway", inner.namespace, "10.99.0.1", 1324),
+                ("other node", inner.namespace, OTHER_NODE, PORT),
                 ("isolated", inner.namespace, attached["web"].address, PORT),
             ]
             assert await reachable(outside) == []
@@ -244,6 +246,7 @@ async def test_egress_internet_reaches_other_nodes_containers_and_services(
         client = await network.attach("client", policy=policy)
         targets = [(name, client.namespace, name, PORT) for name in (REMOTE_LAB, VIRTUAL, OUTSIDE)]
         assert await unreached(targets) == []
+        assert await reachable([("other node", client.namespace, OTHER_NODE, PORT)]) == []
 
 
 async def test_a_killed_agents_policies_hold_and_are_adopted(ground: Ground, other: Machine) -> None:

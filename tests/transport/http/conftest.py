@@ -169,7 +169,7 @@ async def serving(
             owners=OwnerContexts(
                 ServiceContext(control.services),
                 JobContext(control.jobs, control.schedules, control.clock),
-                NamespaceContext(control.namespaces),
+                NamespaceContext(control.namespaces, control.connections),
                 SecretContext(control.secrets, control.rotation, lambda: 0),
                 VolumeContext(control.volumes),
                 SnapshotContext(control.snapshots),

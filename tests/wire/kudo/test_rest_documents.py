@@ -262,6 +262,7 @@ def test_a_document_has_what_kudos_document_says_and_both_names_where_two_are_in
         "volumes": [],
         "tmpfs": [],
         "volume_templates": [],
+        "egress": None,
     }
     shown = json_codec.decode(
         json_codec.encode(documents.workload_document(workload_of(spec))), dict[str, Any]

@@ -10,6 +10,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from typing import Protocol
 
+from skerry.control.instance_index import InstanceTable
 from skerry.kit.callbacks import CallbackList
 from skerry.model.ids import Namespace
 from skerry.model.namespaces import NamespaceRecord
@@ -62,10 +63,13 @@ OPEN_POLICIES = SettingPolicies(UNRESTRICTED)
 
 
 class RecordedPolicies(SettingPolicies):
-    """Policies of the records in `table`."""
+    """Policies of the records in `table`, for the instances in another."""
 
-    def __init__(self, table: Table[NamespaceRecord], default: NamespaceEgress) -> None:
+    def __init__(
+        self, table: Table[NamespaceRecord], default: NamespaceEgress, instances: InstanceTable
+    ) -> None:
         super().__init__(default)
+        self.instances = instances
         self._table = table
         self._listeners: CallbackList[[Namespace]] = CallbackList()
         table.listen(self._record_changed)
@@ -78,6 +82,10 @@ class RecordedPolicies(SettingPolicies):
         for record in self._table.values():
             if record.policy.is_isolated:
                 yield record.name, record.policy
+
+    def matters(self, namespace: Namespace) -> bool:
+        """True if nodes need to know its containers: it is isolated, or an isolated one allows it."""
+        return any(namespace == name or namespace in policy.allow_from for name, policy in self.isolated())
 
     def listen(self, changed: PolicyListener) -> None:
         """Call `changed` with a namespace whose policy is another now."""

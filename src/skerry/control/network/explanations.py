@@ -130,7 +130,6 @@ class ConnectionExplainer:
             for record in self._instances.index.after(None, namespace)
             if name in (record.value.id, record.value.spec.name)
             and record.value.observed.status not in TERMINAL
-            and (record.value.owner is None or name == record.value.id)
         ]
         return max(found, key=lambda each: (bool(each.ip), each.created_at), default=None)
 

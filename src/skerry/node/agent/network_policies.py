@@ -16,14 +16,20 @@ import structlog
 
 from skerry.model import errors
 from skerry.model.network_objects import InstanceAddress, NetworkObject, NodeLocation, ServiceAddress
-from skerry.model.network_policies import IsolatedNamespace
+from skerry.model.network_policies import IsolatedNamespace, JobAddress
 from skerry.node.agent.network_state import NetworkState
 from skerry.node.network.cloud_network import compile_cloud
 from skerry.node.network.policy_rules import CloudNetwork
 
 log = structlog.get_logger(__name__)
 
-KINDS: tuple[type[NetworkObject], ...] = (NodeLocation, ServiceAddress, InstanceAddress, IsolatedNamespace)
+KINDS: tuple[type[NetworkObject], ...] = (
+    NodeLocation,
+    ServiceAddress,
+    InstanceAddress,
+    JobAddress,
+    IsolatedNamespace,
+)
 _AGAIN_AFTER_S = 5.0  # a failure
 
 
@@ -42,7 +48,7 @@ def cloud_of(state: NetworkState, own: tuple[IPv4Network, ...]) -> CloudNetwork:
         own,
         state.all(NodeLocation).values(),
         state.all(ServiceAddress).values(),
-        state.all(InstanceAddress).values(),
+        [*state.all(InstanceAddress).values(), *state.all(JobAddress).values()],
         state.all(IsolatedNamespace).values(),
     )
 

@@ -10,8 +10,8 @@ from collections.abc import Collection, Iterable, Iterator
 from ipaddress import IPv4Address, IPv4Network
 
 from skerry.model.ids import Namespace, NodeId
-from skerry.model.network_objects import InstanceAddress, NodeLocation, ServiceAddress, ServiceEndpoint
-from skerry.model.network_policies import IsolatedNamespace
+from skerry.model.network_objects import InstanceAddress, NodeLocation, ServiceAddress
+from skerry.model.network_policies import IsolatedNamespace, JobAddress
 from skerry.node.network.policy_rules import CloudNetwork
 
 
@@ -19,36 +19,42 @@ def compile_cloud(
     own: Collection[IPv4Network],
     nodes: Iterable[NodeLocation],
     services: Collection[ServiceAddress],
-    instances: Iterable[InstanceAddress],
+    instances: Iterable[InstanceAddress | JobAddress],
     policies: Iterable[IsolatedNamespace],
 ) -> CloudNetwork:
-    """`own`: the subnets of this node."""
+    """`own`: the subnets of this node. Containers are of namespaces that are isolated, or allowed by one."""
+    allow_from: dict[str, frozenset[str]] = {each.namespace: frozenset(each.allow_from) for each in policies}
+    relevant = frozenset(allow_from).union(*allow_from.values())
     subnets = _subnets(own, nodes)
     by_network: dict[NodeId, list[IPv4Network]] = {}
-    for node, network in subnets:
-        by_network.setdefault(node, []).append(network)
+    for owner, network in subnets:
+        by_network.setdefault(owner, []).append(network)
     containers: dict[str, set[IPv4Address]] = {}
-    for namespace, endpoint in _endpoints(services, instances):
-        address = _address(endpoint.address)
-        if address is not None and any(address in each for each in by_network.get(endpoint.node, ())):
+    for namespace, node, text in _containers(services, instances):
+        if namespace not in relevant:
+            continue
+        address = _address(text)
+        if address is not None and any(address in each for each in by_network.get(node, ())):
             containers.setdefault(namespace, set()).add(address)
     virtual = (_address(service.address) for service in services)
     return CloudNetwork(
         tuple(sorted(network for _, network in subnets)),
         frozenset(address for address in virtual if address is not None),
-        {each.namespace: frozenset(each.allow_from) for each in policies},
+        allow_from,
         {namespace: frozenset(addresses) for namespace, addresses in sorted(containers.items())},
     )
 
 
-def _endpoints(
-    services: Iterable[ServiceAddress], instances: Iterable[InstanceAddress]
-) -> Iterator[tuple[Namespace, ServiceEndpoint]]:
+def _containers(
+    services: Iterable[ServiceAddress], instances: Iterable[InstanceAddress | JobAddress]
+) -> Iterator[tuple[Namespace, NodeId, str]]:
+    """The namespace, the node and the address of each."""
     for service in services:
         for endpoint in service.endpoints:
-            yield service.namespace, endpoint
+            yield service.namespace, endpoint.node, endpoint.address
     for instance in instances:
-        yield instance.namespace, instance.endpoint
+        where = instance.endpoint if isinstance(instance, InstanceAddress) else instance
+        yield instance.namespace, where.node, where.address
 
 
 def _subnets(own: Collection[IPv4Network], nodes: Iterable[NodeLocation]) -> list[tuple[NodeId, IPv4Network]]:

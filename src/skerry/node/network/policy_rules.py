@@ -126,10 +126,12 @@ def _write_chains(namespace: str) -> str:
 
 def write_from_outside(own_networks: str) -> str:
     """The chain for packets to isolated containers that come from no container that may connect."""
+    # A reset, since a client on the same machine misses an ICMP message that comes before `connect` waits.
     return f"""\
   chain from_outside {{
     ip saddr != {own_networks} ip saddr != @mesh_subnets ct status dnat \
 ct original ip daddr != @mesh_services return
+    reject with tcp reset
     reject with icmp type admin-prohibited
   }}
 """
@@ -144,10 +146,21 @@ def write_egress(dns: str) -> str:
 """
 
 
+def write_internet_egress() -> str:
+    """Rules of the chain for packets from containers, before those for private networks: the mesh has private
+    addresses, and those of its nodes are as closed as their others."""
+    return """\
+    ip saddr @internet_only ip daddr @mesh_nodes drop
+    ip daddr @mesh_subnets accept
+    ip daddr @mesh_services accept
+"""
+
+
 def write_mesh_egress(own_networks: str) -> str:
     """The chain for what `Egress.MESH` may reach."""
     return f"""\
   chain mesh_egress {{
+    ip daddr @mesh_nodes drop
     ip daddr {own_networks} accept
     ip daddr @mesh_subnets accept
     ip daddr @mesh_services accept

@@ -118,8 +118,7 @@ table ip {names.table} {{
 {policy_rules.write_egress(dns)}\
     ip daddr @allowed accept
     ip daddr @metadata drop
-    ip daddr @mesh_subnets accept
-    ip daddr @mesh_services accept
+{policy_rules.write_internet_egress()}\
     ip saddr @internet_only ip daddr != {own_networks} ip daddr @private fib daddr type != local drop
   }}
   chain node {{

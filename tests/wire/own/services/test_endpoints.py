@@ -313,6 +313,7 @@ GOLDEN: dict[str, Any] = {
     "volumes": [],
     "tmpfs": [],
     "volume_templates": [],
+    "egress": None,
 }
 
 

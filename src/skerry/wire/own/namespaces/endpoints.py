@@ -33,7 +33,7 @@ class NamespaceContext:
     """The first argument of these endpoints."""
 
     namespaces: NamespaceRegistry
-    connections: ConnectionExplainer | None = None
+    connections: ConnectionExplainer
 
 
 class NamespaceList(msgspec.Struct, frozen=True):
@@ -154,7 +154,7 @@ class ConnectionExplanation(msgspec.Struct, frozen=True):
     "GET",
     "/namespace/{namespace}/explain",
     summary="Explain whether a connection is allowed",
-    raises=(errors.Invalid, errors.NotFound, errors.FailedPrecondition, errors.Unavailable),
+    raises=(errors.Invalid, errors.NotFound, errors.FailedPrecondition),
 )
 async def explain_connection(
     context: NamespaceContext, call: RequestContext, path: NamespacePath, query: ConnectionQuery
@@ -162,8 +162,6 @@ async def explain_connection(
     """By which rule, and on which node. Names are of this namespace, unless they name another that the caller
     may see.
     """
-    if context.connections is None:
-        raise errors.Unavailable("this server explains no connections")
     found = context.connections.explain(
         (query.source, query.destination),
         query.port,
