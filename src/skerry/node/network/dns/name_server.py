@@ -7,7 +7,6 @@ knows of the cloud. Where its port is in use it goes on trying, and containers g
 from __future__ import annotations
 
 import asyncio
-import contextlib
 import re
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from ipaddress import IPv4Address, IPv4Network
@@ -180,10 +179,15 @@ class NameServer:
             return
         tables, names = self._rules
         try:
-            if self._subnets:
+            if not self._subnets:
+                if tables.exist():
+                    tables.remove(rules.write_removal(names))
+                return
+            try:
                 tables.write(rules.write_table(names, self._subnets, self._settings.dns_rate))
-            elif tables.exist():
-                tables.remove(rules.write_removal(names))
+            except errors.Unavailable as error:
+                log.warning("dns.no_limit", reason=error.message)
+                tables.write(rules.write_table(names, self._subnets, None))
         except errors.Unavailable as error:  # names are served without them, too
             log.warning("dns.no_rules", reason=error.message)
 
@@ -191,17 +195,20 @@ class NameServer:
         """Try again to listen, and keep the rules in place, for ever."""
         while True:
             await asyncio.sleep(_AGAIN_S)
-            async with self._changing:
-                await self._listen()
-                if self._rules is not None and self._subnets:
-                    tables, _ = self._rules
-                    if await asyncio.to_thread(tables.is_altered):
-                        await asyncio.to_thread(self._write_rules)
+            await self.check()
+
+    async def check(self) -> None:
+        """Listen where that failed before, and write the rules again if they were removed or altered."""
+        async with self._changing:
+            await self._listen()
+            if self._rules is not None and self._subnets:
+                tables, _ = self._rules
+                if await asyncio.to_thread(tables.is_altered):
+                    await asyncio.to_thread(self._write_rules)
 
     async def close(self) -> None:
         """Stop, and remove the rules."""
-        with contextlib.suppress(OSError):
-            await self.serve(())
+        await self.serve(())
         await self._resolver.close()
 
 
