@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import re
+import socket
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from ipaddress import IPv4Address, IPv4Network
 from typing import Final
@@ -169,6 +170,8 @@ class NameServer:
                 return False
             parsed = IPv4Address(client)
             is_here = any(parsed in each.network for each in self._subnets)
+            if not is_here and _is_of_this_machine(client):
+                return True  # not remembered: the machine may lose it
             if len(self._clients) >= _KNOWN_CLIENTS:
                 self._clients.clear()
             address = self._clients[client] = parsed if is_here else None
@@ -210,6 +213,16 @@ class NameServer:
         """Stop, and remove the rules."""
         await self.serve(())
         await self._resolver.close()
+
+
+def _is_of_this_machine(address: str) -> bool:
+    """True for its own questions, which the rules may have given another of its addresses."""
+    with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as probe:
+        try:
+            probe.bind((address, 0))
+        except OSError:
+            return False
+    return True
 
 
 def check_domain(domain: str) -> None:
