@@ -31,6 +31,7 @@ TOPICS = (
     "continuum",
     "market",
     "floods",
+    "names",
 )
 
 
