@@ -1,5 +1,4 @@
-"""Names in a whole Skerry, on a machine of its own: containers and functions ask the node, and the node asks a
-resolver beside it."""
+"""Names in a whole Skerry, on a machine of its own: containers ask the node, which asks a resolver."""
 
 from __future__ import annotations
 
@@ -9,7 +8,6 @@ import importlib.util
 import os
 import threading
 from collections.abc import Iterator
-from pathlib import Path
 
 import pytest
 

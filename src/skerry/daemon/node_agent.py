@@ -98,6 +98,9 @@ async def start(
     if engine.names is not None:
         names.follow(engine.names, network_state, link.has_function, settings.network.dns_grace_s)
 
+    def names_lacking() -> tuple[str, ...]:
+        return () if engine.names is None else engine.names.lacking()
+
     async def assign(given: str) -> None:
         await engine.network.use(given)
         await engine.subnet.save(given)
@@ -114,7 +117,12 @@ async def start(
                 features=(*machine.features, *more),
                 runtime=engine.version,
                 userns=engine.has_userns,
-                warnings=(*engine.warnings, *_subnet_warnings(subnet, engine), *engine.devices.warnings),
+                warnings=(
+                    *engine.warnings,
+                    *_subnet_warnings(subnet, engine),
+                    *engine.devices.warnings,
+                    *names_lacking(),
+                ),
                 disk_pressure=disk.condition,
                 devices=engine.devices.names,
             ),
@@ -135,7 +143,8 @@ async def start(
         )
 
     def condition() -> str:
-        return "\n".join((disk.condition, *engine.devices.warnings, *engine.devices.names))
+        problems = (*engine.devices.warnings, *names_lacking())
+        return "\n".join((disk.condition, *problems, *engine.devices.names))
 
     hooks = AgentHooks(
         describe,

@@ -195,3 +195,26 @@ async def test_flushed_rules_are_written_again(ground: Ground) -> None:
         await names.check()
         assert any("_dns" in each for each in ground.tables())
     assert not any("_dns" in each for each in ground.tables())
+
+
+async def test_a_firewall_between_containers_and_the_node_is_noticed(ground: Ground) -> None:
+    settings = msgspec.structs.replace(ground.settings, dns=("192.0.2.53",))
+    chain = "type filter hook input priority 0; policy accept;"
+    run(
+        "nft",
+        "-f",
+        "-",
+        text=f"table ip other {{\nchain input {{\n{chain}\niifname sk-{ground.key} drop\n}}\n}}\n",
+    )
+    async with agent(ground, settings=settings) as (network, names):
+        web = await network.attach("web")
+        assert network.resolv_conf(web).startswith("nameserver 192.0.2.53\n")
+        (reason,) = network.lacking()
+        assert "another firewall of this machine drops their packets to port 53 of 10.99.0.1" in reason
+        run("nft", "delete", "table", "ip", "other")
+        await names.serve(network._subnets.all)  # as with a new subnet: it is tried again
+        shop = await network.attach("shop")
+        assert network.resolv_conf(shop).startswith("nameserver 10.99.0.1\n")
+        assert network.lacking() == ()
+        await network.detach("web")
+        await network.detach("shop")
