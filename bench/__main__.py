@@ -33,6 +33,7 @@ TOPICS = (
     "continuum",
     "market",
     "floods",
+    "names",
 )
 
 

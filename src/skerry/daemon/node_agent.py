@@ -101,6 +101,9 @@ async def start(
         names.follow(engine.names, network_state, link.has_function, settings.network.dns_grace_s)
     node_mesh = await mesh.start_node(context, engine, member.node, network_state, loops)
 
+    def names_lacking() -> tuple[str, ...]:
+        return () if engine.names is None else engine.names.lacking()
+
     async def assign(given: str) -> None:
         await engine.network.use(given)
         await engine.subnet.save(given)
@@ -130,6 +133,7 @@ async def start(
                     *_subnet_warnings(subnet, engine),
                     *mesh_warnings(),
                     *engine.devices.warnings,
+                    *names_lacking(),
                 ),
                 disk_pressure=disk.condition,
                 devices=engine.devices.names,
@@ -151,7 +155,8 @@ async def start(
         )
 
     def condition() -> str:
-        return "\n".join((disk.condition, *mesh_warnings(), *engine.devices.warnings, *engine.devices.names))
+        problems = (*mesh_warnings(), *engine.devices.warnings, *names_lacking())
+        return "\n".join((disk.condition, *problems, *engine.devices.names))
 
     hooks = AgentHooks(
         describe,

@@ -77,3 +77,21 @@ def test_a_setting_that_no_container_could_use_is_refused(server: str) -> None:
     with pytest.raises(errors.Invalid) as caught:
         nameservers.check(("192.0.2.1", server))
     assert caught.value.field == "network.dns"
+
+
+def test_resolvers_of_the_machine_include_its_loopback(tmp_path: Path) -> None:
+    path = tmp_path / "resolv.conf"
+    machine = nameservers.MachineResolvers((), path)
+    assert machine.servers() == ()
+    path.write_text("nameserver 127.0.0.53\nnameserver nonsense\nnameserver ::1\nnameserver 0.0.0.0\n")
+    assert machine.servers() == ("127.0.0.53", "::1")
+    path.write_text("nameserver 192.0.2.1\n")
+    assert machine.servers() == ("192.0.2.1",)
+    assert nameservers.MachineResolvers(("192.0.2.53",), path).servers() == ("192.0.2.53",)
+
+
+def test_a_container_that_asks_the_node_has_its_domains_before_the_machines(tmp_path: Path) -> None:
+    path = tmp_path / "resolv.conf"
+    path.write_text("nameserver 127.0.0.53\nsearch lan skerry\noptions edns0\n")
+    found = nameservers.of_node("10.99.0.1", ("shop.skerry", "skerry"), [path])
+    assert found == ResolverConfig(("10.99.0.1",), ("shop.skerry", "skerry", "lan"), ("edns0",))

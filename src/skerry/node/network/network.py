@@ -13,6 +13,7 @@ import contextlib
 import shutil
 import socket
 from collections.abc import Callable, Iterator, Sequence
+from functools import partial
 from ipaddress import IPv4Address, IPv4Network
 from pathlib import Path
 
@@ -389,6 +390,9 @@ class Network:
                 else:
                     if self._isolation.may_be_isolated(address):  # left by an attach that failed
                         await self._isolation.release(address)
+                    if self._dns is not None:
+                        opened = partial(self._sockets.open, attachment.namespace)
+                        await self._dns.probe(attachment.gateway, opened)
                     self._store(attachment)
             except BaseException:
                 await self._put_back(pools, address, policy)
@@ -409,6 +413,7 @@ class Network:
         return self._pools
 
     async def _put_back(self, pools: NamespacePools, address: IPv4Address, policy: NetworkPolicy) -> None:
+        self._sockets.forget(str(self._links.namespace_path(address)))
         if pools is self._pools:
             pools.put_back(address, policy)
         else:  # of a former subnet by now

@@ -5,9 +5,9 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import socket
-from collections.abc import AsyncIterator, Callable, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from dataclasses import dataclass, field
-from typing import cast
+from typing import TypeVar, cast
 
 import dnslib
 
@@ -20,6 +20,7 @@ from skerry.node.network.dns.resolver import Client, Resolver
 from skerry.node.network.dns.views import NameViews
 from skerry.node.network.dns.zone import Zone
 
+T = TypeVar("T")
 LOCAL = "127.0.0.1"
 
 
@@ -97,12 +98,20 @@ async def serving(
     listener = DnsListener(
         LOCAL, parts.resolver, lambda client: True, connections or PlaceCount(16, 64), idle_s=idle_s
     )
-    await listener.open(0)
+    await _with_free_port(lambda: listener.open(0))
     try:
         yield listener
     finally:
         await listener.close()
         await parts.resolver.close()
+
+
+async def _with_free_port(listen: Callable[[], Awaitable[T]]) -> T:
+    """A port that is free for datagrams may be in use for connections, or the other way round."""
+    for _ in range(20):
+        with contextlib.suppress(OSError):
+            return await listen()
+    return await listen()
 
 
 Play = Callable[[dnslib.DNSRecord, bool], bytes | None]  # of a question, and whether it came by TCP
@@ -150,9 +159,19 @@ class FakeResolver(asyncio.DatagramProtocol):
 async def fake_resolver(play: Play, host: str = LOCAL, port: int = 0) -> AsyncIterator[FakeResolver]:
     loop = asyncio.get_running_loop()
     fake = FakeResolver(play)
-    stream = socket.create_server((host, port))
-    fake.port = stream.getsockname()[1]
-    transport, _ = await loop.create_datagram_endpoint(lambda: fake, local_addr=(host, fake.port))
+
+    async def listen() -> tuple[socket.socket, asyncio.DatagramTransport]:
+        stream = socket.create_server((host, port))
+        fake.port = stream.getsockname()[1]
+        try:
+            return stream, (await loop.create_datagram_endpoint(lambda: fake, local_addr=(host, fake.port)))[
+                0
+            ]
+        except OSError:
+            stream.close()
+            raise
+
+    stream, transport = await _with_free_port(listen)
     server = await asyncio.start_server(fake.connected, sock=stream)
     try:
         yield fake

@@ -30,6 +30,7 @@ _FIXED = struct.Struct("!HHIH")  # type, class, time to live and length of a rec
 _QR, _AA, _TC, _RD, _RA, _AD, _CD = 0x8000, 0x0400, 0x0200, 0x0100, 0x0080, 0x0020, 0x0010
 _OPCODE: Final = 0x7800
 _DO: Final = 0x8000
+_EDNS_SIZE: Final = 11  # of an EDNS record without options
 _IN: Final = 1
 _OPT: Final = 41
 _SOA: Final = 6
@@ -55,6 +56,7 @@ class Query(NamedTuple):
     wants_dnssec: bool = False
     rcode: int = NOERROR  # the answer, if that is decided by the form of the query
     edns_version: int = 0
+    has_options: bool = False  # of EDNS, such as a cookie
 
     @property
     def has_edns(self) -> bool:
@@ -122,6 +124,7 @@ def parse_query(packet: bytes) -> Query:
         bool(ttl & _DO),
         rcode,
         version,
+        len(packet) > end + (_EDNS_SIZE if size else 0),
     )
 
 

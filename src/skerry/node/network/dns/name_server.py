@@ -7,9 +7,10 @@ knows of the cloud. Where its port is in use it goes on trying, and containers g
 from __future__ import annotations
 
 import asyncio
-import contextlib
+import math
 import re
-from collections.abc import Callable, Iterable, Mapping, Sequence
+import socket
+from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
 from ipaddress import IPv4Address, IPv4Network
 from typing import Final
 
@@ -44,6 +45,13 @@ _CACHE_ENTRIES: Final = 10_000
 _CACHE_BYTES: Final = 16 * 1024 * 1024
 _CLIENTS_AT_ONCE: Final = 10  # that may use all of their tokens
 _KNOWN_CLIENTS: Final = 4096
+_PROBE_S: Final = 1.0
+_PROBE_AGAIN_S: Final = 30.0
+_UNREACHED: Final = (
+    "containers cannot resolve names of this cloud: another firewall of this machine drops their packets to "
+    "port {port} of {gateway}; let it accept them from the bridge, for TCP and UDP. Until then they get the "
+    "name servers of this machine when they start"
+)
 
 
 class NameServer:
@@ -80,6 +88,9 @@ class NameServer:
         self._subnets: tuple[NodeSubnet, ...] = ()
         self._listeners: dict[str, DnsListener] = {}
         self._failures: dict[str, str] = {}  # why there is no listener at an address
+        self._unreached: set[str] = set()  # listeners that containers cannot reach
+        self._next_probes: dict[str, float] = {}
+        self._clock = clock
         self._changing = asyncio.Lock()
         self._clients: dict[str, IPv4Address | None] = {}  # None: it is not answered
         self._is_isolated: Callable[[IPv4Address], bool] = lambda address: False
@@ -117,11 +128,31 @@ class NameServer:
 
     def serves(self, gateway: str) -> bool:
         """True if containers with this default route are answered."""
-        return gateway in self._listeners
+        return gateway in self._listeners and gateway not in self._unreached
 
     def lacking(self) -> tuple[str, ...]:
         """What does not work and why, in sentences; ideally empty."""
-        return tuple(self._failures.values())
+        unreached = [_UNREACHED.format(gateway=each, port=self._port) for each in sorted(self._unreached)]
+        return (*self._failures.values(), *unreached)
+
+    async def probe(self, gateway: str, open_socket: Callable[[], Awaitable[socket.socket]]) -> None:
+        """Connect from a container, the first time and after failures: another firewall of this machine may
+        drop what containers send to it. Until it works they get the machine's resolvers."""
+        now = self._clock.monotonic()
+        if gateway not in self._listeners or self._next_probes.get(gateway, 0.0) > now:
+            return
+        self._next_probes[gateway] = math.inf
+        try:
+            with await open_socket() as container:
+                async with asyncio.timeout(_PROBE_S):
+                    await asyncio.get_running_loop().sock_connect(container, (gateway, self._port))
+        except (OSError, TimeoutError, errors.SkerryError) as error:
+            self._next_probes[gateway] = now + _PROBE_AGAIN_S
+            if gateway in self._listeners and gateway not in self._unreached:
+                self._unreached.add(gateway)
+                log.warning("dns.unreached", address=gateway, error=repr(error))
+        else:
+            self._unreached.discard(gateway)
 
     async def serve(self, subnets: Sequence[NodeSubnet]) -> None:
         """Listen for the containers of exactly these subnets. What fails is tried again by `run`."""
@@ -129,6 +160,8 @@ class NameServer:
             self._subnets = tuple(subnets)
             self._clients.clear()
             self._failures.clear()
+            self._unreached.clear()
+            self._next_probes.clear()
             wanted = {str(each.gateway) for each in subnets}
             for address in [each for each in self._listeners if each not in wanted]:
                 await self._listeners.pop(address).close()
@@ -170,6 +203,8 @@ class NameServer:
                 return False
             parsed = IPv4Address(client)
             is_here = any(parsed in each.network for each in self._subnets)
+            if not is_here and _is_of_this_machine(client):
+                return True  # not remembered: the machine may lose it
             if len(self._clients) >= _KNOWN_CLIENTS:
                 self._clients.clear()
             address = self._clients[client] = parsed if is_here else None
@@ -180,10 +215,15 @@ class NameServer:
             return
         tables, names = self._rules
         try:
-            if self._subnets:
+            if not self._subnets:
+                if tables.exist():
+                    tables.remove(rules.write_removal(names))
+                return
+            try:
                 tables.write(rules.write_table(names, self._subnets, self._settings.dns_rate))
-            elif tables.exist():
-                tables.remove(rules.write_removal(names))
+            except errors.Unavailable as error:
+                log.warning("dns.no_limit", reason=error.message)
+                tables.write(rules.write_table(names, self._subnets, None))
         except errors.Unavailable as error:  # names are served without them, too
             log.warning("dns.no_rules", reason=error.message)
 
@@ -191,18 +231,31 @@ class NameServer:
         """Try again to listen, and keep the rules in place, for ever."""
         while True:
             await asyncio.sleep(_AGAIN_S)
-            async with self._changing:
-                await self._listen()
-                if self._rules is not None and self._subnets:
-                    tables, _ = self._rules
-                    if await asyncio.to_thread(tables.is_altered):
-                        await asyncio.to_thread(self._write_rules)
+            await self.check()
+
+    async def check(self) -> None:
+        """Listen where that failed before, and write the rules again if they were removed or altered."""
+        async with self._changing:
+            await self._listen()
+            if self._rules is not None and self._subnets:
+                tables, _ = self._rules
+                if await asyncio.to_thread(tables.is_altered):
+                    await asyncio.to_thread(self._write_rules)
 
     async def close(self) -> None:
         """Stop, and remove the rules."""
-        with contextlib.suppress(OSError):
-            await self.serve(())
+        await self.serve(())
         await self._resolver.close()
+
+
+def _is_of_this_machine(address: str) -> bool:
+    """True for its own questions, which the rules may have given another of its addresses."""
+    with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as probe:
+        try:
+            probe.bind((address, 0))
+        except OSError:
+            return False
+    return True
 
 
 def check_domain(domain: str) -> None:

@@ -34,10 +34,10 @@ _REFUSED = QUESTIONS.labels("refused")
 _DROPPED = QUESTIONS.labels("dropped")
 
 _MEMORY: Final = 4096  # answers
-_MEMORY_PACKET: Final = 300  # bytes; longer packets are not remembered
-_MEMORY_ANSWER: Final = 1500
+_MEMORY_ANSWER: Final = 1500  # bytes; longer ones are not remembered
 _VOLATILE_S: Final = 1.0  # how long other answers than those of the zone are remembered
-_BUILD_TOKENS: Final = 3.0  # for writing an answer
+_PARSE_TOKENS: Final = 1.0  # for reading a question
+_BUILD_TOKENS: Final = 2.0  # for writing an answer
 _FORWARD_TOKENS: Final = 3.0  # for asking others
 _BYTES_PER_TOKEN: Final = 512
 
@@ -91,29 +91,42 @@ class Resolver:
             _DROPPED.inc()
             return False
         view = self._views.of(client.address)
-        key = (packet[2:], client.here, client.limit, view)
-        if (known := self._memory.get(key)) is not None:
-            if known.version == self._zone.version and known.expires_at > now:
-                _REMEMBERED.inc()
-                respond(messages.with_id(known.answer, packet))
-                return True
-            del self._memory[key]
-        self._budget.charge(client.address, _BUILD_TOKENS)
+        key: tuple[object, ...] = (packet[2:], client.here, client.limit, view)
+        if self._respond_from_memory(key, packet, now, respond):
+            return True
+        self._budget.charge(client.address, _PARSE_TOKENS)
         try:
             query = messages.parse_query(packet)
         except Unreadable:
             _DROPPED.inc()
             return False
+        if query.has_options:  # which are new in every packet, and mean nothing here
+            key = (query.question, query.flags, query.limit, query.wants_dnssec, *key[1:])
+            if self._respond_from_memory(key, packet, now, respond):
+                return True
+        self._budget.charge(client.address, _BUILD_TOKENS)
 
         def answer(message: bytes, remembered_s: float = 0.0) -> None:
             limit = query.limit if client.limit is None else client.limit
             fitting = messages.fit(query, message, limit)
             self._budget.charge(client.address, len(message) / _BYTES_PER_TOKEN)
-            if remembered_s and len(packet) <= _MEMORY_PACKET and len(fitting) <= _MEMORY_ANSWER:
+            if remembered_s and len(fitting) <= _MEMORY_ANSWER:
                 self._remember(key, fitting, now + remembered_s)
             respond(fitting)
 
         return self._answer(query, client, view, answer)
+
+    def _respond_from_memory(
+        self, key: tuple[object, ...], packet: bytes, now: float, respond: Respond
+    ) -> bool:
+        if (known := self._memory.get(key)) is None:
+            return False
+        if known.version != self._zone.version or known.expires_at <= now:
+            del self._memory[key]
+            return False
+        _REMEMBERED.inc()
+        respond(messages.with_id(known.answer, packet))
+        return True
 
     def _remember(self, key: tuple[object, ...], answer: bytes, expires_at: float) -> None:
         if len(self._memory) >= _MEMORY:

@@ -18,8 +18,9 @@ def table_name(names: KernelNames) -> str:
     return f"{names.table}_dns"
 
 
-def write_table(names: KernelNames, subnets: Sequence[NodeSubnet], rate: int) -> str:
-    """The table, replacing an existing one. `rate`: packets of one container in a second."""
+def write_table(names: KernelNames, subnets: Sequence[NodeSubnet], rate: int | None) -> str:
+    """The table, replacing an existing one. `rate`: packets of one container in a second; None for a kernel
+    without limits (CONFIG_NFT_LIMIT)."""
     gateways = ", ".join(str(each.gateway) for each in subnets)
     asks = f'iifname "{names.bridge}" ip daddr {{ {gateways} }} meta l4proto {{ tcp, udp }} th dport 53'
     own = "\n    ".join(
@@ -27,14 +28,17 @@ def write_table(names: KernelNames, subnets: Sequence[NodeSubnet], rate: int) ->
         f"dnat to {each.gateway}"
         for each in subnets
     )
-    return f"""\
-{write_removal(names)}\
-table ip {table_name(names)} {{
+    limit = f"""\
   set askers {{ type ipv4_addr; size 65535; flags dynamic; timeout 1m; }}
-  chain limit {{
+  chain too_often {{
     type filter hook prerouting priority -350; policy accept;
     {asks} update @askers {{ ip saddr limit rate over {rate}/second burst {rate} packets }} drop
   }}
+"""
+    return f"""\
+{write_removal(names)}\
+table ip {table_name(names)} {{
+{"" if rate is None else limit}\
   chain own_port {{
     type nat hook prerouting priority -101; policy accept;
     {own}
