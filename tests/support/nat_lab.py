@@ -242,7 +242,10 @@ class NatLab(Cluster):
             ]
             return not missing
 
-        eventually_sync(is_connected, within=within, what=f"all are connected; missing {missing}")
+        try:
+            eventually_sync(is_connected, within=within, what="all are connected")
+        except AssertionError as error:
+            raise AssertionError(f"{error}; missing {missing}; {self.mesh()}") from None
 
     def mesh(self) -> dict[tuple[str, str], dict[str, Any]]:
         """Pairs of nodes by name, as the server shows them."""
