@@ -171,3 +171,9 @@ async def test_without_a_mesh_nobody_has_peers() -> None:
         await server.join(node(A), node(B))
         assert server.of(A) == {}
         assert server.peers.view.nodes == {}
+
+
+async def test_nodes_that_have_not_reported_themselves_are_absent(server: Server) -> None:
+    await server.join(node(A))
+    await server.fleet.nodes.register(B, replace(HELLO, name="silent"))
+    assert [each.name for each in server.peers.absent()] == ["silent"]

@@ -230,6 +230,9 @@ class NodeMesh:
                 self._interface.remove()
             self._interface = self._make_interface(encryption)
             self._applied = None
+        if self._link is not None and not self._link.exists:
+            self._port = choose_port(self._port)  # another program may have taken it meanwhile
+            self._interface = self._make_interface(encryption)
         is_new = self._interface.ensure()
         if is_new:
             log.info("mesh.began", interface=self._ground.names.mesh, encryption=encryption, port=self._port)
