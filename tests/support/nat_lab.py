@@ -46,6 +46,10 @@ table ip router {{
         type filter hook forward priority filter;
         iifname "wan" ct state new drop
     }}
+    chain itself {{
+        type filter hook input priority filter;
+        iifname "wan" ct state new drop
+    }}
 }}
 """
 
@@ -138,6 +142,12 @@ class NatLab(Cluster):
         machine, link = (self.routers[name], "wan") if name in self.routers else (self.machines[name], "eth0")
         machine.run("ip", "address", "del", f"{old}/24", "dev", link)
         machine.run("ip", "address", "add", f"{new}/24", "dev", link)
+
+    def keep_ports(self, router: str) -> None:
+        """Have a router give all destinations the same port from now on."""
+        self.routers[router].run("nft", "flush", "chain", "ip", "router", "outward")
+        rule = ("add", "rule", "ip", "router", "outward", "oifname", "wan", "masquerade")
+        self.routers[router].run("nft", *rule)
 
     def capture(self) -> subprocess.Popen[bytes]:
         """Everything that passes the internet, as tcpdump writes it."""
@@ -242,7 +252,10 @@ class NatLab(Cluster):
             ]
             return not missing
 
-        eventually_sync(is_connected, within=within, what=f"all are connected; missing {missing}")
+        try:
+            eventually_sync(is_connected, within=within, what="all are connected")
+        except AssertionError as error:
+            raise AssertionError(f"{error}; missing {missing}; {self.mesh()}") from None
 
     def mesh(self) -> dict[tuple[str, str], dict[str, Any]]:
         """Pairs of nodes by name, as the server shows them."""

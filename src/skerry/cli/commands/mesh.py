@@ -43,8 +43,8 @@ def status(server: ApiClient, output: str) -> None:
         ("from", "to", "path", "relay", "round trip", "handshake", "sent", "received"),
         [_row(pair) for pair in found["pairs"]],
     )
-    if not found["pairs"]:
-        click.echo(f"{len(found['nodes'])} node in the mesh: nothing to connect.")
+    for name in found["absent"]:
+        click.echo(f"The node {name} is not in the mesh; 'skerry describe node {name}' shows its warnings.")
 
 
 def _row(pair: JsonObject) -> tuple[str, ...]:

@@ -67,6 +67,19 @@ class MeshPeers:
     def encryption(self) -> MeshEncryption:
         return self._encryption
 
+    def absent(self) -> Sequence[Node]:
+        """Nodes with containers that have not reported themselves."""
+        if self._encryption is MeshEncryption.NONE:
+            return []
+        return [
+            node
+            for node in self._nodes.list()
+            if node.subnet
+            and not node.is_foreign
+            and not node.is_borrowed
+            and self._tables.nodes.get(node.id) is None
+        ]
+
     def objects(self, node: NodeId) -> Iterable[NetworkObject]:
         self._refresh()
         return list(self._sent.get(node, {}).values())

@@ -230,6 +230,9 @@ class NodeMesh:
                 self._interface.remove()
             self._interface = self._make_interface(encryption)
             self._applied = None
+        if self._link is not None and not self._link.exists:
+            self._port = choose_port(self._port)  # another program may have taken it meanwhile
+            self._interface = self._make_interface(encryption)
         is_new = self._interface.ensure()
         if is_new:
             log.info("mesh.began", interface=self._ground.names.mesh, encryption=encryption, port=self._port)
@@ -433,17 +436,17 @@ def configured_endpoints(texts: tuple[str, ...]) -> list[tuple[str, int]]:
     return found[:MAX_ENDPOINTS]
 
 
-def choose_port(wanted: int) -> int:
-    """A free UDP port, if possible the one that is wanted. Blocks."""
-    candidates = [*range(wanted, min(wanted + _PORTS, 65536)), 0] if wanted else [0]
+def choose_port(preferred: int) -> int:
+    """A free UDP port, if possible the one that is preferred. Blocks."""
+    candidates = [*range(preferred, min(preferred + _PORTS, 65536)), 0] if preferred else [0]
     for port in candidates:
         with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as probe:
             try:
                 probe.bind(("", port))
             except OSError:
                 continue
-            if port != wanted:
-                log.warning("mesh.port_taken", wanted=wanted, port=probe.getsockname()[1])
+            if port != preferred:
+                log.warning("mesh.port_taken", preferred=preferred, port=probe.getsockname()[1])
             return int(probe.getsockname()[1])
     raise errors.Unavailable("no UDP port is free for the mesh")
 

@@ -58,14 +58,14 @@ class VxlanInterface:
         return True
 
     def configure(self, private_key: str, port: int, peers: Sequence[PeerConfig]) -> None:
-        wanted = {peer.public_key: peer for peer in peers if peer.has_probe}
-        for key in self._peers.keys() - wanted.keys():
+        peers_by_key = {peer.public_key: peer for peer in peers if peer.has_probe}
+        for key in self._peers.keys() - peers_by_key.keys():
             self._forget(self._peers[key])
-        for key, peer in wanted.items():
+        for key, peer in peers_by_key.items():
             endpoint = self._endpoints.get(key) or peer.endpoint
             if endpoint:
                 self._forward(peer, endpoint)
-        self._peers = wanted
+        self._peers = peers_by_key
         self._link.set_probe_routes({peer.node for peer in peers})
 
     def _forward(self, peer: PeerConfig, endpoint: str) -> None:

@@ -69,11 +69,13 @@ class MeshPairDocument(msgspec.Struct, frozen=True):
 
 
 class MeshDocument(msgspec.Struct, frozen=True):
-    """The mesh; `nodes` and `pairs` by name."""
+    """The mesh; `nodes` and `pairs` by name. `absent`: nodes with containers that have not reported
+    themselves, by name: their warnings say why."""
 
     encryption: str
     nodes: tuple[MeshNodeDocument, ...]
     pairs: tuple[MeshPairDocument, ...]
+    absent: tuple[str, ...]
 
 
 @endpoint("GET", "/mesh/", summary="Show the mesh")
@@ -103,7 +105,8 @@ async def show(context: MeshContext, call: RequestContext) -> MeshDocument:
         )
     now = context.clock.now()
     pairs = tuple(_pair(view, names, one, other, now) for one, other in combinations(ordered, 2))
-    return MeshDocument(context.peers.encryption.value, tuple(nodes), pairs)
+    absent = tuple(sorted(node.name for node in context.peers.absent()))
+    return MeshDocument(context.peers.encryption.value, tuple(nodes), pairs, absent)
 
 
 def _pair(
