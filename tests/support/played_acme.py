@@ -36,7 +36,8 @@ Look = Callable[[str, OfferedChallenge], bool]
 class StopPoint:
     """Blocks for ever at a step, as if the process were killed there: `reached` says that it is."""
 
-    def __init__(self, at: int | None = None, *, after: bool = False) -> None:
+    def __init__(self, at: int | str | None = None, *, after: bool = False) -> None:
+        """`at` is the number of a step, the first is 1, or its name."""
         self._at = at
         self._after = after
         self.steps: list[str] = []
@@ -54,7 +55,7 @@ class StopPoint:
             await self._stop()
 
     async def _stop(self) -> None:
-        if self._at is not None and len(self.steps) == self._at:
+        if self._at in (len(self.steps), self.steps[-1]):
             self.reached.set()
             await asyncio.Future()
 
@@ -137,7 +138,9 @@ class PlayedConnection:
 
     async def register(self, email: str) -> str:
         await self._server.stop.before("register")
-        url = self._server.accounts.setdefault(self._key, f"https://acme/account/{len(self._server.accounts)}")
+        url = self._server.accounts.setdefault(
+            self._key, f"https://acme/account/{len(self._server.accounts)}"
+        )
         self._account_url = url
         await self._server.stop.done()
         return url

@@ -114,7 +114,7 @@ def test_what_was_imported_is_never_changed_and_what_is_in_use_never_removed(
     certificates: list[TlsCertificate], wanted: list[WantedDomain], limits: OrderLimits
 ) -> None:
     present = {key_of(each): each for each in certificates}
-    routes = {key_of_name(name_of(each.domain), each.namespace) for each in wanted if each.source is not IMPORTED}
+    routes = {key_of_name(name_of(each.domain), each.namespace) for each in wanted if each.source is ACME}
     for action in decide(certificates, wanted, NOW, limits).actions:
         one = present.get(action.key)
         if one is None or one.is_deleting:
@@ -123,12 +123,14 @@ def test_what_was_imported_is_never_changed_and_what_is_in_use_never_removed(
             assert isinstance(action, ContinueOrder), "the order of its predecessor is ended"
         if isinstance(action, Remove):
             assert not one.is_requested
-            assert action.key not in routes or "skerry" in action.key  # an internal name of another namespace
+            assert action.key not in routes
             assert not one.version or one.renew_at <= NOW
 
 
 @given(certificate_sets(), wanted_lists)
-def test_what_is_running_is_left_alone(certificates: list[TlsCertificate], wanted: list[WantedDomain]) -> None:
+def test_what_is_running_is_left_alone(
+    certificates: list[TlsCertificate], wanted: list[WantedDomain]
+) -> None:
     keys = {action.key for action in decide(certificates, wanted, NOW).actions}
     for key in keys:
         assert key not in {each.key for each in decide(certificates, wanted, NOW, running={key}).actions}
@@ -179,7 +181,8 @@ def test_a_host_is_served_by_one_certificate_of_its_own_namespace(
             assert any(matches(each, host) for each in served.domains)
     for namespace, host in hosts - seen:
         assert not any(
-            each.namespace == namespace and each.covers(host) and not each.is_deleting for each in certificates
+            each.namespace == namespace and each.covers(host) and not each.is_deleting
+            for each in certificates
         )
 
 

@@ -53,7 +53,8 @@ def read_pair(chain_pem: bytes, key_pem: bytes, now: float) -> CertificatePair:
         return _read_pair(chain_pem, key_pem, now)
     except _unreadable():
         raise errors.Invalid(
-            "the certificate has parts that cannot be read, or of a kind that is not known", field="certificate"
+            "the certificate has parts that cannot be read, or of a kind that is not known",
+            field="certificate",
         ) from None
 
 
