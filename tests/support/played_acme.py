@@ -1,7 +1,7 @@
 """An ACME server that is played in memory, for failures that a real one does not make at will.
 
 It keeps the states of RFC 8555, refuses what is out of order, checks challenges where they are published, and
-signs what it is asked to sign. `stop_at` ends the world around a request: before it, or after it has happened.
+signs what it is asked to sign. `stop` ends the world around a request: before it, or after it has happened.
 """
 
 from __future__ import annotations

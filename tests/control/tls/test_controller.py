@@ -174,7 +174,7 @@ async def test_internal_names_get_certificates_of_the_own_ca_and_are_renewed(
         assert pki.read_certificate(pem).hosts == {"web.shop.skerry"}
         assert server.value("web.other.skerry", SHOP) is None
         assert server.edge.may_have(EDGE, one.ref)
-        made, is_new = await server.registry.issue("web.shop.skerry", actor="ann", namespace=SHOP)
+        _, is_new = await server.registry.issue("web.shop.skerry", actor="ann", namespace=SHOP)
         assert not is_new
         again = await server.ready("web.shop.skerry", SHOP, version=2)
         assert again.serial != one.serial
