@@ -28,6 +28,7 @@ from skerry.wire.own.namespaces import endpoints as namespace_endpoints
 from skerry.wire.own.secrets import routes as secret_routes
 from skerry.wire.own.services import routes as service_routes
 from skerry.wire.own.snapshots import routes as snapshot_routes
+from skerry.wire.own.tls import routes as tls_routes
 from skerry.wire.own.volumes import routes as volume_routes
 from skerry.wire.rear import routes as rear_routes
 from skerry.wire.serverledge import routes as serverledge_routes
@@ -74,6 +75,7 @@ _GROUPS: Final = {
     "skerry.wire.own.jobs.schedule_endpoints": "schedules",
     "skerry.wire.own.namespaces.endpoints": "namespaces",
     "skerry.wire.own.secrets.endpoints": "secrets",
+    "skerry.wire.own.tls.endpoints": "tls",
     "skerry.wire.own.volumes.endpoints": "volumes",
     "skerry.wire.own.snapshots.endpoints": "snapshots",
 }
@@ -91,6 +93,7 @@ def openapi_document() -> dict[str, Any]:
             *service_routes.ENDPOINTS,
             *job_routes.ENDPOINTS,
             *secret_routes.ENDPOINTS,
+            *tls_routes.ENDPOINTS,
             *volume_routes.ENDPOINTS,
             *snapshot_routes.ENDPOINTS,
             *serverledge_routes.ENDPOINTS,
