@@ -42,6 +42,9 @@ from skerry.control.sessions.node_session import NodeSessions
 from skerry.control.snapshots.object_stores import StoreSource
 from skerry.control.snapshots.registry import SnapshotRegistry
 from skerry.control.snapshots.tables import OperationTable, OperationTables, SnapshotTable
+from skerry.control.tls.deps import TlsDeps
+from skerry.control.tls.registry import TlsRegistry
+from skerry.control.tls.tables import TlsTable
 from skerry.control.volumes.orders import VolumeOrders
 from skerry.control.volumes.registry import VolumeRegistry
 from skerry.control.volumes.reports import VolumeReports
@@ -61,6 +64,8 @@ from skerry.model.resources import Gigabytes, Megabytes, Millicores, Resources
 from skerry.model.settings import FleetSettings
 from skerry.model.snapshot_settings import SnapshotSettings
 from skerry.model.statuses import InstanceStatus
+from skerry.model.tls_certificates import NoWantedDomains
+from skerry.model.tls_settings import TlsSettings
 from skerry.model.workloads import Instance
 from skerry.store.protocol import Store
 from tests.support.secrets import MemoryKeyFile
@@ -90,6 +95,7 @@ class Control:
     volume_orders: VolumeOrders
     snapshots: SnapshotRegistry
     connections: ConnectionExplainer
+    tls: TlsRegistry
 
     async def join(self, id: str, **labels: str) -> Node:
         """A node that is heard here."""
@@ -249,14 +255,15 @@ async def control_on(
     works = [store.quotas.table.run(), instance_table.run(), workloads.run(), nodes.run(), tables.run()]
     works += [job_table.run(), schedule_table.run(), volume_table.run()]
     works += [one.run() for one in secrets.tables.values()]
-    works += [snapshot_table.run(), operation_table.run()]
+    tls_table = TlsTable(store)
+    works += [snapshot_table.run(), operation_table.run(), tls_table.run()]
     if leads:
         works += [leader.run(), reconciler.run(leader), controller.run(leader)]
         works += [job_controller.run(leader), schedule_controller.run(leader), following.run(leader)]
     loops = [asyncio.ensure_future(work) for work in works]
     try:
         await store.quotas.table.ready()
-        parts = (volume_table, snapshot_table, operation_table, secrets)
+        parts = (volume_table, snapshot_table, operation_table, secrets, tls_table)
         for part in (instance_table, workloads, nodes, tables, job_table, schedule_table, *parts):
             await part.ready()
         yield Control(
@@ -279,6 +286,10 @@ async def control_on(
             snapshots,
             ConnectionExplainer(
                 instance_table, nodes, policies, tables.services, IPv4Network(settings.subnets)
+            ),
+            TlsRegistry(
+                TlsDeps(tls_table, vault, events, clock, TlsSettings(acme_terms_agreed=True)),
+                NoWantedDomains(),
             ),
         )
     finally:

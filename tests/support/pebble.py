@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 import shutil
 import socket
 import ssl
@@ -19,10 +20,12 @@ from tests.support.shares import free_port
 from tests.support.waiting import PATIENCE_S
 
 _HOOK = """#!{python} -ISs
-import json, os, sys, urllib.request
+import json, os, sys, time, urllib.request
 verb, domain, name, value = sys.argv[1:]
 with open({log!r}, "a") as file:
-    print(verb, domain, name, sorted(os.environ), file=file)
+    print(verb, domain, name, *sorted(os.environ), file=file)
+while os.path.exists({hold!r}):
+    time.sleep(0.02)
 path, body = ("set-txt", {{"host": name + ".", "value": value}}) if verb == "present" else (
     "clear-txt", {{"host": name + "."}})
 urllib.request.urlopen("http://127.0.0.1:{port}/" + path, json.dumps(body).encode(), timeout=10).read()
@@ -74,10 +77,14 @@ class PebbleServer:
         )
 
     def dns_hook(self) -> Path:
-        """A program that sets records in its DNS server, and notes each call in `hook.log`."""
+        """A program that sets records in its DNS server, notes each call in `hook.log`, and waits while there
+        is a file `hold`."""
         path = self.folder / "hook"
         text = _HOOK.format(
-            python=sys.executable, log=str(self.folder / "hook.log"), port=self._dns_management_port
+            python=sys.executable,
+            log=str(self.folder / "hook.log"),
+            hold=str(self.folder / "hold"),
+            port=self._dns_management_port,
         )
         path.write_text(text)
         path.chmod(path.stat().st_mode | stat.S_IXUSR)
@@ -122,13 +129,21 @@ class PebbleServer:
     def log(self) -> str:
         return (self.folder / "pebble.log").read_text()
 
+    def hook_calls(self) -> list[list[str]]:
+        path = self.folder / "hook.log"
+        return [line.split() for line in path.read_text().splitlines()] if path.exists() else []
+
     def orders(self) -> int:
-        """How many orders it has taken."""
-        return self.log().count("Added order")
+        """How many orders it has."""
+        return self._newest(r"There are now (\d+) orders in the db")
 
     def accounts(self) -> int:
-        """How many accounts it has made."""
-        return self.log().count("There are now ")
+        """How many accounts it has."""
+        return self._newest(r"There are now (\d+) accounts in memory")
+
+    def _newest(self, pattern: str) -> int:
+        found = re.findall(pattern, self.log())
+        return int(found[-1]) if found else 0
 
     def root(self) -> bytes:
         """The CA of its certificates, in PEM."""

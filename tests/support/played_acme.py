@@ -1,7 +1,7 @@
 """An ACME server that is played in memory, for failures that a real one does not make at will.
 
 It keeps the states of RFC 8555, refuses what is out of order, checks challenges where they are published, and
-signs what it is asked to sign. `stop_at` ends the world around a request: before it, or after it has happened.
+signs what it is asked to sign. `stop` ends the world around a request: before it, or after it has happened.
 """
 
 from __future__ import annotations
@@ -36,7 +36,8 @@ Look = Callable[[str, OfferedChallenge], bool]
 class StopPoint:
     """Blocks for ever at a step, as if the process were killed there: `reached` says that it is."""
 
-    def __init__(self, at: int | None = None, *, after: bool = False) -> None:
+    def __init__(self, at: int | str | None = None, *, after: bool = False) -> None:
+        """`at` is the number of a step, the first is 1, or its name."""
         self._at = at
         self._after = after
         self.steps: list[str] = []
@@ -54,7 +55,7 @@ class StopPoint:
             await self._stop()
 
     async def _stop(self) -> None:
-        if self._at is not None and len(self.steps) == self._at:
+        if self._at in (len(self.steps), self.steps[-1]):
             self.reached.set()
             await asyncio.Future()
 

@@ -15,6 +15,7 @@ from skerry.control.tls.account import AcmeAccounts
 from skerry.control.tls.acme_api import AcmeConnector
 from skerry.control.tls.acme_client import AcmeClients
 from skerry.control.tls.controller import TlsController
+from skerry.control.tls.deps import TlsDeps
 from skerry.control.tls.dns_hook import DnsHook
 from skerry.control.tls.edge_certificates import EdgeCertificates
 from skerry.control.tls.internal_issuer import InternalIssuer
@@ -121,21 +122,19 @@ async def tls_server(
     await vault.open()
     routes = routes or PlayedRoutes()
     table, accounts = TlsTable(store), AccountTable(store)
+    deps = TlsDeps(table, vault, events, clock, settings)
     account = AcmeAccounts(accounts, vault, clock, settings, connector or AcmeClients(settings, clock))
     controller = TlsController(
-        table,
+        deps,
         accounts,
         routes,
         account,
-        orders=OrderRunner(table, account, vault, events, clock, settings, hook=hook),
-        internal=InternalIssuer(table, vault, authority, events, clock, settings),
-        settings=settings,
-        events=events,
-        clock=clock,
+        orders=OrderRunner(deps, account, hook=hook),
+        internal=InternalIssuer(deps, authority),
     )
     leader = LeaderElection(store, events, clock, name=name, lease_s=2, is_alone=is_alone)
     edge = EdgeCertificates(table, routes, clock, nodes=lambda: [EDGE, INNER])
-    registry = TlsRegistry(table, events, clock, vault, settings, routes)
+    registry = TlsRegistry(deps, routes)
     tasks = [asyncio.create_task(table.run()), asyncio.create_task(accounts.run())]
     server = TlsServer(table, accounts, registry, edge, controller, vault, events, leader, routes)
     try:

@@ -29,6 +29,7 @@ from skerry.wire.own.namespaces import endpoints as namespace_endpoints
 from skerry.wire.own.secrets import routes as secret_routes
 from skerry.wire.own.services import routes as service_routes
 from skerry.wire.own.snapshots import routes as snapshot_routes
+from skerry.wire.own.tls import routes as tls_routes
 from skerry.wire.own.volumes import routes as volume_routes
 from skerry.wire.own.web_functions import endpoints as web_function_endpoints
 from skerry.wire.rear import routes as rear_routes
@@ -76,6 +77,7 @@ _GROUPS: Final = {
     "skerry.wire.own.jobs.schedule_endpoints": "schedules",
     "skerry.wire.own.namespaces.endpoints": "namespaces",
     "skerry.wire.own.secrets.endpoints": "secrets",
+    "skerry.wire.own.tls.endpoints": "tls",
     "skerry.wire.own.volumes.endpoints": "volumes",
     "skerry.wire.own.snapshots.endpoints": "snapshots",
     "skerry.wire.own.web_functions.endpoints": "web_functions",
@@ -95,6 +97,7 @@ def openapi_document() -> dict[str, Any]:
             *service_routes.ENDPOINTS,
             *job_routes.ENDPOINTS,
             *secret_routes.ENDPOINTS,
+            *tls_routes.ENDPOINTS,
             *volume_routes.ENDPOINTS,
             *snapshot_routes.ENDPOINTS,
             *mesh_endpoints.ENDPOINTS,

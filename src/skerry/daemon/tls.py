@@ -12,6 +12,7 @@ from skerry.control.nodes.registry import NodeRegistry
 from skerry.control.tls.account import AcmeAccounts
 from skerry.control.tls.acme_client import AcmeClients
 from skerry.control.tls.controller import TlsController
+from skerry.control.tls.deps import TlsDeps
 from skerry.control.tls.edge_certificates import EdgeCertificates
 from skerry.control.tls.internal_issuer import InternalIssuer
 from skerry.control.tls.orders import OrderRunner
@@ -48,21 +49,19 @@ def start(base: ServerBase, nodes: NodeRegistry, secrets: SecretParts, wanted: W
     """Begin to read what is in the store. `wanted` is what the routes need."""
     store, events, clock, settings = base.store, base.events, base.clock, base.settings.tls
     table, accounts = TlsTable(store), AccountTable(store)
+    deps = TlsDeps(table, secrets.vault, events, clock, settings)
     account = AcmeAccounts(accounts, secrets.vault, clock, settings, AcmeClients(settings, clock))
     controller = TlsController(
-        table,
+        deps,
         accounts,
         wanted,
         account,
-        orders=OrderRunner(table, account, secrets.vault, events, clock, settings),
-        internal=InternalIssuer(table, secrets.vault, base.authority, events, clock, settings),
-        settings=settings,
-        events=events,
-        clock=clock,
+        orders=OrderRunner(deps, account),
+        internal=InternalIssuer(deps, base.authority),
         settled=base.history.settled,
     )
     edge = EdgeCertificates(table, wanted, clock, nodes=lambda: [node.id for node in nodes.list()])
     base.loops.forever("tls", table.run, critical=True)
     base.loops.forever("acme accounts", accounts.run, critical=True)
-    registry = TlsRegistry(table, events, clock, secrets.vault, settings, wanted)
+    registry = TlsRegistry(deps, wanted)
     return TlsParts(TlsContext(registry), table, edge, accounts, base, controller)

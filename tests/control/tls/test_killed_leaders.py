@@ -10,6 +10,7 @@ import asyncio
 from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager
 from functools import partial
+from itertools import pairwise
 
 import pytest
 
@@ -78,7 +79,7 @@ class World:
         self.acme = PlayedAcme(self.clock, self._is_published, life_s=LIFE_S)
         self.routes = PlayedRoutes()
         self._authority = authority
-        self._server: TlsServer | None = None
+        self.current: TlsServer | None = None  # whose edge nodes are asked
 
     @asynccontextmanager
     async def server(self) -> AsyncIterator[TlsServer]:
@@ -94,7 +95,7 @@ class World:
             hook=self.hook,
             is_alone=True,
         ) as server:
-            self._server = server
+            self.current = server
             yield server
 
     def set_stop(self, stop: StopPoint) -> None:
@@ -103,9 +104,9 @@ class World:
     def _is_published(self, domain: str, challenge: OfferedChallenge) -> bool:
         if challenge.kind is ChallengeKind.DNS:
             return self.hook.records.get(domain) == challenge.authorization
-        assert self._server is not None
+        assert self.current is not None
         served = HttpChallenge(challenge.token, challenge.authorization)
-        return served in self._server.edge.objects(EDGE)
+        return served in self.current.edge.objects(EDGE)
 
     async def get(self, version: int) -> None:
         """Let a server work until the certificate has this version."""
@@ -193,24 +194,15 @@ async def test_a_leader_that_dies_again_and_again_while_it_places_an_order_waits
     world.routes.add(HOST)
     placed = []
     for _ in range(8):
-        world.set_stop(stop := PlaceStop())
+        world.set_stop(stop := StopPoint("place", after=True))
         async with world.server() as server:
             retry_at = await after_place(server, stop)
         placed.append(retry_at - world.clock.now())
         world.clock.advance(retry_at - world.clock.now() + 1)
     assert placed[0] < 75
-    assert all(later > 1.5 * earlier for earlier, later in zip(placed[:5], placed[1:6], strict=True))
+    assert all(later > 1.5 * earlier for earlier, later in pairwise(placed[:6]))
     assert max(placed) > 60_000
     await world.store.close()
-
-
-class PlaceStop(StopPoint):
-    """Stops after an order was placed, before anybody knows its address."""
-
-    async def done(self) -> None:
-        if self.steps[-1] == "place":
-            self._at, self._after = len(self.steps), True
-        await super().done()
 
 
 async def after_place(server: TlsServer, stop: StopPoint) -> float:

@@ -40,6 +40,7 @@ from skerry.wire.own.namespaces.endpoints import NamespaceContext
 from skerry.wire.own.secrets.context import SecretContext
 from skerry.wire.own.services.context import ServiceContext
 from skerry.wire.own.snapshots.context import SnapshotContext
+from skerry.wire.own.tls.context import TlsContext
 from skerry.wire.own.volumes.context import VolumeContext
 from skerry.wire.rear.context import RearContext
 from skerry.wire.serverledge.context import ServerledgeContext
@@ -173,6 +174,7 @@ async def serving(
                 SecretContext(control.secrets, control.rotation, lambda: 0),
                 VolumeContext(control.volumes),
                 SnapshotContext(control.snapshots),
+                TlsContext(control.tls),
             ),
             own_names=lambda: frozenset({"hub.example"}),
         )

@@ -70,19 +70,21 @@ class AcmeAccounts:
         """Remember what a failure says of the account: a pause, or that there is none any more."""
         if not failure.is_rate_limit and not failure.is_unknown_account:
             return
-        record = await self._table.read(self._id)
-        if record is None:
-            return
-        account = record.value
-        if failure.is_rate_limit:
-            pause_s = failure.retry_after_s or RATE_LIMIT_S
-            account = replace(account, held_until=max(account.held_until, self._clock.now() + pause_s))
-            log.warning("acme.rate_limited", pause_s=round(pause_s), reason=failure.message)
+        pause_s = failure.retry_after_s or RATE_LIMIT_S
+        log.warning("acme.account_refused", reason=failure.message, is_rate_limit=failure.is_rate_limit)
         if failure.is_unknown_account:
-            account = replace(account, url="")
             self.close()
-            log.warning("acme.account_unknown", directory=account.directory)
-        await self._write(account, record, fence)
+        while (record := await self._table.read(self._id)) is not None:
+            account = record.value
+            if failure.is_rate_limit:
+                account = replace(account, held_until=max(account.held_until, self._clock.now() + pause_s))
+            if failure.is_unknown_account:
+                account = replace(account, url="")
+            try:
+                await self._write(account, record, fence)
+            except errors.Conflict:
+                continue  # the failure of another order
+            return
 
     async def _connect(self, fence: Expect) -> AcmeApi:
         record = await self._table.read(self._id) or await self._make(None, fence)

@@ -49,6 +49,16 @@ def read_pair(chain_pem: bytes, key_pem: bytes, now: float) -> CertificatePair:
         raise errors.TooLarge(f"the certificates have at most {MAX_CHAIN // 1024} KiB")
     if len(key_pem) > MAX_KEY:
         raise errors.TooLarge(f"the private key has at most {MAX_KEY // 1024} KiB")
+    try:
+        return _read_pair(chain_pem, key_pem, now)
+    except _unreadable():
+        raise errors.Invalid(
+            "the certificate has parts that cannot be read, or of a kind that is not known",
+            field="certificate",
+        ) from None
+
+
+def _read_pair(chain_pem: bytes, key_pem: bytes, now: float) -> CertificatePair:
     key = _read_key(key_pem)
     key_type = _check_key(key.public_key(), "the private key", "key")
     chain = _read_chain(chain_pem)
@@ -81,6 +91,22 @@ def request_of(key_pem: bytes, domain: str) -> bytes:
         .sign(key, hashes.SHA256())
     )
     return request.public_bytes(serialization.Encoding.DER)
+
+
+def _unreadable() -> tuple[type[Exception], ...]:
+    """What `cryptography` raises, late too, for what is only half a certificate."""
+    from cryptography import x509
+    from cryptography.exceptions import UnsupportedAlgorithm
+
+    return (
+        ValueError,
+        TypeError,
+        OverflowError,
+        UnsupportedAlgorithm,
+        x509.InvalidVersion,
+        x509.DuplicateExtension,
+        x509.UnsupportedGeneralNameType,
+    )
 
 
 def _read_key(pem: bytes) -> PrivateKeyTypes:
@@ -146,12 +172,7 @@ def _read_chain(pem: bytes) -> list[x509.Certificate]:
 
 def _check_match(chain: list[x509.Certificate], key: PrivateKeyTypes) -> None:
     own = _public_bytes(key.public_key())
-    try:
-        found = [_public_bytes(each.public_key()) == own for each in chain]
-    except ValueError:
-        raise errors.Invalid(
-            "a certificate has a public key that cannot be read", field="certificate"
-        ) from None
+    found = [_public_bytes(each.public_key()) == own for each in chain]
     if found[0]:
         return
     if any(found):
@@ -215,10 +236,6 @@ def _check_use(leaf: x509.Certificate) -> None:
         uses = leaf.extensions.get_extension_for_class(x509.ExtendedKeyUsage).value
     except x509.ExtensionNotFound:
         return
-    except ValueError:
-        raise errors.Invalid(
-            "the certificate has an extension that cannot be read", field="certificate"
-        ) from None
     if not {ExtendedKeyUsageOID.SERVER_AUTH, ExtendedKeyUsageOID.ANY_EXTENDED_KEY_USAGE} & set(uses):
         raise errors.Invalid("the certificate is not for TLS servers (serverAuth)", field="certificate")
 

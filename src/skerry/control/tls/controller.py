@@ -15,7 +15,6 @@ import structlog
 from msgspec.structs import replace
 
 from skerry.control.controller_loop import PassLoop, settled_at_once
-from skerry.control.events.log import EventLog
 from skerry.control.leadership.election import LeaderElection
 from skerry.control.tls import decisions
 from skerry.control.tls.account import AcmeAccounts
@@ -29,12 +28,12 @@ from skerry.control.tls.decisions import (
     PlaceOrder,
     Remove,
 )
+from skerry.control.tls.deps import TlsDeps
 from skerry.control.tls.internal_issuer import InternalIssuer
 from skerry.control.tls.orders import ACTOR, OrderRunner
 from skerry.control.tls.registry import MAX_CERTIFICATES, acme_problem
-from skerry.control.tls.tables import AccountTable, TlsTable
+from skerry.control.tls.tables import AccountTable
 from skerry.kit import ulid
-from skerry.kit.clock import Clock
 from skerry.model import errors
 from skerry.model.tls_certificates import (
     CertificateSource,
@@ -42,7 +41,6 @@ from skerry.model.tls_certificates import (
     WantedDomains,
     name_of,
 )
-from skerry.model.tls_settings import TlsSettings
 from skerry.store.protocol import Expect
 from skerry.store.tables.table import Write
 
@@ -56,31 +54,25 @@ class TlsController:
 
     def __init__(
         self,
-        table: TlsTable,
+        deps: TlsDeps,
         accounts: AccountTable,
         wanted: WantedDomains,
         account: AcmeAccounts,
         *,
         orders: OrderRunner,
         internal: InternalIssuer,
-        settings: TlsSettings,
-        events: EventLog,
-        clock: Clock,
         settled: Callable[[], Awaitable[None]] = settled_at_once,
     ) -> None:
-        self._table = table
+        self._table, _, self._events, self._clock, self._settings = deps
         self._accounts = accounts
         self._wanted = wanted
         self._account = account
         self._orders = orders
         self._internal = internal
-        self._settings = settings
-        self._events = events
-        self._clock = clock
         self._settled = settled
         self._running: set[str] = set()
-        self._passes = PassLoop(clock, settled=settled)
-        table.subscribe(lambda _: self._passes.wake())
+        self._passes = PassLoop(deps.clock, settled=settled)
+        deps.table.subscribe(lambda _: self._passes.wake())
         accounts.subscribe(lambda _: self._passes.wake())
         wanted.listen(self._passes.wake)
 

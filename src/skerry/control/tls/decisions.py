@@ -113,7 +113,8 @@ def decide(
     ]
     times: list[float] = []
     due: list[TlsCertificate] = []
-    under_way = sum(each.order is not None for each in present.values())
+    # One that runs may be about to place its order.
+    under_way = sum(each.order is not None or key in running for key, each in present.items())
     for key, each in present.items():
         if key in running:
             continue

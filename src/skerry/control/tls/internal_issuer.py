@@ -9,18 +9,14 @@ from typing import Final
 
 from msgspec.structs import replace
 
-from skerry.control.events.log import EventLog
 from skerry.control.secrets import vault as vaults
-from skerry.control.secrets.vault import SecretVault
 from skerry.control.tls import certificate_pair, decisions
+from skerry.control.tls.deps import TlsDeps
 from skerry.control.tls.orders import ACTOR, installed
-from skerry.control.tls.tables import TlsTable
 from skerry.kit import pki
-from skerry.kit.clock import Clock
 from skerry.kit.pki import CertificateAuthority, SigningRequest
 from skerry.model import errors
 from skerry.model.tls_certificates import CertificateSource, TlsCertificate, check_internal
-from skerry.model.tls_settings import TlsSettings
 from skerry.store.protocol import Expect, Op
 
 ROUTE_ROLE: Final = "route"  # in the certificates; no caller has this role
@@ -31,21 +27,13 @@ class InternalIssuer:
 
     def __init__(
         self,
-        table: TlsTable,
-        vault: SecretVault,
+        deps: TlsDeps,
         authority: CertificateAuthority,
-        events: EventLog,
-        clock: Clock,
-        settings: TlsSettings,
         *,
         chance: Callable[[], float] = random.random,
     ) -> None:
-        self._table = table
-        self._vault = vault
+        self._table, self._vault, self._events, self._clock, self._settings = deps
         self._authority = authority
-        self._clock = clock
-        self._events = events
-        self._settings = settings
         self._chance = chance
 
     async def issue(self, key: str, fence: Expect) -> None:

@@ -23,9 +23,7 @@ from typing import Final, TypeVar
 import structlog
 from msgspec.structs import replace
 
-from skerry.control.events.log import EventLog
 from skerry.control.secrets import vault as vaults
-from skerry.control.secrets.vault import SecretVault
 from skerry.control.tls import certificate_pair
 from skerry.control.tls.account import AcmeAccounts
 from skerry.control.tls.acme_api import (
@@ -41,10 +39,11 @@ from skerry.control.tls.acme_api import (
 )
 from skerry.control.tls.certificate_pair import CertificatePair
 from skerry.control.tls.decisions import renewal_time, retry_time
+from skerry.control.tls.deps import TlsDeps
 from skerry.control.tls.dns_hook import DnsHook
-from skerry.control.tls.tables import TlsRecord, TlsTable, order_key
+from skerry.control.tls.tables import TlsRecord, order_key
 from skerry.kit import metrics, pki
-from skerry.kit.clock import Clock, iso
+from skerry.kit.clock import iso
 from skerry.model import errors
 from skerry.model.tls_certificates import (
     WILDCARD,
@@ -54,7 +53,6 @@ from skerry.model.tls_certificates import (
     PublishedChallenge,
     TlsCertificate,
 )
-from skerry.model.tls_settings import TlsSettings
 from skerry.store.protocol import Expect, Op
 
 log = structlog.get_logger(__name__)
@@ -79,24 +77,16 @@ class OrderRunner:
 
     def __init__(
         self,
-        table: TlsTable,
+        deps: TlsDeps,
         accounts: AcmeAccounts,
-        vault: SecretVault,
-        events: EventLog,
-        clock: Clock,
-        settings: TlsSettings,
         *,
         hook: DnsHook | None = None,
         sleep: Sleep = asyncio.sleep,
         chance: Callable[[], float] = random.random,
     ) -> None:
-        self._table = table
+        self._table, self._vault, self._events, self._clock, self._settings = deps
         self._accounts = accounts
-        self._vault = vault
-        self._events = events
-        self._clock = clock
-        self._settings = settings
-        self._hook = hook or DnsHook(settings)
+        self._hook = hook or DnsHook(deps.settings)
         self._sleep = sleep
         self._chance = chance
 

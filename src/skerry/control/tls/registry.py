@@ -13,17 +13,15 @@ from typing import Final
 
 from msgspec.structs import replace
 
-from skerry.control.events.log import EventLog
 from skerry.control.named_table import key_of, key_of_name
 from skerry.control.paging import ListPage
 from skerry.control.secrets import vault as vaults
-from skerry.control.secrets.vault import SecretVault
 from skerry.control.tls import certificate_pair, decisions
 from skerry.control.tls.certificate_pair import CertificatePair
-from skerry.control.tls.tables import TlsRecord, TlsTable
+from skerry.control.tls.deps import TlsDeps
+from skerry.control.tls.tables import TlsRecord
 from skerry.control.workloads.registry import check_may_create, check_space
 from skerry.kit import logs, ulid
-from skerry.kit.clock import Clock
 from skerry.model import errors
 from skerry.model.ids import DEFAULT_NAMESPACE, Namespace
 from skerry.model.namespace_scope import ListedNamespaces
@@ -51,20 +49,12 @@ class TlsRegistry:
 
     def __init__(
         self,
-        table: TlsTable,
-        events: EventLog,
-        clock: Clock,
-        vault: SecretVault,
-        settings: TlsSettings,
+        deps: TlsDeps,
         wanted: WantedDomains,
         *,
         new_id: Callable[[float], str] = ulid.new_id,
     ) -> None:
-        self._table = table
-        self._events = events
-        self._clock = clock
-        self._vault = vault
-        self._settings = settings
+        self._table, self._vault, self._events, self._clock, self._settings = deps
         self._wanted = wanted
         self._new_id = new_id
 
