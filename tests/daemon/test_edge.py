@@ -3,6 +3,7 @@ reached."""
 
 from __future__ import annotations
 
+import contextlib
 import http.client
 import json
 import secrets
@@ -149,6 +150,21 @@ def test_a_device_calls_a_function_and_gets_nothing_that_its_role_has_not(site: 
     assert URL in site.node.ready["urls"]
 
 
+def test_commands_call_the_node_with_the_token_of_a_device(site: Site) -> None:
+    token = site.token()
+    done = site.node.cli(
+        "status", "--url", f"https://localhost:{PORT}", "--ca", str(site.ca), "--token", token
+    )
+    assert done.returncode == 0, done.stderr
+    for shown in ("pi (", "invoker", URL):
+        assert shown in done.stdout
+    # On the machine of the node, its listener is found.
+    done = site.node.cli("fn", "invoke", "hello", "-p", "name:pi", SKERRY_TOKEN=token)
+    assert (done.returncode, "hello pi" in done.stdout) == (0, True), done.stderr
+    listed = site.cluster.server.cli("token", "list").stdout
+    assert "offline" in listed
+
+
 def test_callers_without_a_valid_token_are_nobody(site: Site) -> None:
     authority = pki.fingerprint(site.ca.read_bytes())
     claims = OfflineClaims("0" * 26, pin_of(authority), Role.INVOKER, LONG_AGO, 2 * LONG_AGO)
@@ -193,6 +209,25 @@ def test_a_bound_token_calls_what_is_in_its_namespace_and_finds_nothing_else(sit
     hidden, missing = (site.invoke(token, "hello", f"?namespace={name}") for name in ("default", "nowhere"))
     assert hidden[0] == missing[0] == 404
     assert str(hidden[1]).replace("default", "") == str(missing[1]).replace("nowhere", "")
+
+
+def test_connections_that_begin_and_say_nothing_more_keep_no_device_out(site: Site) -> None:
+    """Without TLS, in the middle of a handshake, and in the middle of a request."""
+    token = site.token()
+    context = ssl.create_default_context(cafile=str(site.ca))
+    with contextlib.ExitStack() as held:
+
+        def hold() -> None:
+            for number in range(240):
+                plain = held.enter_context(socket.create_connection((NODE, PORT), timeout=PATIENCE_S))
+                if number % 3 == 1:
+                    plain.sendall(b"\x16\x03\x01\x02\x00\x01\x00\x01\xfc\x03\x03")
+                elif number % 24 == 2:
+                    secure = held.enter_context(context.wrap_socket(plain, server_hostname=NODE))
+                    secure.sendall(b"POST /invoke/hello HTTP/1.1\r\nHost: ")
+
+        inside(site.device.place, hold)
+        assert site.invoke(token)[0] == 200
 
 
 @dataclass(frozen=True)

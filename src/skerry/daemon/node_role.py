@@ -141,7 +141,13 @@ async def _join(context: RoleContext, admission: JoinCredentials) -> _Membership
     settings, folder, clock = context.settings, context.folder, context.clock
     identity = NodeIdentity(folder / "node", clock)
     name = node_name(settings, socket.gethostname())
-    record = await identity.join(settings.node.join, admission.token, name, fingerprint=admission.fingerprint)
+    record = await identity.join(
+        settings.node.join,
+        admission.token,
+        name,
+        fingerprint=admission.fingerprint,
+        keeps_expired=bool(settings.node.http),  # devices are served without a server
+    )
     if identity.has_left_cloud:
         await node_leave.remove_runtime(settings, folder, clock)
         for name in (REVOKED_FILE, *node_http.MEMBERSHIP_FILES):

@@ -117,6 +117,10 @@ async def test_a_machine_whose_certificate_expired_needs_a_token_and_is_the_same
     clock.advance(24 * 3600)
     with pytest.raises(errors.Unauthenticated, match="give it an invitation"):
         await NodeIdentity(tmp_path / "node", clock).join("http://127.0.0.1:1", "", "edge-1")
+    serving = NodeIdentity(tmp_path / "node", clock)
+    record = await serving.join("http://127.0.0.1:1", "", "edge-1", keeps_expired=True)
+    assert record.node == node
+    assert "goes on without a server" in serving.outcome
     membership, again = await joined_in(tmp_path / "node", cloud)
     assert again == node
     assert "had expired" in membership.outcome

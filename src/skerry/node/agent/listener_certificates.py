@@ -213,7 +213,7 @@ class FileListenerCertificate:
         self._clock = clock
         self._sleep = sleep
         self._issued: pki.IssuedCertificate | None = None
-        self._seen: tuple[tuple[int, int], ...] = ()
+        self._stamped: tuple[tuple[int, int], ...] = ()
         self.context = tls.https_server(authority_pem)
 
     @property
@@ -244,17 +244,17 @@ class FileListenerCertificate:
         while True:
             await self._sleep(ADDRESSES_S)
             try:
-                if await asyncio.to_thread(self._stamps) != self._seen:
+                if await asyncio.to_thread(self._stamps) != self._stamped:
                     await asyncio.to_thread(self._load)
                     log.info("listener.certificate_read", file=str(self._certificate_file))
             except (OSError, ssl.SSLError, pki.InvalidCertificate) as error:
                 log.warning("listener.certificate_unusable", error=str(error))
 
     def _load(self) -> None:
-        seen = self._stamps()
+        stamped = self._stamps()
         issued = pki.read_certificate(self._certificate_file.read_bytes())
         tls.load(self.context, self._certificate_file, self._key_file)
-        self._issued, self._seen = issued, seen
+        self._issued, self._stamped = issued, stamped
 
     def _stamps(self) -> tuple[tuple[int, int], ...]:
         found = [path.stat() for path in (self._certificate_file, self._key_file)]

@@ -49,6 +49,7 @@ class _JoinRequest(msgspec.Struct, frozen=True):
     token: str
     name: str
     fingerprint: str
+    keeps_expired: bool = False
 
 
 class _StoredMembership(msgspec.Struct, frozen=True):
@@ -108,17 +109,23 @@ class NodeIdentity:
     def key_file(self) -> Path:
         return self._key_file
 
-    async def join(self, urls: str, token: str, name: str, *, fingerprint: str = "") -> JoinRecord:
+    async def join(
+        self, urls: str, token: str, name: str, *, fingerprint: str = "", keeps_expired: bool = False
+    ) -> JoinRecord:
         """Join the cloud at `urls`. A machine that is its node already stays that node, with or without a
         token.
 
         Of several servers, separated by commas, the first that can be reached is used; one whose CA does not
         have this `fingerprint` (default: the one in the token) is skipped and never sent the token. Can be
         repeated with the same token after any failure: the key stays, and a server that has used the token up
-        for this key responds again. Moving to another cloud requires a `fingerprint`.
+        for this key responds again. Moving to another cloud requires a `fingerprint`. With `keeps_expired`, a
+        machine whose certificate has expired stays the node that it is if there is no token: servers reject
+        it, and it goes on without them.
         """
         servers = tuple(agent_join.JoinServer.parse(url.strip()) for url in urls.split(",") if url.strip())
-        record = await asyncio.to_thread(self._join, _JoinRequest(servers, token, name, fingerprint))
+        record = await asyncio.to_thread(
+            self._join, _JoinRequest(servers, token, name, fingerprint, keeps_expired)
+        )
         log.info("node.joined", node=record.node, name=name, url=record.url, outcome=self.outcome)
         self._put_to_use()
         return record
@@ -174,6 +181,12 @@ class NodeIdentity:
             return self._move(stored.record, request)
         if stored.issued.not_after <= self._clock.now():
             reason = f"its certificate had expired at {iso(stored.issued.not_after)}"
+            if request.keeps_expired and not request.token:
+                self.outcome = (
+                    f"{_was(stored.record)}, but {reason}: it goes on without a server until it joins again "
+                    "with an invitation"
+                )
+                return stored.record
             return self._enrol_again(stored, reason, request)
         if request.token or (
             request.servers and stored.record.url not in [each.url for each in request.servers]
