@@ -38,7 +38,8 @@ PYTHON = dedent(
     def as_object(request): return SimpleNamespace(status=418, headers={}, body=b"tea")
     def echo(request): return 200, {}, request.body
     def unchanged(request): return 304, {"etag": "x"}, "dropped"
-    def parts(request): return 200, {"content-type": "text/event-stream"}, (f"data: {n}\\n\\n" for n in range(3))
+    def parts(request):
+        return 200, {"content-type": "text/event-stream"}, (f"data: {n}\\n\\n" for n in range(3))
     async def later(request):
         await asyncio.sleep(0)
         return "later"
@@ -215,7 +216,8 @@ WSGI = dedent(
         def __call__(self, environ, start_response):
             if environ["PATH_INFO"] == "/wrong":
                 return [b"no head"]
-            write = start_response("201 Made", [("Content-Type", "text/plain"), ("X-Method", environ["REQUEST_METHOD"])])
+            headers = [("Content-Type", "text/plain"), ("X-Method", environ["REQUEST_METHOD"])]
+            write = start_response("201 Made", headers)
             if environ["PATH_INFO"] == "/write":
                 write(b"written ")
             return [environ["wsgi.input"].read(), environ["HTTP_X_A"].encode()]
@@ -245,8 +247,10 @@ ASGI = dedent(
         message = await receive()
         if scope["path"] == "/nothing":
             return
-        await send({"type": "http.response.start", "status": 200, "headers": [(b"x-a", scope["query_string"])]})
-        await send({"type": "http.response.body", "body": scope["state"]["greeting"].encode(), "more_body": True})
+        headers = [(b"x-a", scope["query_string"])]
+        await send({"type": "http.response.start", "status": 200, "headers": headers})
+        greeting = scope["state"]["greeting"].encode()
+        await send({"type": "http.response.body", "body": greeting, "more_body": True})
         while scope["path"] == "/endless":
             await send({"type": "http.response.body", "body": b"x" * 70_000, "more_body": True})
         await send({"type": "http.response.body", "body": message["body"]})
@@ -274,7 +278,8 @@ NODE = dedent(
     const doing = {
       index: (request) => ({
         method: request.method, query: request.query.getAll('a'), host: request.headers.host,
-        accept: request.headers.accept, body: request.text, client: request.client, name: request.context.name,
+        accept: request.headers.accept, body: request.text, client: request.client,
+        name: request.context.name,
       }),
       text: () => 'grün',
       raw: () => Buffer.from([255, 0]),
@@ -282,7 +287,10 @@ NODE = dedent(
       triple: () => ({ status: 404, headers: { 'X-A': ['1', '2'] }, body: '<p>' }),
       json: async () => [1, null],
       fetched: () => new Response('fetched', { status: 203, headers: { 'x-b': 'c' } }),
-      parts: () => ({ headers: { 'content-type': 'text/event-stream' }, body: (function* () { yield 'a'; yield 'b'; })() }),
+      parts: () => ({
+        headers: { 'content-type': 'text/event-stream' },
+        body: (function* () { yield 'a'; yield 'b'; })(),
+      }),
       stream: () => ({ status: 200, body: Readable.from(['1', '2']) }),
       echo: (request) => ({ status: 200, body: request.body }),
       written: (request, response) => {
@@ -292,7 +300,9 @@ NODE = dedent(
       },
       endless: () => ({
         status: 200,
-        body: (async function* () { try { for (;;) yield Buffer.alloc(100000); } finally { closed += 1; } })(),
+        body: (async function* () {
+          try { for (;;) yield Buffer.alloc(100000); } finally { closed += 1; }
+        })(),
       }),
       closed: () => closed,
       raises: () => { throw new Error('a secret'); },
