@@ -73,7 +73,8 @@ async def test_a_request_is_sent_as_it_came_and_its_reply_comes_back() -> None:
         assert (
             heads
             == [
-                b"GET /a%20b?x=1 HTTP/1.1\r\nhost: a.example\r\nx-a: 1\r\nx-a: 2\r\nx-forwarded-for: 192.0.2.1\r\n\r\n"
+                b"GET /a%20b?x=1 HTTP/1.1\r\nhost: a.example\r\nx-a: 1\r\nx-a: 2\r\n"
+                b"x-forwarded-for: 192.0.2.1\r\n\r\n"
             ]
             * 2
         )
