@@ -19,7 +19,9 @@ from typing import Any
 
 import skerry
 from skerry.kit.clock import SystemClock
+from skerry.kit.response_stream import ResponseStream
 from skerry.model.calls import CallResult, WorkerExited
+from skerry.model.web_calls import Headers, WebRequestHead, WebResponseHead, encode_request
 from skerry.node.workers import worker_channel
 from skerry.node.workers.worker_channel import LoadRequest, WorkerChannel
 
@@ -97,6 +99,30 @@ class Nodes:
 
 
 @dataclass
+class Exchange:
+    """A request to a web handler, and its response as it comes."""
+
+    response: ResponseStream[WebResponseHead]
+    call: asyncio.Future[CallResult]
+
+    async def head(self) -> WebResponseHead:
+        """An assertion that it comes."""
+        head = await self.response.wait_head()
+        assert head is not None, (await self.call).error
+        return head
+
+    async def whole(self) -> tuple[int, dict[str, str], bytes]:
+        """Status, headers and body; an assertion that it is complete."""
+        head = await self.head()
+        parts = []
+        while part := await self.response.read():
+            parts.append(part)
+        result = await self.call
+        assert result.failure is None, result.error
+        return head.status, dict(head.headers), b"".join(parts)
+
+
+@dataclass
 class Loaded:
     """A worker that has loaded a function."""
 
@@ -117,6 +143,27 @@ class Loaded:
         answer = await self.call(params)
         assert answer.failure is None, answer.error
         return json.loads(answer.result)
+
+    def request(
+        self,
+        method: str = "GET",
+        path: str = "/",
+        body: bytes = b"",
+        *,
+        query: str = "",
+        headers: Headers = (),
+        within_s: float = WITHIN_S,
+    ) -> Exchange:
+        """An HTTP request to a web handler, under way."""
+        head = WebRequestHead(
+            method, path, query, headers, client="192.0.2.1", root_path="/web/hello", caller="somebody"
+        )
+        response: ResponseStream[WebResponseHead] = ResponseStream()
+        call = asyncio.ensure_future(
+            self.conversation.call_web(encode_request(head, body), response, within_s=within_s)
+        )
+        call.add_done_callback(lambda _: response.end())
+        return Exchange(response, call)
 
     async def process_has_ended(self) -> bool:
         return await asyncio.to_thread(lambda: bool(select.select([self.pidfd], [], [], WITHIN_S)[0]))
@@ -149,6 +196,7 @@ class Programs:
         max_output_bytes: int = 64 * 1024,
         within_s: float = WITHIN_S,
         logs: bool = True,
+        is_web: bool = False,
     ) -> AsyncIterator[Loaded]:
         """A worker with `code`, a file or several by name; it is ended in the end, whatever it does."""
         folder = self._folder / "code"
@@ -171,6 +219,7 @@ class Programs:
             max_result_bytes=max_result_bytes,
             max_output_bytes=max_output_bytes,
             max_concurrency=at_once,
+            is_web=is_web,
         )
         try:
             runtime = await conversation.load(what, within_s=within_s)

@@ -93,14 +93,15 @@ class ResponseStream(Generic[H]):
     # The consumer
 
     async def wait_head(self) -> H | None:
-        """The head; None if it ended without one."""
-        while self._head is None and not self._is_over:
+        """The head; None if it ended without one, or was abandoned before."""
+        while self._head is None and not self._is_over and not self.is_abandoned:
             await self._wait()
         return self._head
 
     async def read(self) -> bytes:
-        """All that has come since the last time, when there is any; empty at the end."""
-        while not self._parts and not self._is_over:
+        """All that has come since the last time, when there is any; empty at the end, or if it was
+        abandoned."""
+        while not self._parts and not self._is_over and not self.is_abandoned:
             await self._wait()
         if not self._parts:
             return b""
@@ -111,7 +112,8 @@ class ResponseStream(Generic[H]):
         return data
 
     def abandon(self) -> None:
-        """The consumer leaves; what comes from now on is dropped. May be repeated."""
+        """The consumer leaves, and whoever reads is woken; what comes from now on is dropped. May be
+        repeated."""
         if self.is_abandoned:
             return
         self.is_abandoned = True
@@ -121,6 +123,7 @@ class ResponseStream(Generic[H]):
         if left is not None:
             left()
         self._note_read(unread)
+        self._wake()
 
     def _note_read(self, count: int) -> None:
         self._unreported += count

@@ -144,6 +144,7 @@ async def test_deleting_what_is_not_there_says_so(functions: FunctionRegistry) -
         ({"runtime": "", "memory": 0}, errors.NotFound, "^there is no runtime "),
         ({"memory": 0}, errors.Unprocessable, "^Invalid memory limit$"),
         ({"memory": -5}, errors.Unprocessable, "^Invalid memory limit$"),
+        ({"runtime": "go1.22", "is_web": True}, errors.Unprocessable, "go1.22 cannot be a web handler"),
         ({"memory": 1025}, errors.Unprocessable, "1025 MB can never be had.*1024 MB"),
         ({"cpu": 2001}, errors.Unprocessable, "2.001 cores can never be had.*have 2 "),
         ({"name": ""}, errors.Invalid, "name"),

@@ -240,4 +240,8 @@ def test_its_numbers_are_those_of_the_frames() -> None:
     assert f"const HEADER = {worker_frames.HEADER.size};" in text
     assert f"const OUTCOME = {worker_frames.OUTCOME.size};" in text
     assert f"const [LOAD, CALL, CANCEL, LOADED, FAILED, RESULT] = {kinds};" in text
+    web = [worker_frames.WEB_CALL, worker_frames.GRANT, worker_frames.WEB_HEAD, worker_frames.WEB_BODY]
+    assert f"const [WEB_CALL, GRANT, WEB_HEAD, WEB_BODY] = {web};" in text
+    assert f"const WINDOW = {worker_frames.WINDOW // 1024} * 1024;" in text
+    assert f"const WEB_PART = {worker_frames.WEB_PART // 1024} * 1024;" in text
     assert f"const [OK, RAISED, UNREPRESENTABLE, TOO_LARGE] = {outcomes};" in text

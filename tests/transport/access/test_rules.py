@@ -83,7 +83,7 @@ def test_a_caller_of_the_wrong_role_is_told_which_is_needed() -> None:
 def test_http_rows_read_verb_and_path_and_grpc_rows_are_full_method_paths() -> None:
     for name in rules.HTTP_RULES:
         verb, _, path = name.partition(" ")
-        assert verb in {"GET", "POST", "PUT", "PATCH", "DELETE"}
+        assert verb in {"GET", "POST", "PUT", "PATCH", "DELETE", "OPTIONS"}
         assert path.startswith("/")
     assert all(name.startswith("/") and name.count("/") == 2 for name in rules.GRPC_RULES)
 

@@ -25,6 +25,7 @@ from skerry.wire.own.secrets import routes as secret_table
 from skerry.wire.own.services import routes as service_table
 from skerry.wire.own.snapshots import routes as snapshot_table
 from skerry.wire.own.volumes import routes as volume_table
+from skerry.wire.own.web_functions import endpoints as web_function_table
 from skerry.wire.rear import routes as rear_table
 from skerry.wire.serverledge import routes as serverledge_table
 from tests.support.deals import OPEN
@@ -68,6 +69,7 @@ async def test_every_route_has_a_row_and_every_row_a_route(serve: Serve) -> None
         volume_table,
         snapshot_table,
         serverledge_table,
+        web_function_table,
         rear_table,
         market_table,
     )

@@ -68,6 +68,9 @@ BODIES: dict[str, dict[str, Any]] = {
     "POST /delete": {"Name": "NAME"},
     "POST /prewarm": {"Function": "NAME", "Instances": 1},
     "POST /invoke/{function}": {"Params": {}},
+    "POST /web/{function}": {},
+    "PUT /web/{function}": {},
+    "PATCH /web/{function}": {},
 }
 # Routes that change something without a body.
 BARE = {"cancel", "promote", "pause", "resume", "run"}
@@ -134,7 +137,7 @@ async def lab(site: Site, admin: aiohttp.ClientSession) -> AsyncIterator[Lab]:
     async with admin.post("/invoke/lab-thing?namespace=lab", json={"Async": True}) as reply:
         names["poll"] = ((await reply.json())["ReqId"], "lab:lab-thing-1", "lab/lab-thing-1")
     # Also as the program itself names it, and in other spellings.
-    for noun in ("invoke", "prewarm", "delete", "update", "function"):
+    for noun in ("invoke", "web", "prewarm", "delete", "update", "function"):
         names[noun] = ("lab-thing", "lab:lab-thing", ":lab-thing", "lab/lab-thing", "lab%3Alab-thing")
     before = await whole_lab(admin)
     yield Lab(names)

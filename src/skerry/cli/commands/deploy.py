@@ -112,6 +112,7 @@ def deploy(
       skerry fn deploy --network none --timeout 5s thumbnail.js
       skerry fn deploy --name sums --image oci-archive:sums.tar
       skerry fn deploy --secret-env API_KEY=api-key mail.py
+      skerry fn deploy --web --handler shop.app ./shop
     """
     if (path is None) == (not image):
         raise click.UsageError("Give either PATH with the code of the function, or --image.")
@@ -160,7 +161,8 @@ def deploy(
             "Only one member has its code: no other was reachable. It is copied as soon as one is.",
             err=True,
         )
-    click.echo(f"Call it with 'skerry fn invoke {name}'.", err=True)
+    hint = f"It answers HTTP requests at /web/{name}." if body.get("Web") else ""
+    click.echo(hint or f"Call it with 'skerry fn invoke {name}'.", err=True)
 
 
 def _entry(

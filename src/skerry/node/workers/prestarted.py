@@ -48,6 +48,7 @@ _RUNTIME: Final = "/home/runtime"
 MOUNT_POINTS: Final = (CODE, _RUNTIME, *FOLDERS.values())
 _RESOLVER: Final = "/etc/resolv.conf"
 _NODE_PROGRAM: Final = "worker.js"
+_NODE_MODULE: Final = "worker_web.js"  # that it needs
 _FORK: Final = "python"  # the name of a Python worker's process where a command is required
 _SOCKET: Final = 3  # the descriptor of a worker's socket
 _AGAIN_S: Final = 5.0
@@ -96,9 +97,9 @@ class PrestartedWorkerFactory:
         self._runtime = deps.folder / "runtime"
         self._runtime.mkdir(exist_ok=True)
         self._runtime.chmod(0o755)  # every worker reads it
-        program = self._runtime / _NODE_PROGRAM
-        shutil.copyfile(Path(__file__).with_name(_NODE_PROGRAM), program)
-        program.chmod(0o644)
+        for name in (_NODE_PROGRAM, _NODE_MODULE):
+            shutil.copyfile(Path(__file__).with_name(name), self._runtime / name)
+            (self._runtime / name).chmod(0o644)
 
     async def make(
         self, launcher: LauncherClient, mode: NetworkMode, node: Interpreter | None = None

@@ -76,7 +76,7 @@ class WebHandler:
         if isinstance(body, bytes):
             sender.begin(*_with_length(response))
             if has_body:
-                sender.hold(body)
+                sender.finish_with(body)
             return
         if hasattr(body, "__anext__"):
             wait(_send_async(response, sender, has_body=has_body))
@@ -198,7 +198,7 @@ class _Collector(ResponseSender):
         self.has_begun = True
         self._status, self._headers = status, headers
 
-    def hold(self, body: bytes) -> None:
+    def finish_with(self, body: bytes) -> None:
         self._parts.append(body)
 
     def part(self, data: bytes) -> None:

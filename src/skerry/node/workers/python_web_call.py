@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     import asyncio
 
 _Pairs = list[tuple[str, str]]
-_HELD: Final = worker_frames.WEB_PART  # a small response is sent together with the end of its call
+_SMALL: Final = worker_frames.WEB_PART  # a small response is sent together with the end of its call
 
 
 class ClientGone(ConnectionError):
@@ -110,7 +110,7 @@ class ResponseSender:
         self._credit = worker_frames.WINDOW
         self._changed = threading.Condition()
         self._waiter: tuple[asyncio.AbstractEventLoop, asyncio.Future[None]] | None = None
-        self._held = b""  # frames that are sent with the next one
+        self._pending = b""  # frames that are sent with the next one
         self.is_cancelled = False
         self.has_begun = False
 
@@ -136,21 +136,21 @@ class ResponseSender:
         """Send status and headers: now, or with the first part of the body."""
         self.has_begun = True
         head = json.dumps({"status": status, "headers": headers}).encode()
-        self._held = worker_frames.pack(worker_frames.WEB_HEAD, self._number, head)
+        self._pending = worker_frames.pack(worker_frames.WEB_HEAD, self._number, head)
         if at_once:
             self._flush()
 
-    def hold(self, body: bytes) -> None:
+    def finish_with(self, body: bytes) -> None:
         """The whole body, which is sent with the end of the call if it is small."""
-        if len(body) > _HELD:
+        if len(body) > _SMALL:
             self.part(body)
         elif body:
-            self._held += worker_frames.pack(worker_frames.WEB_BODY, self._number, body)
+            self._pending += worker_frames.pack(worker_frames.WEB_BODY, self._number, body)
 
-    def take_held(self) -> bytes:
+    def take_pending(self) -> bytes:
         """What is still to be sent, before the end of the call."""
-        held, self._held = self._held, b""
-        return held
+        pending, self._pending = self._pending, b""
+        return pending
 
     def part(self, data: bytes) -> None:
         """Send a part of the body; waits for its reader. Raises ClientGone."""
@@ -187,13 +187,13 @@ class ResponseSender:
         return True
 
     def _send_piece(self, piece: bytes) -> None:
-        held, self._held = self._held, b""
-        self._send(held + worker_frames.pack(worker_frames.WEB_BODY, self._number, piece))
+        pending, self._pending = self._pending, b""
+        self._send(pending + worker_frames.pack(worker_frames.WEB_BODY, self._number, piece))
 
     def _flush(self) -> None:
-        if self._held:
-            held, self._held = self._held, b""
-            self._send(held)
+        if self._pending:
+            pending, self._pending = self._pending, b""
+            self._send(pending)
 
 
 def _pieces(data: bytes) -> Iterator[bytes]:

@@ -271,11 +271,11 @@ class HandlerCalls:
         """Answer an HTTP request; returns the last frames of that."""
         output, response = python_output.CallOutput(self._most_output), self._responses[number]
         outcome, duration, error = self._base.copy().run(self._handle_web, number, payload, output, response)
-        held = b"" if outcome != worker_frames.OK else response.take_held()
+        pending = b"" if outcome != worker_frames.OK else response.take_pending()
         output.end()
         del self._responses[number]
         head = worker_frames.OUTCOME.pack(outcome, duration, 0)
-        return held + worker_frames.pack(worker_frames.RESULT, number, head + error)
+        return pending + worker_frames.pack(worker_frames.RESULT, number, head + error)
 
     def _handle_web(
         self, number: int, payload: bytes, output: python_output.CallOutput, response: ResponseSender

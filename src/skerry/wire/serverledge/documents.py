@@ -403,7 +403,8 @@ class FunctionDocument(msgspec.Struct, frozen=True, rename="pascal"):
     namespace: Annotated[str, Meta(description="In which its name is unique")]
     secrets: tuple[SecretUseDocument, ...] = ()
     configs: tuple[SecretUseDocument, ...] = ()
-    web: Annotated[bool, Meta(description=_WEB)] = False
+    # Left out where it is not so: clients of before know nothing of it.
+    web: Annotated[bool | msgspec.UnsetType, Meta(description=_WEB)] = msgspec.UNSET
 
 
 def created_document(function: Function, runs: str, copies: CodeCopies | None) -> FunctionCreated:
@@ -444,5 +445,5 @@ def function_document(
         namespace=namespace_of(function.name),
         secrets=secret_documents.use_documents(function.secrets, SecretKind.SECRET),
         configs=secret_documents.use_documents(function.secrets, SecretKind.CONFIG),
-        web=function.is_web,
+        web=function.is_web or msgspec.UNSET,
     )

@@ -27,6 +27,7 @@ from skerry.transport.access.gate import Guard
 from skerry.transport.access.peers import ConnectionPeer
 from skerry.transport.http import request_bodies, streaming
 from skerry.transport.http.asgi import Receive, Scope, Send
+from skerry.transport.http.connection import HttpConnection
 from skerry.transport.http.responses import ClientDisconnected, HttpError
 from skerry.wire.own.web_functions import requests
 from skerry.wire.own.web_functions.context import WebFunctionContext
@@ -117,11 +118,14 @@ async def serve(
     del body
     call = asyncio.ensure_future(context.invoker.invoke(request))
     call.add_done_callback(lambda _: response.end())
-    scope["state"]["connection"].leave_at_eof()
+    watch = _ResponseWatch(scope, response)
     writer = _ResponseWriter(key, head.method, call, response, send, extra)
     try:
-        await tasks.race(writer.write(), _until_over(scope, receive, response))
+        await writer.write()
+        if watch.reason is not None:
+            raise watch.reason
     finally:
+        watch.close()
         await _leave(call, response)
 
 
@@ -145,7 +149,10 @@ class _ResponseWriter:
         self._extra = extra
 
     async def write(self) -> None:
+        """Until it is complete, or was abandoned."""
         head = await self._response.wait_head()
+        if self._is_abandoned():
+            return
         if head is None:
             raise self._failure(await self._report())
         headers = [(name.encode("latin-1"), value.encode("latin-1")) for name, value in head.headers]
@@ -168,12 +175,17 @@ class _ResponseWriter:
                 if left < 0:
                     raise self._broken("it sent more than its content-length")
             await self._in_time(self._send({"type": "http.response.body", "body": part, "more_body": True}))
+        if self._is_abandoned():
+            return
         report = await self._report()
         if report.answer.failure is not None:
             raise self._broken(report.answer.error)
         if left:
             raise self._broken(f"it sent {left} bytes less than its content-length")
         await self._send({"type": "http.response.body", "body": b"", "more_body": False})
+
+    def _is_abandoned(self) -> bool:
+        return self._response.is_abandoned
 
     async def _in_time(self, sending: Awaitable[None]) -> None:
         """A client that reads nothing is disconnected."""
@@ -217,32 +229,48 @@ class _ResponseWriter:
         )
 
 
-async def _until_over(scope: Scope, receive: Receive, response: ResponseStream[WebResponseHead]) -> NoReturn:
-    """Raises as soon as the response must not go on: its client has left, its token is no longer valid, or
-    the server stops while it is being streamed."""
-    leaving = asyncio.ensure_future(_until_gone(receive))
-    try:
-        await asyncio.wait([leaving], timeout=_SHORT_S)  # most are over by then
-        if not leaving.done():
-            await tasks.race(
-                asyncio.shield(leaving), _until_stopped(scope, response), streaming.until_refused(scope)
-            )
-    finally:
-        await tasks.cancel_and_wait([leaving])
-    raise ClientDisconnected
+class _ResponseWatch:
+    """Abandons a response that must not go on, for a `reason`: its client has left, its token is no longer
+    valid, or the server stops while it is being streamed. No task is needed for short ones."""
 
+    def __init__(self, scope: Scope, response: ResponseStream[WebResponseHead]) -> None:
+        self.reason: Exception | None = None
+        self._scope = scope
+        self._response = response
+        self._connection: HttpConnection = scope["state"]["connection"]
+        self._connection.leave_at_eof()
+        self._connection.closed.add_done_callback(self._note_left)
+        self._timer = asyncio.get_running_loop().call_later(_SHORT_S, self._watch)
+        self._watching: asyncio.Task[None] | None = None
 
-async def _until_gone(receive: Receive) -> None:
-    while (await receive())["type"] != "http.disconnect":
-        pass
+    def close(self) -> None:
+        self._connection.closed.remove_done_callback(self._note_left)
+        self._timer.cancel()
+        if self._watching is not None:
+            self._watching.cancel()
 
+    def _note_left(self, _: asyncio.Future[None]) -> None:
+        self._abandon(ClientDisconnected())
 
-async def _until_stopped(scope: Scope, response: ResponseStream[WebResponseHead]) -> NoReturn:
-    await (scope["state"].get("stopping") or asyncio.Event()).wait()
-    if response.has_begun:  # else it may still be answered in time
-        raise errors.Unavailable("the server is stopping; try again")
-    await asyncio.get_running_loop().create_future()
-    raise AssertionError("nobody ends it")
+    def _abandon(self, reason: Exception) -> None:
+        self.reason = self.reason or reason
+        self._response.abandon()
+
+    def _watch(self) -> None:
+        self._watching = asyncio.get_running_loop().create_task(self._wait())
+
+    async def _wait(self) -> None:
+        try:
+            await tasks.race(self._until_stopped(), streaming.until_refused(self._scope))
+        except errors.SkerryError as error:
+            self._abandon(error)
+
+    async def _until_stopped(self) -> NoReturn:
+        await (self._scope["state"].get("stopping") or asyncio.Event()).wait()
+        if self._response.has_begun:  # else it may still be answered in time
+            raise errors.Unavailable("the server is stopping; try again")
+        await asyncio.get_running_loop().create_future()
+        raise AssertionError("nobody ends it")
 
 
 async def _leave(call: asyncio.Future[CallReport], response: ResponseStream[WebResponseHead]) -> None:
