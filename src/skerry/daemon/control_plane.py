@@ -21,14 +21,16 @@ from skerry.control.nodes.registry import NodeRegistry
 from skerry.control.placement.reconciler import Reconciler
 from skerry.control.recovery import order_receipts
 from skerry.control.recovery.claims import ClaimProcessor
+from skerry.control.routes.reports import RouteReports
 from skerry.control.secrets.followers import ServiceFollower, WorkloadFollower
 from skerry.control.secrets.users import SecretUsers
 from skerry.control.sessions.feeds import SessionFeeds
 from skerry.control.sessions.node_session import NodeSessions
 from skerry.control.volumes.table import VolumeTable
 from skerry.control.workloads.registry import WorkloadRegistry
-from skerry.daemon import jobs, namespaces, network, services, snapshots, volumes
+from skerry.daemon import jobs, namespaces, network, routes, services, snapshots, volumes
 from skerry.daemon.jobs import JobParts
+from skerry.daemon.routes import RouteParts
 from skerry.daemon.secrets import SecretParts
 from skerry.daemon.server_base import ServerBase
 from skerry.daemon.services import ServiceParts
@@ -63,6 +65,7 @@ class ControlPlaneParts:
     secrets: SecretContext
     volumes: VolumeParts
     snapshots: SnapshotParts
+    routes: RouteParts
     grpc_services: list[IServable]
     sessions: NodeSessions
     servers: ServerDirectory
@@ -121,8 +124,16 @@ def start(base: ServerBase, functions: FunctionRegistry, secrets: SecretParts) -
     loops.forever("instances", instance_table.run, critical=True)
     loops.forever("workloads", workloads.run, critical=True)
     loops.forever("nodes", nodes.run, critical=True)
+    route_reports = RouteReports()
     service_parts = services.start(
-        base, instance_table, nodes, instances, reconciler, volume_parts, secrets=secrets.registry
+        base,
+        instance_table,
+        nodes,
+        instances,
+        reconciler,
+        volume_parts,
+        secrets=secrets.registry,
+        routes=route_reports,
     )
     job_parts = jobs.start(base, instance_table, functions, secrets.registry, volume_parts)
     service_registry = service_parts.context.services
@@ -149,8 +160,10 @@ def start(base: ServerBase, functions: FunctionRegistry, secrets: SecretParts) -
         return nodes.condition(node) is not None and nodes.get(node).member is not None
 
     deliveries = secrets.deliveries(instance_table, functions, is_member=is_member)
+    network_objects = network.start(nodes)
+    route_parts = routes.start(base, nodes, network_objects, service_registry, route_reports)
     feeds = SessionFeeds(
-        servers, members, functions, base.identity, deliveries, volume_parts.orders, network.start(nodes)
+        servers, members, functions, base.identity, deliveries, volume_parts.orders, network_objects
     )
     claims = _claims(base, instance_table, workloads)
     sessions = NodeSessions(nodes, instances, settings, feeds=feeds, claims=claims, here=base.node)
@@ -177,7 +190,7 @@ def start(base: ServerBase, functions: FunctionRegistry, secrets: SecretParts) -
 
     async def ready() -> None:
         await base.store.quotas.table.ready()
-        parts = (volume_parts, snapshot_parts, service_parts, job_parts, secrets)
+        parts = (volume_parts, snapshot_parts, service_parts, job_parts, route_parts, secrets)
         for part in (instance_table, workloads, nodes, members, *parts):
             await part.ready()
 
@@ -199,12 +212,14 @@ def start(base: ServerBase, functions: FunctionRegistry, secrets: SecretParts) -
             functions,
             {
                 "volume": volume_table,
+                "route": route_parts.table,
                 **{kind.value: table for kind, table in secrets.registry.tables.items()},
             },
         ),
         secrets=SecretContext(secrets.registry, secrets.rotation, lambda: max(0, len(servers.addresses) - 1)),
         volumes=volume_parts,
         snapshots=snapshot_parts,
+        routes=route_parts,
         grpc_services=[
             *_node_services(base, nodes, sessions, functions, is_member),
             *grpc_services.services(instances, nodes, base.identity, clock, settings),

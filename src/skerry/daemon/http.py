@@ -20,6 +20,8 @@ from skerry.wire.kudo.context import KudoContext
 from skerry.wire.own import about, health
 from skerry.wire.own import routes as own_routes
 from skerry.wire.own.context import OwnContext
+from skerry.wire.own.http_routes import routes as http_route_routes
+from skerry.wire.own.http_routes.context import RouteContext
 from skerry.wire.own.jobs import routes as job_routes
 from skerry.wire.own.jobs.context import JobContext
 from skerry.wire.own.market import routes as market_routes
@@ -50,6 +52,7 @@ class OwnerContexts(NamedTuple):
     secrets: SecretContext
     volumes: VolumeContext
     snapshots: SnapshotContext
+    routes: RouteContext
 
 
 def build_app(
@@ -79,6 +82,7 @@ def build_app(
         (secret_routes.ENDPOINTS, owners.secrets),
         (volume_routes.ENDPOINTS, owners.volumes),
         (snapshot_routes.ENDPOINTS, owners.snapshots),
+        (http_route_routes.ENDPOINTS, owners.routes),
     ]
     routes = [
         build_route(declared, OWN, context, settings)

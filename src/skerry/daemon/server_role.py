@@ -213,6 +213,7 @@ async def _serve(
             fleet.secrets,
             fleet.volumes.context,
             fleet.snapshots.context,
+            fleet.routes.context,
         ),
         own_names=lambda: certificates.names,
     )

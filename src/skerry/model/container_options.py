@@ -56,6 +56,7 @@ class NodeFeature(enum.StrEnum):
     VOLUMES = "volumes"  # it has volumes, and mounts of other kinds
     SNAPSHOTS = "snapshots"  # it takes snapshots of volumes, restores and moves them
     NETWORK = "network"  # it takes network objects
+    EDGE = "edge"  # it serves routes
 
 
 class Ulimit(msgspec.Struct, frozen=True):

@@ -12,6 +12,7 @@ from skerry.model.network_objects import (
     ServiceAddress,
     UnknownObject,
 )
+from skerry.model.routes import AcmeChallenge, RouteLoad, RouteObject, ServiceWake
 
 KINDS: dict[str, type[NetworkObject]] = {
     each.kind: each
@@ -19,6 +20,10 @@ KINDS: dict[str, type[NetworkObject]] = {
         NodeLocation,
         ServiceAddress,
         InstanceAddress,
+        RouteObject,
+        RouteLoad,
+        ServiceWake,
+        AcmeChallenge,
     )
 }
 

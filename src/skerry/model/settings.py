@@ -13,6 +13,7 @@ import msgspec
 from msgspec import Meta
 
 from skerry.model.market_settings import MarketSettings
+from skerry.model.route_settings import RouteSettings
 from skerry.model.snapshot_settings import SnapshotSettings
 
 
@@ -175,6 +176,13 @@ class NodeSettings(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
             "empty: nowhere"
         ),
     ] = ""
+    edge: Annotated[
+        bool,
+        Meta(
+            description="Serve routes on this node (`skerry node`), with HAProxy; a server with containers "
+            "(`skerry up`) always does when there are routes"
+        ),
+    ] = False
     cgroup_root: Annotated[
         str,
         Meta(pattern="^[a-z][a-z0-9-]{0,31}$", description="Group that all cells are in, in every hierarchy"),
@@ -485,6 +493,7 @@ class Settings(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     functions: FunctionSettings = FunctionSettings()
     market: MarketSettings = MarketSettings()
     snapshots: SnapshotSettings = SnapshotSettings()
+    routes: RouteSettings = RouteSettings()
 
 
 class SettingField(NamedTuple):

@@ -29,6 +29,8 @@ class ServiceLoad(msgspec.Struct, frozen=True, array_like=True):
     memory: int = 0  # MB
     metered: int = 0  # copies that show a metric
     metric: float = 0.0
+    edges: int = 0  # edge nodes that count requests
+    requests: float = 0.0
 
     def __add__(self, other: ServiceLoad) -> ServiceLoad:
         return ServiceLoad(
@@ -37,6 +39,8 @@ class ServiceLoad(msgspec.Struct, frozen=True, array_like=True):
             self.memory + other.memory,
             self.metered + other.metered,
             self.metric + other.metric,
+            self.edges + other.edges,
+            self.requests + other.requests,
         )
 
 
@@ -53,6 +57,8 @@ def measure(service: Service, policy: AutoscalePolicy, load: ServiceLoad) -> flo
             return 100.0 * load.memory / limits.memory if load.copies and limits.memory else None
         case ScalingMetric.CUSTOM:
             return load.metric if load.metered and math.isfinite(load.metric) else None
+        case ScalingMetric.REQUESTS:
+            return load.requests if load.edges else None
 
 
 def recommend(service: Service, policy: AutoscalePolicy, load: ServiceLoad) -> int | None:
@@ -61,6 +67,8 @@ def recommend(service: Service, policy: AutoscalePolicy, load: ServiceLoad) -> i
     if total is None:
         return None
     replicas = max(1, service.replicas)
+    if policy.metric is ScalingMetric.REQUESTS and not service.replicas and total:
+        return max(1, policy.min)  # a copy that starts again; how many more shows when it is there
     if abs(total / replicas / policy.target - 1.0) <= _TOLERANCE:
         return _clamp(service.replicas, policy)
     return _clamp(math.ceil(max(0.0, total) / policy.target), policy)
@@ -80,7 +88,7 @@ class ScalingHistory:
             self._made.clear()
             self._since = now
         self._made.append((now, wanted))
-        longest = max(policy.up_after_s, policy.down_after_s)
+        longest = max(policy.up_after_s, policy.down_after_s, policy.idle_s)
         while self._made and self._made[0][0] < now - longest:
             self._made.popleft()
         up = min(self._within(now, policy.up_after_s), default=replicas)
@@ -88,8 +96,12 @@ class ScalingHistory:
             return up
         down = max(self._within(now, policy.down_after_s), default=replicas)
         if down < replicas:
-            return down
+            return down if down or self._is_idle(policy, now) else min(1, replicas)
         return _clamp(replicas, policy)
+
+    def _is_idle(self, policy: AutoscalePolicy, now: float) -> bool:
+        """True if no copy was called for since the time after which the last one goes."""
+        return max(self._within(now, policy.idle_s), default=1) == 0
 
     def _within(self, now: float, window_s: float) -> list[int]:
         """The recommendations of a window; none if it has not been watched for so long."""
