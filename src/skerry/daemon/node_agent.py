@@ -14,6 +14,7 @@ from typing import Final
 
 from msgspec.structs import replace
 
+from skerry.daemon import edge_routes
 from skerry.daemon.containers import ContainerEngine
 from skerry.daemon.role_parts import RoleContext
 from skerry.kit.disk_monitor import DiskMonitor
@@ -46,6 +47,7 @@ class ServerLink:
     tls: ssl.SSLContext
     revocations: RevocationList | None = None  # gets revoked certificates
     listener: MemberListener | None = None  # gets members and functions
+    is_server: bool = False  # this process is a server itself
 
 
 async def start(
@@ -89,6 +91,9 @@ async def start(
         undo.push_async_callback(volume_tasks.close)
 
     network_state = NetworkState(folder / NETWORK_FILE)
+    edge = await edge_routes.start(
+        context, engine.network.key, network_state, loops, is_server=link.is_server
+    )
 
     async def assign(given: str) -> None:
         await engine.network.use(given)
@@ -97,6 +102,8 @@ async def start(
     def describe() -> NodeHello:
         machine, volumes = agent.facts(), engine.volumes
         more: tuple[NodeFeature, ...] = (NodeFeature.SECRETS, NodeFeature.NETWORK)
+        if edge is not None:
+            more += (NodeFeature.EDGE,)
         if volumes is not None:
             more += (NodeFeature.VOLUMES, NodeFeature.SNAPSHOTS)
         hello = NodeHello(

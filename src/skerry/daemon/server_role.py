@@ -271,5 +271,5 @@ async def _start_agent(base: ServerBase, member: ContinuumMember, runtime: NodeR
     servers = ServerAddressCache(
         addresses.local_dial_address(base.addresses.grpc), base.folder / node_leave.SERVERS_FILE
     )
-    link = ServerLink(servers, base.certificates.node_context)
+    link = ServerLink(servers, base.certificates.node_context, is_server=True)
     await node_agent.start(base, runtime.engine, member, link, base.disk, base.loops)

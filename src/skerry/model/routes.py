@@ -311,7 +311,7 @@ class ServiceWake(NetworkObject, frozen=True, omit_defaults=True):
 
     kind: ClassVar[str] = "service-wake"
     service: str
-    number: int = 0  # another one is another call
+    number: int = 0  # another one is another call; 0: none waits any more
 
     @property
     def key(self) -> str:

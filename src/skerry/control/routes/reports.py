@@ -49,7 +49,7 @@ class RouteReports:
         wake: Callable[[ServiceId], Awaitable[None]],
     ) -> None:
         for one in wakes:
-            if not isinstance(one, ServiceWake):
+            if not isinstance(one, ServiceWake) or not one.number:
                 continue
             try:
                 await wake(ServiceId(one.service))

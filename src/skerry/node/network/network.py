@@ -87,6 +87,11 @@ class Network:
         self._hindrances: list[str] = []
         self._sockets = NamespaceSockets()
 
+    @property
+    def key(self) -> str:
+        """What distinguishes this Skerry from others on this machine."""
+        return self._key
+
     async def open(self, *, assigned: str = "", waits: bool = False) -> Network:
         """Adopt the attachments in the folder, and create the rest.
 
