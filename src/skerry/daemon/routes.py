@@ -37,7 +37,7 @@ def start(
 ) -> RouteParts:
     """Begin to read what is in the store, and to tell edge nodes."""
     table = RouteTable(base.store)
-    feed.add(RouteObjects(table, nodes))
+    feed.add(RouteObjects(table, services.tables.services, nodes))
     feed.handle(RouteLoad, reports.loads_reported)
     feed.handle(ServiceWake, lambda node, wakes: reports.wakes_reported(node, wakes, services.wake))
     base.loops.forever("routes", table.run, critical=True)

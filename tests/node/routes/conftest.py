@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import hashlib
+import os
 import socket
 from collections.abc import AsyncIterator, Iterable
 from pathlib import Path
@@ -81,7 +83,10 @@ class Edge:
 
     def __init__(self, folder: Path, settings: RouteSettings) -> None:
         self.settings = settings
-        self.files = EdgeFiles(folder / "routes", folder / "sockets", folder / "sockets" / "web.sock")
+        # HAProxy runs as a user of its own, which cannot enter the folders of tests.
+        key = f"test-{hashlib.sha256(str(folder).encode()).hexdigest()[:8]}"
+        sockets = Path("/run/skerry-routes") / key if os.geteuid() == 0 else folder / "sockets"
+        self.files = EdgeFiles(folder / "routes", sockets, sockets / "web.sock")
         self.state = NetworkState(folder / "network.json")
         self.routes = EdgeRoutes(self.files, settings, self.state)
         self.copies = Copies()
@@ -105,6 +110,7 @@ class Edge:
     async def crash(self) -> None:
         """As after a `kill -9` of the agent: nothing is cleaned up."""
         await self._undo.aclose()
+        await self.routes._wakes.close()  # its descriptors go with the process
         await self.copies.stop()
 
     def put(self, *objects: NetworkObject) -> None:

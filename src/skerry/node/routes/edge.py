@@ -123,19 +123,20 @@ class EdgeRoutes:
                 self._slots, self._applied, self._described = {}, {}, ""
                 return
             self._slots = self._desired_slots(routes)
+            challenges = self._desired_challenges()
             wanted = config.render(routes, self._slots, self._settings, self._paths, self._user)
             if self._process.pid is None:
-                await self._write(wanted)
+                await self._write(wanted, challenges)
                 await self._process.start(wanted.digest)
-                self._use(wanted)
+                self._use(wanted, challenges)
                 self._runs.set()
             elif wanted.digest != self._described:
-                await self._write(wanted)
+                await self._write(wanted, challenges)
                 await self._process.reload(wanted.digest)
-                self._use(wanted)
+                self._use(wanted, challenges)
                 log.info("routes.reloaded", routes=len(routes))
             else:
-                await self._send_changes()
+                await self._send_changes(challenges)
             self._wakes.notify()
 
     def _desired_slots(self, routes: dict[str, RouteObject]) -> dict[str, Slots]:
@@ -149,10 +150,9 @@ class EdgeRoutes:
             found[route.id] = slots.assign(self._slots.get(route.id, Slots()), copies)
         return found
 
-    async def _write(self, wanted: EdgeConfig) -> None:
+    async def _write(self, wanted: EdgeConfig, challenges: dict[str, str]) -> None:
         """Write all files, and check them: those of before stay if HAProxy refuses these."""
         paths = self._paths
-        challenges = self._desired_challenges()
         texts = {
             paths.routes: wanted.routes_map,
             paths.challenges: "".join(f"{token} {answer}\n" for token, answer in challenges.items()),
@@ -169,19 +169,18 @@ class EdgeRoutes:
                 files.write_atomically(path, data, files.PRIVATE)
             raise
 
-    def _use(self, wanted: EdgeConfig) -> None:
+    def _use(self, wanted: EdgeConfig, challenges: dict[str, str]) -> None:
         self._described = wanted.digest
         self._applied = dict(self._slots)
-        self._challenges = self._desired_challenges()
+        self._challenges = challenges
         self._totals = {}
 
-    async def _send_changes(self) -> None:
+    async def _send_changes(self, challenges: dict[str, str]) -> None:
         """By commands: copies and ACME answers."""
         commands: list[str] = []
         for id, wanted in self._slots.items():
             if (has := self._applied.get(id)) != wanted:
                 commands.extend(slots.commands(f"r_{id}", has, wanted))
-        challenges = self._desired_challenges()
         path = self._paths.challenges
         for token in self._challenges.keys() - challenges.keys():
             commands.append(f"del map {path} {token}")

@@ -26,7 +26,8 @@ log = structlog.get_logger(__name__)
 
 _POLL_S = 0.02
 _READY_S = 15.0
-_STOP_S = 3.0  # for requests under way, at a clean stop
+_DRAIN_S = 1.0  # for requests under way, at a clean stop
+_STOP_S = 3.0
 _OUTPUT_BYTES = 2000  # of its messages, in an error
 
 
@@ -135,7 +136,7 @@ class HaproxyProcess:
         """Let requests under way end, for a moment, then end it and remove its files."""
         if (pid := self._pid) is not None:
             _kill(pid, signal.SIGUSR1)
-            if not await self._gone(pid, _STOP_S):
+            if not await self._gone(pid, _DRAIN_S):
                 _kill(pid, signal.SIGTERM)
                 if not await self._gone(pid, _STOP_S):
                     await self.kill()
