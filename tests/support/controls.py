@@ -36,6 +36,8 @@ from skerry.control.services.registry import ServiceRegistry
 from skerry.control.services.tables import ServiceTables
 from skerry.control.sessions.feeds import SessionFeeds
 from skerry.control.sessions.node_session import NodeSessions
+from skerry.control.routes.registry import RouteRegistry
+from skerry.control.routes.table import RouteTable
 from skerry.control.snapshots.object_stores import StoreSource
 from skerry.control.snapshots.registry import SnapshotRegistry
 from skerry.control.snapshots.tables import OperationTable, OperationTables, SnapshotTable
@@ -86,6 +88,7 @@ class Control:
     volumes: VolumeRegistry
     volume_orders: VolumeOrders
     snapshots: SnapshotRegistry
+    routes: RouteRegistry
 
     async def join(self, id: str, **labels: str) -> Node:
         """A node that is heard here."""
@@ -243,14 +246,15 @@ async def control_on(
     works = [store.quotas.table.run(), instance_table.run(), workloads.run(), nodes.run(), tables.run()]
     works += [job_table.run(), schedule_table.run(), volume_table.run()]
     works += [one.run() for one in secrets.tables.values()]
-    works += [snapshot_table.run(), operation_table.run()]
+    route_table = RouteTable(store)
+    works += [snapshot_table.run(), operation_table.run(), route_table.run()]
     if leads:
         works += [leader.run(), reconciler.run(leader), controller.run(leader)]
         works += [job_controller.run(leader), schedule_controller.run(leader), following.run(leader)]
     loops = [asyncio.ensure_future(work) for work in works]
     try:
         await store.quotas.table.ready()
-        parts = (volume_table, snapshot_table, operation_table, secrets)
+        parts = (volume_table, snapshot_table, operation_table, route_table, secrets)
         for part in (instance_table, workloads, nodes, tables, job_table, schedule_table, *parts):
             await part.ready()
         yield Control(
@@ -271,6 +275,7 @@ async def control_on(
             volumes,
             volume_orders,
             snapshots,
+            RouteRegistry(store, events, clock, route_table),
         )
     finally:
         sessions.close()

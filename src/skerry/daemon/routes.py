@@ -33,7 +33,11 @@ class RouteParts:
 
 
 def start(
-    base: ServerBase, nodes: NodeRegistry, feed: NetworkObjects, services: ServiceRegistry, reports: RouteReports
+    base: ServerBase,
+    nodes: NodeRegistry,
+    feed: NetworkObjects,
+    services: ServiceRegistry,
+    reports: RouteReports,
 ) -> RouteParts:
     """Begin to read what is in the store, and to tell edge nodes."""
     table = RouteTable(base.store)

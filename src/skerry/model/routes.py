@@ -161,7 +161,9 @@ class RouteProtection(msgspec.Struct, frozen=True, omit_defaults=True):
     def token(cls, token: str, salt: str) -> RouteProtection:
         _check_credential(token, "token")
         if not re.fullmatch(r"[A-Za-z0-9._~+/=-]+", token):
-            raise errors.Invalid("a token is letters, digits, '.', '_', '~', '+', '/', '=' or '-'", field="token")
+            raise errors.Invalid(
+                "a token is letters, digits, '.', '_', '~', '+', '/', '=' or '-'", field="token"
+            )
         return cls(ProtectionKind.TOKEN, salt, credential_digest(salt, token))
 
 
@@ -212,7 +214,8 @@ class RouteSpec(msgspec.Struct, frozen=True, omit_defaults=True):
             )
         if self.redirect and self.redirect != TO_HTTPS and not _is_url(self.redirect):
             raise errors.Invalid(
-                "a redirect goes to `https`, or to an http(s) URL of at most 1024 characters", field="redirect"
+                "a redirect goes to `https`, or to an http(s) URL of at most 1024 characters",
+                field="redirect",
             )
         if self.redirect == TO_HTTPS and self.http_only:
             raise errors.Invalid("what is served with http only cannot redirect to https", field="redirect")

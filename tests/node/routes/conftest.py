@@ -17,7 +17,13 @@ from msgspec.structs import replace
 
 from skerry.kit.tasks import TaskSupervisor
 from skerry.model.ids import InstanceId, Namespace, NodeId, ServiceId
-from skerry.model.network_objects import EndpointState, NetworkObject, ServiceAddress, ServiceEndpoint, ServicePort
+from skerry.model.network_objects import (
+    EndpointState,
+    NetworkObject,
+    ServiceAddress,
+    ServiceEndpoint,
+    ServicePort,
+)
 from skerry.model.node_messages import NetworkUpdate
 from skerry.model.route_settings import RouteSettings
 from skerry.model.routes import RouteObject, RouteSpec, RouteTarget

@@ -362,7 +362,9 @@ async def test_a_second_request_cannot_hide_in_the_body_of_another(served: Edge)
     writer.write_eof()
     answer = await reader.read(-1)
     writer.close()
-    assert b"content-length" not in answer.partition(b'"headers": ')[2].lower(), "only one length is passed on"
+    assert b"content-length" not in answer.partition(b'"headers": ')[2].lower(), (
+        "only one length is passed on"
+    )
     assert b"6.6.6.6" not in answer
 
 

@@ -13,9 +13,7 @@ from skerry.model.ids import DEFAULT_NAMESPACE, Namespace
 from skerry.model.routes import ANY_HOST, RoutePlace
 
 
-def check_place(
-    places: Mapping[str, RoutePlace], key: str, place: RoutePlace, namespace: Namespace
-) -> None:
+def check_place(places: Mapping[str, RoutePlace], key: str, place: RoutePlace, namespace: Namespace) -> None:
     """Raise unless the route `key` of a namespace may be at `place`, beside the `places` of other routes of
     the domain, by their keys."""
     if place.host == ANY_HOST and namespace != DEFAULT_NAMESPACE:

@@ -60,7 +60,7 @@ class ServiceAutoscaler:
         load: InstanceLoad,
         is_live_here: Callable[[NodeId], bool],
         server: str,
-        routes: RouteReports,
+        routes: RouteReports | None = None,
     ) -> None:
         """`load` is the last reported load of an instance, and counts while `is_live_here` is true of its
         node; so do requests that `routes` count."""
@@ -71,7 +71,7 @@ class ServiceAutoscaler:
         self._load = load
         self._is_live_here = is_live_here
         self._server = server
-        self._routes = routes
+        self._routes = routes or RouteReports()
         self._lease = LeaseKeeper(store, _LEASE_S)
         self._loads: Table[_ServerLoads] = Table(store, PREFIX, json_of(_ServerLoads))
         self._published: _ServerLoads | None = None

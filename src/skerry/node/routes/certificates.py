@@ -74,7 +74,9 @@ class CertificateFiles:
         if before != hosts:
             if before is not None:
                 await runtime_api.send(admin, f"del ssl crt-list {listed} {path}")
-            await runtime_api.execute_payload(admin, f"add ssl crt-list {listed}", f"{path} {' '.join(hosts)}")
+            await runtime_api.execute_payload(
+                admin, f"add ssl crt-list {listed}", f"{path} {' '.join(hosts)}"
+            )
 
     async def remove(self, name: str, *, running: bool) -> None:
         """Its hosts get the default certificate."""

@@ -28,7 +28,7 @@ _BUFFER_BYTES = 32_768  # a request's head at most, and a certificate with its c
 
 
 class EdgeFiles(msgspec.Struct, frozen=True):
-    """Where everything of HAProxy is: `folder` for root alone, `sockets` also for the user that it runs as."""
+    """Where everything of HAProxy is: `folder` for root alone, `sockets` for the user that it runs as, too."""
 
     folder: Path
     sockets: Path
@@ -195,7 +195,9 @@ def _frontend(matches: RouteMatches, settings: RouteSettings, files: EdgeFiles) 
     for group in matches.groups:
         is_group = f"{{ var(txn.route) -m str {group.name} }}"
         for route in group.routes:
-            headers = " ".join(f"{{ req.hdr({one.name}) -m str '{one.value}' }}" for one in route.spec.headers)
+            headers = " ".join(
+                f"{{ req.hdr({one.name}) -m str '{one.value}' }}" for one in route.spec.headers
+            )
             yield f"    http-request set-var(txn.route) str({backend_name(route)}) if {is_group} {headers}"
         if group.otherwise:
             yield f"    http-request set-var(txn.route) str({group.otherwise}) if {is_group}"

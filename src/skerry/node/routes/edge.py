@@ -182,8 +182,7 @@ class EdgeRoutes:
             if (has := self._applied.get(id)) != wanted:
                 commands.extend(slots.commands(f"r_{id}", has, wanted))
         path = self._paths.challenges
-        for token in self._challenges.keys() - challenges.keys():
-            commands.append(f"del map {path} {token}")
+        commands.extend(f"del map {path} {token}" for token in self._challenges.keys() - challenges.keys())
         for token, answer in challenges.items():
             if self._challenges.get(token) != answer:
                 verb = "set" if token in self._challenges else "add"
@@ -191,9 +190,7 @@ class EdgeRoutes:
         if not commands:
             return
         try:
-            if not await runtime_api.execute(
-                self._paths.admin_socket, commands, described=self._described
-            ):
+            if not await runtime_api.execute(self._paths.admin_socket, commands, described=self._described):
                 self._described = ""  # the next step loads the configuration
                 raise errors.Unavailable("HAProxy has another configuration than expected")
         except errors.Unavailable:
@@ -271,9 +268,10 @@ class EdgeRoutes:
         services: dict[str, str] = {}
         for route in self._state.all(RouteObject).values():
             target = route.spec.target
-            if target is not None and target.kind is TargetKind.SERVICE:
-                if (service := known.get((route.namespace, target.name))) is not None:
-                    services[backend_name(route)] = service.service
+            if target is None or target.kind is not TargetKind.SERVICE:
+                continue
+            if (service := known.get((route.namespace, target.name))) is not None:
+                services[backend_name(route)] = service.service
         if not services:
             return
         counts = await runtime_api.backend_counts(self._paths.admin_socket)

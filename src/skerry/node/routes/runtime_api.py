@@ -20,7 +20,16 @@ _TIMEOUT_S = 5.0
 _MAX_ANSWER = 16 * 1024 * 1024
 _BATCH_BYTES = 8 * 1024  # of commands; HAProxy reads one buffer
 # What it says if it did nothing.
-_REFUSALS = ("No such", "Can't", "Unknown command", "unable to", "not found", "invalid", "Invalid", "Permission")
+_REFUSALS = (
+    "No such",
+    "Can't",
+    "Unknown command",
+    "unable to",
+    "not found",
+    "invalid",
+    "Invalid",
+    "Permission",
+)
 
 
 class BackendCounts(msgspec.Struct, frozen=True):

@@ -61,9 +61,7 @@ def target_port(service: ServiceAddress, port: int) -> int:
 def assign(before: Slots, copies: Sequence[Copy]) -> Slots:
     """The slots with exactly these copies."""
     by_instance = {one.instance: one for one in copies}
-    slots: list[Copy | None] = []
-    for one in before.copies:
-        slots.append(None if one is None else by_instance.pop(one.instance, None))
+    slots = [None if one is None else by_instance.pop(one.instance, None) for one in before.copies]
     size = len(slots)
     while size < len(copies) + (_SPARE if len(copies) > size else 0):
         size *= 2
