@@ -22,6 +22,8 @@ from skerry.control.namespaces.registry import NamespaceRegistry
 from skerry.control.namespaces.usage import has_same_use, instance_use, snapshot_use, volume_use
 from skerry.control.nodes.registry import NodeRegistry
 from skerry.control.placement.reconciler import Reconciler
+from skerry.control.routes.registry import RouteRegistry
+from skerry.control.routes.table import RouteTable
 from skerry.control.schedules.controller import CallNames, ScheduleController
 from skerry.control.schedules.registry import ScheduleRegistry
 from skerry.control.schedules.table import ScheduleTable
@@ -36,8 +38,6 @@ from skerry.control.services.registry import ServiceRegistry
 from skerry.control.services.tables import ServiceTables
 from skerry.control.sessions.feeds import SessionFeeds
 from skerry.control.sessions.node_session import NodeSessions
-from skerry.control.routes.registry import RouteRegistry
-from skerry.control.routes.table import RouteTable
 from skerry.control.snapshots.object_stores import StoreSource
 from skerry.control.snapshots.registry import SnapshotRegistry
 from skerry.control.snapshots.tables import OperationTable, OperationTables, SnapshotTable

@@ -76,7 +76,6 @@ def _settings(command: Any) -> Any:
             ),
             click.option(
                 "--require-token",
-                "token",
                 is_flag=True,
                 help="Require a bearer token of this route; it is printed once.",
             ),
@@ -257,7 +256,7 @@ def _details(one: JsonObject) -> list[tuple[str, str]]:
 
 def _body(given: dict[str, Any]) -> tuple[JsonObject, str]:
     """The fields that are given, and the credential that was made for them."""
-    basic, token, reads = given.pop("basic"), given.pop("token"), given.pop("credential_stdin")
+    basic, token, reads = given.pop("basic"), given.pop("require_token"), given.pop("credential_stdin")
     if basic and token:
         raise click.UsageError("A route has --basic or --require-token, not both.")
     if reads and not (basic or token):

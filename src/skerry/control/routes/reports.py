@@ -22,11 +22,29 @@ log = structlog.get_logger(__name__)
 MAX_SERVICES = 10_000  # that one node reports
 
 
+class _Load:
+    """The last value, and the highest ones since the last two times that it was taken."""
+
+    __slots__ = ("_before", "_last", "_peak")
+
+    def __init__(self) -> None:
+        self._last = self._peak = self._before = 0.0
+
+    def add(self, value: float) -> None:
+        self._last = value
+        self._peak = max(self._peak, value)
+
+    def take(self) -> float:
+        highest = max(self._peak, self._before)
+        self._before, self._peak = self._peak, self._last
+        return highest
+
+
 class RouteReports:
     """The last loads that nodes reported to this server."""
 
     def __init__(self) -> None:
-        self._loads: dict[NodeId, dict[str, float]] = {}
+        self._loads: dict[NodeId, dict[str, _Load]] = {}
 
     async def loads_reported(self, node: NodeId, loads: Sequence[NetworkObject]) -> None:
         known = self._loads.setdefault(node, {})
@@ -34,13 +52,14 @@ class RouteReports:
             if not isinstance(load, RouteLoad) or not math.isfinite(load.requests):
                 continue
             if load.service in known or len(known) < MAX_SERVICES:
-                known[load.service] = max(0.0, load.requests)
+                known.setdefault(load.service, _Load()).add(max(0.0, load.requests))
 
     def requests(self, service: ServiceId, nodes: Callable[[NodeId], bool]) -> Iterable[float]:
-        """The requests under way at a service, of each edge node for which `nodes` is true."""
+        """The requests under way at a service, of each edge node for which `nodes` is true: the most since
+        the last call but one, so that a short request between two calls counts."""
         for node, loads in self._loads.items():
-            if service in loads and nodes(node):
-                yield loads[service]
+            if (load := loads.get(service)) is not None and nodes(node):
+                yield load.take()
 
     async def wakes_reported(
         self,

@@ -2,8 +2,8 @@
 
 A recommendation is so many copies that each would have the target's share of the load there is now. One that
 is higher counts when all of the last `up_after_s` called for more, one that is lower when all of the last
-`down_after_s` called for fewer: so that a short burst and a short lull change nothing. While the load is not
-known, nothing counts.
+`down_after_s` called for fewer: so that a short burst and a short lull change nothing. All copies go when none
+was called for in the last `idle_s`, if the policy allows none. While the load is not known, nothing counts.
 """
 
 from __future__ import annotations
@@ -80,11 +80,13 @@ class ScalingHistory:
     def __init__(self) -> None:
         self._since: float | None = None  # since when there have been some without a gap
         self._made: deque[tuple[float, int]] = deque()
+        self._replicas = 0  # at the last recommendation
 
     def add(self, policy: AutoscalePolicy, replicas: int, wanted: int, now: float) -> int:
         """Take a recommendation; returns how many copies there should be now."""
-        # Also if the clock was set back.
-        if self._since is None or not 0.0 <= now - self._made[-1][0] <= _LONGEST_GAP_S:
+        is_woken, self._replicas = bool(self._made and not self._replicas and replicas), replicas
+        # Also if the clock was set back. A service that requests have just started is not idle.
+        if self._since is None or is_woken or not 0.0 <= now - self._made[-1][0] <= _LONGEST_GAP_S:
             self._made.clear()
             self._since = now
         self._made.append((now, wanted))
@@ -94,14 +96,16 @@ class ScalingHistory:
         up = min(self._within(now, policy.up_after_s), default=replicas)
         if up > replicas:
             return up
+        if self._is_idle(policy, now):
+            return 0
         down = max(self._within(now, policy.down_after_s), default=replicas)
         if down < replicas:
-            return down if down or self._is_idle(policy, now) else min(1, replicas)
+            return max(down, min(1, replicas))  # the last one goes when it is idle
         return _clamp(replicas, policy)
 
     def _is_idle(self, policy: AutoscalePolicy, now: float) -> bool:
-        """True if no copy was called for since the time after which the last one goes."""
-        return max(self._within(now, policy.idle_s), default=1) == 0
+        """True if there was nothing to do for the time after which the last copy goes."""
+        return policy.min == 0 and max(self._within(now, policy.idle_s), default=1) == 0
 
     def _within(self, now: float, window_s: float) -> list[int]:
         """The recommendations of a window; none if it has not been watched for so long."""
