@@ -109,8 +109,9 @@ class Edge:
         )
 
     async def close(self) -> None:
+        await self.client.close()
+        await self.routes.close()  # while its loop runs, as in the agent
         await self._undo.aclose()
-        await self.routes.close()
         await self.copies.stop()
 
     async def crash(self) -> None:

@@ -2,7 +2,7 @@
 
 A recommendation is so many copies that each would have the target's share of the load there is now. One that
 is higher counts when all of the last `up_after_s` called for more, one that is lower when all of the last
-`down_after_s` called for fewer: so that a short burst and a short lull change nothing. All copies go when none
+`down_after_s` called for fewer: so that a short burst and a short lull change nothing. All go when none
 was called for in the last `idle_s`, if the policy allows none. While the load is not known, nothing counts.
 """
 

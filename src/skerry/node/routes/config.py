@@ -28,7 +28,7 @@ _BUFFER_BYTES = 32_768  # a request's head at most, and a certificate with its c
 
 
 class EdgeFiles(msgspec.Struct, frozen=True):
-    """Where everything of HAProxy is: `folder` for root alone, `sockets` for the user that it runs as, too."""
+    """Where everything of HAProxy is: `folder` for root alone, `sockets` also for its own user."""
 
     folder: Path
     sockets: Path

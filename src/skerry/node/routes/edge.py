@@ -66,6 +66,7 @@ class EdgeRoutes:
         self._has_work = asyncio.Event()
         self._runs = asyncio.Event()  # HAProxy was started or adopted, and its end is to be awaited
         self._applying = asyncio.Lock()
+        self._is_closed = False
         self.problem = ""  # why routes are not served as they should be
 
     @property
@@ -94,6 +95,7 @@ class EdgeRoutes:
     async def close(self) -> None:
         """End HAProxy, and remove everything of it but certificates."""
         async with self._applying:
+            self._is_closed = True  # `run` may go on for a moment
             await self._process.stop()
         await self._wakes.close()
         paths = self._paths
@@ -115,6 +117,8 @@ class EdgeRoutes:
     async def apply(self) -> None:
         """Have HAProxy serve what is known now; raises `Unavailable` or `Internal`."""
         async with self._applying:
+            if self._is_closed:
+                return
             routes = self._state.all(RouteObject)
             if not routes:
                 if self._process.pid is not None:
