@@ -25,6 +25,8 @@ from skerry.control.namespaces.usage import has_same_use, instance_use, snapshot
 from skerry.control.network.explanations import ConnectionExplainer
 from skerry.control.nodes.registry import NodeRegistry
 from skerry.control.placement.reconciler import Reconciler
+from skerry.control.routes.registry import RouteRegistry
+from skerry.control.routes.table import RouteTable
 from skerry.control.schedules.controller import CallNames, ScheduleController
 from skerry.control.schedules.registry import ScheduleRegistry
 from skerry.control.schedules.table import ScheduleTable
@@ -96,6 +98,7 @@ class Control:
     snapshots: SnapshotRegistry
     connections: ConnectionExplainer
     tls: TlsRegistry
+    routes: RouteRegistry
 
     async def join(self, id: str, **labels: str) -> Node:
         """A node that is heard here."""
@@ -256,14 +259,15 @@ async def control_on(
     works += [job_table.run(), schedule_table.run(), volume_table.run()]
     works += [one.run() for one in secrets.tables.values()]
     tls_table = TlsTable(store)
-    works += [snapshot_table.run(), operation_table.run(), tls_table.run()]
+    route_table = RouteTable(store)
+    works += [snapshot_table.run(), operation_table.run(), tls_table.run(), route_table.run()]
     if leads:
         works += [leader.run(), reconciler.run(leader), controller.run(leader)]
         works += [job_controller.run(leader), schedule_controller.run(leader), following.run(leader)]
     loops = [asyncio.ensure_future(work) for work in works]
     try:
         await store.quotas.table.ready()
-        parts = (volume_table, snapshot_table, operation_table, secrets, tls_table)
+        parts = (volume_table, snapshot_table, operation_table, route_table, secrets, tls_table)
         for part in (instance_table, workloads, nodes, tables, job_table, schedule_table, *parts):
             await part.ready()
         yield Control(
@@ -291,6 +295,7 @@ async def control_on(
                 TlsDeps(tls_table, vault, events, clock, TlsSettings(acme_terms_agreed=True)),
                 NoWantedDomains(),
             ),
+            RouteRegistry(store, events, clock, route_table),
         )
     finally:
         sessions.close()

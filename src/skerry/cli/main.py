@@ -50,6 +50,9 @@ SECTIONS = {
         "job": Verb("skerry.cli.commands.jobs", "Run an image to completion, with retries."),
         "schedule": Verb("skerry.cli.commands.schedules", "Run jobs, or call functions, at set times."),
     },
+    "Networking": {
+        "route": Verb("skerry.cli.commands.routes", "Publish services and functions under host names."),
+    },
     "Data, secrets and configuration": {
         "volume": Verb("skerry.cli.commands.volumes", "Create volumes: data that outlive instances."),
         "secret": Verb("skerry.cli.commands.secrets", "Store secrets for what runs."),

@@ -51,12 +51,13 @@ from skerry.model.images import ImageAccess
 from skerry.model.workloads import InstanceSpec
 from skerry.node.images import references
 from skerry.wire.option_documents import OPTION_FIELDS
+from skerry.wire.own.http_routes.documents import RouteInput
 from skerry.wire.own.jobs.inputs import NUMBERS, JobSpecInput, ScheduleInput
 from skerry.wire.own.services.inputs import BudgetInput, ServiceInput, UpdateInput
 from skerry.wire.own.volumes.documents import VolumeInput
 from skerry.wire.spec_documents import SpecInput
 
-_LISTS: Final = ("volumes", "workloads", "instances", "services", "jobs", "schedules")
+_LISTS: Final = ("volumes", "workloads", "instances", "services", "jobs", "schedules", "routes")
 _PARTS: Final = {
     "cpu": quantities.parse_cpu,
     "memory": quantities.parse_memory,
@@ -96,6 +97,9 @@ _JOB_FIELDS: Final = (
 )
 _SCHEDULE_FIELDS: Final = ("cron", "timezone", "overlap", "window_s", "paused")
 _VOLUME_FIELDS: Final = ("name", "size", "node", "constraints")
+_ROUTE_FIELDS: Final = tuple(
+    field for field in RouteInput.__struct_fields__ if field not in ("kind", "namespace", "basic", "token")
+)
 _TARGETS: Final = ("job", "from_job", "function")
 _MAX_COUNT: Final = 10_000
 
@@ -122,6 +126,13 @@ class ManifestSchedule(NamedTuple):
     body: JsonObject
 
 
+class ManifestRoute(NamedTuple):
+    """A route: the request body, and its spec to compare with."""
+
+    name: str
+    body: JsonObject
+
+
 class ManifestVolume(NamedTuple):
     """A volume: the request body."""
 
@@ -139,6 +150,7 @@ class ApplyManifest(NamedTuple):
     schedules: list[ManifestSchedule]
     namespace: str | None  # None: not given
     volumes: list[ManifestVolume] = []  # noqa: RUF012 - a default, which nobody changes
+    routes: list[ManifestRoute] = []  # noqa: RUF012
 
 
 def read(file: IO[bytes]) -> ApplyManifest:
@@ -206,7 +218,21 @@ def _manifest(content: Any) -> ApplyManifest:
     volumes = [_volume(f"volumes[{n}]", one) for n, one in enumerate(lists["volumes"])]
     _check_once("volume", (one.name for one in volumes))
     namespace = _namespace(content.get("namespace"))
-    return ApplyManifest(workloads, instances, services, jobs, schedules, namespace, volumes)
+    routes = [_route(f"routes[{n}]", one) for n, one in enumerate(lists["routes"])]
+    _check_once("route", (one.name for one in routes))
+    return ApplyManifest(workloads, instances, services, jobs, schedules, namespace, volumes, routes)
+
+
+def _route(place: str, one: Mapping[str, Any]) -> ManifestRoute:
+    place = f"{place} ({one.get('name') or one.get('host')})"
+    _check_keys(place, one, _ROUTE_FIELDS)
+    try:
+        name, _ = msgspec.convert(dict(one), RouteInput).route()
+    except msgspec.ValidationError as error:
+        raise _Wrong(f"{place}: {error}") from None
+    except errors.SkerryError as error:
+        raise _Wrong(f"{place}: {error.message}") from None
+    return ManifestRoute(name, {**one, "name": name})
 
 
 def _volume(place: str, one: Mapping[str, Any]) -> ManifestVolume:

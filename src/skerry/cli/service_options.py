@@ -184,10 +184,20 @@ _UPDATE: Final = FieldOptions(
 )
 _BOUNDS: Final = FieldOptions(
     click.option(
-        "--min", metavar="N", type=click.IntRange(min=1), help="Autoscaling: minimum number of copies."
+        "--min",
+        metavar="N",
+        type=click.IntRange(min=0),
+        help="Autoscaling: minimum number of copies; 0 needs --target-requests.",
     ),
     click.option(
         "--max", metavar="N", type=click.IntRange(min=1), help="Autoscaling: maximum number of copies."
+    ),
+    click.option(
+        "--idle",
+        "idle_s",
+        metavar="DURATION",
+        type=_SECONDS,
+        help="With --min 0: the last copy stops after so long without requests.  [default: 5m]",
     ),
 )
 _SCALING: Final = option_group(
@@ -209,6 +219,12 @@ _SCALING: Final = option_group(
         metavar="NAME:PORT[/PATH]=TARGET",
         type=MetricTarget(),
         help="Autoscaling target: the mean of a Prometheus metric of the copies.",
+    ),
+    click.option(
+        "--target-requests",
+        metavar="N",
+        type=float,
+        help="Autoscaling target: requests under way per copy, by routes.",
     ),
 )
 settings = option_group(_SPEC, _ADDRESS, _PLACEMENT, _BUDGET, _UPDATE, _SCALING)
@@ -239,7 +255,11 @@ def autoscale(given: JsonObject) -> JsonObject:
     """The fields of autoscaling that are given; their options are removed from `given`."""
     fields: JsonObject = {}
     policy = _BOUNDS.take(given)
-    percents = {"cpu": given.pop("target_cpu"), "memory": given.pop("target_memory")}
+    percents = {
+        "cpu": given.pop("target_cpu"),
+        "memory": given.pop("target_memory"),
+        "requests": given.pop("target_requests"),
+    }
     custom = given.pop("target_metric")
     targets = [(metric, target) for metric, target in percents.items() if target is not None]
     if custom is not None:

@@ -24,15 +24,17 @@ from skerry.control.nodes.registry import NodeRegistry
 from skerry.control.placement.reconciler import Reconciler
 from skerry.control.recovery import order_receipts
 from skerry.control.recovery.claims import ClaimProcessor
+from skerry.control.routes.reports import RouteReports
 from skerry.control.secrets.followers import ServiceFollower, WorkloadFollower
 from skerry.control.secrets.users import SecretUsers
 from skerry.control.sessions.feeds import SessionFeeds
 from skerry.control.sessions.node_session import NodeSessions
 from skerry.control.volumes.table import VolumeTable
 from skerry.control.workloads.registry import WorkloadRegistry
-from skerry.daemon import jobs, mesh, namespaces, network, services, snapshots, tls, volumes
+from skerry.daemon import jobs, mesh, namespaces, network, routes, services, snapshots, tls, volumes
 from skerry.daemon.jobs import JobParts
 from skerry.daemon.mesh import MeshParts
+from skerry.daemon.routes import RouteParts
 from skerry.daemon.secrets import SecretParts
 from skerry.daemon.server_base import ServerBase
 from skerry.daemon.services import ServiceParts
@@ -71,6 +73,7 @@ class ControlPlaneParts:
     snapshots: SnapshotParts
     mesh: MeshParts
     tls: TlsParts
+    routes: RouteParts
     grpc_services: list[IServable]
     sessions: NodeSessions
     servers: ServerDirectory
@@ -132,8 +135,16 @@ def start(base: ServerBase, functions: FunctionRegistry, secrets: SecretParts) -
     loops.forever("instances", instance_table.run, critical=True)
     loops.forever("workloads", workloads.run, critical=True)
     loops.forever("nodes", nodes.run, critical=True)
+    route_reports = RouteReports()
     service_parts = services.start(
-        base, instance_table, nodes, instances, reconciler, volume_parts, secrets=secrets.registry
+        base,
+        instance_table,
+        nodes,
+        instances,
+        reconciler,
+        volume_parts,
+        secrets=secrets.registry,
+        routes=route_reports,
     )
     job_parts = jobs.start(base, instance_table, functions, secrets.registry, volume_parts)
     service_registry = service_parts.context.services
@@ -165,6 +176,7 @@ def start(base: ServerBase, functions: FunctionRegistry, secrets: SecretParts) -
         nodes, service_registry.tables, instance_table, policies, base.settings.fleet.service_subnet
     )
     mesh_parts.feed(network_feed)
+    route_parts = routes.start(base, nodes, network_feed, service_registry, route_reports)
     network_feed.add(tls_parts.edge)
     network_feed.add(base.identity.offline_feed)
     deliveries = secrets.deliveries(
@@ -201,7 +213,16 @@ def start(base: ServerBase, functions: FunctionRegistry, secrets: SecretParts) -
 
     async def ready() -> None:
         await base.store.quotas.table.ready()
-        parts = (volume_parts, snapshot_parts, service_parts, job_parts, secrets, mesh_parts, tls_parts)
+        parts = (
+            volume_parts,
+            snapshot_parts,
+            service_parts,
+            job_parts,
+            route_parts,
+            secrets,
+            mesh_parts,
+            tls_parts,
+        )
         for part in (instance_table, workloads, nodes, members, *parts):
             await part.ready()
 
@@ -224,6 +245,7 @@ def start(base: ServerBase, functions: FunctionRegistry, secrets: SecretParts) -
             {
                 "volume": volume_table,
                 "tls": tls_parts.table,
+                "route": route_parts.table,
                 **{kind.value: table for kind, table in secrets.registry.tables.items()},
             },
             ConnectionExplainer(
@@ -239,6 +261,7 @@ def start(base: ServerBase, functions: FunctionRegistry, secrets: SecretParts) -
         snapshots=snapshot_parts,
         mesh=mesh_parts,
         tls=tls_parts,
+        routes=route_parts,
         grpc_services=[
             *_node_services(base, nodes, sessions, functions, is_member),
             *grpc_services.services(instances, nodes, base.identity, clock, settings),

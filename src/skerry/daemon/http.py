@@ -20,6 +20,8 @@ from skerry.wire.kudo.context import KudoContext
 from skerry.wire.own import about, health, node_info
 from skerry.wire.own import routes as own_routes
 from skerry.wire.own.context import OwnContext
+from skerry.wire.own.http_routes import routes as http_route_routes
+from skerry.wire.own.http_routes.context import RouteContext
 from skerry.wire.own.jobs import routes as job_routes
 from skerry.wire.own.jobs.context import JobContext
 from skerry.wire.own.market import routes as market_routes
@@ -59,6 +61,7 @@ class OwnerContexts(NamedTuple):
     snapshots: SnapshotContext
     mesh: MeshContext
     tls: TlsContext
+    routes: RouteContext
 
 
 def build_app(
@@ -90,6 +93,7 @@ def build_app(
         (snapshot_routes.ENDPOINTS, owners.snapshots),
         (mesh_endpoints.ENDPOINTS, owners.mesh),
         (tls_routes.ENDPOINTS, owners.tls),
+        (http_route_routes.ENDPOINTS, owners.routes),
     ]
     routes = [
         build_route(declared, OWN, context, settings)

@@ -14,7 +14,7 @@ from dataclasses import dataclass
 
 from msgspec.structs import replace
 
-from skerry.daemon import mesh, names
+from skerry.daemon import edge_routes, mesh, names
 from skerry.daemon.containers import NETWORK_FILE, ContainerEngine
 from skerry.daemon.role_parts import RoleContext
 from skerry.kit.disk_monitor import DiskMonitor
@@ -51,6 +51,7 @@ class ServerLink:
     has_function: Callable[[Namespace, str], bool] = lambda namespace, name: False
     follow: Callable[[NetworkState], None] = lambda network: None  # more users of network objects
     contact: Callable[[], None] = lambda: None  # called with every message of a server
+    is_server: bool = False  # this process is a server itself
 
 
 async def start(
@@ -100,6 +101,9 @@ async def start(
     if engine.names is not None:
         names.follow(engine.names, network_state, link.has_function, settings.network.dns_grace_s)
     node_mesh = await mesh.start_node(context, engine, member.node, network_state, loops)
+    edge = await edge_routes.start(
+        context, engine.network.key, network_state, loops, is_server=link.is_server
+    )
 
     def names_lacking() -> tuple[str, ...]:
         return () if engine.names is None else engine.names.lacking()
@@ -119,6 +123,8 @@ async def start(
             NodeFeature.NETWORK,
             NodeFeature.POLICIES,
         )
+        if edge is not None:
+            more += (NodeFeature.EDGE,)
         if volumes is not None:
             more += (NodeFeature.VOLUMES, NodeFeature.SNAPSHOTS)
         hello = NodeHello(

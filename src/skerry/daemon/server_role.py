@@ -217,6 +217,7 @@ async def _serve(
             fleet.snapshots.context,
             fleet.mesh.context,
             fleet.tls.context,
+            fleet.routes.context,
         ),
         own_names=lambda: certificates.names,
     )
@@ -280,6 +281,9 @@ async def _start_agent(
         addresses.local_dial_address(base.addresses.grpc), base.folder / node_leave.SERVERS_FILE
     )
     link = ServerLink(
-        servers, base.certificates.node_context, has_function=names.function_lookup(cloud.registry.get)
+        servers,
+        base.certificates.node_context,
+        has_function=names.function_lookup(cloud.registry.get),
+        is_server=True,
     )
     await node_agent.start(base, runtime.engine, member, link, base.disk, base.loops)

@@ -14,6 +14,7 @@ from skerry.control.network.service_addresses import ServiceAddressAllocator
 from skerry.control.network.service_subnet import ServiceAddressPool
 from skerry.control.nodes.registry import NodeRegistry
 from skerry.control.placement.reconciler import Reconciler
+from skerry.control.routes.reports import RouteReports
 from skerry.control.services.autoscaler import ServiceAutoscaler
 from skerry.control.services.controller import ServiceController
 from skerry.control.services.registry import ServiceRegistry
@@ -63,6 +64,7 @@ def start(
     volumes: VolumeParts,
     *,
     secrets: SecretVersions,
+    routes: RouteReports,
 ) -> ServiceParts:
     """Begin to read what is in the store."""
     store, events, clock, server = base.store, base.events, base.clock, base.addresses.url
@@ -92,6 +94,7 @@ def start(
         load=instances.load,
         is_live_here=is_live_here,
         server=server,
+        routes=routes,
     )
     registry = ServiceRegistry(
         store,

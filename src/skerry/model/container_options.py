@@ -58,6 +58,7 @@ class NodeFeature(enum.StrEnum):
     NETWORK = "network"  # it takes network objects
     WEB_FUNCTIONS = "web-functions"  # it runs functions that take HTTP requests
     POLICIES = "policies"  # it isolates namespaces, and knows the egress `mesh` and `none`
+    EDGE = "edge"  # it serves routes
 
 
 class Ulimit(msgspec.Struct, frozen=True):

@@ -14,9 +14,10 @@ from skerry.model.network_objects import (
     ServiceSubnet,
     UnknownObject,
 )
-from skerry.model.offline_tokens import RevokedToken, TokenKey
-from skerry.model.tls_certificates import HttpChallenge, RouteCertificate
 from skerry.model.network_policies import IsolatedNamespace, JobAddress
+from skerry.model.offline_tokens import RevokedToken, TokenKey
+from skerry.model.routes import AcmeChallenge, RouteLoad, RouteObject, ServiceWake
+from skerry.model.tls_certificates import HttpChallenge, RouteCertificate
 
 KINDS: dict[str, type[NetworkObject]] = {
     each.kind: each
@@ -34,6 +35,10 @@ KINDS: dict[str, type[NetworkObject]] = {
         TokenKey,
         RevokedToken,
         JobAddress,
+        RouteObject,
+        RouteLoad,
+        ServiceWake,
+        AcmeChallenge,
     )
 }
 

@@ -172,6 +172,7 @@ class ScalingMetric(enum.StrEnum):
     CPU = "cpu"  # percent of what the copies may use
     MEMORY = "memory"  # the same
     CUSTOM = "custom"  # a metric that the copies themselves show, `InstanceSpec.metric`
+    REQUESTS = "requests"  # under way by routes; only this one reaches 0 copies, and begins again
 
 
 class AutoscalePolicy(msgspec.Struct, frozen=True, omit_defaults=True):
@@ -183,18 +184,26 @@ class AutoscalePolicy(msgspec.Struct, frozen=True, omit_defaults=True):
     target: float = 70.0  # of the mean over the ready copies
     up_after_s: float = 15.0  # so long must more copies be called for
     down_after_s: float = 300.0  # and so long fewer
+    idle_s: float = 300.0  # without a request for so long, the last copy goes, if `min` is 0
 
     def __post_init__(self) -> None:
-        if not 1 <= self.min <= self.max <= MAX_REPLICAS:
+        if not (0 <= self.min <= self.max <= MAX_REPLICAS and self.max):
             raise errors.Invalid(
                 f"autoscaling is between min and max replicas, 1 to {MAX_REPLICAS}: not {self.min} and "
                 f"{self.max}",
+                field="autoscale.min",
+            )
+        if not self.min and self.metric is not ScalingMetric.REQUESTS:
+            raise errors.Invalid(
+                f"without copies {self.metric} cannot be measured: `min` is at least 1, or the metric "
+                "`requests`",
                 field="autoscale.min",
             )
         if not (math.isfinite(self.target) and self.target > 0):
             raise errors.Invalid("the target of autoscaling is above 0", field="autoscale.target")
         _check_seconds(self.up_after_s, "autoscale.up_after_s")
         _check_seconds(self.down_after_s, "autoscale.down_after_s")
+        _check_seconds(self.idle_s, "autoscale.idle_s", at_least=1.0)
 
 
 class RevisionOutcome(enum.StrEnum):

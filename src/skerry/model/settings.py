@@ -15,6 +15,7 @@ from msgspec import Meta
 from skerry.model.identity_settings import IdentitySettings
 from skerry.model.market_settings import MarketSettings
 from skerry.model.mesh_settings import MeshSettings
+from skerry.model.route_settings import RouteSettings
 from skerry.model.snapshot_settings import SnapshotSettings
 from skerry.model.tls_settings import TlsSettings
 
@@ -180,6 +181,13 @@ class NodeSettings(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
             "0: for ever",
         ),
     ] = 7 * 86400.0
+    edge: Annotated[
+        bool,
+        Meta(
+            description="Serve routes on this node (`skerry node`), with HAProxy; a server with containers "
+            "(`skerry up`) always does when there are routes"
+        ),
+    ] = False
     cgroup_root: Annotated[
         str,
         Meta(pattern="^[a-z][a-z0-9-]{0,31}$", description="Group that all cells are in, in every hierarchy"),
@@ -540,6 +548,7 @@ class Settings(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     market: MarketSettings = MarketSettings()
     snapshots: SnapshotSettings = SnapshotSettings()
     tls: TlsSettings = TlsSettings()
+    routes: RouteSettings = RouteSettings()
 
 
 class SettingField(NamedTuple):

@@ -83,6 +83,25 @@ def test_a_load_that_was_not_known_for_a_while_is_watched_anew() -> None:
     assert history.add(policy, 5, 1, 660.0) == 1
 
 
+def test_requests_scale_to_zero_when_idle_and_never_at_once_after_a_start() -> None:
+    policy = AutoscalePolicy(
+        min=0, max=10, metric=ScalingMetric.REQUESTS, target=10.0, up_after_s=0.0, idle_s=20.0
+    )
+    assert recommend(service(2), policy, NO_LOAD) is None, "no edge node counts them"
+    assert recommend(service(2), policy, ServiceLoad(edges=1, requests=35.0)) == 4
+    assert recommend(service(2), policy, ServiceLoad(edges=1, requests=0.01)) == 1
+    assert recommend(service(2), policy, ServiceLoad(edges=1)) == 0
+    history = ScalingHistory()
+    assert [history.add(policy, 3, 0, float(at)) for at in (0, 5, 10, 15)] == [3] * 4
+    assert history.add(policy, 3, 0, 20.0) == 0, "idle for 20 s, though fewer count after 300 s"
+    assert history.add(policy, 0, 0, 25.0) == 0
+    # A request has started a copy, and its load is not published yet.
+    assert [history.add(policy, 1, 0, float(at)) for at in (30, 35, 40, 45)] == [1] * 4
+    assert history.add(policy, 1, 1, 50.0) == 1
+    assert [history.add(policy, 1, 0, float(at)) for at in (55, 60, 65, 70)] == [1] * 4
+    assert history.add(policy, 1, 0, 75.0) == 0
+
+
 def test_a_clock_that_is_set_back_does_not_stop_autoscaling() -> None:
     policy = AutoscalePolicy(min=1, max=10, up_after_s=30.0, down_after_s=300.0)
     history = ScalingHistory()

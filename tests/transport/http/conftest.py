@@ -34,6 +34,7 @@ from skerry.transport.http.server import HttpServer
 from skerry.transport.links.nodes.tunnel_router import TunnelDialer
 from skerry.wire.kudo.context import KudoContext
 from skerry.wire.own.context import OwnContext
+from skerry.wire.own.http_routes.context import RouteContext
 from skerry.wire.own.jobs.context import JobContext
 from skerry.wire.own.market.context import MarketContext
 from skerry.wire.own.namespaces.endpoints import NamespaceContext
@@ -175,6 +176,7 @@ async def serving(
                 VolumeContext(control.volumes),
                 SnapshotContext(control.snapshots),
                 TlsContext(control.tls),
+                RouteContext(control.routes),
             ),
             own_names=lambda: frozenset({"hub.example"}),
         )

@@ -56,6 +56,8 @@ BODIES: dict[str, dict[str, Any]] = {
     "PUT /schedule/": {"name": "NAME", "cron": "0 3 * * *", "job": {"uri": "example.org/web:1"}},
     "PATCH /schedule/{name}": {"cron": "0 4 * * *"},
     "PUT /volume/": {"name": "NAME", "size": 1},
+    "PUT /route/": {"name": "NAME", "host": "lab.example.org", "to": "service/web"},
+    "PATCH /route/{name}": {"rate": "1/s"},
     "POST /volume/{name}/snapshot": {"name": "one"},
     "POST /volume/{name}/restore": {"snapshot": "lab-snapshot"},
     "POST /volume/{name}/move": {"node": "nowhere"},
@@ -117,7 +119,7 @@ async def admin(site: Site) -> aiohttp.ClientSession:
 async def lab(site: Site, admin: aiohttp.ClientSession) -> AsyncIterator[Lab]:
     """At the end, everything in it must be as it was."""
     names: dict[str, tuple[str, ...]] = {}
-    for noun in ("workload", "instance", "service", "job", "schedule", "volume"):
+    for noun in ("workload", "instance", "service", "job", "schedule", "volume", "route"):
         body = {
             key: f"lab-{noun}" if value == "NAME" else value for key, value in BODIES[f"PUT /{noun}/"].items()
         }
@@ -161,7 +163,8 @@ async def add_snapshot(site: Site) -> tuple[tuple[str, ...], tuple[str, ...]]:
 
 async def whole_lab(admin: aiohttp.ClientSession) -> dict[str, Any]:
     found = {}
-    nouns = ("workload", "instance", "service", "job", "schedule", "volume", "snapshot", "volume-operation")
+    nouns: tuple[str, ...] = ("workload", "instance", "service", "job", "schedule", "volume", "route")
+    nouns += ("snapshot", "volume-operation")
     for noun in (*nouns, *NAMED_BY_PATH):
         async with admin.get(f"/namespace/lab/{noun}/") as reply:
             found[noun] = await reply.json()

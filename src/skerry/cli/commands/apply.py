@@ -24,6 +24,7 @@ if TYPE_CHECKING:
         ApplyManifest,
         ManifestObject,
         ManifestReplicas,
+        ManifestRoute,
         ManifestSchedule,
         ManifestVolume,
     )
@@ -74,7 +75,7 @@ def apply(
     namespace: str | None,
     output: str,
 ) -> None:
-    """Create and update volumes, workloads, instances, services, jobs and schedules from a YAML manifest.
+    """Create and update volumes, workloads, instances, services, jobs, schedules and routes from a manifest.
 
     Missing objects are created, different ones are changed; applying the same FILE again changes nothing.
     Fields that FILE leaves out get their defaults. Objects that it does not name are not touched. Copies of
@@ -116,6 +117,9 @@ def apply(
         - name: report
           cron: "0 8 * * MON-FRI"
           function: {name: report, parameters: {format: pdf}}
+      routes:
+        - {host: shop.example.org, to: service/shop, redirect: https}
+        - {host: shop.example.org, path: /api, to: service/api:8080, rate: 10/s}
 
     \b
       skerry apply -f shop.yaml --dry-run
@@ -159,6 +163,8 @@ def plan(
         yield _job_step(server, job, namespace)
     for schedule in manifest.schedules:
         yield _schedule_step(server, schedule, namespace)
+    for route in manifest.routes:
+        yield _route_step(server, route, namespace)
 
 
 def _workload_step(
@@ -192,6 +198,28 @@ def _volume_step(server: ApiClient, wanted: ManifestVolume, namespace: str | Non
     ):
         return ApplyStep("keep", VOLUME, wanted.name)
     return ApplyStep("change", VOLUME, wanted.name, "size, node or constraints", act)
+
+
+def _route_step(server: ApiClient, wanted: ManifestRoute, namespace: str | None) -> ApplyStep:
+    """What the manifest leaves out gets its default; a credential stays, as manifests have none."""
+    from skerry.cli.commands.routes import ROUTE
+
+    try:
+        there = server.get("route", wanted.name, namespace=namespace)
+    except ApiError as error:
+        if error.status != 404:
+            raise
+        act = partial(server.put, "route", body=wanted.body, namespace=namespace)
+        return ApplyStep("create", ROUTE, wanted.name, "", act)
+    defaults: JsonObject = {"path": "/", "timeout_s": 60.0, "idle_timeout_s": 3600.0, "protocol": "http1"}
+    fields = there.keys() - {"id", "name", "namespace", "created_at", "protection"}
+    empty = {field: type(there[field])() for field in fields} | defaults
+    changed = sorted(field for field in fields if wanted.body.get(field, empty[field]) != there[field])
+    if not changed:
+        return ApplyStep("keep", ROUTE, wanted.name)
+    body = {field: wanted.body.get(field) for field in changed}
+    act = partial(server.patch, "route", wanted.name, body=body, namespace=namespace)
+    return ApplyStep("change", ROUTE, wanted.name, ", ".join(changed), act)
 
 
 def _service_step(server: ApiClient, wanted: ManifestObject, namespace: str | None) -> ApplyStep:

@@ -18,6 +18,7 @@ from skerry.control.events.log import EventLog
 from skerry.control.instance_index import InstanceTable
 from skerry.control.leadership.election import LeaderElection
 from skerry.control.named_table import key_of
+from skerry.control.routes.reports import RouteReports
 from skerry.control.services.autoscaling import NO_LOAD, ScalingHistory, ServiceLoad, measure, recommend
 from skerry.control.services.tables import ServiceTables
 from skerry.kit.clock import Clock
@@ -59,9 +60,10 @@ class ServiceAutoscaler:
         load: InstanceLoad,
         is_live_here: Callable[[NodeId], bool],
         server: str,
+        routes: RouteReports | None = None,
     ) -> None:
         """`load` is the last reported load of an instance, and counts while `is_live_here` is true of its
-        node."""
+        node; so do requests that `routes` count."""
         self._events = events
         self._clock = clock
         self._tables = tables
@@ -69,6 +71,7 @@ class ServiceAutoscaler:
         self._load = load
         self._is_live_here = is_live_here
         self._server = server
+        self._routes = routes or RouteReports()
         self._lease = LeaseKeeper(store, _LEASE_S)
         self._loads: Table[_ServerLoads] = Table(store, PREFIX, json_of(_ServerLoads))
         self._published: _ServerLoads | None = None
@@ -117,6 +120,8 @@ class ServiceAutoscaler:
             used, metric = self._load(record.value.id)
             if used is not None:
                 total += ServiceLoad(1, used.cpu, used.memory, int(metric is not None), metric or 0.0)
+        for requests in self._routes.requests(service.id, self._is_live_here):
+            total += ServiceLoad(edges=1, requests=requests)
         return total
 
     async def _lead(self, fence: Expect) -> None:

@@ -2,8 +2,8 @@
 
 A recommendation is so many copies that each would have the target's share of the load there is now. One that
 is higher counts when all of the last `up_after_s` called for more, one that is lower when all of the last
-`down_after_s` called for fewer: so that a short burst and a short lull change nothing. While the load is not
-known, nothing counts.
+`down_after_s` called for fewer: so that a short burst and a short lull change nothing. All go when none
+was called for in the last `idle_s`, if the policy allows none. While the load is not known, nothing counts.
 """
 
 from __future__ import annotations
@@ -29,6 +29,8 @@ class ServiceLoad(msgspec.Struct, frozen=True, array_like=True):
     memory: int = 0  # MB
     metered: int = 0  # copies that show a metric
     metric: float = 0.0
+    edges: int = 0  # edge nodes that count requests
+    requests: float = 0.0
 
     def __add__(self, other: ServiceLoad) -> ServiceLoad:
         return ServiceLoad(
@@ -37,6 +39,8 @@ class ServiceLoad(msgspec.Struct, frozen=True, array_like=True):
             self.memory + other.memory,
             self.metered + other.metered,
             self.metric + other.metric,
+            self.edges + other.edges,
+            self.requests + other.requests,
         )
 
 
@@ -53,6 +57,8 @@ def measure(service: Service, policy: AutoscalePolicy, load: ServiceLoad) -> flo
             return 100.0 * load.memory / limits.memory if load.copies and limits.memory else None
         case ScalingMetric.CUSTOM:
             return load.metric if load.metered and math.isfinite(load.metric) else None
+        case ScalingMetric.REQUESTS:
+            return load.requests if load.edges else None
 
 
 def recommend(service: Service, policy: AutoscalePolicy, load: ServiceLoad) -> int | None:
@@ -61,6 +67,8 @@ def recommend(service: Service, policy: AutoscalePolicy, load: ServiceLoad) -> i
     if total is None:
         return None
     replicas = max(1, service.replicas)
+    if policy.metric is ScalingMetric.REQUESTS and not service.replicas and total:
+        return max(1, policy.min)  # a copy that starts again; how many more shows when it is there
     if abs(total / replicas / policy.target - 1.0) <= _TOLERANCE:
         return _clamp(service.replicas, policy)
     return _clamp(math.ceil(max(0.0, total) / policy.target), policy)
@@ -72,24 +80,32 @@ class ScalingHistory:
     def __init__(self) -> None:
         self._since: float | None = None  # since when there have been some without a gap
         self._made: deque[tuple[float, int]] = deque()
+        self._replicas = 0  # at the last recommendation
 
     def add(self, policy: AutoscalePolicy, replicas: int, wanted: int, now: float) -> int:
         """Take a recommendation; returns how many copies there should be now."""
-        # Also if the clock was set back.
-        if self._since is None or not 0.0 <= now - self._made[-1][0] <= _LONGEST_GAP_S:
+        is_woken, self._replicas = bool(self._made and not self._replicas and replicas), replicas
+        # Also if the clock was set back. A service that requests have just started is not idle.
+        if self._since is None or is_woken or not 0.0 <= now - self._made[-1][0] <= _LONGEST_GAP_S:
             self._made.clear()
             self._since = now
         self._made.append((now, wanted))
-        longest = max(policy.up_after_s, policy.down_after_s)
+        longest = max(policy.up_after_s, policy.down_after_s, policy.idle_s)
         while self._made and self._made[0][0] < now - longest:
             self._made.popleft()
         up = min(self._within(now, policy.up_after_s), default=replicas)
         if up > replicas:
             return up
+        if self._is_idle(policy, now):
+            return 0
         down = max(self._within(now, policy.down_after_s), default=replicas)
         if down < replicas:
-            return down
+            return max(down, min(1, replicas))  # the last one goes when it is idle
         return _clamp(replicas, policy)
+
+    def _is_idle(self, policy: AutoscalePolicy, now: float) -> bool:
+        """True if there was nothing to do for the time after which the last copy goes."""
+        return policy.min == 0 and max(self._within(now, policy.idle_s), default=1) == 0
 
     def _within(self, now: float, window_s: float) -> list[int]:
         """The recommendations of a window; none if it has not been watched for so long."""

@@ -191,6 +191,16 @@ class ServiceRegistry:
             name, namespace, lambda service: requests.scale(service, replicas), actor=actor
         )
 
+    async def wake(self, id: ServiceId) -> None:
+        """Start a copy of a service that was scaled to zero."""
+        check_space()
+        if (record := self.tables.services.by_id(id)) is None:
+            await self.tables.services.sync()
+            if (record := self.tables.services.by_id(id)) is None:
+                return  # it was deleted
+        if requests.wake(record.value) is not None:
+            await self._update(id, record.value.namespace, requests.wake, actor="skerry")
+
     async def roll_back(
         self, name: str, number: int | None = None, *, actor: str, namespace: Namespace | None = None
     ) -> Service:

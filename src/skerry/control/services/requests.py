@@ -165,6 +165,14 @@ def scale(service: Service, replicas: int) -> ServiceChange | None:
     return ServiceChange(replace(service, replicas=replicas), "scaled", f"from {service.replicas}")
 
 
+def wake(service: Service) -> ServiceChange | None:
+    """The first copy of a service that was scaled to zero, because requests wait for it."""
+    scaling = service.autoscale
+    if scaling is None or service.replicas or service.is_deleting or service.is_paused:
+        return None
+    return ServiceChange(replace(service, replicas=max(1, scaling.min)), "scaled", "requests wait for it")
+
+
 def roll_back(
     service: Service, revisions: Sequence[ServiceRevision], number: int | None, *, now: float
 ) -> ServiceChange | None:
@@ -236,7 +244,7 @@ def _check(spec: ServiceSpec) -> None:
     scaling = spec.autoscale
     if scaling is None:
         return
-    if spec.update.canary > scaling.min:
+    if spec.update.canary > max(1, scaling.min):
         raise errors.Invalid(
             f"{spec.update.canary} canaries are more than the {scaling.min} replicas that autoscaling may "
             "leave",

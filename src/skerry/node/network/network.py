@@ -97,6 +97,11 @@ class Network:
         self._removals: list[Callable[[], None]] = []
         self._sockets = NamespaceSockets()
 
+    @property
+    def key(self) -> str:
+        """What distinguishes this Skerry from others on this machine."""
+        return self._key
+
     def use_names(self, names: NameServer) -> None:
         """Before `open`: containers ask this name server, instead of the machine's resolvers."""
         names.use_kernel(self._tools, self._names, self._isolation.may_be_isolated)

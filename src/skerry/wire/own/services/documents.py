@@ -64,6 +64,7 @@ class AutoscaleDocument(msgspec.Struct, frozen=True):
     target: float
     up_after_s: float
     down_after_s: float
+    idle_s: float
 
 
 class RolloutPhase(enum.StrEnum):

@@ -32,6 +32,7 @@ from skerry.wire.option_documents import OptionalField
 from skerry.wire.spec_documents import ImageSpecInput, merge_field
 
 T = TypeVar("T", bound=msgspec.Struct)
+_REQUESTS_PER_COPY = 10.0  # the target, if none is given
 
 Count = Annotated[CountOrPercent, Meta(description="A number of copies, or `25%` of the replicas")]
 
@@ -66,6 +67,9 @@ class AutoscaleInput(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw
     target: OptionalField[float] = UNSET
     up_after_s: OptionalField[float] = UNSET
     down_after_s: OptionalField[float] = UNSET
+    idle_s: OptionalField[
+        Annotated[float, Meta(description="With `min` 0: the last copy goes after so long without requests")]
+    ] = UNSET
 
 
 class ServiceInput(ImageSpecInput, frozen=True, forbid_unknown_fields=True, kw_only=True):
@@ -145,6 +149,8 @@ def _autoscale(given: OptionalField[AutoscaleInput], base: AutoscalePolicy | Non
     fields = _given(given)
     if fields.get("min") is None or fields.get("max") is None:
         raise errors.Invalid("autoscaling needs `min` and `max` replicas", field="autoscale.min")
+    if fields.get("metric") is ScalingMetric.REQUESTS and fields.get("target") is None:
+        fields["target"] = _REQUESTS_PER_COPY
     return AutoscalePolicy(**{name: value for name, value in fields.items() if value is not None})
 
 

@@ -1,0 +1,1 @@
+"""Routes on an edge node: HAProxy, its configuration, and what it is told while it runs."""

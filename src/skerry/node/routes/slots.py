@@ -1,0 +1,95 @@
+"""Server slots: the copies of a service in a backend of HAProxy. Pure.
+
+A backend has more slots than copies, so that copies come and go by commands (`set server`), and open
+connections notice nothing. A copy keeps its slot while it is there; a backend without a free slot gets twice
+as many, which needs a new configuration.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+
+import msgspec
+
+from skerry.model.network_objects import EndpointState, ServiceAddress
+from skerry.model.ports import Protocol
+
+_FEWEST = 8
+_SPARE = 2  # free slots, so that the first copies of an update need no new configuration
+DEFAULT_PORT = 80
+
+
+class Copy(msgspec.Struct, frozen=True):
+    """Where a copy takes requests."""
+
+    instance: str
+    address: str
+    port: int
+    state: EndpointState = EndpointState.READY
+
+
+class Slots(msgspec.Struct, frozen=True):
+    """The slots of one backend; None is a free one."""
+
+    copies: tuple[Copy | None, ...] = (None,) * _FEWEST
+
+    @property
+    def ready(self) -> int:
+        return sum(1 for one in self.copies if one is not None and one.state is EndpointState.READY)
+
+
+def copies_of(service: ServiceAddress | None, port: int) -> list[Copy]:
+    """The copies that take requests, or still have some; `port` is the route's, 0 if it names none."""
+    if service is None:
+        return []
+    target = target_port(service, port)
+    return [
+        Copy(one.instance, one.address, target, one.state)
+        for one in service.endpoints
+        if one.state is not EndpointState.NOT_READY and one.address
+    ]
+
+
+def target_port(service: ServiceAddress, port: int) -> int:
+    """The port of the copies: of the service's ports the one that the route names, else its first one."""
+    ports = [one for one in service.ports if one.protocol is Protocol.TCP]
+    if not port:
+        return ports[0].target_port if ports else DEFAULT_PORT
+    return next((one.target_port for one in ports if one.port == port), port)
+
+
+def assign(before: Slots, copies: Sequence[Copy]) -> Slots:
+    """The slots with exactly these copies."""
+    by_instance = {one.instance: one for one in copies}
+    slots = [None if one is None else by_instance.pop(one.instance, None) for one in before.copies]
+    size = len(slots)
+    while size < len(copies) + (_SPARE if len(copies) > size else 0):
+        size *= 2
+    slots.extend([None] * (size - len(slots)))
+    free = iter([number for number, one in enumerate(slots) if one is None])
+    for copy in by_instance.values():
+        slots[next(free)] = copy
+    return Slots(tuple(slots))
+
+
+def commands(backend: str, before: Slots | None, after: Slots) -> Iterator[str]:
+    """What tells a running HAProxy; without `before`, whatever it has now."""
+    for number, copy in enumerate(after.copies):
+        old = before.copies[number] if before is not None else None
+        if before is not None and old == copy:
+            continue
+        server = f"{backend}/c{number + 1}"
+        if copy is None:
+            yield f"set server {server} state maint"
+            continue
+        if old is None or (old.address, old.port) != (copy.address, copy.port):
+            if old is not None:
+                yield f"set server {server} state maint"
+            yield f"set server {server} addr {copy.address} port {copy.port}"
+        state = "ready" if copy.state is EndpointState.READY else "drain"
+        yield f"set server {server} state {state}"
+
+
+def by_service(services: Mapping[str, ServiceAddress]) -> dict[tuple[str, str], ServiceAddress]:
+    """Services by namespace and name."""
+    return {(one.namespace, one.name): one for one in services.values()}
