@@ -44,7 +44,6 @@ from skerry.daemon.volumes import VolumeParts
 from skerry.functions.registry.registry import FunctionRegistry
 from skerry.model.ids import NodeId
 from skerry.model.network import NamespaceEgress
-from skerry.model.tls_certificates import NoWantedDomains
 from skerry.transport.links.nodes.code_transfer import CodeService
 from skerry.transport.links.nodes.departure import DepartureService
 from skerry.transport.links.nodes.service import NodeSessionService, ServerTunnelService
@@ -171,12 +170,12 @@ def start(base: ServerBase, functions: FunctionRegistry, secrets: SecretParts) -
         return nodes.condition(node) is not None and nodes.get(node).member is not None
 
     mesh_parts = mesh.start(base, nodes)
-    tls_parts = tls.start(base, nodes, secrets, NoWantedDomains())
     network_feed = network.start(
         nodes, service_registry.tables, instance_table, policies, base.settings.fleet.service_subnet
     )
     mesh_parts.feed(network_feed)
     route_parts = routes.start(base, nodes, network_feed, service_registry, route_reports)
+    tls_parts = tls.start(base, nodes, secrets, route_parts.domains)
     network_feed.add(tls_parts.edge)
     network_feed.add(base.identity.offline_feed)
     deliveries = secrets.deliveries(

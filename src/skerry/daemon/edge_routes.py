@@ -12,13 +12,21 @@ from skerry.kit.tasks import TaskSupervisor
 from skerry.model import errors
 from skerry.node.agent.network_state import NetworkState
 from skerry.node.routes import edge
+from skerry.node.routes.certificate_follower import CertificateFollower
 from skerry.node.routes.edge import EdgeRoutes
+from skerry.node.secrets.node_secrets import NodeSecrets
 
 log = structlog.get_logger(__name__)
 
 
 async def start(
-    context: RoleContext, key: str, state: NetworkState, loops: TaskSupervisor, *, is_server: bool
+    context: RoleContext,
+    key: str,
+    state: NetworkState,
+    secrets: NodeSecrets,
+    loops: TaskSupervisor,
+    *,
+    is_server: bool,
 ) -> EdgeRoutes | None:
     """Serve routes, if this node is to: one that was told to, and that of a server. `key` distinguishes the
     Skerrys of one machine."""
@@ -33,4 +41,7 @@ async def start(
     await routes.open()
     context.undo.push_async_callback(routes.close)
     loops.forever("routes of this node", routes.run)
+    certificates = CertificateFollower(state, routes, secrets.values)
+    secrets.add_user(certificates.refs)
+    loops.forever("certificates of routes", certificates.run)
     return routes

@@ -102,7 +102,12 @@ async def start(
         names.follow(engine.names, network_state, link.has_function, settings.network.dns_grace_s)
     node_mesh = await mesh.start_node(context, engine, member.node, network_state, loops)
     edge = await edge_routes.start(
-        context, engine.network.key, network_state, loops, is_server=link.is_server
+        context,
+        engine.network.key,
+        network_state,
+        engine.secrets.values,
+        loops,
+        is_server=link.is_server,
     )
 
     def names_lacking() -> tuple[str, ...]:

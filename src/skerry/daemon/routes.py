@@ -14,6 +14,7 @@ from skerry.control.routes.objects import RouteObjects
 from skerry.control.routes.registry import RouteRegistry
 from skerry.control.routes.reports import RouteReports
 from skerry.control.routes.table import RouteTable
+from skerry.control.routes.wanted_domains import RouteDomains
 from skerry.control.services.registry import ServiceRegistry
 from skerry.daemon.server_base import ServerBase
 from skerry.model.routes import RouteLoad, ServiceWake
@@ -26,6 +27,7 @@ class RouteParts:
 
     table: RouteTable
     context: RouteContext
+    domains: RouteDomains
 
     async def ready(self) -> None:
         """When what is in the store is known."""
@@ -45,4 +47,8 @@ def start(
     feed.handle(RouteLoad, reports.loads_reported)
     feed.handle(ServiceWake, lambda node, wakes: reports.wakes_reported(node, wakes, services.wake))
     base.loops.forever("routes", table.run, critical=True)
-    return RouteParts(table, RouteContext(RouteRegistry(base.store, base.events, base.clock, table)))
+    return RouteParts(
+        table,
+        RouteContext(RouteRegistry(base.store, base.events, base.clock, table)),
+        RouteDomains(table, nodes, base.settings.tls),
+    )

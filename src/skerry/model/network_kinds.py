@@ -16,7 +16,7 @@ from skerry.model.network_objects import (
 )
 from skerry.model.network_policies import IsolatedNamespace, JobAddress
 from skerry.model.offline_tokens import RevokedToken, TokenKey
-from skerry.model.routes import AcmeChallenge, RouteLoad, RouteObject, ServiceWake
+from skerry.model.routes import RouteLoad, RouteObject, ServiceWake
 from skerry.model.tls_certificates import HttpChallenge, RouteCertificate
 
 KINDS: dict[str, type[NetworkObject]] = {
@@ -38,7 +38,6 @@ KINDS: dict[str, type[NetworkObject]] = {
         RouteObject,
         RouteLoad,
         ServiceWake,
-        AcmeChallenge,
     )
 }
 

@@ -10,6 +10,7 @@ of it is secret: private keys are requested as secrets.
 from __future__ import annotations
 
 import enum
+from collections.abc import Callable
 from typing import ClassVar, NamedTuple
 
 import msgspec
@@ -145,3 +146,7 @@ class UnknownObject(NetworkObject, frozen=True):
     @property
     def network_key(self) -> NetworkKey:
         return NetworkKey(self.type, self.name)
+
+
+# Of one node, or of all nodes (None); an object that is None was removed.
+ObjectChange = Callable[[NodeId | None, NetworkKey, NetworkObject | None], None]

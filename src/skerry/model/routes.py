@@ -321,18 +321,6 @@ class ServiceWake(NetworkObject, frozen=True, omit_defaults=True):
         return self.service
 
 
-class AcmeChallenge(NetworkObject, frozen=True, omit_defaults=True):
-    """An answer that an ACME server expects at `/.well-known/acme-challenge/TOKEN`."""
-
-    kind: ClassVar[str] = "acme-challenge"
-    token: str
-    authorization: str
-
-    @property
-    def key(self) -> str:
-        return self.token
-
-
 def check_route_name(text: str) -> str:
     if len(text) > MAX_NAME or not _NAME.fullmatch(text):
         raise errors.Invalid(

@@ -12,7 +12,8 @@ import pytest
 from msgspec.structs import replace
 
 from skerry.model.network_objects import EndpointState
-from skerry.model.routes import AcmeChallenge, HeaderMatch, RateLimit, RouteLoad, RouteProtection, ServiceWake
+from skerry.model.routes import HeaderMatch, RateLimit, RouteLoad, RouteProtection, ServiceWake
+from skerry.model.tls_certificates import HttpChallenge
 from skerry.node.routes.certificates import self_signed_pem
 from tests.node.routes.conftest import Edge, in_state, processes_with, route, settings
 from tests.support.waiting import eventually
@@ -229,7 +230,7 @@ async def peer_certificate(edge: Edge, host: str) -> str:
 
 
 async def test_challenges_of_acme_are_answered(edge: Edge) -> None:
-    challenge = AcmeChallenge("tok_en-1", "tok_en-1.print")
+    challenge = HttpChallenge("tok_en-1", "tok_en-1.print")
     edge.put(route("r1"), edge.service(await edge.copies.start("a", "127.0.0.1")))
     await edge.until("shop.test")
     path = "/.well-known/acme-challenge/tok_en-1"

@@ -3,18 +3,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Iterable, Sequence
 
 from skerry.control.identity.token_keys import TokenKeyRecord, TokenKeys
 from skerry.control.identity.tokens import TokenRegistry
 from skerry.kit.callbacks import CallbackList
 from skerry.model.callers import Token
 from skerry.model.ids import NodeId
-from skerry.model.network_objects import NetworkKey, NetworkObject
+from skerry.model.network_objects import NetworkKey, NetworkObject, ObjectChange
 from skerry.model.offline_tokens import RevokedToken
 from skerry.store.tables.table import RecordChange
-
-ObjectChange = Callable[[NodeId | None, NetworkKey, NetworkObject | None], None]
 
 
 class OfflineTokenFeed:

@@ -14,13 +14,12 @@ from typing import Final, NamedTuple
 from skerry.control.mesh import decisions
 from skerry.control.mesh.decisions import MeshGraph
 from skerry.control.mesh.tables import MeshLinksRecord, MeshTables, lasting_links
-from skerry.control.network.feed import ObjectChange
 from skerry.control.nodes.registry import NodeRegistry
 from skerry.kit.callbacks import CallbackList
 from skerry.model import errors
 from skerry.model.ids import NodeId
 from skerry.model.mesh import MeshEncryption, MeshLink, MeshLinks, MeshNode, MeshPeer
-from skerry.model.network_objects import NetworkKey, NetworkObject
+from skerry.model.network_objects import NetworkKey, NetworkObject, ObjectChange
 from skerry.model.nodes import Liveness, Node
 from skerry.store.tables.table import RecordChange
 

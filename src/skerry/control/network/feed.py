@@ -12,9 +12,8 @@ from typing import Protocol
 
 from skerry.kit.callbacks import CallbackList
 from skerry.model.ids import NodeId
-from skerry.model.network_objects import NetworkKey, NetworkObject
+from skerry.model.network_objects import NetworkKey, NetworkObject, ObjectChange
 
-ObjectChange = Callable[[NodeId | None, NetworkKey, NetworkObject | None], None]
 ReportHandler = Callable[[NodeId, Sequence[NetworkObject]], Awaitable[None]]
 
 

@@ -11,10 +11,9 @@ from typing import Final
 
 from skerry.control.instance_index import InstanceRecord
 from skerry.control.namespaces.policies import RecordedPolicies
-from skerry.control.network.feed import ObjectChange
 from skerry.kit.callbacks import CallbackList
 from skerry.model.ids import InstanceId, Namespace, NodeId
-from skerry.model.network_objects import NetworkKey, NetworkObject
+from skerry.model.network_objects import NetworkKey, NetworkObject, ObjectChange
 from skerry.model.network_policies import IsolatedNamespace, JobAddress
 from skerry.model.statuses import InstanceStatus
 from skerry.model.workloads import Instance, OwnerKind

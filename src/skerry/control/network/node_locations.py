@@ -4,11 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
-from skerry.control.network.feed import ObjectChange
 from skerry.control.nodes.registry import NodeRegistry
 from skerry.kit.callbacks import CallbackList
 from skerry.model.ids import NodeId
-from skerry.model.network_objects import NetworkKey, NetworkObject, NodeLocation
+from skerry.model.network_objects import NetworkKey, NetworkObject, NodeLocation, ObjectChange
 from skerry.model.nodes import Node
 
 

@@ -15,7 +15,6 @@ from typing import Final
 from msgspec.structs import replace
 
 from skerry.control.instance_index import InstanceRecord, InstanceTable
-from skerry.control.network.feed import ObjectChange
 from skerry.control.nodes.conditions import NodeConditions
 from skerry.control.services.copies import owner_of
 from skerry.control.services.tables import ServiceRecord, ServiceTables
@@ -26,6 +25,7 @@ from skerry.model.network_objects import (
     InstanceAddress,
     NetworkKey,
     NetworkObject,
+    ObjectChange,
     ServiceAddress,
     ServiceEndpoint,
     ServiceSubnet,

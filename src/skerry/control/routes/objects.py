@@ -5,13 +5,12 @@ from __future__ import annotations
 from collections.abc import Iterable
 
 from skerry.control.named_table import NamedTable
-from skerry.control.network.feed import ObjectChange
 from skerry.control.nodes.registry import NodeRegistry
 from skerry.control.routes.table import RouteRecord, RouteTable
 from skerry.kit.callbacks import CallbackList
 from skerry.model.container_options import NodeFeature
 from skerry.model.ids import NodeId
-from skerry.model.network_objects import NetworkKey, NetworkObject
+from skerry.model.network_objects import NetworkKey, NetworkObject, ObjectChange
 from skerry.model.routes import Route, RouteObject, TargetKind
 from skerry.model.services import Service
 from skerry.store.tables.table import Record

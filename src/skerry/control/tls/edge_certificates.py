@@ -8,13 +8,12 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable
 
-from skerry.control.network.feed import ObjectChange
 from skerry.control.tls import decisions
 from skerry.control.tls.tables import TlsTable
 from skerry.kit.callbacks import CallbackList
 from skerry.kit.clock import Clock
 from skerry.model.ids import NodeId
-from skerry.model.network_objects import NetworkKey, NetworkObject
+from skerry.model.network_objects import NetworkKey, NetworkObject, ObjectChange
 from skerry.model.secrets import SecretKind, SecretRef
 from skerry.model.tls_certificates import (
     ChallengeKind,

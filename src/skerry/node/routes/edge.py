@@ -13,6 +13,7 @@ import grp
 import os
 import pwd
 import shutil
+from collections.abc import Sequence
 from pathlib import Path
 
 import structlog
@@ -22,7 +23,8 @@ from skerry.kit.backoff import Backoff
 from skerry.model import errors
 from skerry.model.network_objects import ServiceAddress
 from skerry.model.route_settings import RouteSettings
-from skerry.model.routes import AcmeChallenge, RouteLoad, RouteObject, ServiceWake, TargetKind
+from skerry.model.routes import RouteLoad, RouteObject, ServiceWake, TargetKind
+from skerry.model.tls_certificates import HttpChallenge
 from skerry.node.agent.network_state import NetworkState
 from skerry.node.routes import config, loads, runtime_api, slots
 from skerry.node.routes.certificates import CertificateFiles
@@ -81,7 +83,7 @@ class EdgeRoutes:
         if await self._process.adopt():
             self._described = await runtime_api.description(self._paths.admin_socket)
             self._runs.set()
-        for kind in (RouteObject, ServiceAddress, AcmeChallenge):
+        for kind in (RouteObject, ServiceAddress, HttpChallenge):
             self._state.subscribe(kind, lambda _: self._has_work.set())
         return self
 
@@ -102,6 +104,11 @@ class EdgeRoutes:
         for path in (paths.config, paths.routes, paths.challenges, paths.wake_script, paths.output):
             path.unlink(missing_ok=True)
         await asyncio.to_thread(shutil.rmtree, paths.sockets, ignore_errors=True)
+
+    @property
+    def certificate_names(self) -> Sequence[str]:
+        """Of the certificates that are in use, without the default one."""
+        return self.certificates.names
 
     async def set_certificate(self, name: str, domains: tuple[str, ...], pem: bytes) -> None:
         """Use a certificate with its key for these hosts; no connection is closed."""
@@ -204,7 +211,7 @@ class EdgeRoutes:
         self._challenges = challenges
 
     def _desired_challenges(self) -> dict[str, str]:
-        return {one.token: one.authorization for one in self._state.all(AcmeChallenge).values()}
+        return {one.token: one.authorization for one in self._state.all(HttpChallenge).values()}
 
     async def _apply_for_ever(self) -> None:
         failures, backoff = 0, Backoff(cap_s=30.0)

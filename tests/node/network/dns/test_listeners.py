@@ -119,9 +119,7 @@ async def test_a_connection_that_says_nothing_whole_is_closed() -> None:
         await drop(writer)
 
 
-@pytest.mark.parametrize(
-    "sent", [b"\xff\xff", framed(b"\0" * 11), framed(b"\x12\x34\x80" + b"\0" * 30)]
-)
+@pytest.mark.parametrize("sent", [b"\xff\xff", framed(b"\0" * 11), framed(b"\x12\x34\x80" + b"\0" * 30)])
 async def test_a_connection_with_something_else_than_questions_is_closed(sent: bytes) -> None:
     async with serving(made()) as listener:
         reader, writer = await connect(listener)
