@@ -5,7 +5,10 @@ Called by `skerry.daemon.node_agent`.
 
 from __future__ import annotations
 
+from pathlib import Path
+
 import structlog
+from msgspec.structs import replace
 
 from skerry.daemon.role_parts import RoleContext
 from skerry.kit.tasks import TaskSupervisor
@@ -15,8 +18,26 @@ from skerry.node.routes import edge
 from skerry.node.routes.certificate_follower import CertificateFollower
 from skerry.node.routes.edge import EdgeRoutes
 from skerry.node.secrets.node_secrets import NodeSecrets
+from skerry.transport import addresses
 
 log = structlog.get_logger(__name__)
+
+
+def is_edge(context: RoleContext, *, is_server: bool) -> bool:
+    """Whether this node serves routes. Raises FailedPrecondition if it is told to, and cannot."""
+    reason = edge.lacking(context.settings.routes)
+    if reason and context.settings.node.edge:
+        raise errors.FailedPrecondition(f"node.edge: this machine cannot serve routes: {reason}")
+    return not reason and (context.settings.node.edge or is_server)
+
+
+def web_socket(context: RoleContext, key: str | None, *, is_server: bool) -> Path:
+    """Where web functions are served: as set, else where the HAProxy of this node can reach it, and in the
+    data folder if it has none."""
+    named = context.settings.functions.web_socket
+    if not named and key is not None and is_edge(context, is_server=is_server):
+        return edge.edge_files(context.folder, key).web_socket
+    return addresses.web_socket(named, context.folder)
 
 
 async def start(
@@ -30,14 +51,14 @@ async def start(
 ) -> EdgeRoutes | None:
     """Serve routes, if this node is to: one that was told to, and that of a server. `key` distinguishes the
     Skerrys of one machine."""
-    if not (context.settings.node.edge or is_server):
+    if not is_edge(context, is_server=is_server):
+        if reason := edge.lacking(context.settings.routes):
+            log.info("routes.unavailable", reason=reason)
         return None
-    if reason := edge.lacking(context.settings.routes):
-        if context.settings.node.edge:
-            raise errors.FailedPrecondition(f"node.edge: this machine cannot serve routes: {reason}")
-        log.info("routes.unavailable", reason=reason)
-        return None
-    routes = EdgeRoutes(edge.edge_files(context.folder, key), context.settings.routes, state)
+    paths = replace(
+        edge.edge_files(context.folder, key), web_socket=web_socket(context, key, is_server=is_server)
+    )
+    routes = EdgeRoutes(paths, context.settings.routes, state)
     await routes.open()
     context.undo.push_async_callback(routes.close)
     loops.forever("routes of this node", routes.run)

@@ -11,7 +11,16 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from skerry.daemon import functions, names, node_agent, node_http, node_leave, node_runtime, web_functions
+from skerry.daemon import (
+    edge_routes,
+    functions,
+    names,
+    node_agent,
+    node_http,
+    node_leave,
+    node_runtime,
+    web_functions,
+)
 from skerry.daemon.functions import LocalMember
 from skerry.daemon.node_agent import ServerLink
 from skerry.daemon.node_http import NodeDescription
@@ -113,7 +122,9 @@ async def start(context: RoleContext, admission: JoinCredentials) -> RoleHandle:
     web_path = ""
     if routes is not None:
         web_gate = gate.AccessGate(access.verifier, os.geteuid(), local_trust=settings.identity.local_trust)
-        web_server, path = web_functions.serve_socket(context, web_gate, routes)
+        key = None if node.engine is None else node.engine.network.key
+        path = edge_routes.web_socket(context, key, is_server=False)
+        web_server = web_functions.serve_socket(context, web_gate, routes, path)
         context.undo.push_async_callback(web_server.stop, settings.stop_timeout_s * DRAIN_SHARE)
         failures.append(web_server.failed)
         web_path = str(path)

@@ -13,6 +13,7 @@ import socket
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
 from functools import partial
+from pathlib import Path
 from typing import Any
 
 import structlog
@@ -21,6 +22,7 @@ from skerry import __version__
 from skerry.control.context import ControlPlane
 from skerry.daemon import (
     control_plane,
+    edge_routes,
     functions,
     market,
     names,
@@ -86,7 +88,9 @@ async def start(context: RoleContext, *, has_node: bool) -> RoleHandle:
     runtime = await _start_runtime(base) if has_node else None
     taking = await _start_functions(base, cloud, runtime)
     plane = _describe(base, cloud, taking, runtime)
-    ready, failures = await _serve(base, cloud, taking, plane, serves_unix=not has_node)
+    key = None if runtime is None or runtime.engine is None else runtime.engine.network.key
+    web_path = edge_routes.web_socket(base, key, is_server=True)
+    ready, failures = await _serve(base, cloud, taking, plane, web_path, serves_unix=not has_node)
     if runtime is not None:
         failures.append(runtime.failed)
         await _start_agent(base, cloud, taking.member, runtime)
@@ -188,7 +192,13 @@ def _describe(
 
 
 async def _serve(
-    base: ServerBase, cloud: _Cloud, taking: _Functions, plane: ControlPlane, *, serves_unix: bool
+    base: ServerBase,
+    cloud: _Cloud,
+    taking: _Functions,
+    plane: ControlPlane,
+    web_path: Path,
+    *,
+    serves_unix: bool,
 ) -> tuple[dict[str, Any], list[Callable[[], Awaitable[None]]]]:
     """Take requests. Gives where, and what returns or raises when that cannot go on."""
     settings, sockets, certificates, fleet = base.settings, base.sockets, base.certificates, cloud.fleet
@@ -237,8 +247,7 @@ async def _serve(
     await http[0].start(sockets.http, certificates.contexts.http if settings.http.tls else None)
     http_path = addresses.http_socket(settings.http.socket, base.folder)
     http[0].listen_unix(http_path, unix_sockets.permissions_of(settings.grpc))
-    web_server, web_path = web_functions.serve_socket(base, base.gate, taking.served.routes)
-    http.append(web_server)
+    http.append(web_functions.serve_socket(base, base.gate, taking.served.routes, web_path))
     plain_url = ""
     if sockets.plain is not None:
         await _serve_plain(base, sockets.plain, cloud.trade.rear, http)
