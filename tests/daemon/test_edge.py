@@ -258,6 +258,17 @@ def test_connections_that_begin_and_say_nothing_more_keep_no_device_out(site: Si
         assert site.invoke(token)[0] == 200
 
 
+def test_tokens_of_a_key_that_was_replaced_hold_and_those_of_a_revoked_one_do_not(site: Site) -> None:
+    token = site.token()
+    assert site.cluster.server.cli("token", "rotate-key").returncode == 0
+    newer = site.token()
+    eventually_sync(lambda: site.call("/about", newer)[0] == 200, what="the new key at the node")
+    assert site.call("/about", token)[0] == 200
+    assert site.cluster.server.cli("token", "rotate-key", "--revoke").returncode == 0
+    eventually_sync(lambda: site.call("/about", newer)[0] == 401, what="the revocation of the keys")
+    assert site.call("/about", token)[0] == 401
+
+
 @dataclass(frozen=True)
 class CutOff:
     """The site after its server was killed, and then its agent."""
