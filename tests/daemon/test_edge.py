@@ -7,8 +7,10 @@ import contextlib
 import http.client
 import json
 import secrets
+import shutil
 import socket
 import ssl
+import subprocess
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -24,8 +26,9 @@ from skerry.model.token_text import pin_of
 from tests.node.network.machines import Machine, inside, needs_root
 from tests.support import functions
 from tests.support.lans import Lan, Resident, lan
-from tests.support.skerry import ask
+from tests.support.skerry import COMMAND, ask, environment
 from tests.support.waiting import PATIENCE_S, eventually_sync
+from tests.support.walkthrough import steps
 
 pytestmark = needs_root
 
@@ -150,6 +153,31 @@ def test_a_device_calls_a_function_and_gets_nothing_that_its_role_has_not(site: 
     assert URL in site.node.ready["urls"]
 
 
+@pytest.mark.skipif(shutil.which("curl") is None, reason="the page uses curl")
+def test_a_device_calls_its_node_as_the_page_says(site: Site, tmp_path: Path) -> None:
+    (tmp_path / "hello.py").write_text(HELLO)
+    shutil.copy(site.ca, tmp_path / "ca.pem")
+    skerry = tmp_path / "bin" / "skerry"
+    skerry.parent.mkdir()
+    skerry.write_text(f'#!/bin/sh\nexec {" ".join(map(str, COMMAND))} "$@"\n')
+    skerry.chmod(0o755)
+    known = environment(SKERRY_DATA=str(site.cluster.server.data))
+    known |= {"PATH": f"{skerry.parent}:{known['PATH']}"}
+    places = {"the server's machine": site.cluster.server_place, "the device": site.device.place}
+    printed = []
+    for place, command in steps("edge.md", "A device calls its node"):
+        if place == "the node":  # which runs already
+            assert command == f"skerry node --join INVITATION --name pi --http 0.0.0.0:{PORT}"
+            continue
+        typed = ["bash", "-c", command.replace("192.168.1.10", NODE)]
+        options: dict[str, Any] = {"cwd": tmp_path, "env": known, "capture_output": True, "text": True}
+        done = inside(places[place], lambda typed=typed, options=options: subprocess.run(typed, **options))
+        assert done.returncode == 0, f"{command}\n{done.stdout}{done.stderr}"
+        printed.append(done.stdout.strip())
+        known["TOKEN"] = printed[-1]
+    assert json.loads(json.loads(printed[-1])["Result"]) == "hello you"
+
+
 def test_commands_call_the_node_with_the_token_of_a_device(site: Site) -> None:
     token = site.token()
     done = site.node.cli(
@@ -228,6 +256,17 @@ def test_connections_that_begin_and_say_nothing_more_keep_no_device_out(site: Si
 
         inside(site.device.place, hold)
         assert site.invoke(token)[0] == 200
+
+
+def test_tokens_of_a_key_that_was_replaced_hold_and_those_of_a_revoked_one_do_not(site: Site) -> None:
+    token = site.token()
+    assert site.cluster.server.cli("token", "rotate-key").returncode == 0
+    newer = site.token()
+    eventually_sync(lambda: site.call("/about", newer)[0] == 200, what="the new key at the node")
+    assert site.call("/about", token)[0] == 200
+    assert site.cluster.server.cli("token", "rotate-key", "--revoke").returncode == 0
+    eventually_sync(lambda: site.call("/about", newer)[0] == 401, what="the revocation of the keys")
+    assert site.call("/about", token)[0] == 401
 
 
 @dataclass(frozen=True)

@@ -147,7 +147,8 @@ async def start(
         loops.forever("HTTPS certificate", shown.run)
 
     def names() -> frozenset[str]:
-        return frozenset() if shown is None else shown.hosts | frozenset(settings.node.names)
+        given = (edge_names.plain_host(name) for name in settings.node.names)
+        return frozenset() if shown is None else shown.hosts.union(name for name in given if name)
 
     def urls() -> tuple[str, ...]:
         return _urls(sock, () if shown is None else shown.hosts)

@@ -164,6 +164,17 @@ async def test_a_clock_that_starts_in_the_past_makes_no_expired_token_valid(
     assert after.verifier.caller_from_token(node.token())
 
 
+async def test_a_clock_that_was_ahead_and_is_right_again_counts(tmp_path: Path, clock: ManualClock) -> None:
+    ahead = ManualClock(start=clock.now() + 10 * 365 * 86400)
+    node = Node(tmp_path, ahead)
+    node.hear(sent(KEY))
+    await node.save()
+    after = Node(tmp_path, clock)
+    assert "expired" in after.refusal(after.token())
+    after.contact.note()
+    assert after.verifier.caller_from_token(after.token())
+
+
 async def test_revocations_are_written_at_once_and_expired_ones_dropped(
     tmp_path: Path, clock: ManualClock
 ) -> None:

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import secrets
 from collections.abc import Collection, Sequence
+from contextlib import suppress
 
 import msgspec
 import structlog
@@ -123,10 +124,11 @@ class TokenKeys:
             if stored is not None and stored.value.revoked_at is not None:
                 continue
             record = stored.value if stored is not None else TokenKeyRecord(one.id, "", "", now)
-            await self.table.commit(
-                [self.table.put(one.id, _retire(record, now, one.expires_at))],
-                [self.table.expect(one.id, stored)],
-            )
+            with suppress(errors.Conflict):  # another server has just done so
+                await self.table.commit(
+                    [self.table.put(one.id, _retire(record, now, one.expires_at))],
+                    [self.table.expect(one.id, stored)],
+                )
 
     def overdue(self, in_use: Collection[str]) -> list[str]:
         """Keys of records to remove: those that sign no more and are not `in_use` by tokens."""

@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import hmac
 from collections.abc import Sequence
+from contextlib import suppress
 from functools import lru_cache
 
 import msgspec
@@ -214,11 +215,12 @@ class TokenRegistry:
             if stored is not None and stored.value.revoked_at is not None:
                 continue
             token = stored.value if stored is not None else _unknown(one, now)
-            await self.table.commit(
-                [self.table.put(one.id, msgspec.structs.replace(token, revoked_at=now))],
-                [self.table.expect(one.id, stored)],
-            )
-            log.info("token.revoked", token=one.id, actor="skerry", reason="restored store")
+            with suppress(errors.Conflict):  # another server has just done so
+                await self.table.commit(
+                    [self.table.put(one.id, msgspec.structs.replace(token, revoked_at=now))],
+                    [self.table.expect(one.id, stored)],
+                )
+                log.info("token.revoked", token=one.id, actor="skerry", reason="restored store")
 
     def signed_by(self) -> set[str]:
         """Ids of keys that tokens on record were signed with."""

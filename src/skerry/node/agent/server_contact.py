@@ -35,9 +35,10 @@ class ServerContact:
         self._is_new = asyncio.Event()
 
     def note(self) -> None:
-        """A server has sent something just now."""
-        self.at = max(self.at, self._clock.now())
-        if self.at >= self._saved + _SAVE_EVERY_S or not self._saved:
+        """A server has sent something just now. TLS with it has just compared the clocks, so a clock that was
+        ahead and is right again counts."""
+        self.at = self._clock.now()
+        if abs(self.at - self._saved) >= _SAVE_EVERY_S:
             self._is_new.set()
 
     def now(self) -> float:
