@@ -11,6 +11,7 @@ import socket
 import stat
 from collections.abc import AsyncIterator, Iterator
 from contextlib import asynccontextmanager
+from pathlib import Path
 from typing import Any, NamedTuple
 from urllib.parse import urlsplit
 
@@ -20,7 +21,7 @@ import pytest
 from tests.daemon.test_members import Machine, until_taken
 from tests.daemon.test_node import join_token
 from tests.support.clusters import sweep
-from tests.support.functions import body, result
+from tests.support.functions import body, delete, result
 from tests.support.skerry import Skerry, running
 from tests.support.waiting import PATIENCE_S, eventually
 
@@ -258,6 +259,19 @@ def test_the_contract_of_invoke_stays(cloud: Cloud) -> None:
     assert result(cloud.server, "plain", {"n": 1}) == {"n": 1}
     assert cloud.server.call("GET", "/function/site")[1]["Web"] is True
     assert "Web" not in cloud.server.call("GET", "/function/plain")[1]
+
+
+def test_the_command_line_deploys_a_web_function_and_keeps_it_one(cloud: Cloud, tmp_path: Path) -> None:
+    code = tmp_path / "leaf.py"
+    code.write_text("def handler(request):\n    return request.method\n")
+    done = cloud.server.cli("fn", "deploy", "--web", "--memory", "32", str(code))
+    assert done.returncode == 0, done.stderr
+    assert "/web/leaf" in done.stderr
+    assert cloud.server.call("PATCH", "/web/leaf/x") == (200, "PATCH")
+    for flags, status in (((), 200), (("--no-web",), 404)):
+        assert cloud.server.cli("fn", "deploy", *flags, str(code)).returncode == 0
+        assert cloud.server.call("GET", "/web/leaf/x")[0] == status
+    delete(cloud.server, "leaf")
 
 
 async def test_a_token_reaches_the_functions_of_its_namespaces_and_no_others(cloud: Cloud) -> None:

@@ -508,21 +508,6 @@ async def test_a_node_that_knows_no_namespaces_of_functions_is_told_of_the_defau
     assert named == ({"shop:a", "shop:b", "c"} if features else {"c"})
 
 
-@pytest.mark.parametrize("features", [(), (NodeFeature.WEB_FUNCTIONS,)])
-async def test_a_node_that_runs_no_web_functions_is_told_of_the_others(sharing, catalogue, features):
-    catalogue.put("page", replace(function("page"), is_web=True))
-    hello = replace(TAKER, facts=replace(TAKER.facts, features=features))
-    async with sharing.connect("n1", hello) as session:
-        told = Told(session)
-        for _ in range(2):
-            await told.next()
-        assert len((await told.next()).functions) == (2 if features else 1)
-        catalogue.put("a", replace(function("a", 2), is_web=True))
-        update = await told.next()
-        # One that becomes a web function is gone for such a node.
-        assert update.removed == (() if features else (FunctionName("a"),))
-
-
 async def test_nobody_else_is_told_of_members_and_functions(sharing, members, catalogue):
     async with sharing.connect("n2", HELLO) as session:
         told = Told(session)

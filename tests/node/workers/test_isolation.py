@@ -222,7 +222,7 @@ async def test_a_node_worker_is_confined_like_any_other(ground: Ground, agent: A
     paths = ["/home", "/home/function", "/home/runtime", "/root", str(ground.folder)]
     seen = json.loads((await answered(worker, json.dumps(paths).encode())).result)
     assert seen["uid"] == agent.cells.get(worker._blank.cell).uid
-    assert seen["look"][:4] == [["function", "runtime"], ["main.js"], ["worker.js"], []]
+    assert seen["look"][:4] == [["function", "runtime"], ["main.js"], ["worker.js", "worker_web.js"], []]
     assert seen["look"][4] in ([], "ENOENT", "EACCES")
     assert seen["write"] == ["EROFS", ""]
     status = dict(line.split(":\t", 1) for line in seen["status"].splitlines() if ":\t" in line)

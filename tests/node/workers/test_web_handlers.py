@@ -68,6 +68,7 @@ PYTHON = dedent(
     def named(request): return 200, {"x a": "b"}, ""
     def no_headers(request): return 200, 7, ""
     def four(request): return 1, 2, 3, 4
+    def many(request): return 200, {f"x-{n}": "y" for n in range(300)}, ""
     def odd(request): return object()
     def odd_part(request): yield 7
     def leaves(request): sys.exit(3)
@@ -148,6 +149,7 @@ async def test_headers_may_be_repeated(python: Programs) -> None:
         ("/named", CallFailure.RESULT, "the header 'x a'"),
         ("/no_headers", CallFailure.RESULT, "headers must be"),
         ("/four", CallFailure.RESULT, "a tuple of 4"),
+        ("/many", CallFailure.RESULT, "at most 256 headers"),
         ("/odd", CallFailure.RESULT, "what JSON cannot hold"),
     ],
 )

@@ -17,7 +17,7 @@ from skerry.model import errors
 from skerry.model.callers import Role
 from skerry.model.settings import HttpSettings
 from skerry.transport.access.gate import AccessGate
-from skerry.transport.unix_sockets import SocketPermissions
+from skerry.transport.unix_sockets import SocketPermissions, group_permissions
 from tests.transport.http.conftest import Serve, StrangerGate
 
 OWNER_ONLY = SocketPermissions(0o600)
@@ -160,3 +160,16 @@ async def test_it_answers_while_every_place_of_the_port_is_taken(serve: Serve, p
     await refused.send(b"GET /healthz HTTP/1.1\r\nHost: localhost\r\n\r\n")
     assert (await refused.answer()).status == 503
     assert await ask(path) == 200
+
+
+@pytest.mark.parametrize(
+    ("group", "permissions"),
+    [
+        ("", OWNER_ONLY),
+        ("a-group-that-nobody-made", OWNER_ONLY),
+        ("65534", SocketPermissions(0o660, 65534)),
+        ("root", SocketPermissions(0o660, 0)),
+    ],
+)
+def test_a_socket_is_open_to_a_group_if_there_is_one(group: str, permissions: SocketPermissions) -> None:
+    assert group_permissions(group) == permissions

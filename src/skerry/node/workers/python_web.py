@@ -27,6 +27,8 @@ _TEXT: Final = "text/plain; charset=utf-8"
 _JSON: Final = "application/json"
 _BYTES: Final = "application/octet-stream"
 _NO_BODY: Final = frozenset({204, 304})
+_MAX_HEADERS: Final = 256
+_MAX_HEAD_BYTES: Final = 64 * 1024
 _NAME: Final = re.compile(r"[!#$%&'*+.^_`|~0-9A-Za-z-]{1,256}")
 _VALUE: Final = re.compile(r"[\t\x20-\x7e\x80-\xff]*")
 _RESPONSE_KEYS: Final = frozenset({"status", "headers", "body"})
@@ -316,6 +318,10 @@ def _headers(headers: Any) -> _Pairs:
             found += ((_text(name).lower(), _text(each).strip(" \t")) for each in values)
     except (TypeError, ValueError) as error:
         raise Unrepresentable(f"headers must be a dict or a list of pairs: {error}") from None
+    if len(found) > _MAX_HEADERS or sum(len(name) + len(text) for name, text in found) > _MAX_HEAD_BYTES:
+        raise Unrepresentable(
+            f"a response has at most {_MAX_HEADERS} headers of {_MAX_HEAD_BYTES} bytes together; send less"
+        )
     for name, text in found:
         if not _NAME.fullmatch(name) or not _VALUE.fullmatch(text):
             raise Unrepresentable(f"the header {name!r:.60} with the value {text!r:.60} cannot be sent")

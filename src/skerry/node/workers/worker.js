@@ -306,7 +306,9 @@ async function handle(call, params) {
   try {
     const given = JSON.parse(params.toString());
     call.begun = performance.now();
-    value = request.is_web ? web.collectResponse(handler, given, request.context) : handler(given, { ...request.context });
+    value = request.is_web
+      ? web.collectResponse(handler, given, request.context)
+      : handler(given, { ...request.context });
     if (typeof value?.then === 'function') value = await value;
     value = settled(value);
     if (typeof value?.then === 'function') value = await value;
@@ -348,7 +350,8 @@ async function runWeb(number, payload) {
     if (!(error instanceof web.ClientGone)) {
       const said = error instanceof web.Unrepresentable ? error.message : explain(error);
       scope.run(call, () => process.stderr.write(`${said}\n`)); // nobody but the logs gets it
-      if (!sender.isCancelled) [outcome, text] = [error instanceof web.Unrepresentable ? UNREPRESENTABLE : RAISED, said];
+      const failed = error instanceof web.Unrepresentable ? UNREPRESENTABLE : RAISED;
+      if (!sender.isCancelled) [outcome, text] = [failed, said];
     }
   }
   if (running.has(number)) {

@@ -9,6 +9,8 @@ module.exports = ({ frame, toJson, inWords, HEADER, WEB_HEAD, WEB_BODY, WINDOW, 
   class ClientGone extends Error {}
   class Unrepresentable extends Error {}
 
+  const MAX_HEADERS = 256;
+  const MAX_HEAD_BYTES = 64 * 1024;
   const NO_BODY = new Set([204, 304]);
   const HEADER_NAME = /^[!#$%&'*+.^_`|~0-9A-Za-z-]{1,256}$/;
   const HEADER_VALUE = /^[\t\x20-\x7e\x80-\xff]*$/;
@@ -54,7 +56,8 @@ module.exports = ({ frame, toJson, inWords, HEADER, WEB_HEAD, WEB_BODY, WINDOW, 
 
   function checkedStatus(status) {
     if (Number.isInteger(status) && status >= 200 && status <= 599) return status;
-    throw new Unrepresentable(`${util.inspect(status)} is no status of a response; use a number from 200 to 599`);
+    const shown = util.inspect(status);
+    throw new Unrepresentable(`${shown} is no status of a response; use a number from 200 to 599`);
   }
 
   // An object, whose values may be arrays, pairs, or Headers.
@@ -62,11 +65,20 @@ module.exports = ({ frame, toJson, inWords, HEADER, WEB_HEAD, WEB_BODY, WINDOW, 
     const pairs = [];
     const entries = typeof headers?.[Symbol.iterator] === 'function' ? headers : Object.entries(headers ?? {});
     for (const [name, value] of entries) {
-      for (const each of Array.isArray(value) ? value : [value]) pairs.push([String(name).toLowerCase(), String(each).trim()]);
+      for (const each of Array.isArray(value) ? value : [value]) {
+        pairs.push([String(name).toLowerCase(), String(each).trim()]);
+      }
+    }
+    const size = pairs.reduce((sum, [name, value]) => sum + name.length + value.length, 0);
+    if (pairs.length > MAX_HEADERS || size > MAX_HEAD_BYTES) {
+      throw new Unrepresentable(
+        `a response has at most ${MAX_HEADERS} headers of ${MAX_HEAD_BYTES} bytes together; send less`,
+      );
     }
     for (const [name, value] of pairs) {
       if (!HEADER_NAME.test(name) || !HEADER_VALUE.test(value)) {
-        throw new Unrepresentable(`the header ${util.inspect(name)} with the value ${util.inspect(value)} cannot be sent`);
+        const shown = `${util.inspect(name)} with the value ${util.inspect(value)}`;
+        throw new Unrepresentable(`the header ${shown} cannot be sent`);
       }
     }
     return pairs;
@@ -244,7 +256,8 @@ module.exports = ({ frame, toJson, inWords, HEADER, WEB_HEAD, WEB_BODY, WINDOW, 
     else if (value === null || value === undefined) [status, body] = [204, null];
     const pairs = checkedHeaders(headers);
     status = checkedStatus(status);
-    if (body !== null && body !== undefined && !NO_BODY.has(status) && !pairs.some(([name]) => name === 'content-type')) {
+    const hasMedia = pairs.some(([name]) => name === 'content-type');
+    if (body !== null && body !== undefined && !NO_BODY.has(status) && !hasMedia) {
       pairs.push(['content-type', usualMedia(body)]);
     }
     return [status, pairs, body ?? ''];
@@ -256,7 +269,8 @@ module.exports = ({ frame, toJson, inWords, HEADER, WEB_HEAD, WEB_BODY, WINDOW, 
       try {
         sender.begin(status, pairs, true);
         if (!sender.hasBody) return;
-        for await (const part of typeof body[Symbol.asyncIterator] === 'function' ? body : { [Symbol.iterator]: () => body }) {
+        const isIterable = typeof body[Symbol.asyncIterator] === 'function';
+        for await (const part of isIterable ? body : { [Symbol.iterator]: () => body }) {
           await sender.part(toBytes(part));
           sender.flush();
         }
@@ -317,7 +331,8 @@ module.exports = ({ frame, toJson, inWords, HEADER, WEB_HEAD, WEB_BODY, WINDOW, 
     }
     const content = Buffer.concat(parts);
     const media = response.headers.find(([name]) => name === 'content-type')?.[1] ?? '';
-    return { ...response, body: media.split(';')[0].trim() === 'application/json' ? JSON.parse(content.toString()) : inWords(content) };
+    const isJson = media.split(';')[0].trim() === 'application/json';
+    return { ...response, body: isJson ? JSON.parse(content.toString()) : inWords(content) };
   }
 
   return { ClientGone, Unrepresentable, WebSender, collectResponse, respond };
