@@ -124,6 +124,8 @@ class AcmeClient:
             raise AcmeFailure(
                 "the ACME server answers with a redirect; set tls.acme_directory anew"
             ) from None
+        except requests.exceptions.JSONDecodeError as error:  # before those of which it is one
+            raise _unreadable(error) from None
         except (requests.exceptions.RequestException, OSError) as error:
             raise AcmeFailure(
                 f"the ACME server {self._settings.acme_directory} cannot be reached: {_shorten(str(error))}",
@@ -139,10 +141,7 @@ class AcmeClient:
             AttributeError,
             TypeError,
         ) as error:
-            log.warning("acme.unreadable", error=repr(error))
-            raise AcmeFailure(
-                "the answer of the ACME server is not that of RFC 8555", is_temporary=True
-            ) from None
+            raise _unreadable(error) from None
 
 
 class _Session:
@@ -319,6 +318,11 @@ def _failure_of_client(error: Exception, retry_after_s: float) -> AcmeFailure:
         is_rate_limit=status == 429,
         retry_after_s=retry_after_s,
     )
+
+
+def _unreadable(error: Exception) -> AcmeFailure:
+    log.warning("acme.unreadable", error=repr(error))
+    return AcmeFailure("the answer of the ACME server is not that of RFC 8555", is_temporary=True)
 
 
 def _text_of(error: messages.Error) -> str:

@@ -1,0 +1,1 @@
+"""TLS certificates on an edge node."""
