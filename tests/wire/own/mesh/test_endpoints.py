@@ -67,6 +67,6 @@ async def test_pairs_are_direct_relayed_tried_or_without_a_path(rest: Rest) -> N
 
 @pytest.mark.parametrize(("role", "status"), [(Role.VIEWER, 200), (Role.DEPLOYER, 200), (Role.INVOKER, 403)])
 async def test_readers_of_the_cluster_see_it(rest: Rest, role: Role, status: int) -> None:
-    token = await rest.site.token(role)
-    answer = await rest.ask("GET", "/mesh/", headers={"Authorization": f"Bearer {token}"})
-    assert answer.status == status
+    session = await rest.site.session(headers=await rest.site.bearer(role))
+    async with session.get("/mesh/") as reply:
+        assert reply.status == status
