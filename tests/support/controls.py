@@ -18,6 +18,8 @@ from skerry.control.jobs.controller import JobController
 from skerry.control.jobs.registry import JobRegistry
 from skerry.control.jobs.table import JobTable
 from skerry.control.leadership.election import LeaderElection
+from skerry.control.mesh.peers import MeshPeers
+from skerry.control.mesh.tables import MeshTables
 from skerry.control.namespaces.admission import AdmissionStore
 from skerry.control.namespaces.policies import RecordedPolicies
 from skerry.control.namespaces.registry import NamespaceRegistry
@@ -58,6 +60,7 @@ from skerry.kit.clock import Clock
 from skerry.kit.tasks import cancel_and_wait
 from skerry.model.container_options import NodeFeature
 from skerry.model.ids import Namespace, NodeId
+from skerry.model.mesh import MeshEncryption
 from skerry.model.network import NamespaceEgress
 from skerry.model.node_messages import NodeHello
 from skerry.model.nodes import Node, NodeFacts
@@ -99,6 +102,8 @@ class Control:
     connections: ConnectionExplainer
     tls: TlsRegistry
     routes: RouteRegistry
+    mesh_tables: MeshTables
+    mesh: MeshPeers
 
     async def join(self, id: str, **labels: str) -> Node:
         """A node that is heard here."""
@@ -261,13 +266,16 @@ async def control_on(
     tls_table = TlsTable(store)
     route_table = RouteTable(store)
     works += [snapshot_table.run(), operation_table.run(), tls_table.run(), route_table.run()]
+    mesh_tables = MeshTables(store, clock)
+    mesh = MeshPeers(nodes, mesh_tables, MeshEncryption.WIREGUARD)
+    works += [mesh_tables.run(), mesh.run()]
     if leads:
         works += [leader.run(), reconciler.run(leader), controller.run(leader)]
         works += [job_controller.run(leader), schedule_controller.run(leader), following.run(leader)]
     loops = [asyncio.ensure_future(work) for work in works]
     try:
         await store.quotas.table.ready()
-        parts = (volume_table, snapshot_table, operation_table, route_table, secrets, tls_table)
+        parts = (volume_table, snapshot_table, operation_table, route_table, secrets, tls_table, mesh_tables)
         for part in (instance_table, workloads, nodes, tables, job_table, schedule_table, *parts):
             await part.ready()
         yield Control(
@@ -296,6 +304,8 @@ async def control_on(
                 NoWantedDomains(),
             ),
             RouteRegistry(store, events, clock, route_table),
+            mesh_tables,
+            mesh,
         )
     finally:
         sessions.close()

@@ -5,8 +5,8 @@
 
 Every machine and router is a network namespace. The server and `east`, `west` are public; `home` and
 `office` are behind a router each. Both routers use the same private network, as homes do, and refuse
-connections from outside. That of `home` gives each destination another port, so that only public machines
-have a link to it; that of `office` keeps ports.
+connections from outside. They keep ports, until `use_any_port` has one give each destination another port, so
+that only public machines have a link to what is behind it.
 """
 
 from __future__ import annotations
@@ -37,20 +37,20 @@ _FLEET = {
     "fleet.subnets": "10.128.0.0/9",
 }
 _ROUTER = """
-table ip router {{
-    chain outward {{
+table ip router {
+    chain outward {
         type nat hook postrouting priority srcnat;
-        oifname "wan" masquerade {flags}
-    }}
-    chain inward {{
+        oifname "wan" masquerade
+    }
+    chain inward {
         type filter hook forward priority filter;
         iifname "wan" ct state new drop
-    }}
-    chain itself {{
+    }
+    chain itself {
         type filter hook input priority filter;
         iifname "wan" ct state new drop
-    }}
-}}
+    }
+}
 """
 
 
@@ -67,7 +67,7 @@ PLACES = {
     "home": Place("cable", "192.168.1.10"),
     "office": Place("fibre", "192.168.1.10"),
 }
-ROUTERS = {"cable": ("198.51.100.31", "random,fully-random"), "fibre": ("198.51.100.32", "")}
+ROUTERS = {"cable": "198.51.100.31", "fibre": "198.51.100.32"}
 
 
 class NatLab(Cluster):
@@ -84,7 +84,7 @@ class NatLab(Cluster):
         self._internet.run("ip", "link", "add", "exchange", "type", "bridge")
         self._internet.run("ip", "address", "add", f"{_SERVER}/24", "dev", "exchange")
         self._internet.run("ip", "link", "set", "exchange", "up")
-        self.routers = {name: self._router(name, *rest) for name, rest in ROUTERS.items()}
+        self.routers = {name: self._router(name, address) for name, address in ROUTERS.items()}
         self.machines = {name: self._plug_in(name, PLACES[name]) for name in names}
         super().__init__(self._start_server(), self._residents)
         for name in self.machines:
@@ -107,13 +107,13 @@ class NatLab(Cluster):
         machine.run("ip", "link", "set", link, "up")
         to.run("ip", "link", "set", f"to-{name}", "master", switch, "up")
 
-    def _router(self, name: str, address: str, flags: str) -> Machine:
+    def _router(self, name: str, address: str) -> Machine:
         router = self._machine(name)
         self._cable(router, "wan", name, address, self._internet, "exchange")
         router.run("ip", "link", "add", "lan", "type", "bridge")
         router.run("ip", "address", "add", "192.168.1.1/24", "dev", "lan")
         router.run("ip", "link", "set", "lan", "up")
-        router.run("nft", "-f", "-", text=_ROUTER.format(flags=flags))
+        router.run("nft", "-f", "-", text=_ROUTER)
         router.run("sh", "-c", "echo 1 > /proc/sys/net/ipv4/ip_forward")
         return router
 
@@ -143,11 +143,14 @@ class NatLab(Cluster):
         machine.run("ip", "address", "del", f"{old}/24", "dev", link)
         machine.run("ip", "address", "add", f"{new}/24", "dev", link)
 
-    def keep_ports(self, router: str) -> None:
-        """Have a router give all destinations the same port from now on."""
-        self.routers[router].run("nft", "flush", "chain", "ip", "router", "outward")
-        rule = ("add", "rule", "ip", "router", "outward", "oifname", "wan", "masquerade")
-        self.routers[router].run("nft", *rule)
+    def use_any_port(self, router: str) -> None:
+        """Have a router give each destination another port, and forget those that it gave."""
+        machine, address = self.routers[router], ROUTERS[router]
+        rule = ("add", "rule", "ip", "router", "outward", "oifname", "wan", "masquerade", "fully-random")
+        machine.run("nft", "flush", "chain", "ip", "router", "outward")
+        machine.run("nft", *rule)
+        machine.run("ip", "address", "del", f"{address}/24", "dev", "wan")
+        machine.run("ip", "address", "add", f"{address}/24", "dev", "wan")
 
     def capture(self) -> subprocess.Popen[bytes]:
         """Everything that passes the internet, as tcpdump writes it."""

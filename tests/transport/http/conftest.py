@@ -37,6 +37,7 @@ from skerry.wire.own.context import OwnContext
 from skerry.wire.own.http_routes.context import RouteContext
 from skerry.wire.own.jobs.context import JobContext
 from skerry.wire.own.market.context import MarketContext
+from skerry.wire.own.mesh.endpoints import MeshContext
 from skerry.wire.own.namespaces.endpoints import NamespaceContext
 from skerry.wire.own.secrets.context import SecretContext
 from skerry.wire.own.services.context import ServiceContext
@@ -175,6 +176,7 @@ async def serving(
                 SecretContext(control.secrets, control.rotation, lambda: 0),
                 VolumeContext(control.volumes),
                 SnapshotContext(control.snapshots),
+                MeshContext(control.mesh, control.mesh_tables, clock),
                 TlsContext(control.tls),
                 RouteContext(control.routes),
             ),
