@@ -24,7 +24,7 @@ from bench.figures import Figure
 from skerry.kit.clock import SystemClock
 from skerry.model.ids import InstanceId, Namespace, NodeId, ServiceId
 from skerry.model.network_objects import ServiceAddress, ServiceEndpoint
-from skerry.node.network.dns.budgets import PlaceCount, WorkBudget
+from skerry.node.network.dns.budgets import ClientLimit, WorkBudget
 from skerry.node.network.dns.forwarder import Forwarder
 from skerry.node.network.dns.listeners import DnsListener
 from skerry.node.network.dns.reply_cache import ReplyCache
@@ -165,7 +165,7 @@ def _serve_names(parent: Connection) -> None:
             ttl_s=5,
             is_confirmed=lambda: True,
         )
-        listener = DnsListener(LOCAL, resolver, lambda client: True, PlaceCount(1, 1), idle_s=1)
+        listener = DnsListener(LOCAL, resolver, lambda client: True, ClientLimit(1, 1), idle_s=1)
         await listener.open(0)
         parent.send(listener.port)
         await asyncio.Event().wait()

@@ -71,6 +71,7 @@ SECTIONS = {
         "image": Verb("skerry.cli.commands.images", "Pull, list and remove images on this machine."),
         "container": Verb("skerry.cli.commands.containers", "Run containers on this machine."),
         "cell": Verb("skerry.cli.commands.cells", "Create cells on this machine and run programs in them."),
+        "dns": Verb("skerry.cli.commands.dns", "Look up names as the containers of this machine do."),
         "aurae": Verb("skerry.cli.commands.aurae", "Use Aurae clients with the cells of this machine."),
     },
     "Administration": {

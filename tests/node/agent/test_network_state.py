@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import math
 from pathlib import Path
 
+from skerry.kit.clock import ManualClock
 from skerry.model.ids import NodeId
 from skerry.model.network_objects import NetworkKey, NodeLocation
 from skerry.model.node_messages import NetworkUpdate
@@ -48,3 +50,19 @@ async def test_what_a_node_reports_is_sent_once_a_session_and_when_it_changes(tm
     assert await state.next_reports(9) == (NodeLocation(NodeId("n2"), "other"),)
     state.begin_session()
     assert len(await state.next_reports(9)) == 2
+
+
+async def test_the_state_ages_from_the_end_of_a_session(tmp_path: Path) -> None:
+    clock = ManualClock()
+    state = NetworkState(tmp_path / "network.json", clock)
+    state.end_session()  # in which nothing came
+    assert state.age_s == math.inf
+    state.apply(NetworkUpdate(True, ()))
+    clock.advance(100)
+    assert state.age_s == 0
+    state.end_session()
+    clock.advance(7)
+    state.end_session()
+    assert state.age_s == 7
+    state.apply(NetworkUpdate(True, ()))
+    assert state.age_s == 0

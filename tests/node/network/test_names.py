@@ -11,6 +11,7 @@ import msgspec
 import pytest
 
 from skerry.kit.clock import SystemClock
+from skerry.model import errors
 from skerry.model.network import Egress, NetworkPolicy
 from skerry.model.network_objects import InstanceAddress
 from skerry.node.network.dns.name_server import NameServer
@@ -218,3 +219,14 @@ async def test_a_firewall_between_containers_and_the_node_is_noticed(ground: Gro
         assert network.lacking() == ()
         await network.detach("web")
         await network.detach("shop")
+
+
+async def test_without_a_name_server_containers_get_the_resolvers_of_the_settings(ground: Ground) -> None:
+    settings = msgspec.structs.replace(ground.settings, dns=("192.0.2.53",))
+    async with ground.agent(settings=settings) as network:
+        web = await network.attach("web")
+        assert "nameserver 192.0.2.53\n" in network.resolv_conf(web)
+        assert network.lacking() == ()
+        await network.detach("web")
+    with pytest.raises(errors.Invalid, match=r"127\.0\.0\.1"):
+        await ground.open(settings=msgspec.structs.replace(ground.settings, dns=("127.0.0.1",)))

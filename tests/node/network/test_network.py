@@ -523,17 +523,6 @@ async def test_a_subnet_that_the_machine_reaches_otherwise_is_not_used_and_told(
         assert network.subnet == "", "the server gives another one"
 
 
-async def test_name_servers_of_the_settings_are_what_containers_get(ground: Ground) -> None:
-    settings = msgspec.structs.replace(ground.settings, dns=("192.0.2.53",))
-    async with ground.agent(settings=settings) as network:
-        web = await network.attach("web")
-        assert "nameserver 192.0.2.53\n" in network.resolv_conf(web)
-        assert network.lacking() == ()
-        await network.detach("web")
-    with pytest.raises(errors.Invalid, match=r"127\.0\.0\.1"):
-        await ground.open(settings=msgspec.structs.replace(ground.settings, dns=("127.0.0.1",)))
-
-
 async def test_a_detach_that_fails_can_be_asked_for_again(ground: Ground) -> None:
     async with ground.agent() as network:
         web = await network.attach("web", mappings("8080:80"))

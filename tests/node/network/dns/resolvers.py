@@ -12,7 +12,7 @@ from typing import TypeVar, cast
 import dnslib
 
 from skerry.kit.clock import Clock, ManualClock
-from skerry.node.network.dns.budgets import PlaceCount, WorkBudget
+from skerry.node.network.dns.budgets import ClientLimit, WorkBudget
 from skerry.node.network.dns.forwarder import Forwarder
 from skerry.node.network.dns.listeners import DnsListener
 from skerry.node.network.dns.reply_cache import ReplyCache
@@ -92,11 +92,11 @@ def make(
 
 @contextlib.asynccontextmanager
 async def serving(
-    parts: Parts, *, idle_s: float = 20.0, connections: PlaceCount | None = None
+    parts: Parts, *, idle_s: float = 20.0, connections: ClientLimit | None = None
 ) -> AsyncIterator[DnsListener]:
     """A listener on loopback."""
     listener = DnsListener(
-        LOCAL, parts.resolver, lambda client: True, connections or PlaceCount(16, 64), idle_s=idle_s
+        LOCAL, parts.resolver, lambda client: True, connections or ClientLimit(16, 64), idle_s=idle_s
     )
     await _with_free_port(lambda: listener.open(0))
     try:

@@ -11,7 +11,7 @@ import subprocess
 import pytest
 
 from skerry.kit.clock import SystemClock
-from skerry.node.network.dns.budgets import PlaceCount
+from skerry.node.network.dns.budgets import ClientLimit
 from skerry.node.network.dns.listeners import DnsListener
 from skerry.node.network.dns.resolver import Client
 from tests.node.network.dns import resolvers
@@ -119,7 +119,7 @@ async def test_a_connection_that_says_nothing_whole_is_closed() -> None:
         await drop(writer)
 
 
-@pytest.mark.parametrize("sent", [b"\xff\xff", framed(b"\0" * 11), framed(b"\x12\x34\x80" + b"\0" * 30)])
+@pytest.mark.parametrize("sent", [b"\xff\xff", framed(b"\0" * 11), framed(b"\1\2\x80" + b"\0" * 30)])
 async def test_a_connection_with_something_else_than_questions_is_closed(sent: bytes) -> None:
     async with serving(made()) as listener:
         reader, writer = await connect(listener)
@@ -146,7 +146,7 @@ async def test_a_client_that_does_not_read_is_not_written_to_for_ever() -> None:
 
 
 async def test_connections_of_one_client_are_limited_and_places_come_back() -> None:
-    places = PlaceCount(3, 100)
+    places = ClientLimit(3, 100)
     async with serving(made(), connections=places) as listener:
         opened = [await connect(listener) for _ in range(3)]
         for reader, writer in opened:
@@ -205,14 +205,14 @@ async def test_a_flood_of_one_turn_leaves_turns_to_others() -> None:
 async def test_an_address_in_use_is_an_error_and_leaves_nothing_open() -> None:
     parts = made()
     async with serving(parts) as listener:
-        second = DnsListener(LOCAL, parts.resolver, lambda client: True, PlaceCount(1, 1), idle_s=1)
+        second = DnsListener(LOCAL, parts.resolver, lambda client: True, ClientLimit(1, 1), idle_s=1)
         with pytest.raises(OSError):
             await second.open(listener.port)
 
 
 async def test_a_client_that_is_not_accepted_gets_nothing() -> None:
     parts = made()
-    listener = DnsListener(LOCAL, parts.resolver, lambda client: False, PlaceCount(1, 1), idle_s=1)
+    listener = DnsListener(LOCAL, parts.resolver, lambda client: False, ClientLimit(1, 1), idle_s=1)
     await listener.open(0)
     reader, writer = await connect(listener)
     assert await is_closed(reader)

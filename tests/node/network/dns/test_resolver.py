@@ -7,7 +7,7 @@ import asyncio
 import dnslib
 
 from skerry.kit.clock import ManualClock
-from skerry.node.network.dns.budgets import PlaceCount, WorkBudget
+from skerry.node.network.dns.budgets import ClientLimit, WorkBudget
 from skerry.node.network.dns.reply_cache import ReplyCache
 from skerry.node.network.dns.resolver import Client
 from tests.node.network.dns import resolvers
@@ -263,21 +263,21 @@ async def test_memory_is_bounded() -> None:
 
 def test_tokens_come_back_and_all_clients_share_a_limit() -> None:
     budget = WorkBudget(10, 30)
-    assert [budget.may_ask("a", 0.0) for _ in range(21)] == [True] * 20 + [False]
-    assert budget.may_ask("a", 0.2)
+    assert [budget.admit("a", 0.0) for _ in range(21)] == [True] * 20 + [False]
+    assert budget.admit("a", 0.2)
     budget.charge("a", 50)
-    assert not budget.may_ask("a", 1.0)
-    assert sum(budget.may_ask(f"c{number}", 1.0) for number in range(100)) < 60
+    assert not budget.admit("a", 1.0)
+    assert sum(budget.admit(f"c{number}", 1.0) for number in range(100)) < 60
     for number in range(10_000):
-        budget.may_ask(f"d{number}", 100.0)
+        budget.admit(f"d{number}", 100.0)
     assert len(budget._clients) <= 4096
 
 
 def test_places_are_counted_for_each_client_and_in_all() -> None:
-    places = PlaceCount(2, 3)
-    assert [places.take(each) for each in "aaabc"] == [True, True, False, True, False]
-    places.give_back("a")
-    assert places.take("c")
+    places = ClientLimit(2, 3)
+    assert [places.acquire(each) for each in "aaabc"] == [True, True, False, True, False]
+    places.release("a")
+    assert places.acquire("c")
     for each in "abc":
-        places.give_back(each)
-    assert (places.total, places._held) == (0, {})
+        places.release(each)
+    assert (places.total, places._counts) == (0, {})

@@ -1,4 +1,4 @@
-"""How much work a client may cause: tokens for answers, and places for questions that wait. Pure.
+"""How much work a client may cause: tokens for answers, and numbers of what waits or is open. Pure.
 
 A token is about the work of an answer from memory; whatever costs more takes more. A client in debt is not
 answered until it has earned tokens again, and all together may not cause more than a share of the process's
@@ -23,7 +23,7 @@ class WorkBudget:
         self._level, self._at = in_all * _BURST_S, 0.0
         self._clients: OrderedDict[str, list[float]] = OrderedDict()  # level and time, the last one last
 
-    def may_ask(self, client: str, now: float) -> bool:
+    def admit(self, client: str, now: float) -> bool:
         """False if the client, or all of them, have used up their tokens; else one is taken."""
         entry = self._clients.get(client)
         if entry is None:
@@ -52,27 +52,27 @@ class WorkBudget:
         self._level -= tokens
 
 
-class PlaceCount:
-    """Places that clients hold: at most `per_client` each, and `in_all` together."""
+class ClientLimit:
+    """How many of something clients have: at most `per_client` each, and `in_all` together."""
 
     def __init__(self, per_client: int, in_all: int) -> None:
         self._per_client = per_client
         self._in_all = in_all
-        self._held: dict[str, int] = {}
+        self._counts: dict[str, int] = {}
         self.total = 0
 
-    def take(self, client: str) -> bool:
-        """False if there is none."""
-        held = self._held.get(client, 0)
-        if held >= self._per_client or self.total >= self._in_all:
+    def acquire(self, client: str) -> bool:
+        """One more; False if that is too many."""
+        count = self._counts.get(client, 0)
+        if count >= self._per_client or self.total >= self._in_all:
             return False
-        self._held[client] = held + 1
+        self._counts[client] = count + 1
         self.total += 1
         return True
 
-    def give_back(self, client: str) -> None:
+    def release(self, client: str) -> None:
         self.total -= 1
-        if self._held[client] == 1:
-            del self._held[client]
+        if self._counts[client] == 1:
+            del self._counts[client]
         else:
-            self._held[client] -= 1
+            self._counts[client] -= 1

@@ -63,7 +63,7 @@ class Forwarder:
         if flight is None:
             if len(self._flights) >= self._max_in_flight:
                 return None
-            flight = self._flights[key] = asyncio.create_task(self._ask_all(query))
+            flight = self._flights[key] = asyncio.create_task(self._query_all(query))
             flight.add_done_callback(lambda done: self._landed(key, done))
         return await asyncio.shield(flight)
 
@@ -76,13 +76,13 @@ class Forwarder:
     async def close(self) -> None:
         await cancel_and_wait(list(self._flights.values()))
 
-    async def _ask_all(self, query: Query) -> UpstreamReply | None:
+    async def _query_all(self, query: Query) -> UpstreamReply | None:
         last: UpstreamReply | None = None
         resolvers = sorted(self._resolvers(), key=lambda each: each != self._preferred)
         for _ in range(_ROUNDS):
             for resolver in resolvers:
                 try:
-                    reply = await self._ask(query, resolver)
+                    reply = await self._query(query, resolver)
                 except (OSError, TimeoutError, Unreadable, asyncio.IncompleteReadError) as error:
                     log.debug("dns.resolver_silent", resolver=resolver, error=repr(error))
                     continue
@@ -94,7 +94,7 @@ class Forwarder:
                 break  # all that answer have said that they cannot
         return last
 
-    async def _ask(self, query: Query, resolver: str) -> UpstreamReply:
+    async def _query(self, query: Query, resolver: str) -> UpstreamReply:
         reply = await self._by_udp(query, (resolver, self._port), has_edns=True)
         if reply.rcode in _NO_EDNS_CODES:
             reply = await self._by_udp(query, (resolver, self._port), has_edns=False)

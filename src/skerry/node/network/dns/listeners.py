@@ -14,7 +14,7 @@ from typing import Final, cast
 
 import structlog
 
-from skerry.node.network.dns.budgets import PlaceCount
+from skerry.node.network.dns.budgets import ClientLimit
 from skerry.node.network.dns.messages import MAX_MESSAGE, MAX_QUERY
 from skerry.node.network.dns.resolver import Client, Resolver
 
@@ -38,7 +38,7 @@ class DnsListener:
         address: str,
         resolver: Resolver,
         accepts: Accepts,
-        connections: PlaceCount,
+        connections: ClientLimit,
         *,
         idle_s: float,
     ) -> None:
@@ -128,7 +128,7 @@ class _Connection(asyncio.Protocol):
         listener = self._listener
         peer = transport.get_extra_info("peername")
         self._client = self._client._replace(address=peer[0] if peer else "")
-        if not listener._accepts(self._client.address) or not listener._connections.take(
+        if not listener._accepts(self._client.address) or not listener._connections.acquire(
             self._client.address
         ):
             self._transport.abort()
@@ -142,7 +142,7 @@ class _Connection(asyncio.Protocol):
         if self._timer is not None:
             self._timer.cancel()
         if self._is_counted:
-            self._listener._connections.give_back(self._client.address)
+            self._listener._connections.release(self._client.address)
             self._listener._open.discard(self)
         self._transport = None
 

@@ -279,7 +279,7 @@ def parse_upstream(packet: bytes, query: Query, id: int) -> UpstreamReply:
     is_truncated = bool(flags & _TC)
     offset, cut, ttls, offsets = end, len(packet), list[int](), list[int]()
     negative_s: int | None = None
-    kept = 0
+    relayed = 0
     for number in range(answers + authorities + extras):
         if is_truncated:
             break  # it is asked for again, and not used
@@ -298,7 +298,7 @@ def parse_upstream(packet: bytes, query: Query, id: int) -> UpstreamReply:
             minimum = int.from_bytes(packet[after - 4 : after], "big")
             negative_s = min(minimum, ttl)
         if number >= answers + authorities:
-            kept += 1
+            relayed += 1
         offset = after
     rcode = flags & 0xF
     if rcode == NXDOMAIN or (rcode == NOERROR and not answers):
@@ -306,7 +306,7 @@ def parse_upstream(packet: bytes, query: Query, id: int) -> UpstreamReply:
     else:
         ttl_s = min(ttls, default=0) if rcode == NOERROR else 0
     wire = bytearray(packet[:cut])
-    _HEADER.pack_into(wire, 0, 0, flags & ~_AA | _RA, 1, answers, authorities, kept)
+    _HEADER.pack_into(wire, 0, 0, flags & ~_AA | _RA, 1, answers, authorities, relayed)
     return UpstreamReply(bytes(wire), end, tuple(offsets), ttl_s, rcode, is_truncated)
 
 

@@ -25,7 +25,7 @@ from skerry.model.settings import NetworkSettings
 from skerry.node.network import nameservers
 from skerry.node.network.commands import NetworkCommands
 from skerry.node.network.dns import listeners, rules
-from skerry.node.network.dns.budgets import PlaceCount, WorkBudget
+from skerry.node.network.dns.budgets import ClientLimit, WorkBudget
 from skerry.node.network.dns.forwarder import PORT, Forwarder
 from skerry.node.network.dns.listeners import DnsListener
 from skerry.node.network.dns.reply_cache import ReplyCache
@@ -84,7 +84,7 @@ class NameServer:
             ttl_s=settings.dns_ttl_s,
             is_confirmed=lambda: self._is_confirmed(),
         )
-        self._connections = PlaceCount(listeners.MAX_CONNECTIONS_PER_CLIENT, listeners.MAX_CONNECTIONS)
+        self._connections = ClientLimit(listeners.MAX_CONNECTIONS_PER_CLIENT, listeners.MAX_CONNECTIONS)
         self._subnets: tuple[NodeSubnet, ...] = ()
         self._listeners: dict[str, DnsListener] = {}
         self._failures: dict[str, str] = {}  # why there is no listener at an address
@@ -162,8 +162,8 @@ class NameServer:
             self._failures.clear()
             self._unreached.clear()
             self._next_probes.clear()
-            wanted = {str(each.gateway) for each in subnets}
-            for address in [each for each in self._listeners if each not in wanted]:
+            gateways = {str(each.gateway) for each in subnets}
+            for address in [each for each in self._listeners if each not in gateways]:
                 await self._listeners.pop(address).close()
             await asyncio.to_thread(self._write_rules)
             await self._listen()

@@ -16,7 +16,7 @@ import structlog
 from skerry.kit import metrics
 from skerry.kit.clock import Clock
 from skerry.node.network.dns import messages
-from skerry.node.network.dns.budgets import PlaceCount, WorkBudget
+from skerry.node.network.dns.budgets import ClientLimit, WorkBudget
 from skerry.node.network.dns.forwarder import Forwarder
 from skerry.node.network.dns.messages import MAX_RECORDS, Query, Unreadable
 from skerry.node.network.dns.views import NameView, NameViews
@@ -80,14 +80,14 @@ class Resolver:
         self._clock = clock
         self._ttl_s = ttl_s
         self._is_confirmed = is_confirmed
-        self._waiting = PlaceCount(per_client=64, in_all=512)
+        self._waiting = ClientLimit(per_client=64, in_all=512)
         self._memory: dict[tuple[object, ...], _Remembered] = {}
         self._tasks: set[asyncio.Task[None]] = set()
 
     def handle(self, packet: bytes, client: Client, respond: Respond) -> bool:
         """Answer a packet, now or later; False if it is not answered."""
         now = self._clock.monotonic()
-        if not self._budget.may_ask(client.address, now):
+        if not self._budget.admit(client.address, now):
             _DROPPED.inc()
             return False
         view = self._views.of(client.address)
@@ -182,7 +182,7 @@ class Resolver:
             remembered_s = min(_VOLATILE_S, cached.expires_at - now)
             answer(messages.write_relayed(query, cached.reply, int(now - cached.stored_at)), remembered_s)
             return True
-        if not self._waiting.take(client.address):
+        if not self._waiting.acquire(client.address):
             _DROPPED.inc()
             return False
         self._budget.charge(client.address, _FORWARD_TOKENS)
@@ -195,7 +195,7 @@ class Resolver:
         try:
             reply = await self._forwarder.resolve(query)
         finally:
-            self._waiting.give_back(client.address)
+            self._waiting.release(client.address)
         if reply is None:
             _FAILED.inc()
             answer(messages.write_rcode(query, messages.SERVFAIL))

@@ -22,7 +22,7 @@ def write_table(names: KernelNames, subnets: Sequence[NodeSubnet], rate: int | N
     """The table, replacing an existing one. `rate`: packets of one container in a second; None for a kernel
     without limits (CONFIG_NFT_LIMIT)."""
     gateways = ", ".join(str(each.gateway) for each in subnets)
-    asks = f'iifname "{names.bridge}" ip daddr {{ {gateways} }} meta l4proto {{ tcp, udp }} th dport 53'
+    questions = f'iifname "{names.bridge}" ip daddr {{ {gateways} }} meta l4proto {{ tcp, udp }} th dport 53'
     own = "\n    ".join(
         f'iifname "{names.bridge}" ip daddr {each.gateway} meta l4proto {{ tcp, udp }} th dport 53 '
         f"dnat to {each.gateway}"
@@ -32,7 +32,7 @@ def write_table(names: KernelNames, subnets: Sequence[NodeSubnet], rate: int | N
   set askers {{ type ipv4_addr; size 65535; flags dynamic; timeout 1m; }}
   chain too_often {{
     type filter hook prerouting priority -350; policy accept;
-    {asks} update @askers {{ ip saddr limit rate over {rate}/second burst {rate} packets }} drop
+    {questions} update @askers {{ ip saddr limit rate over {rate}/second burst {rate} packets }} drop
   }}
 """
     return f"""\

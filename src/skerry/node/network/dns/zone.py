@@ -227,11 +227,13 @@ class Zone:
             entries = sorted(each for each in by_object.values() if view.sees(each.namespace))
             if not entries:
                 return _UNKNOWN
-            wanted = type in (RecordType.PTR, ANY)
-            records = [Record(name, RecordType.PTR, f"{entries[0].value}{self._suffix}")] if wanted else []
+            has_records = type in (RecordType.PTR, ANY)
+            records = (
+                [Record(name, RecordType.PTR, f"{entries[0].value}{self._suffix}")] if has_records else []
+            )
             return ZoneAnswer(LookupStatus.FOUND, tuple(records))
-        is_ours = isinstance(address, IPv4Address) and any(address in each for each in self._ranges)
-        return _UNKNOWN if is_ours else _OUTSIDE
+        is_own = isinstance(address, IPv4Address) and any(address in each for each in self._ranges)
+        return _UNKNOWN if is_own else _OUTSIDE
 
     def _add(self, key: NetworkKey, value: NetworkObject) -> None:
         for name, entries in entries_of(value, self.domain).items():
