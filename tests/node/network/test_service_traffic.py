@@ -396,6 +396,21 @@ async def test_many_services_are_written_and_changed_in_part(ground: Ground) -> 
         await network.keep_only(set())
 
 
+async def test_objects_that_cannot_be_do_not_hinder_others(ground: Ground) -> None:
+    async with ground.agent() as network:
+        web, client = await network.attach("web"), await network.attach("client")
+        twin = ServiceAddress(ServiceId("twin"), "twin", Namespace("shop"), WEB, endpoints=(copy(client),))
+        odd = [
+            service(copy(web), address=each) for each in ("", "nonsense; flush ruleset", "192.0.2.7", "::1")
+        ]
+        bad = service(copy("no address }"), copy(web), address="10.63.0.5")
+        await know(network, service(copy(web)), twin, *odd, bad)
+        with echo(web) as listeners:
+            assert answers(listeners, client.namespace, 1) == {web.address: 1}
+            assert answers(listeners, client.namespace, 1, address="10.63.0.5") == {web.address: 1}
+        await network.keep_only(set())
+
+
 async def test_strict_checks_of_sources_do_not_hinder_refusals(ground: Ground) -> None:
     """Refusals come from the virtual address, on the loopback."""
     run("sysctl", "-qw", "net.ipv4.conf.all.rp_filter=1")

@@ -171,8 +171,14 @@ class ServiceBalancer:
             known = self._compiled.get(key)
             compiled[key] = known if known and known.service is service else self._compile_one(service)
         self._compiled = compiled
+        # No server gives an address twice; if one did, the others would still have theirs.
+        owners = {each.service.address: key for key, each in reversed(compiled.items())}
         return ServiceTableContents(
-            {key: each.objects for key, each in compiled.items() if each.objects.chains},
+            {
+                key: each.objects
+                for key, each in compiled.items()
+                if each.objects.chains and owners[each.service.address] == key
+            },
             frozenset().union(*(each.local for each in compiled.values() if each.local)),
         )
 
