@@ -67,6 +67,8 @@ def test_every_option_is_in_the_request(cloud: CloudServer, tmp_path: Path) -> N
         "--min": "2",
         "--max": "8",
         "--target-metric": "in_flight:9000=20",
+        "--port": "80:8080/tcp=http",
+        "--affinity": "10m",
     }
     words = [word for pair in options.items() for word in pair]
     made = json.loads(
@@ -95,6 +97,7 @@ def test_every_option_is_in_the_request(cloud: CloudServer, tmp_path: Path) -> N
         "promote_after_s": 600.0,
         "on_failure": "pause",
     }
+    assert (made["service_ports"], made["affinity_s"]) == (["80:8080=http"], 600)
     assert made["metric"] == {"name": "in_flight", "port": 9000, "path": "/metrics"}
     assert (made["autoscale"]["metric"], made["autoscale"]["target"]) == ("custom", 20.0)
     assert (made["replicas"], made["autoscale"]["min"], made["autoscale"]["max"]) == (4, 2, 8)

@@ -116,6 +116,8 @@ def image(tmp_path_factory: pytest.TempPathFactory) -> str:
 def folder(tmp_path: Path) -> Iterator[Path]:
     """Containers outlive a server: at the end, whatever became of the test, none is left."""
     yield tmp_path
+    if (tmp_path / "clean").exists():
+        return
     with running(tmp_path) as skerry:
         skerry.call("DELETE", "/service/web")
         eventually_sync(lambda: skerry.call("GET", "/instance/")[1]["count"] == 0, what="an empty node")
@@ -128,14 +130,19 @@ def test_a_service_is_reached_by_its_address_through_updates_kills_and_restarts(
         skerry = Skerry(folder)
         stack.callback(lambda: skerry.process.poll() is None and skerry.kill())
         skerry.wait_ready()
-        done = skerry.cli(
-            *("service", "create", "web", "--replicas", "3", "--port", "80:8080=http", "--cpu", "50"),
-            *("--memory", "32", "-e", "VERSION=1", "--check", "http:8080/", "--min-ready", "200ms"),
-            *("--drain", "1s", "--no-wait", image),
-        )
-        assert done.returncode == 0, done.stderr
-        skerry.call("PATCH", "/service/web", {"checks": [CHECK]})
-        revision = seen(skerry)["revision"]
+        spec = {
+            "name": "web",
+            "image": image,
+            "replicas": 3,
+            "environment": ["VERSION=1"],
+            "service_ports": ["80:8080=http"],
+            "resources": {"cpu": 50, "memory": 32},
+            "checks": [CHECK],
+            "update": {"min_ready_s": 0, "drain_s": 1, "max_surge": 3},
+        }
+        status, made = skerry.call("PUT", "/service/", spec)
+        assert status == 201, made
+        revision = made["revision"]
         address = until_healthy(skerry, revision)["address"]
         answers_at(address, "1")
         assert is_refused(address, 8080)  # of the copies, not of the address
@@ -175,4 +182,5 @@ def test_a_service_is_reached_by_its_address_through_updates_kills_and_restarts(
         skerry.call("DELETE", "/service/web")
         eventually_sync(lambda: skerry.call("GET", "/instance/")[1]["count"] == 0, what="an empty node")
         assert skerry.stop() == 0
+        (folder / "clean").touch()
         assert left_of(skerry) == []

@@ -5,6 +5,7 @@ The server validates values; here only what cannot be sent is refused.
 
 from __future__ import annotations
 
+import math
 import re
 from typing import Any, Final
 
@@ -276,7 +277,7 @@ def autoscale(given: JsonObject) -> JsonObject:
 
 def _address(fields: JsonObject) -> JsonObject:
     if (affinity := fields.get("affinity_s")) is not None:
-        fields["affinity_s"] = round(affinity)
+        fields["affinity_s"] = math.ceil(affinity)
     return fields
 
 

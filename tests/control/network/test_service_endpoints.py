@@ -31,6 +31,7 @@ from skerry.model.statuses import DesiredStatus, InstanceStatus
 from skerry.model.workloads import Instance, InstanceOwner, ObservedState, OwnerKind
 from tests.control.worlds import spec
 from tests.support.controls import Control
+from tests.support.waiting import eventually
 
 READY, DRAINING, NOT_READY = EndpointState.READY, EndpointState.DRAINING, EndpointState.NOT_READY
 
@@ -171,6 +172,28 @@ async def test_a_change_of_one_copy_is_one_object(control: Control) -> None:
     services = control.services.tables.services
     await services.commit([services.delete("default/web")])
     assert follower.take() == [(key, None)]
+
+
+async def test_many_changes_of_a_large_service_are_sent_together(control: Control) -> None:
+    follower = Follower(control)
+    await control.join("n1")
+    service, _ = await control.services.create(ServiceSpec(spec("web")), actor="test")
+    copies = [
+        replace(copy(index), owner=InstanceOwner(OwnerKind.SERVICE, service.id, "web", 1, index))
+        for index in range(200)
+    ]
+    table = control.instance_table
+    for each in copies:
+        await table.commit([table.put(each.id, each)])
+
+    def told() -> int:
+        (value,) = [
+            each for each in follower.source.objects(NodeId("n1")) if isinstance(each, ServiceAddress)
+        ]
+        return len(value.endpoints)
+
+    await eventually(lambda: told() == 200)
+    assert len(follower.take()) < 150
 
 
 async def test_a_single_instance_comes_and_goes(control: Control) -> None:

@@ -306,6 +306,23 @@ async def test_rules_outlive_the_agent_and_the_next_one_takes_them_over(ground: 
             await successor.keep_only(set())
 
 
+async def test_a_successor_moves_datagrams_from_copies_that_went_meanwhile(ground: Ground) -> None:
+    network = await ground.open()
+    old, new, client = [await network.attach(name) for name in ("old", "new", "client")]
+    await know(network, service(copy(old)))
+    with (
+        datagrams(old.namespace, port=53) as first,
+        datagrams(new.namespace, port=53) as second,
+        datagrams(client.namespace) as caller,
+    ):
+        assert exchange(first, caller, WEB, 53) == client.address
+        await network.close()
+        async with ground.agent() as successor:
+            await know(successor, service(copy(new)))
+            assert exchange(second, caller, WEB, 53) == client.address
+            await successor.keep_only(set())
+
+
 async def test_a_machine_with_another_route_to_the_range_keeps_it(ground: Ground, other: Machine) -> None:
     run("ip", "route", "add", "10.63.0.0/16", "via", "192.0.2.9")
     other.run("ip", "address", "add", "10.63.4.2/32", "dev", "lo")
@@ -376,6 +393,21 @@ async def test_many_services_are_written_and_changed_in_part(ground: Ground) -> 
             assert answers(listeners, client.namespace, 1) == {web.address: 1}
         listed = run("nft", "list", "map", "ip", network._names.services_table, "services")
         assert listed.count("goto service_") == 300
+        await network.keep_only(set())
+
+
+async def test_objects_that_cannot_be_do_not_hinder_others(ground: Ground) -> None:
+    async with ground.agent() as network:
+        web, client = await network.attach("web"), await network.attach("client")
+        twin = ServiceAddress(ServiceId("twin"), "twin", Namespace("shop"), WEB, endpoints=(copy(client),))
+        odd = [
+            service(copy(web), address=each) for each in ("", "nonsense; flush ruleset", "192.0.2.7", "::1")
+        ]
+        bad = service(copy("no address }"), copy(web), address="10.63.0.5")
+        await know(network, service(copy(web)), twin, *odd, bad)
+        with echo(web) as listeners:
+            assert answers(listeners, client.namespace, 1) == {web.address: 1}
+            assert answers(listeners, client.namespace, 1, address="10.63.0.5") == {web.address: 1}
         await network.keep_only(set())
 
 

@@ -4,11 +4,13 @@
 A copy is ready as it is for its service: it runs, is in service and has passed its checks. One that is out of
 service, or is to be stopped, is draining while it still runs. A copy on a silent node is not ready, unless
 there is no other: the node may be cut off from the server and still serve. Copies on nodes that are not of
-this cloud's network (foreign and borrowed ones) are left out. A change of one copy sends one object.
+this cloud's network (foreign and borrowed ones) are left out. A change of one copy sends one object; changes
+of a service with very many copies are sent together, at most half a second later.
 """
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Callable, Iterable, Sequence
 from typing import Final
 
@@ -19,7 +21,7 @@ from skerry.control.nodes.conditions import NodeConditions
 from skerry.control.services.copies import owner_of
 from skerry.control.services.tables import ServiceRecord, ServiceTables
 from skerry.kit.callbacks import CallbackList
-from skerry.model.ids import MARKET_NAMESPACE, InstanceId, NodeId
+from skerry.model.ids import MARKET_NAMESPACE, InstanceId, NodeId, ServiceId
 from skerry.model.network_objects import (
     EndpointState,
     InstanceAddress,
@@ -37,6 +39,9 @@ from skerry.model.workloads import Instance, OwnerKind, WorkloadKind
 
 # Of one service, the ready ones first: an object has a limited size.
 MAX_ENDPOINTS: Final = 2000
+# The object of a service has all of its copies: many changes of a large one would cost the square of them.
+_SMALL: Final = 32
+_PAUSE_PER_COPY_S, _LONGEST_PAUSE_S = 0.001, 0.5
 _AT_ITS_ADDRESS: Final = frozenset((InstanceStatus.STARTING, InstanceStatus.RUNNING, InstanceStatus.STOPPING))
 
 
@@ -55,6 +60,8 @@ class ServiceAddressSource:
         self._nodes = nodes
         self._subnet = ServiceSubnet(subnet)
         self._sent: dict[NetworkKey, NetworkObject] = {}
+        self._refreshed_at: dict[ServiceId, float] = {}  # of large services
+        self._delayed: dict[ServiceId, asyncio.TimerHandle] = {}
         self._node_states: dict[NodeId, Liveness | None] = {}
         self._listeners: CallbackList[[NodeId | None, NetworkKey, NetworkObject | None]] = CallbackList()
         self._services.listen(self._service_changed)
@@ -76,6 +83,7 @@ class ServiceAddressSource:
         if after is not None:
             self._refresh_service(after.value)
         if before is not None and (after is None or after.value.id != before.value.id):
+            self._refreshed_at.pop(before.value.id, None)
             self._put(NetworkKey(ServiceAddress.kind, before.value.id), None)
 
     def _instance_changed(self, before: InstanceRecord | None, after: InstanceRecord | None) -> None:
@@ -110,11 +118,24 @@ class ServiceAddressSource:
                 self._refresh_service(service.value)
 
     def _refresh_service(self, service: Service) -> None:
-        key = NetworkKey(ServiceAddress.kind, service.id)
-        if service.namespace == MARKET_NAMESPACE:
+        if service.namespace == MARKET_NAMESPACE or service.id in self._delayed:
             return
         copies = self._instances.index.of_owner(OwnerKind.SERVICE, service.id)
+        if len(copies) > _SMALL:
+            loop = asyncio.get_running_loop()
+            pause_s = min(_LONGEST_PAUSE_S, len(copies) * _PAUSE_PER_COPY_S)
+            due = self._refreshed_at.get(service.id, -pause_s) + pause_s
+            if due > loop.time():
+                self._delayed[service.id] = loop.call_at(due, self._refresh_later, service.id)
+                return
+            self._refreshed_at[service.id] = loop.time()
+        key = NetworkKey(ServiceAddress.kind, service.id)
         self._put(key, service_address(service, [copy.value for copy in copies], self._liveness))
+
+    def _refresh_later(self, id: ServiceId) -> None:
+        del self._delayed[id]
+        if (service := self._services.by_id(id)) is not None:
+            self._refresh_service(service.value)
 
     def _refresh_instance(self, id: InstanceId, instance: Instance | None) -> None:
         key = NetworkKey(InstanceAddress.kind, id)

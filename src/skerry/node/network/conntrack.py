@@ -12,7 +12,7 @@ from __future__ import annotations
 import contextlib
 import socket
 import struct
-from collections.abc import Callable, Iterator, Set
+from collections.abc import Callable, Iterator, Sequence, Set
 from ipaddress import IPv4Address, IPv4Network
 from typing import Final
 
@@ -45,7 +45,17 @@ def forget_udp(ports: Set[int], subnet: IPv4Network) -> None:
 def forget_udp_of_services(closed: Set[tuple[IPv4Address, IPv4Address]]) -> None:
     """Remove UDP flows to virtual addresses that go to these copies of them."""
     for virtual in sorted({virtual for virtual, _ in closed}):
-        _forget(lambda flow: _is_closed(flow, closed), _udp_to(virtual), copies=len(closed))
+        _forget(lambda flow: _udp_ends(flow) in closed, _udp_to(virtual), copies=len(closed))
+
+
+def forget_udp_elsewhere(ranges: Sequence[IPv4Network], copies: Set[tuple[IPv4Address, IPv4Address]]) -> None:
+    """Remove UDP flows to virtual addresses in `ranges` that go to no copy of theirs."""
+
+    def is_stale(flow: bytes) -> bool:
+        ends = _udp_ends(flow)
+        return ends is not None and ends not in copies and any(ends[0] in each for each in ranges)
+
+    _forget(is_stale, _udp_to(None), ranges=[str(each) for each in ranges])
 
 
 def _forget(is_stale: Callable[[bytes], bool], only: bytes = b"", **context: object) -> None:
@@ -110,11 +120,14 @@ def _write_attribute(kind: int, data: bytes, *, nested: bool) -> bytes:
     )
 
 
-def _udp_to(address: IPv4Address) -> bytes:
-    """A filter of the kernel: UDP flows to `address`."""
-    to = _write_attribute(_IP, _write_attribute(_DESTINATION, address.packed, nested=False), nested=True)
+def _udp_to(address: IPv4Address | None) -> bytes:
+    """A filter of the kernel: UDP flows to `address`, or all."""
+    by, to = _BY_PROTOCOL, b""
+    if address is not None:
+        by |= _BY_DESTINATION
+        to = _write_attribute(_IP, _write_attribute(_DESTINATION, address.packed, nested=False), nested=True)
     number = _write_attribute(_NUMBER, bytes([socket.IPPROTO_UDP]), nested=False)
-    flags = _write_attribute(_ORIGINAL_FLAGS, struct.pack("=I", _BY_DESTINATION | _BY_PROTOCOL), nested=False)
+    flags = _write_attribute(_ORIGINAL_FLAGS, struct.pack("=I", by), nested=False)
     return _write_attribute(
         _ORIGINAL, to + _write_attribute(_PROTOCOL, number, nested=True), nested=True
     ) + _write_attribute(_FILTER, flags, nested=True)
@@ -140,13 +153,14 @@ def _is_stale(flow: bytes, ports: Set[int], subnet: IPv4Network) -> bool:
     return replier in subnet or _is_local(destination)
 
 
-def _is_closed(flow: bytes, closed: Set[tuple[IPv4Address, IPv4Address]]) -> bool:
+def _udp_ends(flow: bytes) -> tuple[IPv4Address, IPv4Address] | None:
+    """The address that a UDP flow was sent to, and the one that replies; None: it is no UDP."""
     parts = _attributes(flow)
     there, back = _attributes(parts.get(_ORIGINAL, b"")), _attributes(parts.get(_REPLY, b""))
     if _attributes(there.get(_PROTOCOL, b"")).get(_NUMBER) != bytes([socket.IPPROTO_UDP]):
-        return False
+        return None
     destination = IPv4Address(_attributes(there.get(_IP, b""))[_DESTINATION])
-    return (destination, IPv4Address(_attributes(back.get(_IP, b""))[_SOURCE])) in closed
+    return destination, IPv4Address(_attributes(back.get(_IP, b""))[_SOURCE])
 
 
 def _is_local(address: IPv4Address) -> bool:

@@ -281,7 +281,7 @@ class Network:
             else:
                 await self._firewall.rewrite()
                 await self._isolation.rewrite()
-            self.services.rewrite()
+            self.services.subnets_changed()
         except BaseException:
             self._subnets.replace(before, former)
             raise
@@ -297,7 +297,7 @@ class Network:
                 await asyncio.to_thread(self._links.drop_subnets, dropped)
                 await self._firewall.rewrite()
                 await self._isolation.rewrite()
-                self.services.rewrite()
+                self.services.subnets_changed()
             log.info("network.subnets_dropped", subnets=[str(each) for each in dropped])
 
     def _pools_of(self, subnet: NodeSubnet) -> NamespacePools:

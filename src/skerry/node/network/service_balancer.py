@@ -104,14 +104,15 @@ class ServiceBalancer:
 
     async def run(self) -> None:
         """Keep the rules in line with what is known, for ever."""
+        loop = asyncio.get_running_loop()
+        check_at = loop.time() + _CHECK_S
         while True:
-            try:
-                async with asyncio.timeout(_CHECK_S):
+            with contextlib.suppress(TimeoutError):
+                async with asyncio.timeout_at(check_at):
                     await self._wake.wait()
-                is_doubtful = False
-            except TimeoutError:
-                is_doubtful = True
             self._wake.clear()
+            if is_doubtful := loop.time() >= check_at:
+                check_at = loop.time() + _CHECK_S
             try:
                 await self.apply(is_doubtful=is_doubtful)
             except errors.Unavailable as error:
@@ -124,9 +125,8 @@ class ServiceBalancer:
         them. Raises Unavailable."""
         await self._batches.do(is_doubtful)
 
-    def rewrite(self) -> None:
-        """Write everything again soon, for other subnets of containers."""
-        self._base = None
+    def subnets_changed(self) -> None:
+        """The node has other subnets of containers now: its route to virtual addresses follows."""
         self._wake.set()
 
     async def drain(self) -> None:
@@ -148,6 +148,7 @@ class ServiceBalancer:
         serves_node = not self._other_routes(routes)
         base = ServiceTableBase(self._ranges, self._subnets.bridge_mac, serves_node, self._has_bridge_family)
         after = self._compile()
+        is_first = self._base is None
         if base != self._base or (any(doubts) and self._is_altered(base)):
             self._write(base, after)
         elif text := service_rules.write_changes(
@@ -156,7 +157,7 @@ class ServiceBalancer:
             self._write_changes(text, base, after)
         self._contents = after
         self._route(routes, self._ranges if serves_node else ())
-        self._forget_closed()
+        self._forget_closed(is_first=is_first)
 
     def _compile(self) -> ServiceTableContents:
         """What the tables should contain."""
@@ -170,8 +171,14 @@ class ServiceBalancer:
             known = self._compiled.get(key)
             compiled[key] = known if known and known.service is service else self._compile_one(service)
         self._compiled = compiled
+        # No server gives an address twice; if one did, the others would still have theirs.
+        owners = {each.service.address: key for key, each in reversed(compiled.items())}
         return ServiceTableContents(
-            {key: each.objects for key, each in compiled.items() if each.objects.chains},
+            {
+                key: each.objects
+                for key, each in compiled.items()
+                if each.objects.chains and owners[each.service.address] == key
+            },
             frozenset().union(*(each.local for each in compiled.values() if each.local)),
         )
 
@@ -274,8 +281,9 @@ class ServiceBalancer:
             self._programs.ip(commands)
         self._routes = needed
 
-    def _forget_closed(self) -> None:
-        """Remove UDP flows to copies that are gone, or not ready: every datagram would keep them alive."""
+    def _forget_closed(self, *, is_first: bool) -> None:
+        """Remove UDP flows to copies that are gone, or not ready: every datagram would keep them alive.
+        `is_first`: which there were before is not known."""
         before = self._open_copies
         self._open_copies = {key: each.open_copies for key, each in self._compiled.items()}
         closed = {
@@ -284,7 +292,10 @@ class ServiceBalancer:
             if pairs is not (now := self._open_copies.get(key, frozenset()))
             for pair in pairs - now
         }
-        if closed:
+        if is_first:
+            open_copies: _Pairs = frozenset().union(*self._open_copies.values())
+            conntrack.forget_udp_elsewhere([IPv4Network(each) for each in self._ranges], open_copies)
+        elif closed:
             conntrack.forget_udp_of_services(closed)
 
 

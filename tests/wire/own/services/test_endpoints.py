@@ -63,6 +63,21 @@ async def test_a_document_has_these_fields_in_this_order(rest: Rest) -> None:
     assert list(shown.items()) == list(GOLDEN.items())
 
 
+async def test_ports_and_affinity_of_the_address_are_set_changed_and_refused(rest: Rest) -> None:
+    made = await rest.make(
+        "/service/", {**WEB, "service_ports": ["80:8080=http", "53/udp"], "affinity_s": 600}
+    )
+    assert (made["service_ports"], made["affinity_s"]) == (["80:8080=http", "53/udp"], 600)
+    # They are of the service, and no revision of its copies.
+    changed = await rest.ask("PATCH", "/service/web", {"service_ports": ["81"], "affinity_s": None})
+    document = changed.body
+    assert (document["service_ports"], document["affinity_s"], document["revision"]) == (["81"], 0, 1)
+    assert (await rest.ask("PATCH", "/service/web", {"replicas": 2})).body["service_ports"] == ["81"]
+    assert (await rest.ask("PATCH", "/service/web", {"service_ports": None})).body["service_ports"] == []
+    for refused in ({"service_ports": ["80/sctp"]}, {"service_ports": ["80", "80:81"]}, {"affinity_s": -1}):
+        assert (await rest.ask("PATCH", "/service/web", refused)).status == 400
+
+
 async def test_the_document_follows_the_copies(led: Rest) -> None:
     control = led.site.control
     await led.make("/service/", {**WEB, "replicas": 2, "checks": [], "update": {"min_ready_s": 0}})
