@@ -26,6 +26,7 @@ TOPICS = (
     "checks",
     "cluster",
     "services",
+    "routes",
     "functions",
     "neighbours",
     "continuum",
