@@ -24,7 +24,7 @@ import tempfile
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from tests.support import imagery
 from tests.support.skerry import Skerry, running
@@ -264,7 +264,7 @@ def _answers(address: str, port: int, host: str) -> bool:
             return False
 
 
-def _call(skerry: Skerry, verb: str, path: str, body: object = None) -> dict[str, object]:
+def _call(skerry: Skerry, verb: str, path: str, body: object = None) -> dict[str, Any]:
     status, answer = skerry.call(verb, path, body)
     assert status < 300, (status, answer)
     return dict(answer)
