@@ -28,6 +28,7 @@ TOPICS = (
     "cluster",
     "services",
     "balancing",
+    "routes",
     "functions",
     "neighbours",
     "continuum",

@@ -1,5 +1,5 @@
-"""Routes of a whole Skerry with real containers: updates and scaling under load, a start from zero, kills, and
-a clean stop."""
+"""Routes of a whole Skerry with real containers: updates and scaling under load, a start from zero, kills,
+and a clean stop."""
 
 from __future__ import annotations
 

@@ -94,8 +94,8 @@ def start(
         load=instances.load,
         is_live_here=is_live_here,
         server=server,
-        routes=routes,
     )
+    autoscaler.follow_routes(routes)
     registry = ServiceRegistry(
         store,
         events,

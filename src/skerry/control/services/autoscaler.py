@@ -60,10 +60,9 @@ class ServiceAutoscaler:
         load: InstanceLoad,
         is_live_here: Callable[[NodeId], bool],
         server: str,
-        routes: RouteReports | None = None,
     ) -> None:
         """`load` is the last reported load of an instance, and counts while `is_live_here` is true of its
-        node; so do requests that `routes` count."""
+        node."""
         self._events = events
         self._clock = clock
         self._tables = tables
@@ -71,11 +70,15 @@ class ServiceAutoscaler:
         self._load = load
         self._is_live_here = is_live_here
         self._server = server
-        self._routes = routes or RouteReports()
+        self._routes = RouteReports()
         self._lease = LeaseKeeper(store, _LEASE_S)
         self._loads: Table[_ServerLoads] = Table(store, PREFIX, json_of(_ServerLoads))
         self._published: _ServerLoads | None = None
         self._history: dict[ServiceId, ScalingHistory] = {}
+
+    def follow_routes(self, routes: RouteReports) -> None:
+        """Count requests that edge nodes report to this server."""
+        self._routes = routes
 
     async def run(self, leader: LeaderElection) -> None:
         """For ever. The tables must be running."""

@@ -170,15 +170,20 @@ def _frontend(matches: RouteMatches, settings: RouteSettings, files: EdgeFiles) 
     )
     # `/%61dmin`, `//admin` and `/x/../admin` are `/admin` to many programs, so they are here, too: else a
     # protected route could be avoided by its spelling.
-    for part in ("percent-decode-unreserved strict", "path-strip-dot", "path-strip-dotdot full"):
-        yield f"    http-request normalize-uri {part}"
-    yield "    http-request normalize-uri path-merge-slashes"
-    for name in ("X-Forwarded-For", "X-Forwarded-Proto", "X-Forwarded-Host", "X-Real-IP", "Forwarded"):
+    yield "    acl is_unusual path -m sub % // /."
+    for part in (
+        "percent-decode-unreserved strict",
+        "path-strip-dot",
+        "path-strip-dotdot full",
+        "path-merge-slashes",
+    ):
+        yield f"    http-request normalize-uri {part} if is_unusual"
+    for name in ("X-Real-IP", "Forwarded"):
         yield f"    http-request del-header {name}"
     yield "    http-request del-header x-skerry- -m beg"
+    # These replace whatever a client has sent of them.
     yield "    http-request set-header X-Forwarded-For %[src]"
-    yield "    http-request set-header X-Forwarded-Proto https if { ssl_fc }"
-    yield "    http-request set-header X-Forwarded-Proto http if !{ ssl_fc }"
+    yield "    http-request set-header X-Forwarded-Proto %[ssl_fc,iif(https,http)]"
     yield "    http-request set-header X-Forwarded-Host %[req.hdr(host)]"
     yield "    http-request set-header X-Request-Id %[uuid()] if !{ req.hdr(x-request-id) -m found }"
     yield "    http-request set-var(txn.host) req.hdr(host),field(1,:),lower,rtrim(.)"
