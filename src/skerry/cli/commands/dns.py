@@ -44,8 +44,8 @@ def lookup(name: str, type: str, server: str | None, data: str | None, output: s
       skerry dns lookup --type SRV _http._tcp.web.shop.skerry
       skerry dns lookup --type PTR 3.0.64.10.in-addr.arpa
     """
-    asked = server or name_lookup.server_of(discovery.data_folder(data))
-    found = name_lookup.look_up(name, type, asked)
+    address = server or name_lookup.server_of(discovery.data_folder(data))
+    found = name_lookup.look_up(name, type, address)
     if output == "json":
         records = [each._asdict() for each in found.records]
         printing.as_json({"server": found.server, "status": found.status, "records": records})
