@@ -39,10 +39,17 @@ def status(server: ApiClient, output: str) -> None:
     if found["encryption"] == "none":
         click.echo("There is no mesh: the setting mesh.encryption of the server is none.")
         return
-    printing.table(
-        ("from", "to", "path", "relay", "round trip", "handshake", "sent", "received"),
-        [_row(pair) for pair in found["pairs"]],
-    )
+    if not found["pairs"]:
+        click.echo("There are no two nodes in the mesh to connect.")
+    else:
+        printing.table(
+            ("from", "to", "path", "relay", "round trip", "handshake", "sent", "received"),
+            [_row(pair) for pair in found["pairs"]],
+        )
+    _show_absent(found)
+
+
+def _show_absent(found: JsonObject) -> None:
     for name in found["absent"]:
         click.echo(f"The node {name} is not in the mesh; 'skerry describe node {name}' shows its warnings.")
 
