@@ -30,7 +30,7 @@ SIMULATES = "sim"
 LOOK_FIRST = {"apply", "fn deploy", "cell start", "schedule add", "service autoscale", "service plan"} | {
     "namespace quota"
 }
-LOOK_FIRST |= {"secret set", "config set"}
+LOOK_FIRST |= {"secret set", "config set", "tls import"}
 # What arguments must be to be looked at further.
 WORDS = {"kind": "instance", "currency": "EUR", "changes": "a=b", "duration_s": "1h", "size": "1"}
 NO_PID = 2**22 + 1

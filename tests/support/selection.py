@@ -15,8 +15,8 @@ from pathlib import Path
 import pytest
 
 WHOLE_SYSTEMS = ("tests/daemon", "tests/cli")
-# Fixtures that start etcd or a registry.
-SERVERS = frozenset({"etcd_server", "own_server", "registry"})
+# Fixtures that start etcd, a registry or an ACME server.
+SERVERS = frozenset({"etcd_server", "own_server", "pebble", "registry"})
 # They start programs or serve over real connections, or search at length.
 SLOW = (
     "tests/control/test_convergence.py",
