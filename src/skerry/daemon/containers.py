@@ -152,7 +152,8 @@ async def _open(
     )
     names = None
     if settings.network.domain:
-        names = NameServer(settings.network, clock, ranges=[pool])
+        services = parse_network(settings.fleet.service_subnet, field="fleet.service_subnet")
+        names = NameServer(settings.network, clock, ranges=[pool, services])
         network.use_names(names)
     await network.open(
         assigned=subnet.subnet,
