@@ -99,8 +99,8 @@ async def _kill(process: asyncio.subprocess.Process) -> None:
         return
     with contextlib.suppress(ProcessLookupError, PermissionError):
         os.killpg(process.pid, signal.SIGKILL)
-    # What it has written is read first: asyncio does not see the end of a process whose pipe is full. What has
-    # left its session may hold the pipe open.
+    # What it has written is read first: asyncio does not see the end of a process whose pipe is full. What
+    # has left its session may hold the pipe open.
     with contextlib.suppress(TimeoutError):
         async with asyncio.timeout(_REAP_S):
             await _read(process)
