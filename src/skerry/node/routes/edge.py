@@ -105,7 +105,6 @@ class EdgeRoutes:
             path.unlink(missing_ok=True)
         await asyncio.to_thread(shutil.rmtree, paths.sockets, ignore_errors=True)
 
-    @property
     def certificate_names(self) -> Sequence[str]:
         """Of the certificates that are in use, without the default one."""
         return self.certificates.names
