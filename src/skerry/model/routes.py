@@ -42,7 +42,8 @@ _NAME = re.compile(r"[a-z0-9](?:[a-z0-9.-]*[a-z0-9])?")
 _PATH = re.compile(r"/[A-Za-z0-9._~!$&()*+,;=:@%/-]*")
 _METHOD = re.compile(r"[A-Z]{1,20}")
 _HEADER_NAME = re.compile(r"[A-Za-z0-9-]{1,64}")
-_HEADER_VALUE = re.compile(r"[A-Za-z0-9 ._~!$&()*+,;=:@%/?|<>^-]{1,256}")
+# A '-' at the beginning would be an option of HAProxy.
+_HEADER_VALUE = re.compile(r"(?!-)[A-Za-z0-9 ._~!$&()*+,;=:@%/?|<>^-]{1,256}")
 _ORIGIN = re.compile(r"https?://[A-Za-z0-9.-]{1,253}(?::[0-9]{1,5})?")
 _RATE = re.compile(r"([0-9]{1,7})/([smh])")
 _USER = re.compile(r"[A-Za-z0-9._@+-]{1,64}")
@@ -104,7 +105,7 @@ class HeaderMatch(msgspec.Struct, frozen=True):
         if not _HEADER_VALUE.fullmatch(self.value):
             raise errors.Invalid(
                 f"the value of header {self.name} must be 1 to 256 printable characters without quotes, "
-                "backslashes, brackets or '#'",
+                "backslashes, brackets or '#', and not begin with '-'",
                 field="headers",
             )
 
