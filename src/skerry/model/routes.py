@@ -227,9 +227,20 @@ class RouteSpec(msgspec.Struct, frozen=True, omit_defaults=True):
             _check_list(self.cors, _ORIGIN, MAX_ORIGINS, "cors", "such as https://app.example.org, or only *")
         if self.is_public and (self.target is None or self.target.kind is not TargetKind.FUNCTION):
             raise errors.Invalid("only routes to functions need `public`; others are open", field="public")
+        if self.protection is not None and self._is_for_callers:
+            raise errors.Invalid(
+                "a request shows one credential: that of the route, or a token of Skerry for the function; "
+                "make the route `public` to protect it by its own",
+                field="public",
+            )
         for seconds, field in ((self.timeout_s, "timeout_s"), (self.idle_timeout_s, "idle_timeout_s")):
             if not (math.isfinite(seconds) and 1.0 <= seconds <= MAX_TIMEOUT_S):
                 raise errors.Invalid(f"{field} is 1 to {MAX_TIMEOUT_S:g} seconds", field=field)
+
+    @property
+    def _is_for_callers(self) -> bool:
+        """A function that needs a token of Skerry."""
+        return self.target is not None and self.target.kind is TargetKind.FUNCTION and not self.is_public
 
     @property
     def place(self) -> RoutePlace:

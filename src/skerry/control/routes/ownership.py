@@ -1,7 +1,8 @@
 """Which namespace may have a route where. Pure.
 
 A host belongs to the namespace of its first route, and a wildcard such as `*.example.org` covers hosts of its
-own namespace alone, but for those of the default namespace that are for everybody. A refusal names routes of the caller's own namespace, and says nothing of others.
+own namespace alone; only the default namespace may have wider ones. A refusal names routes of the caller's
+own namespace, and says nothing of others.
 """
 
 from __future__ import annotations
@@ -35,7 +36,7 @@ def check_place(places: Mapping[str, RoutePlace], key: str, place: RoutePlace, n
 
 
 def is_for_everybody(host: str) -> bool:
-    """True for `*` and `*.org`: their routes may cover hosts of any namespace, whose own routes come first."""
+    """True for `*` and `*.org`, which may cover hosts of any namespace; routes of those come first."""
     return host == ANY_HOST or (host.startswith("*.") and "." not in host[2:])
 
 

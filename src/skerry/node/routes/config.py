@@ -182,12 +182,12 @@ def _frontend(matches: RouteMatches, settings: RouteSettings, files: EdgeFiles) 
         "path-merge-slashes",
     ):
         yield f"    http-request normalize-uri {part} if is_unusual"
-    # A slash that is written as `%2f` or a backslash is one to some programs. It stays as it is, and counts as
-    # a slash in the choice of the route; with it nobody leaves the folder that the route is for.
+    # A slash that is written as `%2f` or a backslash is one to some programs. It stays as it is, and counts
+    # as a slash in the choice of the route; with it nobody leaves the folder that the route is for.
     yield "    http-request set-var(txn.path) path"
     yield f"    http-request set-var(txn.path) path,{_OTHER_SLASHES},{_MANY_SLASHES} if is_unusual"
     yield (
-        "    http-request return status 400 content-type text/plain string 'the path leads to another folder' "
+        "    http-request return status 400 content-type text/plain string 'the path leads elsewhere' "
         "if is_unusual { var(txn.path) -m reg '/[.][.]?(/|$)' }"
     )
     yield "    http-request del-header Forwarded"

@@ -135,6 +135,7 @@ async def test_credentials_are_stored_as_digests_and_shown_to_nobody(rest: Rest)
         ({**SHOP, "token": "with space and more"}, "token"),
         ({**SHOP, "token": "a" * 20, "basic": {"user": "a", "password": "b" * 20}}, "both"),
         ({**SHOP, "public": True}, "public"),
+        ({**SHOP, "to": "fn/x", "token": "a" * 20}, "public"),
         ({**SHOP, "timeout_s": 0}, "timeout_s"),
         ({**SHOP, "idle_timeout_s": 1e12}, "idle_timeout_s"),
         ({**SHOP, "protocol": "spdy"}, "protocol"),
