@@ -326,7 +326,7 @@ class NatLab(Cluster):
 
 
 def _spec(image: str, site: str) -> dict[str, Any]:
-    return {"uri": image, "constraints": [f"site={site}"], "resources": {"cpu": 20, "memory": 32}}
+    return {"uri": image, "constraints": [f"site={site}"], "resources": {"cpu": 200, "memory": 32}}
 
 
 def page(
