@@ -245,6 +245,7 @@ async def run_node(folder: Path, number: int, key: str) -> None:
         SystemClock(),
         report,
         lambda: (f"192.0.2.{number}",),
+        lambda unreachable: None,
     )
     mesh = await NodeMesh(folder, MeshSettings(mtu=MTU), deps).open()
     running = asyncio.create_task(mesh.run())

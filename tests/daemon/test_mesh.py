@@ -1,5 +1,6 @@
 """A mesh of four machines, two of them behind routers that translate addresses: containers reach each other
-by their own addresses, whatever happens to links, addresses, relays, agents and tunnels."""
+by their own addresses and names, services by theirs, and the internet reaches them by a route, whatever
+happens to links, addresses, relays, agents, tunnels and the server."""
 
 from __future__ import annotations
 
@@ -8,31 +9,41 @@ import json
 import os
 import signal
 import socket
-from collections.abc import Iterator
+from collections import Counter
+from collections.abc import Callable, Iterator
 from dataclasses import replace
+from pathlib import Path
 
 import pytest
 
 from tests.node.network.machines import cannot_dial, dial, inside, listen, speak
 from tests.support import imagery, leaks
-from tests.support.nat_lab import PLACES, NatLab, nat_lab
+from tests.support.nat_lab import EDGE, PLACES, NatLab, nat_lab, page
 from tests.support.waiting import PATIENCE_S, eventually_sync
 
 pytestmark = pytest.mark.skipif(os.geteuid() != 0, reason="the mesh needs root")
 
 _CANARY = b"a-canary-that-nobody-on-the-internet-may-read"
+_LARGE = 300_000  # bytes of a page: many packets
+_HOST = "shop.test"  # of the route
 
 
 @pytest.fixture(scope="module")
-def lab(tmp_path_factory: pytest.TempPathFactory) -> Iterator[NatLab]:
-    """Every node has one container, which serves its name at port 80."""
+def image(tmp_path_factory: pytest.TempPathFactory) -> str:
+    """Serves its name at port 80, and a large page."""
     script = (
-        "read -r name < /proc/sys/kernel/hostname; echo $name > /www/index.html; exec httpd -f -p 80 -h /www"
+        "read -r name < /proc/sys/kernel/hostname; echo $name > /www/index.html; "
+        f"head -c {_LARGE} /dev/zero > /www/large; exec httpd -f -p 80 -h /www"
     )
-    folder = tmp_path_factory.mktemp("mesh")
-    image = imagery.write_oci_archive(imagery.busybox(command=("sh", "-c", script)), folder / "web.tar")
-    with nat_lab(folder) as made:
-        made.run_containers(f"oci-archive:{image}")
+    made = imagery.busybox(command=("sh", "-c", script))
+    return f"oci-archive:{imagery.write_oci_archive(made, tmp_path_factory.mktemp('image') / 'web.tar')}"
+
+
+@pytest.fixture(scope="module")
+def lab(tmp_path_factory: pytest.TempPathFactory, image: str) -> Iterator[NatLab]:
+    """Every node has one container of the image."""
+    with nat_lab(tmp_path_factory.mktemp("mesh")) as made:
+        made.run_containers(image)
         made.until_connected()
         # Routers that keep ports let two nodes behind them reach each other, and others do not.
         made.until_path("home", "office", "direct")
@@ -42,13 +53,45 @@ def lab(tmp_path_factory: pytest.TempPathFactory) -> Iterator[NatLab]:
         yield made
 
 
+@pytest.fixture(scope="module")
+def web(lab: NatLab, image: str) -> Iterator[str]:
+    """The address of a service with a copy on every node, to which a route leads."""
+    lab.call(
+        "PUT",
+        "/service/",
+        {
+            "name": "web",
+            "image": image,
+            "replicas": len(lab.machines),
+            "max_per_node": 1,
+            "resources": {"cpu": 200, "memory": 32},
+            "checks": [{"role": "readiness", "method": "http", "port": 80, "interval_s": 0.3}],
+            "update": {"min_ready_s": 0, "drain_s": 0},
+        },
+    )
+    lab.call("PUT", "/route/", {"host": _HOST, "to": "service/web:80", "http_only": True})
+    eventually_sync(lambda: lab.call("GET", "/service/web")["status"] == "HEALTHY")
+    yield lab.call("GET", "/service/web")["address"]
+    lab.call("DELETE", f"/route/{_HOST}")
+    lab.call("DELETE", "/service/web")
+    eventually_sync(lambda: set(lab.instances()) == set(lab.ids.values()))
+
+
 @pytest.fixture(autouse=True)
 def nothing_leaks(lab: NatLab) -> Iterator[None]:
-    """Agents of the lab are replaced by others: they are counted."""
+    """Processes of the lab, each with a pipe, are replaced by others: they are counted."""
+
+    def pipes(held: leaks.Footprint) -> frozenset[str]:
+        return frozenset(name for name in held.files if " -> pipe:" in name)
+
+    def counts(held: leaks.Footprint) -> tuple[int, int]:
+        return len(held.children), len(pipes(held))
+
     before = leaks.footprint()
     yield
-    eventually_sync(lambda: len(leaks.footprint().children) == len(before.children))
-    leaks.assert_nothing_leaked(replace(before, children=leaks.footprint().children))
+    eventually_sync(lambda: counts(leaks.footprint()) == counts(before), what="as many processes as before")
+    now = leaks.footprint()
+    leaks.assert_nothing_leaked(replace(before, children=now.children, files=before.files | pipes(now)))
 
 
 @contextlib.contextmanager
@@ -73,6 +116,26 @@ def say(near: socket.socket, far: socket.socket, data: bytes = b"still here") ->
         assert more, "the connection is over"
         got += more
     assert got == data
+
+
+def copies(lab: NatLab) -> set[str]:
+    """The names of the copies of the service, each on a node of its own."""
+    found = lab.call("GET", "/service/web")["copies"]
+    assert {lab.node_of(each) for each in found} == set(lab.machines)
+    return {each["name"] for each in found}
+
+
+def answered_by_all(get: Callable[[], str], expected: set[str]) -> Counter[str]:
+    """How often each of `expected` answered, until all have; nobody else may, and no request may fail."""
+    answers: Counter[str] = Counter()
+
+    def have_all() -> bool:
+        answers[get().strip()] += 1
+        return set(answers) >= expected
+
+    eventually_sync(have_all, what=f"answers of {expected}, not of {answers}")
+    assert set(answers) == expected
+    return answers
 
 
 def relay_of(lab: NatLab, one: str, other: str) -> str:
@@ -219,3 +282,78 @@ def test_machines_have_no_address_in_the_mesh_that_others_use(lab: NatLab) -> No
         if PLACES[name].router:
             assert next(route["dev"] for route in routes if route["dst"] == "default") == "eth0"
     assert inside(lab.machines["home"].place, socket.gethostname)
+
+
+def test_every_container_reaches_every_other_by_its_name(lab: NatLab) -> None:
+    eventually_sync(lambda: lab.unnamed() == [], what="all names are known")
+    for source, name in (("home", "office"), ("office", "west.default.skerry")):
+        done = lab.server.cli("exec", lab.ids[source], "--", "wget", "-q", "-O", "-", f"http://{name}/")
+        assert done.stdout == f"{name.partition('.')[0]}\n", done.stderr
+
+
+def from_everywhere(lab: NatLab) -> Iterator[tuple[str, Path]]:
+    """Where calls come from: the container on each node, and each node itself."""
+    for name, machine in lab.machines.items():
+        yield f"the container on {name}", lab.place_of(name)
+        yield name, machine.place
+
+
+def test_a_service_is_reached_by_its_address_from_every_node_and_by_a_route_from_the_internet(
+    lab: NatLab, web: str
+) -> None:
+    expected = copies(lab)
+    edge = lab.addresses[EDGE]
+
+    def all_answer() -> None:
+        for _, place in from_everywhere(lab):
+            answered_by_all(lambda place=place: page(place, web, within_s=PATIENCE_S), expected)
+        answered_by_all(
+            lambda: page(lab.internet.place, edge, host=_HOST, within_s=PATIENCE_S), expected
+        )
+
+    eventually_sync(lambda: page(lab.internet.place, edge, host=_HOST) != "", what="the route is served")
+    eventually_sync(lambda: all(lab.resolve(name, "web.default.skerry") == [web] for name in lab.machines))
+    all_answer()
+    for _ in range(8):
+        assert len(page(lab.internet.place, edge, path="/large", host=_HOST, within_s=PATIENCE_S)) == _LARGE
+        assert len(page(lab.machines["home"].place, web, path="/large", within_s=PATIENCE_S)) == _LARGE
+        assert len(page(lab.place_of("office"), web, path="/large", within_s=PATIENCE_S)) == _LARGE
+    with lab.without_server():
+        all_answer()
+        assert lab.unnamed() == []
+        assert all(lab.resolve(name, "web.default.skerry") == [web] for name in lab.machines)
+    all_answer()
+
+
+def test_isolated_namespaces_are_so_across_nodes(lab: NatLab, image: str) -> None:
+    addresses = {
+        name: lab.run_container(image, name, site, namespace)
+        for name, site, namespace in (
+            ("db", "office", "shop"),
+            ("tool", "home", "shop"),
+            ("stranger", "west", "lab"),
+        )
+    }
+    db = addresses["db"]
+    tool, stranger = lab.place_of("home", addresses["tool"]), lab.place_of("west", addresses["stranger"])
+    try:
+        eventually_sync(lambda: page(stranger, db) == "db\n")
+        lab.call("PATCH", "/namespace/shop", {"policy": {"isolated": True}})
+        eventually_sync(lambda: page(stranger, db) == "")
+        with pytest.raises(ConnectionRefusedError):
+            dial(stranger, db, 80)
+        eventually_sync(lambda: page(tool, db) == "db\n")
+        for machine in lab.machines.values():
+            assert page(machine.place, db, within_s=PATIENCE_S) == "db\n"
+        assert cannot_dial(lab.place_of("home"), db, 80, within_s=PATIENCE_S)
+        explain = ("explain", "--to", "shop/db", "--port", "80", "--from")
+        assert lab.server.cli(*explain, "shop/tool").returncode == 0
+        assert lab.server.cli(*explain, "lab/stranger").returncode == 1
+        lab.kill_agent("office")
+        assert page(tool, db, within_s=PATIENCE_S) == "db\n"
+        assert cannot_dial(stranger, db, 80)
+        lab.restart_agent("office")
+        assert page(tool, db, within_s=PATIENCE_S) == "db\n"
+        assert cannot_dial(stranger, db, 80)
+    finally:
+        lab.destroy(*(each for each in lab.instances() if each not in lab.ids.values()))

@@ -64,7 +64,7 @@ class Cluster:
 
     def instances(self) -> list[str]:
         """The ids of all that there are."""
-        return [instance["id"] for instance in self.call("GET", "/instance/")["instances"]]
+        return [instance["id"] for instance in self.call("GET", "/instance/?namespace=*")["instances"]]
 
     def node_of(self, instance: Document) -> str:
         """The name of the node that an instance is on."""

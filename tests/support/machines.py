@@ -5,7 +5,8 @@
         service = made["beta"].start("skerry server")
         made["beta"].power_off()
 
-Each has its own /run, /var/lib, /usr/local/bin, /etc/hostname and processes, reaches the others by name, and
+Machines `behind_nat` are in a home of their own, behind a router that translates addresses: they reach the
+others, and nobody there reaches them. Each has its own /run, /var/lib, /usr/local/bin, /etc/hostname and processes, reaches the others by name, and
 sees its own cgroups alone; other programs and /tmp are those of the real machine. So default paths and ports
 are free on each. A machine that is switched off is gone at once, as by a power cut; its disk stays until the
 end.
@@ -24,7 +25,7 @@ import signal
 import ssl
 import subprocess
 import sys
-from collections.abc import Iterator, Mapping
+from collections.abc import Collection, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 from urllib.parse import urlsplit
@@ -32,11 +33,13 @@ from urllib.parse import urlsplit
 from tests.node.network.machines import Machine as Switch
 from tests.node.network.machines import inside
 from tests.support.leaks import children_of
+from tests.support.nat_lab import ROUTER_RULES
 from tests.support.skerry import ask, environment
 from tests.support.waiting import PATIENCE_S, eventually_sync
 
 _CGROUPS = Path("/sys/fs/cgroup")
 _NETWORK = "192.0.2"
+_HOME, _ROUTER = "192.168.1", f"{_NETWORK}.2"
 _PATH = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"  # as root has it on Debian
 # Process 1 of a machine. Whoever ignores that children end has them reaped by the kernel.
 _BOOT = """
@@ -89,10 +92,18 @@ class Machine:
     """One of them. It is booted when it is made."""
 
     def __init__(
-        self, folder: Path, name: str, number: int, switch: Switch, environment: Mapping[str, str]
+        self,
+        folder: Path,
+        name: str,
+        address: str,
+        switch: Switch,
+        environment: Mapping[str, str],
+        *,
+        gateway: str = "",
     ) -> None:
         self.name = name
-        self.address = f"{_NETWORK}.{number}"
+        self.address = address
+        self._gateway = gateway
         self._folder = folder / name
         self.disk = self._folder / "lib"  # its /var/lib, which outlives it
         self._switch = switch
@@ -235,7 +246,10 @@ class Machine:
         switch = self._switch
         switch.run("ip", "link", "add", port, "type", "veth", "peer", "name", "eth0", "netns", there)
         switch.run("ip", "link", "set", port, "master", "switch", "up")
-        done = self.run(f"ip address add {self.address}/24 dev eth0 && ip link set eth0 up")
+        script = f"ip address add {self.address}/24 dev eth0 && ip link set eth0 up"
+        if self._gateway:
+            script += f" && ip route add default via {self._gateway}"
+        done = self.run(script)
         assert done.returncode == 0, done.stderr
 
 
@@ -270,22 +284,54 @@ def _children(pid: int) -> set[int]:
 
 @contextlib.contextmanager
 def machines(
-    folder: Path, *names: str, is_installed: bool = True, **environment: str
+    folder: Path,
+    *names: str,
+    behind_nat: Collection[str] = (),
+    aliases: Mapping[str, str] | None = None,
+    is_installed: bool = True,
+    **environment: str,
 ) -> Iterator[Mapping[str, Machine]]:
-    """Machines of these names on one switch, in whose /etc/hosts all are, with more in the environment of all
-    that runs there; switched off at the end. Without `is_installed` none has the command `skerry`."""
-    numbers = dict(zip(names, range(11, 11 + len(names)), strict=True))
-    lines = [f"{_NETWORK}.{number} {name}\n" for name, number in numbers.items()]
+    """Machines of these names on one switch, in whose /etc/hosts all are that can be reached, and `aliases` of
+    some, with more in the environment of all that runs there; switched off at the end. Those `behind_nat`
+    share a router. Without `is_installed` none has the command `skerry`."""
+    addresses = {
+        name: f"{_HOME if name in behind_nat else _NETWORK}.{number}" for number, name in enumerate(names, 11)
+    }
+    hosts = {name: address for name, address in addresses.items() if name not in behind_nat}
+    hosts |= {alias: addresses[name] for alias, name in (aliases or {}).items()}
+    lines = [f"{address} {name}\n" for name, address in hosts.items()]
     (folder / "hosts").write_text("127.0.0.1 localhost\n" + "".join(lines))
     with contextlib.ExitStack() as undo:
-        switch = Switch(folder, "switch")
-        undo.callback(switch.end)
-        switch.run("ip", "link", "add", "switch", "type", "bridge")
-        switch.run("ip", "link", "set", "switch", "up")
+        switch = _switch(folder, "switch", undo)
+        home = _home(folder, switch, undo) if behind_nat else switch
         made = {}
-        for name, number in numbers.items():
-            made[name] = Machine(folder, name, number, switch, environment)
+        for name, address in addresses.items():
+            if name in behind_nat:
+                made[name] = Machine(folder, name, address, home, environment, gateway=f"{_HOME}.1")
+            else:
+                made[name] = Machine(folder, name, address, switch, environment)
             if is_installed:
                 made[name].install()
             undo.callback(made[name].power_off)
         yield made
+
+
+def _switch(folder: Path, name: str, undo: contextlib.ExitStack) -> Switch:
+    switch = Switch(folder, name)
+    undo.callback(switch.end)
+    switch.run("ip", "link", "add", "switch", "type", "bridge")
+    switch.run("ip", "link", "set", "switch", "up")
+    return switch
+
+
+def _home(folder: Path, outside: Switch, undo: contextlib.ExitStack) -> Switch:
+    """The switch of a home, which is its router, too."""
+    home = _switch(folder, "home", undo)
+    home.run("ip", "address", "add", f"{_HOME}.1/24", "dev", "switch")
+    home.run("ip", "link", "add", "wan", "type", "veth", "peer", "to-home", "netns", str(outside.place))
+    home.run("ip", "address", "add", f"{_ROUTER}/24", "dev", "wan")
+    home.run("ip", "link", "set", "wan", "up")
+    outside.run("ip", "link", "set", "to-home", "master", "switch", "up")
+    home.run("nft", "-f", "-", text=ROUTER_RULES)
+    home.run("sh", "-c", "echo 1 > /proc/sys/net/ipv4/ip_forward")
+    return home

@@ -6,7 +6,7 @@
 Every machine and router is a network namespace. The server and `east`, `west` are public; `home` and
 `office` are behind a router each. Both routers use the same private network, as homes do, and refuse
 connections from outside. They keep ports, until `use_any_port` has one give each destination another port, so
-that only public machines have a link to what is behind it.
+that only public machines have a link to what is behind it. `east` serves routes to the internet, at port 80.
 """
 
 from __future__ import annotations
@@ -21,6 +21,8 @@ from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import Any, NamedTuple
 
+import dnslib
+
 from skerry.daemon.node_runtime import group_root
 from skerry.node.network.subnets import KernelNames
 from tests.node.network.machines import Machine, inside
@@ -28,6 +30,7 @@ from tests.support.clusters import Cluster, sweep
 from tests.support.lans import Resident
 from tests.support.waiting import PATIENCE_S, eventually_sync
 
+EDGE = "east"  # the node that serves routes
 _SERVER = "198.51.100.1"
 _HTTP = 1323
 _FLEET = {
@@ -36,7 +39,8 @@ _FLEET = {
     "fleet.lost_after_s": "60",
     "fleet.subnets": "10.128.0.0/9",
 }
-_ROUTER = """
+# Translates the addresses of those behind it, and lets nobody in.
+ROUTER_RULES = """
 table ip router {
     chain outward {
         type nat hook postrouting priority srcnat;
@@ -80,10 +84,11 @@ class NatLab(Cluster):
         self._undo = undo
         self._settings = settings
         self._residents: dict[str, Resident] = {}
-        self._internet = self._machine("internet")
-        self._internet.run("ip", "link", "add", "exchange", "type", "bridge")
-        self._internet.run("ip", "address", "add", f"{_SERVER}/24", "dev", "exchange")
-        self._internet.run("ip", "link", "set", "exchange", "up")
+        self.internet = self._machine("internet")
+        self.internet.run("ip", "link", "add", "exchange", "type", "bridge")
+        self.internet.run("ip", "address", "add", f"{_SERVER}/24", "dev", "exchange")
+        self.internet.run("ip", "link", "set", "exchange", "up")
+        self.addresses = {name: place.address for name, place in PLACES.items()} | ROUTERS
         self.routers = {name: self._router(name, address) for name, address in ROUTERS.items()}
         self.machines = {name: self._plug_in(name, PLACES[name]) for name in names}
         super().__init__(self._start_server(), self._residents)
@@ -109,18 +114,18 @@ class NatLab(Cluster):
 
     def _router(self, name: str, address: str) -> Machine:
         router = self._machine(name)
-        self._cable(router, "wan", name, address, self._internet, "exchange")
+        self._cable(router, "wan", name, address, self.internet, "exchange")
         router.run("ip", "link", "add", "lan", "type", "bridge")
         router.run("ip", "address", "add", "192.168.1.1/24", "dev", "lan")
         router.run("ip", "link", "set", "lan", "up")
-        router.run("nft", "-f", "-", text=_ROUTER)
+        router.run("nft", "-f", "-", text=ROUTER_RULES)
         router.run("sh", "-c", "echo 1 > /proc/sys/net/ipv4/ip_forward")
         return router
 
     def _plug_in(self, name: str, place: Place) -> Machine:
         machine = self._machine(name)
         if not place.router:
-            self._cable(machine, "eth0", name, place.address, self._internet, "exchange")
+            self._cable(machine, "eth0", name, place.address, self.internet, "exchange")
             return machine
         self._cable(machine, "eth0", name, place.address, self.routers[place.router], "lan")
         machine.run("ip", "route", "add", "default", "via", "192.168.1.1")
@@ -128,7 +133,7 @@ class NatLab(Cluster):
 
     def _switch_of(self, name: str) -> Machine:
         router = PLACES[name].router
-        return self.routers[router] if router else self._internet
+        return self.routers[router] if router else self.internet
 
     def cut(self, name: str) -> None:
         """Take the cable of a machine away."""
@@ -142,10 +147,11 @@ class NatLab(Cluster):
         machine, link = (self.routers[name], "wan") if name in self.routers else (self.machines[name], "eth0")
         machine.run("ip", "address", "del", f"{old}/24", "dev", link)
         machine.run("ip", "address", "add", f"{new}/24", "dev", link)
+        self.addresses[name] = new
 
     def use_any_port(self, router: str) -> None:
         """Have a router give each destination another port, and forget those that it gave."""
-        machine, address = self.routers[router], ROUTERS[router]
+        machine, address = self.routers[router], self.addresses[router]
         rule = ("add", "rule", "ip", "router", "outward", "oifname", "wan", "masquerade", "fully-random")
         machine.run("nft", "flush", "chain", "ip", "router", "outward")
         machine.run("nft", *rule)
@@ -155,7 +161,7 @@ class NatLab(Cluster):
     def capture(self) -> subprocess.Popen[bytes]:
         """Everything that passes the internet, as tcpdump writes it."""
         return inside(
-            self._internet.place,
+            self.internet.place,
             lambda: subprocess.Popen(
                 ["tcpdump", "-i", "any", "-U", "-w", "-", "--immediate-mode", "udp"],
                 stdout=subprocess.PIPE,
@@ -169,7 +175,7 @@ class NatLab(Cluster):
         flags = ["--http", f"0.0.0.0:{_HTTP}", "--grpc", "", "--tls"]
         for key, value in (_FLEET | self._settings).items():
             flags += ["--set", f"{key}={value}"]
-        server = self._start("server", self._internet, *flags)
+        server = self._start("server", self.internet, *flags)
         server.wait_ready()
         return server
 
@@ -185,15 +191,26 @@ class NatLab(Cluster):
             "node.stop_grace_s=0.5",
             "--set",
             "network.pool=1",
+            *(("--set", "node.edge=true", "--set", "routes.http=0.0.0.0:80") if name == EDGE else ()),
             *more,
         )
 
     def _start(self, name: str, machine: Machine, *flags: str) -> Resident:
-        role = "server" if machine is self._internet else "node"
+        role = "server" if machine is self.internet else "node"
         resident = Resident(self._folder / name, machine, *flags, role=role)
         self._undo.callback(sweep, resident)
         self._undo.callback(self._kill_tunnel, resident)
         return resident
+
+    @contextlib.contextmanager
+    def without_server(self) -> Iterator[None]:
+        """The server is stopped, and started again at the end."""
+        assert self.server.stop() == 0, self.server.said()
+        try:
+            yield
+        finally:
+            self.server = self._start_server()
+        self.until_ready(*self.machines)
 
     def kill_agent(self, name: str) -> None:
         """Kill the agent of a node; what it made stays."""
@@ -220,19 +237,39 @@ class NatLab(Cluster):
 
     def run_containers(self, image: str) -> None:
         """One container on every node, which serves a page with its name at port 80."""
-        ids = {
-            name: self.create(
-                name=name, uri=image, constraints=[f"site={name}"], resources={"cpu": 20, "memory": 32}
-            )
-            for name in self.machines
-        }
-        for name, id in ids.items():
+        self.ids = {name: self.create(**_spec(image, name), name=name) for name in self.machines}
+        for name, id in self.ids.items():
             self.containers[name] = self.until(id, "RUNNING")["ip"]
-        self.ids = ids
 
-    def place_of(self, name: str) -> Path:
-        """The network namespace of the container on a node."""
-        return self._residents[name].data / "network" / "ns" / self.containers[name]
+    def run_container(self, image: str, name: str, site: str, namespace: str) -> str:
+        """One more on the node `site`; its address."""
+        path = f"/namespace/{namespace}/instance/"
+        id = self.call("PUT", path, {**_spec(image, site), "name": name})["id"]
+        return str(self.until(id, "RUNNING")["ip"])
+
+    def place_of(self, name: str, address: str = "") -> Path:
+        """The network namespace of the container on a node; of the one with `address` there, if it is
+        given."""
+        return self._residents[name].data / "network" / "ns" / (address or self.containers[name])
+
+    def resolve(self, source: str, name: str) -> list[str]:
+        """The addresses of a name, as the name server of its node tells the container on `source`."""
+        nameserver = self.containers[source].rpartition(".")[0] + ".1"
+        question = dnslib.DNSRecord.question(name)
+        try:
+            answer = inside(self.place_of(source), lambda: question.send(nameserver, 53, timeout=PATIENCE_S))
+        except OSError:
+            return []
+        return [str(record.rdata) for record in dnslib.DNSRecord.parse(answer).rr]
+
+    def unnamed(self) -> list[tuple[str, str]]:
+        """Pairs of containers of which the first does not reach the other by its name now."""
+        return [
+            (one, other)
+            for one, other in itertools.permutations(self.machines, 2)
+            if self.resolve(one, f"{other}.default.skerry") != [self.containers[other]]
+            or self.page(one, other) != f"{other}\n"
+        ]
 
     def page(self, source: str, target: str, *, within_s: float = 1.0) -> str:
         """What the container on `source` gets from the one on `target`, by its address; empty: nothing."""
@@ -288,14 +325,27 @@ class NatLab(Cluster):
             assert not Path(f"/var/run/wireguard/{names.mesh}.sock").exists()
 
 
-def page(place: Path | str, address: str, port: int = 80, *, within_s: float = 1.0) -> str:
-    """What a web server answers to a client in a namespace; empty: nothing."""
+def _spec(image: str, site: str) -> dict[str, Any]:
+    return {"uri": image, "constraints": [f"site={site}"], "resources": {"cpu": 200, "memory": 32}}
+
+
+def page(
+    place: Path | str,
+    address: str,
+    port: int = 80,
+    *,
+    path: str = "/",
+    host: str = "",
+    within_s: float = 1.0,
+) -> str:
+    """What a web server answers to a client in a namespace, who calls it `host`; empty: nothing."""
 
     def get() -> str:
         connection = http.client.HTTPConnection(address, port, timeout=within_s)
         try:
-            connection.request("GET", "/")
-            return connection.getresponse().read().decode()
+            connection.request("GET", path, headers={"Host": host} if host else {})
+            answer = connection.getresponse()
+            return answer.read().decode() if answer.status == http.HTTPStatus.OK else ""
         except (OSError, http.client.HTTPException):
             return ""
         finally:

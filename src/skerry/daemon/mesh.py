@@ -66,7 +66,14 @@ async def start_node(
     context: RoleContext, engine: ContainerEngine, node: NodeId, state: NetworkState, loops: TaskSupervisor
 ) -> NodeMesh:
     """Begin to follow the peers of this node. Raises Invalid (the settings)."""
-    deps = MeshDeps(node, engine.network, context.clock, state.report, host_identity.read_addresses)
+    deps = MeshDeps(
+        node,
+        engine.network,
+        context.clock,
+        state.report,
+        host_identity.read_addresses,
+        engine.network.services.unreachable_changed,
+    )
     mesh = await NodeMesh(context.folder, context.settings.mesh, deps).open()
     context.undo.push_async_callback(mesh.close)
     engine.network.call_when_removed(mesh.remove)

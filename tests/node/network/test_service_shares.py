@@ -117,3 +117,10 @@ def test_without_a_ready_copy_in_the_area_the_nearest_others_take_over() -> None
 def test_small_changes_of_a_round_trip_change_nothing() -> None:
     areas = {"n0": "home", "n1": "cloud", "n2": "far"}
     assert surroundings(areas, trips={"n1": 0.0101}) == surroundings(areas, trips={"n1": 0.0147})
+
+
+def test_a_copy_to_which_no_packet_gets_has_no_share_unless_there_is_no_other() -> None:
+    here = NodeSurroundings(NodeId("n0"), unreachable=frozenset([NodeId("n1")]))
+    shares = by_node(ready("n0", "n1", "n2"), here)
+    assert [node for node, share in shares.items() if share] == ["n0", "n2"]
+    assert by_node(ready("n1"), here) == {"n1": 1.0}

@@ -67,6 +67,7 @@ class ServiceBalancer:
         self._round_trip: RoundTrip = unknown_round_trip
         self._services: Mapping[str, ServiceAddress] = {}
         self._locations: Mapping[str, NodeLocation] = {}
+        self._unreachable: frozenset[NodeId] = frozenset()
         self._ranges: tuple[str, ...] = ()
         self._compiled: dict[str, _CompiledService] = {}
         self._surroundings = NodeSurroundings(self._node)  # of what is compiled
@@ -95,6 +96,11 @@ class ServiceBalancer:
 
     def locations_changed(self, locations: Mapping[str, NodeLocation]) -> None:
         self._locations = locations
+        self._wake.set()
+
+    def unreachable_changed(self, nodes: frozenset[NodeId]) -> None:
+        """No packet gets to these nodes now, whatever the server knows of them, or while it is away."""
+        self._unreachable = nodes
         self._wake.set()
 
     def ranges_changed(self, ranges: Mapping[str, ServiceSubnet]) -> None:
@@ -162,7 +168,9 @@ class ServiceBalancer:
     def _compile(self) -> ServiceTableContents:
         """What the tables should contain."""
         services, ranges = self._services, self._ranges
-        here = NodeSurroundings.of(self._node, self._locations.values(), self._round_trip)
+        here = NodeSurroundings.of(
+            self._node, self._locations.values(), self._round_trip, self._unreachable
+        )
         if (here, ranges) != (self._surroundings, self._compiled_ranges):
             self._surroundings, self._compiled_ranges = here, ranges
             self._compiled.clear()

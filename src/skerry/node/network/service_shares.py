@@ -7,7 +7,8 @@
   copies, the rest spills over to other areas. Without ready copies in the area everything does.
 - Of what spills over, the areas with the shortest round trip get as much as they can bear in the same way.
 
-Every ready copy of this node's area has a share; those of other areas have one where they are needed, and
+Copies on nodes to which no packet gets have none, unless there are no others: the server may not know, or be
+away. Otherwise every ready copy of this node's area has a share; those of other areas have one where they are needed, and
 each has one on the nodes of its own area. Without ready copies nobody has one.
 """
 
@@ -37,11 +38,13 @@ def unknown_round_trip(node: NodeId) -> float | None:
 
 @dataclass(frozen=True)
 class NodeSurroundings:
-    """Where this node is among the others. `distances`: classes of round trips, of nodes of other areas."""
+    """Where this node is among the others. `distances`: classes of round trips, of nodes of other areas.
+    `unreachable`: nodes to which no packet gets."""
 
     node: NodeId
     areas: Mapping[NodeId, str] = field(default_factory=dict)
     distances: Mapping[NodeId, int] = field(default_factory=dict)
+    unreachable: frozenset[NodeId] = frozenset()
 
     @classmethod
     def of(
@@ -49,6 +52,7 @@ class NodeSurroundings:
         node: NodeId,
         locations: Iterable[NodeLocation],
         round_trip: RoundTrip = unknown_round_trip,
+        unreachable: frozenset[NodeId] = frozenset(),
     ) -> NodeSurroundings:
         areas = {each.node: each.area for each in locations}
         own = areas.get(node)
@@ -57,7 +61,7 @@ class NodeSurroundings:
             for other, area in areas.items()
             if area != own and (trip_s := round_trip(other)) is not None
         }
-        return cls(node, areas, distances)
+        return cls(node, areas, distances, unreachable)
 
     @functools.cached_property
     def own_area(self) -> str | None:
@@ -75,6 +79,8 @@ def weights(endpoints: Sequence[ServiceEndpoint], here: NodeSurroundings) -> dic
     ready = {each.address: each for each in endpoints if each.state is EndpointState.READY}
     if not ready:
         return {}
+    reachable = {address: each for address, each in ready.items() if each.node not in here.unreachable}
+    ready = reachable or ready
     tiers = _tiers(list(ready.values()), here)
     parts: dict[str, float] = {}
     left, others = 1.0, len(ready)

@@ -77,7 +77,14 @@ class Node:
     async def _main(self) -> None:
         self._loop = asyncio.get_running_loop()
         ground = Ground(self.names, (IPv4Network(f"10.99.{self.number}.0/24"),), IPv4Address(self.gateway))
-        deps = MeshDeps(self.id, ground, SystemClock(), self._report, lambda: (f"192.0.2.{self.number}",))
+        deps = MeshDeps(
+            self.id,
+            ground,
+            SystemClock(),
+            self._report,
+            lambda: (f"192.0.2.{self.number}",),
+            lambda unreachable: None,
+        )
         self.mesh = await NodeMesh(self.folder, MeshSettings(), deps).open()
         running = asyncio.create_task(self.mesh.run())
         await self._over.wait()

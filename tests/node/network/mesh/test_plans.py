@@ -102,3 +102,11 @@ def test_the_status_of_wg_is_read() -> None:
         key("b"): plans.PeerStatus(key("b")),
     }
     assert plans.read_dump("") == (0, {})
+
+
+def test_a_node_is_unreachable_if_its_link_or_that_of_its_relay_is_down() -> None:
+    peers = {A: peer(A), B: peer(B, via=R), R: peer(R)}
+    assert plans.unreachable(peers, {A: True, B: False, R: True}) == set()
+    assert plans.unreachable(peers, {A: None, B: True, R: False}) == {B, R}
+    assert plans.unreachable(peers, {A: False}) == {A}
+    assert plans.unreachable({B: peer(B, via=R)}, {B: False}) == {B}

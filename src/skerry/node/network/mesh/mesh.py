@@ -84,6 +84,7 @@ class MeshDeps:
     clock: Clock
     report: Callable[[NetworkObject], None]
     addresses: Callable[[], tuple[str, ...]]  # of this machine
+    unreachable_changed: Callable[[frozenset[NodeId]], None]  # nodes to which no packet gets now
 
 
 class NodeMesh:
@@ -96,6 +97,8 @@ class NodeMesh:
         self._configured = configured_endpoints(settings.endpoints)
         self._node, self._ground, self._clock = deps.node, deps.ground, deps.clock
         self._report, self._addresses = deps.report, deps.addresses
+        self._unreachable_changed = deps.unreachable_changed
+        self._unreachable: frozenset[NodeId] = frozenset()
         self._programs = programs.find()
         self._peers: Mapping[str, MeshPeer] = {}
         self._links: dict[NodeId, LinkState] = {}
@@ -187,6 +190,7 @@ class NodeMesh:
         if not self._peers:
             self._probes.close()
             self._links.clear()
+            self._note_unreachable()
             self._active_keys.clear()
             if self._applied != ():
                 await asyncio.to_thread(self._remove)
@@ -202,6 +206,7 @@ class NodeMesh:
             self._statuses = await asyncio.to_thread(self._require_interface().status)
             self._read_at = self._clock.monotonic()
         await self._follow_links(self._statuses)
+        self._note_unreachable()
         await asyncio.to_thread(self._apply)
         self._report_node()
         self._report_links()
@@ -329,6 +334,14 @@ class NodeMesh:
                 link.answered_at = now
             self._probes.send(node)
         await self._try_endpoints(now)
+
+    def _note_unreachable(self) -> None:
+        now = self._clock.monotonic()
+        is_up = {node: link.is_up(now, self._period_s) for node, link in self._links.items()}
+        found = plans.unreachable(self._peers, is_up)
+        if found != self._unreachable:
+            self._unreachable = found
+            self._unreachable_changed(found)
 
     def _choose_key(self, peer: MeshPeer, statuses: Mapping[str, PeerStatus]) -> None:
         """Of a node that replaces its key, use the one that it used last."""

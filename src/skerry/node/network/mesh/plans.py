@@ -57,7 +57,7 @@ def decide(
     taken: list[IPv4Network] = []
     for node in sorted(known):
         peer = known[node]
-        hop = node if peer.via is None or peer.via not in known else peer.via
+        hop = _hop(peer, known)
         for text in peer.subnets:
             network = IPv4Network(text)
             if not any(network.overlaps(each) for each in (*occupied, *taken)):
@@ -72,6 +72,18 @@ def decide(
         others = [key for key in (peer.public_key, peer.next_key) if key and key != active]
         configs.extend(PeerConfig(node, key, has_probe=False, endpoint=endpoint) for key in others)
     return configs
+
+
+def unreachable(peers: Mapping[str, MeshPeer], is_up: Mapping[NodeId, bool | None]) -> frozenset[NodeId]:
+    """The nodes to which no packet gets now: their own link, or that of their relay, is down. `is_up`: links
+    of this node; None: not known yet."""
+    known = {peer.node: peer for peer in peers.values()}
+    return frozenset(node for node, peer in known.items() if is_up.get(_hop(peer, known)) is False)
+
+
+def _hop(peer: MeshPeer, known: Mapping[NodeId, MeshPeer]) -> NodeId:
+    """The peer that packets for the subnets of `peer` go to."""
+    return peer.node if peer.via is None or peer.via not in known else peer.via
 
 
 def routes(configs: Iterable[PeerConfig]) -> frozenset[IPv4Network]:
