@@ -307,9 +307,7 @@ def test_a_service_is_reached_by_its_address_from_every_node_and_by_a_route_from
     def all_answer() -> None:
         for _, place in from_everywhere(lab):
             answered_by_all(lambda place=place: page(place, web, within_s=PATIENCE_S), expected)
-        answered_by_all(
-            lambda: page(lab.internet.place, edge, host=_HOST, within_s=PATIENCE_S), expected
-        )
+        answered_by_all(lambda: page(lab.internet.place, edge, host=_HOST, within_s=PATIENCE_S), expected)
 
     eventually_sync(lambda: page(lab.internet.place, edge, host=_HOST) != "", what="the route is served")
     eventually_sync(lambda: all(lab.resolve(name, "web.default.skerry") == [web] for name in lab.machines))
