@@ -97,7 +97,6 @@ class Reader:
         eventually_sync(have_both, what=f"both answer {step.command}, not only {answers}")
         assert answers == {"Hostname: web-0", "Hostname: web-1"}
 
-
     def until_in_a_row(self, step: Step, expected: str, times: int) -> None:
         """Repeat a command until it has printed the same so many times, without a failure between."""
         count = 0

@@ -168,9 +168,7 @@ class ServiceBalancer:
     def _compile(self) -> ServiceTableContents:
         """What the tables should contain."""
         services, ranges = self._services, self._ranges
-        here = NodeSurroundings.of(
-            self._node, self._locations.values(), self._round_trip, self._unreachable
-        )
+        here = NodeSurroundings.of(self._node, self._locations.values(), self._round_trip, self._unreachable)
         if (here, ranges) != (self._surroundings, self._compiled_ranges):
             self._surroundings, self._compiled_ranges = here, ranges
             self._compiled.clear()
