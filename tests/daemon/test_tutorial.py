@@ -36,8 +36,8 @@ WHOAMI = "echo Hostname: $(hostname) > /www/index.html; exec httpd -f -p 80 -h /
 
 
 class Reader:
-    """Somebody who does what the page says, at machines that are named as they are there. Its images are files
-    here, as nothing is fetched."""
+    """Somebody who does what the page says, at the machines that it names. Images are files here, as nothing is
+    fetched."""
 
     def __init__(self, there: Mapping[str, Machine], folder: Path) -> None:
         self.machines = there

@@ -5,11 +5,11 @@
         service = made["beta"].start("skerry server")
         made["beta"].power_off()
 
-Machines `behind_nat` are in a home of their own, behind a router that translates addresses: they reach the
-others, and nobody there reaches them. Each has its own /run, /var/lib, /usr/local/bin, /etc/hostname and processes, reaches the others by name, and
+Each has its own /run, /var/lib, /usr/local/bin, /etc/hostname and processes, reaches the others by name, and
 sees its own cgroups alone; other programs and /tmp are those of the real machine. So default paths and ports
 are free on each. A machine that is switched off is gone at once, as by a power cut; its disk stays until the
-end.
+end. Machines `behind_nat` are behind a router that translates addresses: they reach others, and no other
+reaches them.
 Where only the network must be apart, `tests.node.network.machines` is lighter.
 """
 
@@ -291,8 +291,8 @@ def machines(
     is_installed: bool = True,
     **environment: str,
 ) -> Iterator[Mapping[str, Machine]]:
-    """Machines of these names on one switch, in whose /etc/hosts all are that can be reached, and `aliases` of
-    some, with more in the environment of all that runs there; switched off at the end. Those `behind_nat`
+    """Machines of these names on one switch, in whose /etc/hosts all are that can be reached, and `aliases`
+    of some, with more in the environment of all that runs there; switched off at the end. Those `behind_nat`
     share a router. Without `is_installed` none has the command `skerry`."""
     addresses = {
         name: f"{_HOME if name in behind_nat else _NETWORK}.{number}" for number, name in enumerate(names, 11)

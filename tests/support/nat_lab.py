@@ -241,11 +241,10 @@ class NatLab(Cluster):
         for name, id in self.ids.items():
             self.containers[name] = self.until(id, "RUNNING")["ip"]
 
-    def run_container(self, image: str, name: str, site: str, namespace: str) -> str:
-        """One more on the node `site`; its address."""
+    def create_container(self, image: str, name: str, site: str, namespace: str) -> str:
+        """One more on the node `site`; its id."""
         path = f"/namespace/{namespace}/instance/"
-        id = self.call("PUT", path, {**_spec(image, site), "name": name})["id"]
-        return str(self.until(id, "RUNNING")["ip"])
+        return str(self.call("PUT", path, {**_spec(image, site), "name": name})["id"])
 
     def place_of(self, name: str, address: str = "") -> Path:
         """The network namespace of the container on a node; of the one with `address` there, if it is

@@ -120,7 +120,8 @@ def test_small_changes_of_a_round_trip_change_nothing() -> None:
 
 
 def test_a_copy_to_which_no_packet_gets_has_no_share_unless_there_is_no_other() -> None:
-    here = NodeSurroundings(NodeId("n0"), unreachable=frozenset([NodeId("n1")]))
+    areas = {NodeId(node): "" for node in ("n0", "n1", "n2")}
+    here = NodeSurroundings(NodeId("n0"), areas, unreachable=frozenset([NodeId("n1")]))
     shares = by_node(ready("n0", "n1", "n2"), here)
     assert [node for node, share in shares.items() if share] == ["n0", "n2"]
     assert by_node(ready("n1"), here) == {"n1": 1.0}

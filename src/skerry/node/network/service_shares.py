@@ -8,8 +8,8 @@
 - Of what spills over, the areas with the shortest round trip get as much as they can bear in the same way.
 
 Copies on nodes to which no packet gets have none, unless there are no others: the server may not know, or be
-away. Otherwise every ready copy of this node's area has a share; those of other areas have one where they are needed, and
-each has one on the nodes of its own area. Without ready copies nobody has one.
+away. Otherwise every ready copy of this node's area has a share; those of other areas have one where they are
+needed, and each has one on the nodes of its own area. Without ready copies nobody has one.
 """
 
 from __future__ import annotations
