@@ -12,7 +12,7 @@ import pytest
 from msgspec.structs import replace
 
 from skerry.model.network_objects import EndpointState
-from skerry.model.routes import HeaderMatch, RateLimit, RouteLoad, RouteProtection, ServiceWake
+from skerry.model.routes import NOT_SERVED, HeaderMatch, RateLimit, RouteLoad, RouteProtection, ServiceWake
 from skerry.model.tls_certificates import HttpChallenge
 from skerry.node.routes.certificates import self_signed_pem
 from tests.node.routes.conftest import Edge, in_state, processes_with, route, settings
@@ -401,6 +401,8 @@ async def test_a_configuration_that_haproxy_refuses_changes_nothing(edge: Edge) 
     edge.routes._settings = replace(edge.settings, http="not an address")
     edge.put(route("r2", "other.test"))
     await eventually(lambda: edge.routes.problem)
-    assert "missing port specification" in edge.routes.problem, "with the reason"
+    (warning,) = edge.routes.warnings
+    assert warning.startswith(NOT_SERVED)
+    assert "missing port specification" in warning, "with the reason"
     assert edge.files.config.read_bytes() == before
     assert (await edge.get("shop.test"))[0] == 200

@@ -23,7 +23,7 @@ from skerry.kit.backoff import Backoff
 from skerry.model import errors
 from skerry.model.network_objects import ServiceAddress
 from skerry.model.route_settings import RouteSettings
-from skerry.model.routes import RouteLoad, RouteObject, ServiceWake, TargetKind
+from skerry.model.routes import NOT_SERVED, RouteLoad, RouteObject, ServiceWake, TargetKind
 from skerry.model.tls_certificates import HttpChallenge
 from skerry.node.agent.network_state import NetworkState
 from skerry.node.routes import config, loads, runtime_api, slots
@@ -81,7 +81,7 @@ class EdgeRoutes:
         """What people should know, in sentences."""
         if not self.problem:
             return ()
-        return (f"routes are not served as they should be; this is tried again and again: {self.problem}",)
+        return (f"{NOT_SERVED}; this is tried again and again: {self.problem}",)
 
     async def open(self) -> EdgeRoutes:
         """Adopt what runs, and follow network objects."""
@@ -111,6 +111,9 @@ class EdgeRoutes:
         for path in (paths.config, paths.routes, paths.challenges, paths.wake_script, paths.output):
             path.unlink(missing_ok=True)
         await asyncio.to_thread(shutil.rmtree, paths.sockets, ignore_errors=True)
+        if self._user is not None:
+            with contextlib.suppress(OSError):  # another Skerry of this machine has one in it
+                paths.sockets.parent.rmdir()
 
     @property
     def certificate_names(self) -> Sequence[str]:
