@@ -71,6 +71,7 @@ def test_a_machine_leaves_without_its_server_and_after_a_crash_if_it_is_forced_t
         cloud.until(id, "RUNNING")
         north = resident(cloud, "north")
         north.kill()
+        (north.data / "routes" / "certificates").mkdir(parents=True, exist_ok=True)  # of an edge node
         (north.data / disk_monitor.PROBE).touch()  # as if it had been killed while it looked at its disk
         assert cloud.server.stop() == 0
         refused = cloud.leave("north")

@@ -174,7 +174,7 @@ def start(base: ServerBase, functions: FunctionRegistry, secrets: SecretParts) -
         nodes, service_registry.tables, instance_table, policies, base.settings.fleet.service_subnet
     )
     mesh_parts.feed(network_feed)
-    route_parts = routes.start(base, nodes, network_feed, service_registry, route_reports)
+    route_parts = routes.start(base, nodes, network_feed, service_registry, route_reports, functions)
     tls_parts = tls.start(base, nodes, secrets, route_parts.domains)
     network_feed.add(tls_parts.edge)
     network_feed.add(base.identity.offline_feed)

@@ -23,12 +23,14 @@ from grpclib.health.v1.health_grpc import HealthStub
 from grpclib.health.v1.health_pb2 import HealthCheckRequest
 
 from skerry.daemon import containers, node_runtime
+from skerry.daemon.containers import ContainerEngine
 from skerry.daemon.role_parts import RoleContext
 from skerry.kit import disk_monitor, disk_reserve, files, json_codec
 from skerry.kit.clock import Clock
 from skerry.kit.tasks import TaskSupervisor
 from skerry.model import errors
 from skerry.model.cells import parent_of
+from skerry.model.ids import NodeId
 from skerry.model.settings import Settings
 from skerry.node import user_namespaces
 from skerry.node.agent.node_identity import JoinRecord, NodeIdentity
@@ -36,6 +38,8 @@ from skerry.node.agent.server_addresses import ServerAddressCache
 from skerry.node.containers import tree_size
 from skerry.node.containers.overlays import mount_points
 from skerry.node.kernel import namespaces
+from skerry.node.network.mesh.mesh import KEY_FILE, MeshDeps, NodeMesh
+from skerry.node.routes import edge
 from skerry.transport import addresses, unix_sockets
 from skerry.transport.grpc import channels
 from skerry.transport.links.nodes import departure
@@ -60,6 +64,9 @@ _RUNTIME: Final = (
     containers.SUBNET_FILE,
     SERVERS_FILE,
     containers.NETWORK_FILE,
+    KEY_FILE,
+    "routes",
+    "web.sock",
 )
 _REST: Final = (
     _IMAGES,
@@ -184,6 +191,7 @@ async def _remove_running(settings: Settings, folder: Path, clock: Clock) -> Non
         root = node_runtime.group_root(settings.node.cgroup_root, folder)
         boxes = await containers.start(context, cells, group_root=root, has_server=False)
         if boxes.engine is not None:
+            await _take_over_network(boxes.engine, context)
             held = boxes.engine.containers
             await asyncio.gather(*(held.remove(each.spec.name, force=True) for each in held.list()))
         top = [view.cell for view in cells.list() if parent_of(view.cell.name) is None]
@@ -191,6 +199,16 @@ async def _remove_running(settings: Settings, folder: Path, clock: Clock) -> Non
     # Left where there were containers and there can be none now.
     for part in ("network", "containers"):
         user_namespaces.UserNamespaces(f"{root}-{part}").keep_only([])
+
+
+async def _take_over_network(engine: ContainerEngine, context: RoleContext) -> None:
+    """Have the mesh removed with the network, and end the HAProxy of routes: both outlive their agent."""
+    settings, folder, network = context.settings, context.folder, engine.network
+    deps = MeshDeps(NodeId("leaving"), network, context.clock, lambda _: None, lambda: ())
+    mesh = await NodeMesh(folder, settings.mesh, deps).open()
+    context.undo.push_async_callback(mesh.close)
+    network.call_when_removed(mesh.remove)
+    await edge.remove(edge.edge_files(folder, network.key), settings.routes.program)
 
 
 def _unmount_below(folder: Path) -> None:

@@ -11,12 +11,14 @@ from dataclasses import dataclass
 from skerry.control.network.feed import NetworkObjects
 from skerry.control.nodes.registry import NodeRegistry
 from skerry.control.routes.objects import RouteObjects
+from skerry.control.routes.problems import RouteProblems
 from skerry.control.routes.registry import RouteRegistry
 from skerry.control.routes.reports import RouteReports
 from skerry.control.routes.table import RouteTable
 from skerry.control.routes.wanted_domains import RouteDomains
 from skerry.control.services.registry import ServiceRegistry
 from skerry.daemon.server_base import ServerBase
+from skerry.functions.registry.registry import FunctionRegistry
 from skerry.model.routes import RouteLoad, ServiceWake
 from skerry.wire.own.http_routes.context import RouteContext
 
@@ -40,6 +42,7 @@ def start(
     feed: NetworkObjects,
     services: ServiceRegistry,
     reports: RouteReports,
+    functions: FunctionRegistry,
 ) -> RouteParts:
     """Begin to read what is in the store, and to tell edge nodes."""
     table = RouteTable(base.store)
@@ -49,6 +52,9 @@ def start(
     base.loops.forever("routes", table.run, critical=True)
     return RouteParts(
         table,
-        RouteContext(RouteRegistry(base.store, base.events, base.clock, table)),
+        RouteContext(
+            RouteRegistry(base.store, base.events, base.clock, table),
+            RouteProblems(services.tables.services, functions.get, nodes).of,
+        ),
         RouteDomains(table, nodes, base.settings.tls),
     )

@@ -32,6 +32,7 @@ MAX_TIMEOUT_S: Final = 7 * 86_400.0
 MIN_PASSWORD: Final = 12
 MAX_CREDENTIAL: Final = 256
 ANY_HOST: Final = "*"
+NOT_SERVED: Final = "routes are not served as they should be"  # begins a warning of an edge node
 TO_HTTPS: Final = "https"  # as a redirect: the same address with TLS
 
 _LABEL = r"[a-z0-9](?:[a-z0-9-]{0,61}[a-z0-9])?"
@@ -278,6 +279,11 @@ class Route(msgspec.Struct, frozen=True, omit_defaults=True):
         check_route_name(self.name)
         ids.check_namespace(self.namespace)
 
+    @property
+    def function(self) -> str:
+        """The key of the function that it goes to; empty: none."""
+        return target_function(self.namespace, self.spec)
+
 
 class DomainRoutes(msgspec.Struct, frozen=True):
     """The places of all routes of one domain, in one record: every change of one writes it, so that no two
@@ -303,10 +309,7 @@ class RouteObject(NetworkObject, frozen=True, omit_defaults=True):
     @property
     def function(self) -> str:
         """The key of the function that it goes to; empty: none."""
-        target = self.spec.target
-        if target is None or target.kind is not TargetKind.FUNCTION:
-            return ""
-        return function_names.function_key(self.namespace, target.name)
+        return target_function(self.namespace, self.spec)
 
 
 class RouteLoad(NetworkObject, frozen=True, omit_defaults=True):
@@ -331,6 +334,13 @@ class ServiceWake(NetworkObject, frozen=True, omit_defaults=True):
     @property
     def key(self) -> str:
         return self.service
+
+
+def target_function(namespace: Namespace, spec: RouteSpec) -> str:
+    target = spec.target
+    if target is None or target.kind is not TargetKind.FUNCTION:
+        return ""
+    return function_names.function_key(namespace, target.name)
 
 
 def check_route_name(text: str) -> str:

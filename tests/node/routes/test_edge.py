@@ -12,9 +12,10 @@ import pytest
 from msgspec.structs import replace
 
 from skerry.model.network_objects import EndpointState
-from skerry.model.routes import HeaderMatch, RateLimit, RouteLoad, RouteProtection, ServiceWake
+from skerry.model.routes import NOT_SERVED, HeaderMatch, RateLimit, RouteLoad, RouteProtection, ServiceWake
 from skerry.model.tls_certificates import HttpChallenge
 from skerry.node.routes.certificates import self_signed_pem
+from skerry.node.routes.edge import remove
 from tests.node.routes.conftest import Edge, in_state, processes_with, route, settings
 from tests.support.waiting import eventually
 
@@ -338,6 +339,23 @@ async def copy_is(edge: Edge, name: str) -> bool:
     return status == 200 and seen["copy"] == name
 
 
+async def test_what_has_outlived_the_agent_is_removed_with_keys_and_sockets(tmp_path: Path) -> None:
+    edge = Edge(tmp_path, settings())
+    await edge.open()
+    edge.put(route("r1"), edge.service(await edge.copies.start("a", "127.0.0.1")))
+    await edge.until("shop.test")
+    await edge.client.close()
+    await edge.crash()
+    removal = asyncio.create_task(remove(edge.files, edge.settings.program))
+    child = edge.routes._process._child
+    assert child is not None
+    await asyncio.to_thread(child.wait)  # nobody's child after a real crash
+    await removal
+    assert processes_with(tmp_path) == []
+    assert not edge.files.folder.exists()
+    assert not edge.files.sockets.exists()
+
+
 async def test_without_routes_nothing_runs(edge: Edge) -> None:
     one = route("r1")
     edge.put(one)
@@ -401,6 +419,8 @@ async def test_a_configuration_that_haproxy_refuses_changes_nothing(edge: Edge) 
     edge.routes._settings = replace(edge.settings, http="not an address")
     edge.put(route("r2", "other.test"))
     await eventually(lambda: edge.routes.problem)
-    assert "missing port specification" in edge.routes.problem, "with the reason"
+    (warning,) = edge.routes.warnings
+    assert warning.startswith(NOT_SERVED)
+    assert "missing port specification" in warning, "with the reason"
     assert edge.files.config.read_bytes() == before
     assert (await edge.get("shop.test"))[0] == 200

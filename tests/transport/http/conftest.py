@@ -20,6 +20,7 @@ import uvloop
 from skerry.control.context import ControlPlane
 from skerry.control.events.log import EventLog
 from skerry.control.identity.authenticator import Authenticator
+from skerry.control.routes.problems import RouteProblems
 from skerry.daemon.http import OwnerContexts, build_app
 from skerry.daemon.openapi import openapi_bytes
 from skerry.kit import pki
@@ -178,7 +179,10 @@ async def serving(
                 SnapshotContext(control.snapshots),
                 MeshContext(control.mesh, control.mesh_tables, clock),
                 TlsContext(control.tls),
-                RouteContext(control.routes),
+                RouteContext(
+                    control.routes,
+                    RouteProblems(control.services.tables.services, lambda key: None, control.nodes).of,
+                ),
             ),
             own_names=lambda: frozenset({"hub.example"}),
         )

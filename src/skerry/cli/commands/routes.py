@@ -160,7 +160,7 @@ def add(
     fields, credential = _body(given)
     body = {"host": host, "path": path, **fields} | ({"name": name} if name else {})
     made = server.put("route", body=body, namespace=namespace)
-    printing.as_json(made) if output == "json" else click.echo(made["name"])
+    _show_result(made, output)
     _show_credential(credential)
 
 
@@ -184,7 +184,7 @@ def update(
     if is_open:
         fields |= {"basic": None, "token": None}
     changed = server.patch("route", _route_name(name), body=fields, namespace=namespace)
-    printing.as_json(changed) if output == "json" else click.echo(changed["name"])
+    _show_result(changed, output)
     _show_credential(credential)
 
 
@@ -250,6 +250,7 @@ def _details(one: JsonObject) -> list[tuple[str, str]]:
         "protocol": one["protocol"],
         "http only": "yes" if one["http_only"] else "",
         "age": printing.age(one["created_at"]),
+        "problem": one.get("problem", ""),
     }
     return [(field, value) for field, value in found.items() if value]
 
@@ -276,6 +277,12 @@ def _body(given: dict[str, Any]) -> tuple[JsonObject, str]:
         credential = sys.stdin.readline().strip() if reads else secrets.token_urlsafe(24)
         body |= {"basic": {"user": basic, "password": credential}} if basic else {"token": credential}
     return body, "" if reads else credential
+
+
+def _show_result(one: JsonObject, output: str) -> None:
+    printing.as_json(one) if output == "json" else click.echo(one["name"])
+    if problem := one.get("problem"):
+        click.echo(f"warning: {problem}", err=True)
 
 
 def _show_credential(credential: str) -> None:

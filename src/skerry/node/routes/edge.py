@@ -23,7 +23,7 @@ from skerry.kit.backoff import Backoff
 from skerry.model import errors
 from skerry.model.network_objects import ServiceAddress
 from skerry.model.route_settings import RouteSettings
-from skerry.model.routes import RouteLoad, RouteObject, ServiceWake, TargetKind
+from skerry.model.routes import NOT_SERVED, RouteLoad, RouteObject, ServiceWake, TargetKind
 from skerry.model.tls_certificates import HttpChallenge
 from skerry.node.agent.network_state import NetworkState
 from skerry.node.routes import config, loads, runtime_api, slots
@@ -39,6 +39,7 @@ log = structlog.get_logger(__name__)
 LOAD_PERIOD_S = 1.0
 _SETTLE_S = 0.02  # changes that come together are one step
 _USER = "haproxy"
+_SOCKETS = Path("/run/skerry-routes")  # of root, for the user of HAProxy
 
 
 class EdgeRoutes:
@@ -81,7 +82,7 @@ class EdgeRoutes:
         """What people should know, in sentences."""
         if not self.problem:
             return ()
-        return (f"routes are not served as they should be; this is tried again and again: {self.problem}",)
+        return (f"{NOT_SERVED}; this is tried again and again: {self.problem}",)
 
     async def open(self) -> EdgeRoutes:
         """Adopt what runs, and follow network objects."""
@@ -110,7 +111,7 @@ class EdgeRoutes:
         paths = self._paths
         for path in (paths.config, paths.routes, paths.challenges, paths.wake_script, paths.output):
             path.unlink(missing_ok=True)
-        await asyncio.to_thread(shutil.rmtree, paths.sockets, ignore_errors=True)
+        await asyncio.to_thread(_remove_sockets, paths)
 
     def certificate_names(self) -> Sequence[str]:
         """Of the certificates that are in use, without the default one."""
@@ -313,6 +314,22 @@ class EdgeRoutes:
         self.certificates.open()
 
 
+async def remove(paths: EdgeFiles, program: str) -> None:
+    """End a HAProxy that has outlived its agent, and remove everything of it, certificates too."""
+    process = HaproxyProcess(program, paths)
+    await process.adopt()
+    await process.stop()
+    await asyncio.to_thread(_remove_sockets, paths)
+    await asyncio.to_thread(shutil.rmtree, paths.folder, ignore_errors=True)
+
+
+def _remove_sockets(paths: EdgeFiles) -> None:
+    shutil.rmtree(paths.sockets, ignore_errors=True)
+    if paths.sockets.parent == _SOCKETS:
+        with contextlib.suppress(OSError):  # another Skerry of this machine has some there, or it is gone
+            _SOCKETS.rmdir()
+
+
 def lacking(settings: RouteSettings) -> str:
     """Why this machine cannot serve routes; empty: it can."""
     if shutil.which(settings.program) is None:
@@ -333,5 +350,5 @@ def _haproxy_user() -> tuple[str, str] | None:
 def edge_files(folder: Path, key: str) -> EdgeFiles:
     """The files of the Skerry with this data folder and key."""
     home = folder / "routes"
-    sockets = Path("/run/skerry-routes") / key if os.geteuid() == 0 else home / "sockets"
+    sockets = _SOCKETS / key if os.geteuid() == 0 else home / "sockets"
     return EdgeFiles(home, sockets, sockets / "web.sock")

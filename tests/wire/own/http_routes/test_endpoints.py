@@ -6,8 +6,11 @@ import asyncio
 from typing import Any
 
 import pytest
+from msgspec.structs import replace
 
 from skerry.model.callers import Role
+from skerry.model.node_messages import NodeHello
+from skerry.model.routes import NOT_SERVED
 from tests.wire.kudo.rest_client import Rest
 
 SHOP: dict[str, Any] = {"host": "shop.example.org", "to": "service/web:8080"}
@@ -78,6 +81,23 @@ async def test_a_host_belongs_to_one_namespace_and_others_learn_nothing_of_it(re
     assert (await rest.ask("DELETE", "/namespace/shop/route/secret-name")).status == 404
     assert (await rest.ask("DELETE", "/namespace/lab/route/secret-name")).status == 200
     assert (await rest.ask("PUT", "/namespace/shop/route/", SHOP)).status == 201
+
+
+async def test_a_route_says_what_it_lacks(rest: Rest) -> None:
+    made = await rest.ask("PUT", "/route/", SHOP)
+    assert made.body["problem"] == "there is no service 'web' in the namespace 'default'"
+    await rest.make("/service/", {"name": "web", "image": "example.org/web:1"})
+    control = rest.site.control
+    shown = await rest.ask("GET", "/route/shop.example.org")
+    assert "no node serves routes" in shown.body["problem"]
+    node = await control.join("n1")
+    assert (await rest.ask("GET", "/route/shop.example.org")).body["problem"] == ""
+    failing = replace(node.facts, warnings=(f"{NOT_SERVED}: a port is taken",))
+    await control.nodes.register("n1", NodeHello(node.name, failing, node.resources))
+    (listed,) = (await rest.ask("GET", "/route/")).body["routes"]
+    assert listed["problem"].startswith("1 of 1 edge nodes cannot serve routes")
+    other = await rest.ask("PUT", "/route/", {"host": "fn.example.org", "to": "fn/hello"})
+    assert "no function 'hello'" in other.body["problem"]
 
 
 async def test_credentials_are_stored_as_digests_and_shown_to_nobody(rest: Rest) -> None:

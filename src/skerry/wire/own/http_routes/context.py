@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
 
 from skerry.control.routes.registry import RouteRegistry
+from skerry.model.routes import Route
 
 
 @dataclass(frozen=True, slots=True)
@@ -12,3 +14,4 @@ class RouteContext:
     """The first argument of these endpoints."""
 
     routes: RouteRegistry
+    problem_of: Callable[[Route], str] = lambda route: ""  # why a route is not served as it should be

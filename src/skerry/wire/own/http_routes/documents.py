@@ -61,6 +61,7 @@ class RouteDocument(msgspec.Struct, frozen=True, kw_only=True):
     protocol: BackendProtocol
     http_only: bool
     created_at: Annotated[float, Meta(description="Seconds since the epoch")]
+    problem: Annotated[str, Meta(description="Why its target does not answer; empty: nothing is known")]
 
 
 class BasicInput(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
@@ -165,7 +166,7 @@ class RouteInput(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_onl
         return RouteProtection.token(self.token, salt) if isinstance(self.token, str) else None
 
 
-def route_document(route: Route) -> RouteDocument:
+def route_document(route: Route, problem: str = "") -> RouteDocument:
     spec = route.spec
     shown = spec.protection
     return RouteDocument(
@@ -188,4 +189,5 @@ def route_document(route: Route) -> RouteDocument:
         protocol=spec.protocol,
         http_only=spec.http_only,
         created_at=route.created_at,
+        problem=problem,
     )

@@ -11,7 +11,7 @@ import msgspec
 from msgspec import UNSET, Meta
 
 from skerry.model import errors
-from skerry.model.routes import MAX_NAME
+from skerry.model.routes import MAX_NAME, Route
 from skerry.transport.http.endpoints import RequestContext, Response, endpoint
 from skerry.wire import namespaces, rest_conventions
 from skerry.wire.namespaces import NamespaceQuery, NamespaceTarget, PageQuery
@@ -36,7 +36,7 @@ class RouteList(msgspec.Struct, frozen=True):
 async def list_routes(context: RouteContext, call: RequestContext, query: PageQuery) -> RouteList:
     """In the order of their creation."""
     page = context.routes.list(**query.arguments())
-    return RouteList(page.total, tuple(map(documents.route_document, page.items)), page.cursor)
+    return RouteList(page.total, tuple(_document(context, each) for each in page.items), page.cursor)
 
 
 @endpoint("GET", "/route/{name}", summary="Show a route", raises=(errors.Invalid, errors.NotFound))
@@ -46,7 +46,7 @@ async def show(
     """By its name or its id."""
     record = await context.routes.read(path.name, namespaces.requested_namespace(query))
     return rest_conventions.respond(
-        documents.route_document(record.value), etag=rest_conventions.etag(record.revision)
+        _document(context, record.value), etag=rest_conventions.etag(record.revision)
     )
 
 
@@ -76,7 +76,7 @@ async def create(
         idempotency_key=call.idempotency_key,
     )
     place = f"/namespace/{route.namespace}/route/{route.name}"
-    document = documents.route_document(route)
+    document = _document(context, route)
     return rest_conventions.respond(document, 201 if is_new else 200, location=place)
 
 
@@ -113,7 +113,7 @@ async def change(
         namespace=namespace,
         if_match=rest_conventions.check_if_match(call, lambda: record.revision),
     )
-    return rest_conventions.respond(documents.route_document(route))
+    return rest_conventions.respond(_document(context, route))
 
 
 @endpoint(
@@ -129,3 +129,7 @@ async def delete(
     namespace = namespaces.requested_namespace(query)
     route = await context.routes.delete(path.name, actor=call.caller.name, namespace=namespace)
     return rest_conventions.respond(documents.route_document(route))
+
+
+def _document(context: RouteContext, route: Route) -> RouteDocument:
+    return documents.route_document(route, context.problem_of(route))
