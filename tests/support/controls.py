@@ -297,7 +297,12 @@ async def control_on(
             volume_orders,
             snapshots,
             ConnectionExplainer(
-                instance_table, nodes, policies, tables.services, IPv4Network(settings.subnets)
+                instance_table,
+                nodes,
+                policies,
+                tables.services,
+                IPv4Network(settings.subnets),
+                IPv4Network(settings.service_subnet),
             ),
             TlsRegistry(
                 TlsDeps(tls_table, vault, events, clock, TlsSettings(acme_terms_agreed=True)),

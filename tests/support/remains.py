@@ -14,6 +14,7 @@ from tests.support.skerry import Skerry
 def left_of(skerry: Skerry) -> list[str]:
     """Mounts, addresses, rules, processes and groups; of the network namespace that this is called in."""
     network = skerry.subnet.rpartition(".")[0] + "."
+    key = group_root(skerry.cgroup_root, skerry.data).rpartition("-")[2]
     mounts = [line.split()[4] for line in Path("/proc/self/mountinfo").read_text().splitlines()]
     command = ["ip", "-json", "address"]
     links = json.loads(subprocess.run(command, check=True, capture_output=True, text=True).stdout)
@@ -27,7 +28,7 @@ def left_of(skerry: Skerry) -> list[str]:
     return [
         *(mount for mount in mounts if mount.startswith(str(skerry.data))),
         *(address for address in addresses if address.startswith(network)),
-        *(["rules"] if network in rules else []),
+        *(line for line in rules.splitlines() if line.startswith("table") and f"skerry_{key}" in line),
         *processes,
         *map(str, groups_of(skerry)),
         *map(str, ranges_of(skerry)),

@@ -54,6 +54,13 @@ class MetricTarget(click.ParamType["JsonObject", str]):
 
 
 _SECONDS: Final = printing.Duration(allows_zero=True)
+IDLE: Final = click.option(
+    "--idle",
+    "idle_s",
+    metavar="DURATION",
+    type=_SECONDS,
+    help="With --min 0: the last copy stops after so long without requests.  [default: 5m]",
+)
 
 _PORTS: Final = instance_options.publish("each copy")
 _RESOURCES: Final = instance_options.resources("copy", least=0)
@@ -193,13 +200,7 @@ _BOUNDS: Final = FieldOptions(
     click.option(
         "--max", metavar="N", type=click.IntRange(min=1), help="Autoscaling: maximum number of copies."
     ),
-    click.option(
-        "--idle",
-        "idle_s",
-        metavar="DURATION",
-        type=_SECONDS,
-        help="With --min 0: the last copy stops after so long without requests.  [default: 5m]",
-    ),
+    IDLE,
 )
 _SCALING: Final = option_group(
     _BOUNDS,

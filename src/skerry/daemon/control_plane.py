@@ -253,6 +253,7 @@ def start(base: ServerBase, functions: FunctionRegistry, secrets: SecretParts) -
                 policies,
                 service_registry.tables.services,
                 IPv4Network(settings.subnets, strict=False),
+                IPv4Network(settings.service_subnet),
             ),
         ),
         secrets=SecretContext(secrets.registry, secrets.rotation, lambda: max(0, len(servers.addresses) - 1)),

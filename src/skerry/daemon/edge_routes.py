@@ -15,9 +15,9 @@ from skerry.kit.tasks import TaskSupervisor
 from skerry.model import errors
 from skerry.node.agent.network_state import NetworkState
 from skerry.node.routes import edge
-from skerry.node.routes.certificate_follower import CertificateFollower
 from skerry.node.routes.edge import EdgeRoutes
 from skerry.node.secrets.node_secrets import NodeSecrets
+from skerry.node.tls.route_certificates import RouteCertificates
 from skerry.transport import addresses
 
 log = structlog.get_logger(__name__)
@@ -62,7 +62,5 @@ async def start(
     await routes.open()
     context.undo.push_async_callback(routes.close)
     loops.forever("routes of this node", routes.run)
-    certificates = CertificateFollower(state, routes, secrets.values)
-    secrets.add_user(certificates.refs)
-    loops.forever("certificates of routes", certificates.run)
+    loops.forever("certificates of routes", RouteCertificates(state, secrets, routes).run)
     return routes

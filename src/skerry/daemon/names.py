@@ -14,8 +14,10 @@ from skerry.model.function_names import function_key
 from skerry.model.functions import Function
 from skerry.model.ids import Namespace
 from skerry.model.network_objects import InstanceAddress, NetworkObject, NodeLocation, ServiceAddress
+from skerry.model.network_policies import IsolatedNamespace
 from skerry.node.agent.network_state import NetworkState
 from skerry.node.network.dns.name_server import NameServer
+from skerry.node.network.dns.views import hide_isolated
 
 _KINDS: tuple[type[NetworkObject], ...] = (NodeLocation, ServiceAddress, InstanceAddress)
 
@@ -28,6 +30,12 @@ def follow(
     for kind in _KINDS:
         use = cast(Callable[[Mapping[str, NetworkObject]], None], partial(names.use_objects, kind))
         state.subscribe(kind, use)
+    state.subscribe(IsolatedNamespace, partial(_hide, names))
+
+
+def _hide(names: NameServer, isolated: Mapping[str, IsolatedNamespace]) -> None:
+    """Hide isolated namespaces from containers that may not connect to them."""
+    names.views.use(hide_isolated({each.namespace: each.allow_from for each in isolated.values()}))
 
 
 def function_lookup(get: Callable[[str], Function | None]) -> Callable[[Namespace, str], bool]:

@@ -121,6 +121,9 @@ async def start(
         has_others = any(node != member.node for node in network_state.all(NodeLocation))
         return node_mesh.warnings if has_others else ()
 
+    def route_warnings() -> tuple[str, ...]:
+        return () if edge is None else edge.warnings
+
     def describe() -> NodeHello:
         machine, volumes = agent.facts(), engine.volumes
         more: tuple[NodeFeature, ...] = (
@@ -143,6 +146,7 @@ async def start(
                     *engine.warnings,
                     *_subnet_warnings(subnet, engine),
                     *mesh_warnings(),
+                    *route_warnings(),
                     *engine.devices.warnings,
                     *names_lacking(),
                 ),
@@ -166,7 +170,7 @@ async def start(
         )
 
     def condition() -> str:
-        problems = (*mesh_warnings(), *engine.devices.warnings, *names_lacking())
+        problems = (*mesh_warnings(), *route_warnings(), *engine.devices.warnings, *names_lacking())
         return "\n".join((disk.condition, *problems, *engine.devices.names))
 
     hooks = AgentHooks(

@@ -146,7 +146,7 @@ def _refused_by_egress(
 ) -> ConnectionVerdict | None:
     """None: the node of the source lets it pass."""
     destination = request.destination
-    where = destination.name
+    target = destination.name
     is_outside = destination.kind is EndpointKind.OUTSIDE
     if is_outside and _is_in(destination.address, networks.metadata):
         return _denied(
@@ -163,23 +163,23 @@ def _refused_by_egress(
         return _denied(ConnectionRule.EGRESS, f"{_egress(source)}: it connects to nothing", source)
     is_container = destination.kind is EndpointKind.CONTAINER
     if source.egress is Egress.MESH and not is_container:
-        return _denied(ConnectionRule.EGRESS, f"{_egress(source)}, and {where} is not in it", source)
+        return _denied(ConnectionRule.EGRESS, f"{_egress(source)}, and {target} is not in it", source)
     if source.egress is Egress.INTERNET:
         if is_private:
             return _denied(
-                ConnectionRule.EGRESS, f"{_egress(source)}, and {where} is a private address", source
+                ConnectionRule.EGRESS, f"{_egress(source)}, and {target} is a private address", source
             )
         if destination.kind is EndpointKind.NODE:
             if source.node != destination.node:
                 return _denied(
                     ConnectionRule.EGRESS,
-                    f"{_egress(source)}, and {where} is open to it at public addresses only; connect to the "
+                    f"{_egress(source)}, and {target} is open to it at public addresses only; connect to the "
                     "container or the service itself",
                     source,
                 )
             if published(destination.node, request.port, request.protocol) is None:
                 return _denied(
-                    ConnectionRule.EGRESS, f"{_egress(source)}, and {where} is closed to that", source
+                    ConnectionRule.EGRESS, f"{_egress(source)}, and {target} is closed to that", source
                 )
     return None
 

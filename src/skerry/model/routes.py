@@ -42,7 +42,8 @@ _NAME = re.compile(r"[a-z0-9](?:[a-z0-9.-]*[a-z0-9])?")
 _PATH = re.compile(r"/[A-Za-z0-9._~!$&()*+,;=:@%/-]*")
 _METHOD = re.compile(r"[A-Z]{1,20}")
 _HEADER_NAME = re.compile(r"[A-Za-z0-9-]{1,64}")
-_HEADER_VALUE = re.compile(r"[A-Za-z0-9 ._~!$&()*+,;=:@%/?|<>^-]{1,256}")
+# A '-' at the beginning would be an option of HAProxy.
+_HEADER_VALUE = re.compile(r"(?!-)[A-Za-z0-9 ._~!$&()*+,;=:@%/?|<>^-]{1,256}")
 _ORIGIN = re.compile(r"https?://[A-Za-z0-9.-]{1,253}(?::[0-9]{1,5})?")
 _RATE = re.compile(r"([0-9]{1,7})/([smh])")
 _USER = re.compile(r"[A-Za-z0-9._@+-]{1,64}")
@@ -104,7 +105,7 @@ class HeaderMatch(msgspec.Struct, frozen=True):
         if not _HEADER_VALUE.fullmatch(self.value):
             raise errors.Invalid(
                 f"the value of header {self.name} must be 1 to 256 printable characters without quotes, "
-                "backslashes, brackets or '#'",
+                "backslashes, brackets or '#', and not begin with '-'",
                 field="headers",
             )
 
@@ -226,9 +227,20 @@ class RouteSpec(msgspec.Struct, frozen=True, omit_defaults=True):
             _check_list(self.cors, _ORIGIN, MAX_ORIGINS, "cors", "such as https://app.example.org, or only *")
         if self.is_public and (self.target is None or self.target.kind is not TargetKind.FUNCTION):
             raise errors.Invalid("only routes to functions need `public`; others are open", field="public")
+        if self.protection is not None and self._is_for_callers:
+            raise errors.Invalid(
+                "a request shows one credential: that of the route, or a token of Skerry for the function; "
+                "make the route `public` to protect it by its own",
+                field="public",
+            )
         for seconds, field in ((self.timeout_s, "timeout_s"), (self.idle_timeout_s, "idle_timeout_s")):
             if not (math.isfinite(seconds) and 1.0 <= seconds <= MAX_TIMEOUT_S):
                 raise errors.Invalid(f"{field} is 1 to {MAX_TIMEOUT_S:g} seconds", field=field)
+
+    @property
+    def _is_for_callers(self) -> bool:
+        """A function that needs a token of Skerry."""
+        return self.target is not None and self.target.kind is TargetKind.FUNCTION and not self.is_public
 
     @property
     def place(self) -> RoutePlace:

@@ -18,6 +18,7 @@ from skerry.transport.access.peers import ConnectionPeer
 from skerry.transport.http.dispatcher import HttpDispatcher
 from skerry.wire.kudo import routes as kudo_table
 from skerry.wire.own import routes as own_table
+from skerry.wire.own.http_routes import routes as route_table
 from skerry.wire.own.jobs import routes as job_table
 from skerry.wire.own.market import routes as market_table
 from skerry.wire.own.namespaces import endpoints as namespace_table
@@ -68,6 +69,7 @@ async def test_every_route_has_a_row_and_every_row_a_route(serve: Serve) -> None
         secret_table,
         volume_table,
         snapshot_table,
+        route_table,
         serverledge_table,
         web_function_table,
         rear_table,

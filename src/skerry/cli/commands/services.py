@@ -160,7 +160,9 @@ def update(
 
 @service.command()
 @_name
-@click.option("--min", metavar="N", type=click.IntRange(min=1), help="Minimum number of copies.")
+@click.option(
+    "--min", metavar="N", type=click.IntRange(min=0), help="Minimum number of copies; 0 needs --requests."
+)
 @click.option("--max", metavar="N", type=click.IntRange(min=1), help="Maximum number of copies.")
 @click.option(
     "--cpu", "target_cpu", metavar="PERCENT", type=float, help="Target: CPU usage in percent of the limit."
@@ -179,6 +181,14 @@ def update(
     type=service_options.MetricTarget(),
     help="Target: the mean of a Prometheus metric of the copies.",
 )
+@click.option(
+    "--requests",
+    "target_requests",
+    metavar="N",
+    type=float,
+    help="Target: requests under way per copy, by routes.",
+)
+@service_options.IDLE
 @click.option("--off", is_flag=True, help="Turn autoscaling off; the number of copies stays.")
 @object_kinds.namespace
 @options.server
@@ -191,6 +201,7 @@ def autoscale(
     \b
       skerry service autoscale web --min 2 --max 10 --cpu 70
       skerry service autoscale web --min 2 --max 10 --metric in_flight:9000/metrics=20
+      skerry service autoscale web --min 0 --max 10 --requests 20 --idle 10m
       skerry service autoscale web --off
     """
     body: JsonObject = service_options.autoscale(given)

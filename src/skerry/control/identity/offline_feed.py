@@ -37,9 +37,9 @@ class OfflineTokenFeed:
     def listen(self, changed: ObjectChange) -> None:
         self._listeners.add(changed)
 
-    async def sync(self) -> None:
-        await self._tokens.table.sync()
-        await self._keys.table.sync()
+    async def ready(self) -> None:
+        await self._tokens.table.ready()
+        await self._keys.table.ready()
 
     def _tokens_changed(self, changes: Sequence[RecordChange[Token]]) -> None:
         for _, before, after in changes:

@@ -86,9 +86,9 @@ class MeshPeers:
     def listen(self, changed: ObjectChange) -> None:
         self._listeners.add(changed)
 
-    async def sync(self) -> None:
+    async def ready(self) -> None:
         await self._nodes.ready()
-        await self._tables.sync()
+        await self._tables.ready()
 
     async def node_reported(self, node: NodeId, objects: Sequence[NetworkObject]) -> None:
         """Handle `MeshNode`s; a node reports itself only."""

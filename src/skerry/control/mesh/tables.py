@@ -55,10 +55,6 @@ class MeshTables:
         await self.nodes.ready()
         await self.links.ready()
 
-    async def sync(self) -> None:
-        await self.nodes.sync()
-        await self.links.sync()
-
     async def put_node(self, node: MeshNode, observed: str) -> None:
         """A node reported itself. Without an address of its session, the last one stays."""
         record = self.nodes.get(node.node)

@@ -91,6 +91,9 @@ class RecordedPolicies(SettingPolicies):
         """Call `changed` with a namespace whose policy is another now."""
         self._listeners.add(changed)
 
+    async def ready(self) -> None:
+        await self._table.ready()
+
     async def sync(self) -> None:
         await self._table.sync()
 

@@ -58,13 +58,15 @@ class ConnectionExplainer:
         policies: RecordedPolicies,
         services: NamedTable[Service],
         subnets: IPv4Network,
+        service_subnet: IPv4Network,
     ) -> None:
-        """`subnets`: those of all nodes of this cloud."""
+        """`subnets`: those of all nodes of this cloud; `service_subnet`: virtual addresses."""
         self._instances = instances
         self._nodes = nodes
         self._policies = policies
         self._services = services
         self._subnets = subnets
+        self._service_subnet = service_subnet
         self._networks = ReservedNetworks(
             tuple(map(IPv4Network, address_ranges.METADATA)),
             (*map(IPv4Network, address_ranges.PRIVATE), subnets),
@@ -106,7 +108,7 @@ class ConnectionExplainer:
         if kind == "node" and rest:
             return [self._node(rest, scope)]
         if (address := _address(text)) is not None:
-            return [self._at(address, scope)]
+            return self._at(address, scope)
         name = rest if kind in ("instance", "service") and rest else text
         owner, separator, plain = name.partition("/")
         if separator:
@@ -164,18 +166,26 @@ class ConnectionExplainer:
             f"node {node.name}", EndpointKind.NODE, node=node.name, is_node_live=self._is_live(node)
         )
 
-    def _at(self, address: IPv4Address, scope: NamespaceScope) -> NetworkEndpoint:
+    def _at(self, address: IPv4Address, scope: NamespaceScope) -> Sequence[NetworkEndpoint]:
+        """What has an address: a container, or a service, whose copies are meant."""
         text = str(address)
+        for service in self._services.values():
+            if service.address == text and scope.admits(service.namespace):
+                return self._copies(service)
+        if address in self._service_subnet:
+            raise errors.NotFound(
+                f"no service with the address {address} is known; `skerry service describe` shows them"
+            )
         for record in self._instances.index:
             if record.value.ip == text and record.value.observed.status not in TERMINAL:
                 if scope.admits(record.value.namespace):
-                    return self._container(record.value)
+                    return [self._container(record.value)]
                 break
         if address in self._subnets:
             raise errors.NotFound(
                 f"no container at {address} is known; `skerry get instances` shows their addresses"
             )
-        return NetworkEndpoint(text, EndpointKind.OUTSIDE, text)
+        return [NetworkEndpoint(text, EndpointKind.OUTSIDE, text)]
 
     def _published(self, node: str, port: int, protocol: Protocol) -> PublishedPort | None:
         for record in self._instances.index.on_node(self._nodes.get(node).id):

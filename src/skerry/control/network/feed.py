@@ -29,8 +29,8 @@ class NetworkSource(Protocol):
         A source whose objects differ from node to node names the node."""
         ...
 
-    async def sync(self) -> None:
-        """Catch up with the store."""
+    async def ready(self) -> None:
+        """Wait until what is in the store is known. What is newer follows as a change."""
         ...
 
 
@@ -57,9 +57,9 @@ class NetworkObjects:
     def listen(self, changed: ObjectChange) -> None:
         self._listeners.add(changed)
 
-    async def sync(self) -> None:
+    async def ready(self) -> None:
         for source in self._sources:
-            await source.sync()
+            await source.ready()
 
     async def reported(self, node: NodeId, objects: Sequence[NetworkObject]) -> None:
         """Give each kind to its handler; kinds without one are ignored."""

@@ -38,8 +38,8 @@ class IsolatedNamespaces:
     def listen(self, changed: ObjectChange) -> None:
         self._listeners.add(changed)
 
-    async def sync(self) -> None:
-        await self._policies.sync()
+    async def ready(self) -> None:
+        await self._policies.ready()
 
     def _policy_changed(self, namespace: Namespace) -> None:
         policy = self._policies.of(namespace)

@@ -26,7 +26,7 @@ class NodeLocations:
     def listen(self, changed: ObjectChange) -> None:
         self._listeners.add(changed)
 
-    async def sync(self) -> None:
+    async def ready(self) -> None:
         await self._nodes.ready()
 
     def _changed(self, node: NodeId) -> None:

@@ -74,7 +74,7 @@ class ServiceAddressSource:
     def listen(self, changed: ObjectChange) -> None:
         self._listeners.add(changed)
 
-    async def sync(self) -> None:
+    async def ready(self) -> None:
         await self._services.ready()
         await self._instances.ready()
         await self._nodes.ready()

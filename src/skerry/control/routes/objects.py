@@ -35,9 +35,9 @@ class RouteObjects:
     def listen(self, changed: ObjectChange) -> None:
         self._listeners.add(changed)
 
-    async def sync(self) -> None:
-        await self._table.sync()
-        await self._services.sync()
+    async def ready(self) -> None:
+        await self._table.ready()
+        await self._services.ready()
 
     def _is_edge(self, node: NodeId) -> bool:
         known = self._nodes.condition(node) is not None

@@ -35,7 +35,7 @@ class RouteDomains:
         found: dict[str, WantedDomain] = {}
         for route in self._table.values():
             host = route.spec.host
-            if not route.spec.http_only and _is_domain(host):
+            if route.spec.wants_certificate and _is_domain(host):
                 found.setdefault(host, WantedDomain(host, route.namespace, self._source(host)))
         return tuple(found.values())
 
@@ -60,7 +60,7 @@ class RouteDomains:
 
 
 def _is_domain(host: str) -> bool:
-    """False: nobody issues a certificate for it, as for `*` or a name without a dot."""
+    """False: nobody issues a certificate for it, as for a name without a dot."""
     try:
         check_domain(host)
     except errors.Invalid:

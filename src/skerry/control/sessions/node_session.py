@@ -358,7 +358,7 @@ class NodeSessions:
         if self._volumes is not None:
             await self._volumes.sync()
         if self._network is not None:
-            await self._network.sync()
+            await self._network.ready()
         self._require_open()
         claims = self._claims
         makes_claims = hello.makes_claims and claims is not None

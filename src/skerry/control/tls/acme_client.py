@@ -159,6 +159,7 @@ class _Session:
         assert isinstance(private, ec.EllipticCurvePrivateKey), "made by `skerry.kit.pki`"
         self._key = JWKEC(key=private)
         self.retry_after_s = 0.0  # of the last answer
+        self._response: requests.Response | None = None  # the last one
         self._net = client.ClientNetwork(
             self._key, alg=ES256, user_agent=f"skerry/{__version__}", timeout=_TIMEOUT_S
         )
@@ -171,13 +172,20 @@ class _Session:
         session.hooks["response"].append(self._received)
         if account_url:
             self._net.account = messages.RegistrationResource(uri=account_url, body=messages.Registration())
-        directory: messages.Directory = client.ClientV2.get_directory(settings.acme_directory, self._net)
+        try:
+            directory = client.ClientV2.get_directory(settings.acme_directory, self._net)
+        except BaseException:
+            self.close()
+            raise
         self._client: client.ClientV2 = client.ClientV2(directory, self._net)
 
     def close(self) -> None:
+        if self._response is not None:  # one that was not read to its end has its connection
+            self._response.close()
         self._net.session.close()
 
     def _received(self, response: requests.Response, **_: Any) -> None:
+        self._response = response
         response.raw = _LimitedBody(response.raw)
         self.retry_after_s = _seconds(response.headers.get("Retry-After", ""), self._clock.now())
 
@@ -289,6 +297,7 @@ class _LimitedBody:
         data: bytes = self._raw.read(size, decode_content=True)
         self._left -= len(data)
         if self._left < 0:
+            self._raw.close()  # with its connection, which is of no use any more
             raise OSError(f"an answer has more than {_MAX_ANSWER} bytes")
         return data
 

@@ -23,6 +23,7 @@ log = structlog.get_logger(__name__)
 
 _ENVIRONMENT: Final = {"PATH": "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"}
 _MAX_OUTPUT: Final = 4096
+_REAP_S: Final = 5.0
 
 
 class DnsHook:
@@ -98,7 +99,12 @@ async def _kill(process: asyncio.subprocess.Process) -> None:
         return
     with contextlib.suppress(ProcessLookupError, PermissionError):
         os.killpg(process.pid, signal.SIGKILL)
-    await process.wait()
+    # What it has written is read first: asyncio does not see the end of a process whose pipe is full. What
+    # has left its session may hold the pipe open.
+    with contextlib.suppress(TimeoutError):
+        async with asyncio.timeout(_REAP_S):
+            await _read(process)
+            await process.wait()
 
 
 def _text(output: bytes) -> str:

@@ -51,8 +51,8 @@ class EdgeCertificates:
     def listen(self, changed: ObjectChange) -> None:
         self._listeners.add(changed)
 
-    async def sync(self) -> None:
-        await self._table.sync()
+    async def ready(self) -> None:
+        await self._table.ready()
 
     def may_have(self, node: NodeId, ref: SecretRef) -> bool:
         """Whether a node may request a value: an edge node, that of a certificate which it serves."""

@@ -53,8 +53,8 @@ def _containers(
         for endpoint in service.endpoints:
             yield service.namespace, endpoint.node, endpoint.address
     for instance in instances:
-        located = instance.endpoint if isinstance(instance, InstanceAddress) else instance
-        yield instance.namespace, located.node, located.address
+        container = instance.endpoint if isinstance(instance, InstanceAddress) else instance
+        yield instance.namespace, container.node, container.address
 
 
 def _subnets(own: Collection[IPv4Network], nodes: Iterable[NodeLocation]) -> list[tuple[NodeId, IPv4Network]]:

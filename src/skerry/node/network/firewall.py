@@ -136,6 +136,11 @@ class Firewall:
         if policy == OPEN_POLICY:
             del self._policies[address]
 
+    def namespace_at(self, address: IPv4Address) -> str:
+        """The namespace of the container with an address; empty if it has none."""
+        policy = self._policies.get(address)
+        return "" if policy is None else policy.namespace
+
     async def follow_cloud(self, cloud: CloudNetwork) -> None:
         """Apply policies with what is known of other nodes now; effective on return. Raises Unavailable."""
         await self._batches.do(_Change(cloud=cloud))

@@ -104,7 +104,9 @@ class Network:
 
     def use_names(self, names: NameServer) -> None:
         """Before `open`: containers ask this name server, instead of the machine's resolvers."""
-        names.use_kernel(self._tools, self._names, self._isolation.may_be_isolated)
+        names.use_kernel(
+            self._tools, self._names, self._isolation.may_be_isolated, self._firewall.namespace_at
+        )
         self._dns = names
         self._reservations = PortReservations(shared=[DNS_PORT])
 

@@ -23,6 +23,10 @@ from skerry.node.routes.slots import Slots
 CHALLENGE_PATH = "/.well-known/acme-challenge/"
 PUBLIC_HEADER = "X-Skerry-Public"  # only HAProxy sets it: on routes to functions that need no token
 _HTTPS_PORT = "443"
+# Only proxies may say these. With underscores they are the same to programs that take headers as variables.
+_OUR_HEADERS = ("x-forwarded", "x_forwarded", "x-real", "x_real", "x-skerry", "x_skerry")
+_OTHER_SLASHES = """'regsub("(%2[fF]|%5[cC]|\\\\\\\\)",/,g)'"""
+_MANY_SLASHES = "regsub(/+,/,g)"
 _RATE_ENTRIES = "100k"  # client addresses that are counted at once, for each route with a limit
 _BUFFER_BYTES = 32_768  # a request's head at most, and a certificate with its chain in a command
 
@@ -170,7 +174,7 @@ def _frontend(matches: RouteMatches, settings: RouteSettings, files: EdgeFiles) 
     )
     # `/%61dmin`, `//admin` and `/x/../admin` are `/admin` to many programs, so they are here, too: else a
     # protected route could be avoided by its spelling.
-    yield "    acl is_unusual path -m sub % // /."
+    yield "    acl is_unusual path -m sub % // /. '\\\\'"
     for part in (
         "percent-decode-unreserved strict",
         "path-strip-dot",
@@ -178,14 +182,27 @@ def _frontend(matches: RouteMatches, settings: RouteSettings, files: EdgeFiles) 
         "path-merge-slashes",
     ):
         yield f"    http-request normalize-uri {part} if is_unusual"
-    for name in ("X-Real-IP", "Forwarded"):
-        yield f"    http-request del-header {name}"
-    yield "    http-request del-header x-skerry- -m beg"
+    # A slash that is written as `%2f` or a backslash is one to some programs. It stays as it is, and counts
+    # as a slash in the choice of the route; with it nobody leaves the folder that the route is for.
+    yield "    http-request set-var(txn.path) path"
+    yield f"    http-request set-var(txn.path) path,{_OTHER_SLASHES},{_MANY_SLASHES} if is_unusual"
+    yield (
+        "    http-request return status 400 content-type text/plain string 'the path leads elsewhere' "
+        "if is_unusual { var(txn.path) -m reg '/[.][.]?(/|$)' }"
+    )
+    yield "    http-request del-header Forwarded"
+    for prefix in _OUR_HEADERS:
+        yield f"    http-request del-header {prefix} -m beg"
     # These replace whatever a client has sent of them.
     yield "    http-request set-header X-Forwarded-For %[src]"
     yield "    http-request set-header X-Forwarded-Proto %[ssl_fc,iif(https,http)]"
     yield "    http-request set-header X-Forwarded-Host %[req.hdr(host)]"
     yield "    http-request set-header X-Request-Id %[uuid()] if !{ req.hdr(x-request-id) -m found }"
+    # The host and the path are one text below: a host with a slash would be the path of another route.
+    yield (
+        "    http-request return status 400 content-type text/plain string 'this is no host name' "
+        "if { req.hdr(host) -m sub / }"
+    )
     yield "    http-request set-var(txn.host) req.hdr(host),field(1,:),lower,rtrim(.)"
     missing = "if !{ var(txn.route) -m found }"
     for host, condition in (
@@ -193,7 +210,7 @@ def _frontend(matches: RouteMatches, settings: RouteSettings, files: EdgeFiles) 
         ("%[var(txn.host),regsub(^[^.]+,*)]", missing),
         ("*", missing),
     ):
-        yield f"    http-request set-var-fmt(txn.place) '{host}%[path]/' {condition}".rstrip()
+        yield f"    http-request set-var-fmt(txn.place) '{host}%[var(txn.path)]/' {condition}".rstrip()
         yield (
             f"    http-request set-var(txn.route) var(txn.place),map_beg({files.routes}) {condition}".rstrip()
         )
@@ -249,7 +266,9 @@ def _backend(
         )
     yield from _protection(route)
     if spec.strip_prefix and spec.path != "/":
-        yield f"    http-request set-path '/%[path,bytes({len(spec.path) + 1})]'"
+        yield f"    http-request set-header X-Forwarded-Prefix '{spec.path.replace('%', '%%')}'"
+        yield f"    http-request set-var(txn.path) path if {{ path -m beg '{spec.path}/' }}"
+        yield f"    http-request set-path '/%[var(txn.path),bytes({len(spec.path) + 1})]'"
     if spec.redirect and spec.redirect != TO_HTTPS:
         url = spec.redirect.replace("%", "%%")
         keeps = "?" not in url and "#" not in url
@@ -287,7 +306,7 @@ def _cors(route: RouteObject) -> Iterator[str]:
     methods = ", ".join(route.spec.methods) or "GET, HEAD, POST, PUT, PATCH, DELETE"
     yield (
         "    http-request return status 204 hdr Access-Control-Allow-Methods "
-        f"'{methods}' hdr Access-Control-Allow-Headers '%[req.hdr(access-control-request-headers)]' "
+        f"'{methods}' hdr Access-Control-Allow-Headers '%[req.fhdr(access-control-request-headers)]' "
         "hdr Access-Control-Max-Age 600 if METH_OPTIONS { var(txn.origin) -m found } "
         "{ req.hdr(access-control-request-method) -m found }"
     )

@@ -76,6 +76,13 @@ class EdgeRoutes:
         """Of HAProxy; None: it does not run."""
         return self._process.pid
 
+    @property
+    def warnings(self) -> tuple[str, ...]:
+        """What people should know, in sentences."""
+        if not self.problem:
+            return ()
+        return (f"routes are not served as they should be; this is tried again and again: {self.problem}",)
+
     async def open(self) -> EdgeRoutes:
         """Adopt what runs, and follow network objects."""
         await asyncio.to_thread(self._make_folders)
@@ -105,7 +112,6 @@ class EdgeRoutes:
             path.unlink(missing_ok=True)
         await asyncio.to_thread(shutil.rmtree, paths.sockets, ignore_errors=True)
 
-    @property
     def certificate_names(self) -> Sequence[str]:
         """Of the certificates that are in use, without the default one."""
         return self.certificates.names

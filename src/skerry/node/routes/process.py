@@ -10,6 +10,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import os
+import re
 import signal
 import subprocess
 import time
@@ -65,7 +66,6 @@ class HaproxyProcess:
         process = await asyncio.create_subprocess_exec(
             self._program,
             "-c",
-            "-q",
             "-f",
             str(self._files.config),
             stdin=subprocess.DEVNULL,
@@ -74,8 +74,12 @@ class HaproxyProcess:
         )
         output, _ = await process.communicate()
         if process.returncode:
-            text = output.decode(errors="replace").strip()[-_OUTPUT_BYTES:]
-            raise errors.Internal("HAProxy refuses its configuration", detail=text)
+            text = output.decode(errors="replace")
+            reason = first_alert(text)
+            raise errors.Internal(
+                "HAProxy refuses its configuration" + (f": {reason}" if reason else ""),
+                detail=text.strip()[-_OUTPUT_BYTES:],
+            )
 
     async def start(self, described: str) -> None:
         """Start one, and return when it has the configuration of that description."""
@@ -183,12 +187,17 @@ class HaproxyProcess:
         deadline = time.monotonic() + _READY_S
         while time.monotonic() < deadline:
             if self._child is not None and self._child.poll() is not None:
-                raise errors.Unavailable("HAProxy does not start", detail=self._last_output())
+                raise self._unavailable("HAProxy does not start")
             with contextlib.suppress(errors.Unavailable):
                 if await runtime_api.description(self._files.admin_socket) == described:
                     return
             await asyncio.sleep(_POLL_S)
-        raise errors.Unavailable("HAProxy does not take its configuration", detail=self._last_output())
+        raise self._unavailable("HAProxy does not take its configuration")
+
+    def _unavailable(self, text: str) -> errors.Unavailable:
+        output = self._last_output()
+        reason = first_alert(output)
+        return errors.Unavailable(text + (f": {reason}" if reason else ""), detail=output)
 
     def _last_output(self) -> str:
         with contextlib.suppress(OSError):
@@ -203,6 +212,14 @@ class HaproxyProcess:
         except (OSError, ValueError):
             return None
         return pid if str(self._files.config).encode() in arguments else None
+
+
+def first_alert(output: str) -> str:
+    """What HAProxy complains of first, without the file and line; empty: nothing."""
+    for line in output.splitlines():
+        if line.startswith("[ALERT]"):
+            return re.sub(r"^\[ALERT\]\s*(\(\d+\) :)?\s*(config : )?(parsing \[[^]]*\] : )?", "", line)[:300]
+    return ""
 
 
 def _children(pid: int) -> list[int]:

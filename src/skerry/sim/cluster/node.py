@@ -279,7 +279,13 @@ class SimulatedNode:
                 error = errors.Unavailable(resident.plan.refusal)
                 self._report(resident, steps.not_started(self._instance_state(resident, now), error))
             case InstanceAction.CREATE:
-                resident.view = ContainerView(resident.desired_spec, _IMAGE, ContainerState.CREATED, now)
+                access = resident.copy.order.access
+                resident.view = ContainerView(
+                    resident.desired_spec, _IMAGE, ContainerState.CREATED, now, access=access
+                )
+            case InstanceAction.RESTRICT:
+                assert resident.view is not None, "what is restricted was made"
+                resident.view = replace(resident.view, access=resident.copy.order.access)
             case InstanceAction.START:
                 self._run(resident, now)
             case InstanceAction.STOP if resident.runs:

@@ -11,6 +11,7 @@ from skerry.model import errors, statuses
 from skerry.model.containers import ContainerState
 from skerry.model.network import Egress
 from skerry.model.statuses import TERMINAL, DesiredStatus, InstanceStatus
+from skerry.model.workloads import WorkloadKind
 from skerry.node.agent.instances.state import LocalInstance
 from skerry.node.agent.instances.steps import InstanceAction, ReportStatus, RunAction, WaitUntil, next_step
 from tests.node.agent.instances.worlds import ID, TERMS, World, order, spec
@@ -387,6 +388,15 @@ class TestAnotherGeneration:
             assert world.view is not None
             assert world.view.access.egress is egress
         assert (world.acts, world.statuses) == ([InstanceAction.RESTRICT] * 2, [])
+
+    def test_a_leased_cell_has_no_network_to_restrict(self) -> None:
+        wanted = order()
+        wanted = replace(wanted, spec=replace(wanted.spec, kind=WorkloadKind.CELL))
+        world = World(wanted)
+        world.settle()
+        world.order(replace(wanted, generation=2, egress=Egress.INTERNET))
+        world.settle()
+        assert InstanceAction.RESTRICT not in world.acts
 
     def test_another_egress_holds_before_what_was_stopped_starts(self) -> None:
         world = running()

@@ -17,7 +17,7 @@ from skerry.model.network_objects import (
     ServicePort,
 )
 from skerry.model.ports import Protocol
-from skerry.node.network.dns.views import NameViews
+from skerry.node.network.dns.views import NameViews, hide_isolated
 from skerry.node.network.dns.zone import ANY, LookupStatus, RecordType, SrvTarget, Zone, search_domains
 from tests.node.network.dns.objects import endpoint, instance, keyed, put, service
 
@@ -194,6 +194,23 @@ def test_a_view_hides_the_names_and_addresses_of_other_namespaces() -> None:
     assert zone.lookup("web.shop.skerry", RecordType.A, nobody).status is LookupStatus.UNKNOWN
     views.use(None)
     assert zone.lookup("db.bank.skerry", RecordType.A, views.of("10.64.0.2")).status is LookupStatus.FOUND
+
+
+def test_names_of_isolated_namespaces_are_hidden_from_those_that_may_not_connect() -> None:
+    clients = {"shop": Namespace("shop"), "front": Namespace("front"), "none": Namespace(""), "node": None}
+    views = NameViews(lambda client: clients[client])
+    shop, front, bank = Namespace("shop"), Namespace("front"), Namespace("bank")
+    views.use(hide_isolated({bank: (front,), shop: ()}))
+    seen = {
+        client: [name for name in (shop, front, bank) if views.of(client).sees(name)] for client in clients
+    }
+    assert seen == {
+        "shop": [shop, front],
+        "front": [front, bank],
+        "none": [front],
+        "node": [shop, front, bank],
+    }
+    assert hide_isolated({}) is None
 
 
 def test_search_domains_of_a_container() -> None:

@@ -71,8 +71,10 @@ async def test_a_host_belongs_to_one_namespace_and_others_learn_nothing_of_it(re
     wide = {**SHOP, "host": "*.example.net"}
     assert (await rest.ask("PUT", "/namespace/shop/route/", wide)).status == 201
     assert (await rest.ask("PUT", "/namespace/lab/route/", {**SHOP, "host": "x.example.net"})).status == 409
-    everything = await rest.ask("PUT", "/namespace/lab/route/", {**SHOP, "host": "*"})
-    assert everything.status == 412
+    for host in ("*", "*.org", "*.localhost"):
+        everything = await rest.ask("PUT", "/namespace/lab/route/", {**SHOP, "host": host})
+        assert everything.status == 412, host
+        assert (await rest.ask("PUT", "/route/", {**SHOP, "host": host})).status == 201
     assert (await rest.ask("DELETE", "/namespace/shop/route/secret-name")).status == 404
     assert (await rest.ask("DELETE", "/namespace/lab/route/secret-name")).status == 200
     assert (await rest.ask("PUT", "/namespace/shop/route/", SHOP)).status == 201
@@ -122,6 +124,7 @@ async def test_credentials_are_stored_as_digests_and_shown_to_nobody(rest: Rest)
         ({**SHOP, "headers": {"x y": "1"}}, "header"),
         ({**SHOP, "headers": {"x": "a'b"}}, "header"),
         ({**SHOP, "headers": {"x": "a\nb"}}, "header"),
+        ({**SHOP, "headers": {"x": "-f"}}, "header"),
         ({**SHOP, "headers": {f"x{n}": "1" for n in range(9)}}, "headers"),
         ({**SHOP, "rate": "10"}, "rate"),
         ({**SHOP, "rate": "0/s"}, "rate"),
@@ -132,6 +135,7 @@ async def test_credentials_are_stored_as_digests_and_shown_to_nobody(rest: Rest)
         ({**SHOP, "token": "with space and more"}, "token"),
         ({**SHOP, "token": "a" * 20, "basic": {"user": "a", "password": "b" * 20}}, "both"),
         ({**SHOP, "public": True}, "public"),
+        ({**SHOP, "to": "fn/x", "token": "a" * 20}, "public"),
         ({**SHOP, "timeout_s": 0}, "timeout_s"),
         ({**SHOP, "idle_timeout_s": 1e12}, "idle_timeout_s"),
         ({**SHOP, "protocol": "spdy"}, "protocol"),

@@ -4,7 +4,11 @@ from __future__ import annotations
 
 from typing import Any
 
+from msgspec.structs import replace
+
+from skerry.control.named_table import key_of
 from skerry.model.callers import Role
+from skerry.model.ids import Namespace
 from skerry.model.network import Egress
 from skerry.model.statuses import InstanceStatus
 from tests.wire.kudo.rest_client import WEB, Answer, Rest
@@ -21,6 +25,16 @@ async def running(rest: Rest, namespace: str, name: str, ip: str, **more: Any) -
     await control.bind(made["id"], "n1")
     await control.report(made["id"], InstanceStatus.STARTING, InstanceStatus.RUNNING, ip=ip)
     return str(made["id"])
+
+
+async def with_address(rest: Rest, namespace: str, name: str, address: str) -> None:
+    """A service with a virtual address."""
+    await rest.make(f"/namespace/{namespace}/service/", {"name": name, "image": "example.org/web:1"})
+    table = rest.site.control.services.tables.services
+    record = table.by_name(name, Namespace(namespace))
+    assert record is not None
+    await table.commit([table.put(key_of(record.value), replace(record.value, address=address))])
+    await table.sync()
 
 
 async def explained(rest: Rest, source: str, destination: str, port: int = 80, **more: Any) -> Answer:
@@ -146,17 +160,25 @@ async def test_connections_are_explained_by_rule_and_node(rest: Rest) -> None:
 
 async def test_a_service_is_its_ready_copies(rest: Rest) -> None:
     await running(rest, "shop", "db", "10.64.0.2")
-    await rest.make("/namespace/shop/service/", {"name": "web", "image": "example.org/web:1"})
+    await with_address(rest, "shop", "web", "10.63.0.9")
     (one,) = (await explained(rest, "db", "web")).body["connections"]
     assert (one["rule"], one["to"]) == ("not-ready", "service shop/web")
+    (other,) = (await explained(rest, "db", "10.63.0.9")).body["connections"]
+    assert other == one, "its address is no other network"
 
 
 async def test_what_a_tenant_may_not_see_does_not_exist_for_its_explanations(rest: Rest) -> None:
     await running(rest, "shop", "db", "10.64.0.2")
     await running(rest, "lab", "tool", "10.64.0.4")
+    await with_address(rest, "lab", "web", "10.63.0.9")
     tenant = await rest.site.bearer(Role.VIEWER, "shop")
     assert (await explained(rest, "db", "internet", headers=tenant)).status == 200
-    for there, missing in (("lab/tool", "lab/none"), ("10.64.0.4", "10.64.0.9"), ("node/n1", "node/n9")):
+    for there, missing in (
+        ("lab/tool", "lab/none"),
+        ("10.64.0.4", "10.64.0.9"),
+        ("10.63.0.9", "10.63.0.8"),
+        ("node/n1", "node/n9"),
+    ):
         seen = await explained(rest, "db", there, headers=tenant)
         absent = await explained(rest, "db", missing, headers=tenant)
         assert seen.status == absent.status == 404

@@ -19,7 +19,7 @@ from skerry.model import errors
 from skerry.model.containers import ContainerState, ContainerView
 from skerry.model.node_messages import SessionConfig
 from skerry.model.statuses import TERMINAL, DesiredStatus, InstanceStatus
-from skerry.model.workloads import RestartMode
+from skerry.model.workloads import RestartMode, WorkloadKind
 from skerry.node.agent.instances.exits import RunExit, run_exit
 from skerry.node.agent.instances.state import LocalInstance, LocalStatus
 from skerry.node.health.decisions import HealthState
@@ -132,7 +132,8 @@ def _toward_running(situation: InstanceSituation) -> InstanceStep:
         return (
             RunAction(InstanceAction.REMOVE) if is_reported else ReportStatus(_begin(situation, "made anew"))
         )
-    if view is not None and view.access != situation.copy.order.access:
+    is_container = situation.copy.order.spec.kind is WorkloadKind.CONTAINER
+    if is_container and view is not None and view.access != situation.copy.order.access:
         return RunAction(InstanceAction.RESTRICT)
     match history.status:
         case InstanceStatus.RUNNING:

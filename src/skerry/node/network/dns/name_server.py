@@ -72,7 +72,7 @@ class NameServer:
         self._port = port
         self._machine = nameservers.MachineResolvers(settings.dns)
         self.zone = Zone(settings.domain, ranges)
-        self.views = NameViews(self.zone.namespace_of)
+        self.views = NameViews(self._namespace_of)
         self._is_confirmed: Callable[[], bool] = lambda: False
         rate = float(settings.dns_rate)
         self._resolver = Resolver(
@@ -94,14 +94,21 @@ class NameServer:
         self._changing = asyncio.Lock()
         self._clients: dict[str, IPv4Address | None] = {}  # None: it is not answered
         self._is_isolated: Callable[[IPv4Address], bool] = lambda address: False
+        self._namespace_at: Callable[[IPv4Address], str] = lambda address: ""
         self._rules: tuple[NftTables, KernelNames] | None = None
 
     def use_kernel(
-        self, programs: NetworkCommands, names: KernelNames, is_isolated: Callable[[IPv4Address], bool]
+        self,
+        programs: NetworkCommands,
+        names: KernelNames,
+        is_isolated: Callable[[IPv4Address], bool],
+        namespace_at: Callable[[IPv4Address], str],
     ) -> None:
-        """Limit packets by rules of the kernel, and answer no isolated container."""
+        """Limit packets by rules of the kernel, and answer no isolated container. `namespace_at` gives the
+        namespace of a container of this node by its address; empty: it has none."""
         self._rules = (NftTables(programs, rules.table_name(names), rules.FAMILIES), names)
         self._is_isolated = is_isolated
+        self._namespace_at = namespace_at
 
     def use_objects(self, kind: type[NetworkObject], objects: Mapping[str, NetworkObject]) -> None:
         """These are all objects of a kind from now on."""
@@ -209,6 +216,13 @@ class NameServer:
                 self._clients.clear()
             address = self._clients[client] = parsed if is_here else None
         return address is not None and not self._is_isolated(address)
+
+    def _namespace_of(self, client: str) -> Namespace | None:
+        """The namespace of a container here, empty if it has none; None for the node itself."""
+        address = self._clients.get(client)
+        if address is None or any(address == each.gateway for each in self._subnets):
+            return None
+        return Namespace(self._namespace_at(address)) or self.zone.namespace_of(client) or Namespace("")
 
     def _write_rules(self) -> None:
         if self._rules is None:

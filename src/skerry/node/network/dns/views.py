@@ -1,13 +1,13 @@
 """Which names a client may see: the one place that decides it.
 
-Today every container sees the names of all namespaces. A rule that isolates namespaces is set with
-`NameViews.use`: it gets the namespaces of the client and of a name. A name that is hidden does not exist for
-the client. Pure.
+A rule gets the namespaces of the client and of a name. A name that is hidden does not exist for the client.
+The rule of isolated namespaces (`hide_isolated`) is that of their connections: whoever may not connect sees
+no names. Pure.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Collection, Mapping
 from typing import Final
 
 from skerry.model.ids import Namespace
@@ -15,8 +15,20 @@ from skerry.model.ids import Namespace
 VisibilityRule = Callable[[Namespace | None, Namespace], bool]
 
 
+def hide_isolated(allow_from: Mapping[Namespace, Collection[Namespace]]) -> VisibilityRule | None:
+    """The rule for isolated namespaces, with those that each allows; None: nothing is hidden. The node
+    itself, which has no namespace, sees everything."""
+    if not allow_from:
+        return None
+
+    def sees(client: Namespace | None, namespace: Namespace) -> bool:
+        return client in (None, namespace) or client in allow_from.get(namespace, (client,))
+
+    return sees
+
+
 class NameView:
-    """What the clients of one namespace see; None: clients that are no instances."""
+    """What the clients of one namespace see; None: the node itself."""
 
     def __init__(self, namespace: Namespace | None, rule: VisibilityRule) -> None:
         self.namespace = namespace
@@ -33,7 +45,8 @@ class NameViews:
     """The view of each client."""
 
     def __init__(self, namespace_of: Callable[[str], Namespace | None]) -> None:
-        """`namespace_of` gives the namespace of the instance with an address."""
+        """`namespace_of` gives the namespace of the container with an address: empty if it is of none, and
+        None for the node itself."""
         self._namespace_of = namespace_of
         self._rule: VisibilityRule | None = None
         self._views: dict[Namespace | None, NameView] = {}
