@@ -15,10 +15,12 @@ from skerry.kit.tasks import TaskSupervisor
 from skerry.model import errors
 from skerry.node.agent.network_state import NetworkState
 from skerry.node.routes import edge
-from skerry.node.routes.edge import EdgeRoutes
+from skerry.node.routes.edge import FOLDER, EdgeRoutes
 from skerry.node.secrets.node_secrets import NodeSecrets
 from skerry.node.tls.route_certificates import RouteCertificates
 from skerry.transport import addresses
+
+__all__ = ["FOLDER", "is_edge", "remove", "start", "web_socket"]
 
 log = structlog.get_logger(__name__)
 
@@ -38,6 +40,11 @@ def web_socket(context: RoleContext, key: str | None, *, is_server: bool) -> Pat
     if not named and key is not None and is_edge(context, is_server=is_server):
         return edge.edge_files(context.folder, key).web_socket
     return addresses.web_socket(named, context.folder)
+
+
+async def remove(folder: Path, key: str) -> None:
+    """Remove what an earlier process left running, and its sockets; its folder stays."""
+    await edge.remove(edge.edge_files(folder, key))
 
 
 async def start(

@@ -19,9 +19,11 @@ from skerry.kit.tasks import TaskSupervisor
 from skerry.model.ids import NodeId
 from skerry.model.mesh import MeshEncryption, MeshLinks, MeshNode, MeshPeer
 from skerry.node.agent.network_state import NetworkState
-from skerry.node.network.mesh.mesh import MeshDeps, NodeMesh
+from skerry.node.network.mesh.mesh import KEY_FILE, MeshDeps, NodeMesh
 from skerry.transport import host_identity
 from skerry.wire.own.mesh.endpoints import MeshContext
+
+__all__ = ["KEY_FILE", "MeshParts", "remove", "start", "start_node"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -60,6 +62,17 @@ def start(base: ServerBase, nodes: NodeRegistry) -> MeshParts:
     base.loops.forever("mesh tables", tables.run, critical=True)
     base.loops.forever("mesh", peers.run)
     return MeshParts(tables, peers, MeshContext(peers, tables, base.clock))
+
+
+async def remove(context: RoleContext, engine: ContainerEngine) -> None:
+    """Have what an earlier process left of the mesh removed with the network of containers."""
+    nobody = NodeId("leaving")  # it talks to no peer
+    deps = MeshDeps(
+        nobody, engine.network, context.clock, lambda report: None, tuple, lambda unreachable: None
+    )
+    mesh = await NodeMesh(context.folder, context.settings.mesh, deps).open()
+    context.undo.push_async_callback(mesh.close)
+    engine.network.call_when_removed(mesh.remove)
 
 
 async def start_node(

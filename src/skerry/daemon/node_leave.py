@@ -22,7 +22,7 @@ from grpclib.client import Channel
 from grpclib.health.v1.health_grpc import HealthStub
 from grpclib.health.v1.health_pb2 import HealthCheckRequest
 
-from skerry.daemon import containers, node_runtime
+from skerry.daemon import containers, edge_routes, mesh, node_runtime
 from skerry.daemon.role_parts import RoleContext
 from skerry.kit import disk_monitor, disk_reserve, files, json_codec
 from skerry.kit.clock import Clock
@@ -60,6 +60,9 @@ _RUNTIME: Final = (
     containers.SUBNET_FILE,
     SERVERS_FILE,
     containers.NETWORK_FILE,
+    mesh.KEY_FILE,
+    edge_routes.FOLDER,
+    addresses.WEB_SOCKET,
 )
 _REST: Final = (
     _IMAGES,
@@ -184,6 +187,8 @@ async def _remove_running(settings: Settings, folder: Path, clock: Clock) -> Non
         root = node_runtime.group_root(settings.node.cgroup_root, folder)
         boxes = await containers.start(context, cells, group_root=root, has_server=False)
         if boxes.engine is not None:
+            await mesh.remove(context, boxes.engine)
+            await edge_routes.remove(folder, boxes.engine.network.key)
             held = boxes.engine.containers
             await asyncio.gather(*(held.remove(each.spec.name, force=True) for each in held.list()))
         top = [view.cell for view in cells.list() if parent_of(view.cell.name) is None]

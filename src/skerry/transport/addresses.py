@@ -14,6 +14,7 @@ import socket
 from collections.abc import Iterable, Sequence
 from contextlib import suppress
 from pathlib import Path
+from typing import Final
 
 from skerry.control.identity.server_certificates import ServerNames
 from skerry.kit import files
@@ -202,9 +203,12 @@ def unix_socket(named: str, folder: Path) -> Path:
     return Path("/var/run/aurae/aurae.sock") if os.geteuid() == 0 else folder / "aurae.sock"
 
 
+WEB_SOCKET: Final = "web.sock"  # in the data folder
+
+
 def web_socket(named: str, folder: Path) -> Path:
     """The path of the socket of web functions: as set, else in the data folder."""
-    return Path(named).absolute() if named else folder / "web.sock"
+    return Path(named).absolute() if named else folder / WEB_SOCKET
 
 
 def http_socket(named: str, folder: Path) -> Path:

@@ -36,7 +36,9 @@ from skerry.node.routes.wake import WakeListener
 
 log = structlog.get_logger(__name__)
 
+FOLDER = "routes"  # in the data folder
 LOAD_PERIOD_S = 1.0
+_SOCKETS = Path("/run/skerry-routes")
 _SETTLE_S = 0.02  # changes that come together are one step
 _USER = "haproxy"
 
@@ -330,8 +332,23 @@ def _haproxy_user() -> tuple[str, str] | None:
         return None
 
 
+async def remove(paths: EdgeFiles) -> None:
+    """End the HAProxy that an earlier process left, and remove its sockets."""
+    process = HaproxyProcess("", paths)
+    if await process.adopt():
+        await process.stop()
+    await asyncio.to_thread(_remove_sockets, paths.sockets)
+
+
+def _remove_sockets(folder: Path) -> None:
+    shutil.rmtree(folder, ignore_errors=True)
+    if folder.parent == _SOCKETS:
+        with contextlib.suppress(OSError):  # others have theirs in it, or it was never there
+            _SOCKETS.rmdir()
+
+
 def edge_files(folder: Path, key: str) -> EdgeFiles:
     """The files of the Skerry with this data folder and key."""
-    home = folder / "routes"
-    sockets = Path("/run/skerry-routes") / key if os.geteuid() == 0 else home / "sockets"
+    home = folder / FOLDER
+    sockets = _SOCKETS / key if os.geteuid() == 0 else home / "sockets"
     return EdgeFiles(home, sockets, sockets / "web.sock")
