@@ -376,6 +376,35 @@ async def test_copies_on_another_node_are_reached_by_its_subnet(ground: Ground, 
         await network.keep_only(set())
 
 
+async def test_a_node_to_which_no_packet_gets_is_avoided_unless_it_has_the_only_copy(
+    ground: Ground, other: Machine
+) -> None:
+    run("ip", "route", "add", "10.98.0.0/24", "via", "192.0.2.9")
+    other.run("ip", "address", "add", "10.98.0.7/32", "dev", "lo")
+    there, unreachable = copy("10.98.0.7", node="there"), frozenset([NodeId("there")])
+    async with ground.agent() as network:
+        near, client = await network.attach("near"), await network.attach("client")
+        network.services.unreachable_changed(unreachable)
+        await know(network, service(there))
+        with (
+            listen(other.place, "10.98.0.7", 80) as far,
+            echo(near) as listeners,
+            datagrams(other.place, "10.98.0.7", 53) as first,
+            datagrams(near.namespace, port=53) as second,
+            datagrams(client.namespace) as caller,
+        ):
+            assert speak(far, client.namespace, WEB, 80)
+            exchange(first, caller, WEB, 53)
+            await know(network, service(there, copy(near)))
+            exchange(second, caller, WEB, 53)
+            listeners = {"10.98.0.7": far, **listeners}
+            assert answers(listeners, client.namespace, 100).keys() == {near.address}
+            network.services.unreachable_changed(frozenset())
+            await network.services.apply()
+            assert answers(listeners, client.namespace, 100).keys() == {near.address, "10.98.0.7"}
+        await network.keep_only(set())
+
+
 async def test_many_services_are_written_and_changed_in_part(ground: Ground) -> None:
     async with ground.agent() as network:
         web, client = await network.attach("web"), await network.attach("client")

@@ -196,11 +196,16 @@ class ServiceBalancer:
         weights = service_shares.weights(list(copies), self._surroundings)
         balanced = BalancedService(str(virtual), weights, service.ports, service.affinity_s)
         with_clients = [each for each in copies if each.state is not EndpointState.NOT_READY]
+        with_flows = [
+            each
+            for each in with_clients
+            if each.address in weights or each.node not in self._surroundings.unreachable
+        ]
         return _CompiledService(
             service,
             service_rules.compile_service(balanced),
             frozenset(each.address for each in with_clients if each.node == self._node),
-            frozenset((virtual, copies[each]) for each in with_clients)
+            frozenset((virtual, copies[each]) for each in with_flows)
             if _may_have_udp(service)
             else frozenset(),
         )
