@@ -204,7 +204,7 @@ async def _remove_running(settings: Settings, folder: Path, clock: Clock) -> Non
 async def _take_over_network(engine: ContainerEngine, context: RoleContext) -> None:
     """Have the mesh removed with the network, and end the HAProxy of routes: both outlive their agent."""
     settings, folder, network = context.settings, context.folder, engine.network
-    deps = MeshDeps(NodeId("leaving"), network, context.clock, lambda _: None, lambda: ())
+    deps = MeshDeps(NodeId("leaving"), network, context.clock, lambda _: None, lambda: (), lambda _: None)
     mesh = await NodeMesh(folder, settings.mesh, deps).open()
     context.undo.push_async_callback(mesh.close)
     network.call_when_removed(mesh.remove)
