@@ -219,9 +219,9 @@ class Machine:
         for path in Path("/proc").glob("[0-9]*"):
             with contextlib.suppress(OSError):  # it has ended meanwhile
                 if path.name != str(self._init) and (path / "ns" / "pid").stat().st_ino == there:
-                    found.append(
-                        (path / "cmdline").read_bytes().replace(b"\0", b" ").decode(errors="replace")
-                    )
+                    # One that has ended has none; not every program here reaps its orphans.
+                    if command := (path / "cmdline").read_bytes():
+                        found.append(command.replace(b"\0", b" ").decode(errors="replace"))
         return found
 
     def _mounts(self) -> list[str]:
