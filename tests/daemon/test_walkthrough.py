@@ -146,7 +146,7 @@ def test_machines_join_are_drained_get_lost_and_leave_as_the_page_says(
     reader.follow("Add a machine", second, but="skerry server")
     reader.until(lambda: reader.nodes() == {"edge-1": "ready", "edge-2": "ready"}, "both nodes are ready")
     reader.follow("Drain a machine", first)
-    assert reader.places() == ["edge-2", "edge-2"]
+    reader.until(lambda: reader.places() == ["edge-2", "edge-2"], "what it ran runs elsewhere")
     assert reader.nodes() == {"edge-1": "ready", "edge-2": "ready"}  # it may take something again
 
     second.power_off()
@@ -159,4 +159,5 @@ def test_machines_join_are_drained_get_lost_and_leave_as_the_page_says(
     reader.follow("Remove a machine", first)
     assert reader.nodes() == {"edge-2": "ready"}
     reader.until(lambda: reader.places() == ["edge-2", "edge-2"], "what it ran runs elsewhere")
-    assert left_on(first) == []
+    # The tunnel of the mesh ends by itself when its interface is gone.
+    reader.until(lambda: left_on(first) == [], "nothing is left")

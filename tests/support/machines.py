@@ -218,10 +218,11 @@ class Machine:
         found = []
         for path in Path("/proc").glob("[0-9]*"):
             with contextlib.suppress(OSError):  # it has ended meanwhile
-                if path.name != str(self._init) and (path / "ns" / "pid").stat().st_ino == there:
-                    found.append(
-                        (path / "cmdline").read_bytes().replace(b"\0", b" ").decode(errors="replace")
-                    )
+                if path.name == str(self._init) or (path / "ns" / "pid").stat().st_ino != there:
+                    continue
+                # One that has ended has none: process 1 here reaps no orphans.
+                if command := (path / "cmdline").read_bytes():
+                    found.append(command.replace(b"\0", b" ").decode(errors="replace"))
         return found
 
     def _mounts(self) -> list[str]:
