@@ -36,7 +36,14 @@ def body(name: str, code: str | bytes, **fields: Any) -> dict[str, Any]:
 
 
 def create(skerry: Skerry, name: str, code: str | bytes, **fields: Any) -> None:
-    status, said = skerry.call("POST", "/create", body(name, code, **fields))
+    # A node that has just joined is not known at once as one that runs functions.
+    status, said = eventually_sync(
+        lambda: (
+            answer
+            if (answer := skerry.call("POST", "/create", body(name, code, **fields)))[0] != 503
+            else None
+        )
+    )
     assert (status, said["Created"]) == (200, name) if status == 200 else False, said
 
 
