@@ -64,6 +64,8 @@ ASK_NODE = [verb for verb in VERBS if "--socket" in OPTIONS[verb]]
 def call(verb: str, file: Path, *more: str, data: Path) -> Result:
     """The verb with all that it needs, so that it gets as far as it can."""
     given = [word for each in VERBS[verb].params if each.required for word in _given(each, file)]
+    if verb == "explain":  # an instance, or two ends of a connection
+        given.append("web")
     return fake_servers.skerry(*verb.split(), *more, *given, SKERRY_DATA=str(data))
 
 

@@ -51,12 +51,15 @@ def permissions_of(settings: GrpcSettings) -> SocketPermissions:
 
 
 def group_permissions(name: str) -> SocketPermissions:
-    """For our own user, root, and the members of a group, if there is one of that name or number."""
+    """For our own user, root, and the members of a group, if there is one of that name or number that we may
+    give files to."""
     if not name:
         return _OWNER_ONLY
     try:
         group = int(name) if name.isdigit() else grp.getgrnam(name).gr_gid
     except KeyError:
+        return _OWNER_ONLY
+    if os.geteuid() != 0 and group not in os.getgroups():
         return _OWNER_ONLY
     return SocketPermissions(0o660, group)
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import io
 import os
 import signal
@@ -383,7 +384,8 @@ async def test_bad_heads_are_refused(served: Edge) -> None:
         address, _, port = served.settings.http.rpartition(":")
         reader, writer = await asyncio.open_connection(address, int(port))
         writer.write(head)
-        writer.write_eof()
+        with contextlib.suppress(OSError):  # it may have been refused before its end
+            writer.write_eof()
         answer = await reader.read(-1)
         writer.close()
         assert answer == b"" or answer.split(b" ")[1].startswith(b"4"), (head, answer)

@@ -58,6 +58,8 @@ BODIES: dict[str, dict[str, Any]] = {
     "PUT /volume/": {"name": "NAME", "size": 1},
     "PUT /route/": {"name": "NAME", "host": "lab.example.org", "to": "service/web"},
     "PATCH /route/{name}": {"rate": "1/s"},
+    "PUT /tls/{name}": {"certificate": "-", "key": "-"},
+    "POST /tls/": {"domain": "lab.example.org"},
     "POST /volume/{name}/snapshot": {"name": "one"},
     "POST /volume/{name}/restore": {"snapshot": "lab-snapshot"},
     "POST /volume/{name}/move": {"node": "nowhere"},

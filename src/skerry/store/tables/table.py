@@ -29,11 +29,8 @@ log = structlog.get_logger(__name__)
 
 T = TypeVar("T")
 
-# A revision that does not touch the prefix never comes by the watch; after this long the store is read. A
-# small table is read soon: that costs less than the wait.
+# A revision that does not touch the prefix never comes by the watch; after this long the store is read.
 _PATIENCE_S = 0.25
-_SMALL_PATIENCE_S = 0.01
-_SMALL = 1000
 # Writes on their way to the table are at most as many as the transactions under way can hold.
 _MAX_WRITTEN = 16_384
 
@@ -239,7 +236,7 @@ class Table(Generic[T]):
         """Wait until the table includes `revision`, whether or not that touches the prefix."""
         while self._revision < revision:
             try:
-                async with asyncio.timeout(_PATIENCE_S if len(self) > _SMALL else _SMALL_PATIENCE_S):
+                async with asyncio.timeout(_PATIENCE_S):
                     await self._wait(revision)
             except TimeoutError:
                 await self._refresh()

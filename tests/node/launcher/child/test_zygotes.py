@@ -96,7 +96,7 @@ async def test_a_fork_has_what_was_imported_and_its_output_and_its_end_are_kept(
     assert Path(f"/proc/{pid}/comm").read_text() == "skerry-worker\n"
     load = {"handler": "main.handle", "folder": "/home/function", "environment": {}, "context": {}}
     load |= {"max_result_bytes": 1000, "max_output_bytes": 1000, "max_concurrency": 1}
-    load |= {"is_program": False}
+    load |= {"is_program": False, "is_web": False}
     ours.sendall(worker_frames.pack(worker_frames.LOAD, 0, json.dumps(load).encode()))
     ours.sendall(worker_frames.pack(worker_frames.CALL, 1, b"\0null"))
     answers = b""
