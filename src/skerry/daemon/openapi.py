@@ -22,6 +22,7 @@ from skerry.transport.http.endpoints import Endpoint, RawBody, StreamResponse, W
 from skerry.transport.http.responses import Problem
 from skerry.wire.kudo import routes as kudo_routes
 from skerry.wire.own import routes as own_routes
+from skerry.wire.own.http_routes import routes as http_route_routes
 from skerry.wire.own.jobs import routes as job_routes
 from skerry.wire.own.market import routes as market_routes
 from skerry.wire.own.mesh import endpoints as mesh_endpoints
@@ -82,6 +83,7 @@ _GROUPS: Final = {
     "skerry.wire.own.snapshots.endpoints": "snapshots",
     "skerry.wire.own.web_functions.endpoints": "web_functions",
     "skerry.wire.own.mesh.endpoints": "mesh",
+    "skerry.wire.own.http_routes.endpoints": "routes",
 }
 _SECURED: list[dict[str, list[str]]] = [{"token": []}, {"certificate": []}]
 _SIGNED: dict[str, list[str]] = {"proof": []}
@@ -101,6 +103,7 @@ def openapi_document() -> dict[str, Any]:
             *volume_routes.ENDPOINTS,
             *snapshot_routes.ENDPOINTS,
             *mesh_endpoints.ENDPOINTS,
+            *http_route_routes.ENDPOINTS,
             *serverledge_routes.ENDPOINTS,
             *web_function_endpoints.ENDPOINTS,
             *rear_routes.ENDPOINTS,

@@ -21,10 +21,12 @@ from skerry.wire.own import routes as own_table
 from skerry.wire.own.http_routes import routes as route_table
 from skerry.wire.own.jobs import routes as job_table
 from skerry.wire.own.market import routes as market_table
+from skerry.wire.own.mesh import endpoints as mesh_table
 from skerry.wire.own.namespaces import endpoints as namespace_table
 from skerry.wire.own.secrets import routes as secret_table
 from skerry.wire.own.services import routes as service_table
 from skerry.wire.own.snapshots import routes as snapshot_table
+from skerry.wire.own.tls import routes as tls_table
 from skerry.wire.own.volumes import routes as volume_table
 from skerry.wire.own.web_functions import endpoints as web_function_table
 from skerry.wire.rear import routes as rear_table
@@ -70,6 +72,8 @@ async def test_every_route_has_a_row_and_every_row_a_route(serve: Serve) -> None
         volume_table,
         snapshot_table,
         route_table,
+        mesh_table,
+        tls_table,
         serverledge_table,
         web_function_table,
         rear_table,
