@@ -161,11 +161,15 @@ async def test_an_init_that_is_called_off_half_way_leaves_nothing(
         opening = asyncio.create_task(cell.open(launcher))
         for _ in range(turns):
             await asyncio.sleep(0)
+        if opening.done():  # a quick machine
+            await opening
+            break
         opening.cancel()
         with pytest.raises(asyncio.CancelledError):
             await opening
-    assert opened() == before
-    await cell.open(launcher)  # after all of them: the launcher does one thing after another
+    else:
+        assert opened() == before
+        await cell.open(launcher)  # after all of them: the launcher does one thing after another
     assert await eventually(lambda: cell.groups.pids(cell.name) == [cell.init.pid])
 
 
