@@ -87,7 +87,7 @@ class Reader:
                 return _run(machine, command)
 
     def until_both_answer(self, step: Step) -> None:
-        """Repeat a command until both copies have answered; none may fail."""
+        """Repeat a command until both copies have answered."""
         answers: set[str] = set()
 
         def have_both() -> bool:

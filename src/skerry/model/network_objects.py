@@ -4,7 +4,7 @@ One feed of the node session carries all of them (`NetworkUpdate`, `NetworkRepor
 and key: locations of nodes, addresses of services and instances, peers of the mesh, policies, routes. A kind
 is a struct, here or beside this module; `skerry.model.network_kinds` lists all. A side ignores kinds that it
 does not know. Nodes keep the last state on disk and work with it while no server can be reached, so nothing
-of it is secret: private keys are requested as secrets.
+of it is a private key: those are requested as secrets. Routes have salted digests of their credentials.
 """
 
 from __future__ import annotations
