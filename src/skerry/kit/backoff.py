@@ -7,11 +7,11 @@ from __future__ import annotations
 
 import random
 from collections.abc import Callable
-from dataclasses import dataclass
+
+import msgspec
 
 
-@dataclass(frozen=True, slots=True)
-class Backoff:
+class Backoff(msgspec.Struct, frozen=True):
     """A schedule of delays. `delay(0)` is the wait after the first failure."""
 
     first_s: float = 0.1

@@ -30,6 +30,11 @@ class Batcher(Generic[T]):
             self._task = asyncio.create_task(self._run())
         await asyncio.shield(done)
 
+    @property
+    def is_idle(self) -> bool:
+        """True if nothing is under way."""
+        return self._task is None
+
     async def drain(self) -> None:
         """Wait until nothing is under way."""
         while self._task is not None:

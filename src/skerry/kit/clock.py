@@ -26,11 +26,9 @@ class Clock(Protocol):
 class SystemClock:
     """The machine's own clocks."""
 
-    def now(self) -> float:
-        return time.time()
-
-    def monotonic(self) -> float:
-        return time.monotonic()
+    # Without a frame of Python around each: a call of a function reads them half a dozen times.
+    now = staticmethod(time.time)
+    monotonic = staticmethod(time.monotonic)
 
 
 class ManualClock:

@@ -32,6 +32,8 @@ _MESSAGES: Final = {
 }
 
 WRITABLE = metrics.gauge("skerry_disk_writable", "1 if the disk of the data folder takes writes")
+FREE = metrics.gauge("skerry_disk_free_bytes", "Free space on the disk of the data folder")
+SIZE = metrics.gauge("skerry_disk_size_bytes", "Size of the disk of the data folder")
 
 
 def explain(error: OSError, folder: Path) -> str:
@@ -74,6 +76,7 @@ class DiskMonitor:
         self._folder = folder
         self._reserve = kept
         self.problem = ""
+        self.free_share = 1.0  # of the disk, at the last check
         WRITABLE.set(1)
 
     @property
@@ -97,6 +100,10 @@ class DiskMonitor:
         return problem
 
     def _find_problem(self) -> str:
+        status = os.statvfs(_existing(self._folder))
+        FREE.set(status.f_bavail * status.f_frsize)
+        SIZE.set(status.f_blocks * status.f_frsize)
+        self.free_share = status.f_bavail / max(1, status.f_blocks)
         try:
             self._reserve.refill()
             _probe(self._folder)

@@ -9,6 +9,7 @@ from __future__ import annotations
 import contextlib
 import fcntl
 import os
+import re
 import secrets
 from pathlib import Path
 
@@ -19,6 +20,7 @@ PUBLIC = 0o644
 # So much of a disk is not for what callers send or name: one part in so many, and no more than so many bytes.
 _RESERVED_PART = 20
 _RESERVED_BYTES = 8 << 30
+_UNFINISHED = re.compile(r"\..+\.[0-9a-f]{12}")  # the name of a file while it is written
 
 
 def write_atomically(path: Path, data: bytes, mode: int = PUBLIC) -> None:
@@ -41,6 +43,24 @@ def _write_atomically(path: Path, data: bytes, mode: int) -> None:
             os.unlink(temporary)
         raise
     sync_folder(path.parent)
+
+
+def remove_unfinished(folder: Path) -> None:
+    """Remove what a killed process was writing, in `folder` and the folders directly in it, while nobody else
+    writes there."""
+    for place in (folder, *(one for one in _entries(folder) if one.is_dir(follow_symlinks=False))):
+        for entry in _entries(place):
+            if _UNFINISHED.fullmatch(entry.name) and entry.is_file(follow_symlinks=False):
+                with contextlib.suppress(OSError):  # a failing disk, which is found soon enough
+                    os.unlink(entry.path)
+
+
+def _entries(folder: os.PathLike[str]) -> list[os.DirEntry[str]]:
+    try:
+        with os.scandir(folder) as found:
+            return list(found)
+    except OSError:
+        return []
 
 
 def sync_folder(folder: Path) -> None:
@@ -97,10 +117,27 @@ class FolderLock:
             text = os.pread(descriptor, 32, 0).decode("ascii", "replace").strip()
             os.close(descriptor)
             raise FolderLocked(self._path.parent, int(text) if text.isdigit() else 0) from None
+        self.adopt(descriptor)
+
+    def adopt(self, descriptor: int) -> None:
+        """Hold the folder by a descriptor of the locked file, which another process has passed on or shares,
+        and write down which process this is."""
         os.ftruncate(descriptor, 0)
         with contextlib.suppress(OSError):  # a full disk: it is held all the same
             os.pwrite(descriptor, f"{os.getpid()}\n".encode(), 0)
         self._descriptor = descriptor
+
+    @property
+    def descriptor(self) -> int:
+        """Of the locked file, while this holds it: who gets a copy holds the lock, too."""
+        assert self._descriptor is not None, "the folder is not held"
+        return self._descriptor
+
+    def leave(self) -> None:
+        """Close the file: another process that has a copy of the descriptor goes on holding the folder."""
+        if self._descriptor is not None:
+            os.close(self._descriptor)
+            self._descriptor = None
 
     def release(self) -> None:
         """Give the folder up. The file stays: removing it would race with a process that just opened it."""

@@ -3,7 +3,8 @@
 `setup` is called once by a starting daemon. The request id is bound with `request_context` at the edge and
 then follows every line that is logged on that request's behalf, through awaits and child tasks. The last
 lines are also kept in `log_buffer`, for clients that read this process's log. A line that cannot be written,
-as on a full disk, is dropped and counted: logging never fails.
+as on a full disk, is dropped and counted: logging never fails. `show_only` keeps lines off the screen of a
+person, and nowhere else.
 """
 
 from __future__ import annotations
@@ -11,7 +12,7 @@ from __future__ import annotations
 import io
 import logging
 import sys
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import TextIO, cast
 
@@ -23,6 +24,8 @@ from skerry.kit.log_buffer import LogBuffer
 LEVELS = ("debug", "info", "warning", "error")
 
 recent = LogBuffer()
+_is_shown: Callable[[str, str], bool] | None = None
+_copy: Callable[[str, str], None] | None = None
 
 LINES_LOST = metrics.counter("skerry_log_lines_lost_total", "Log lines that could not be written")
 
@@ -47,27 +50,42 @@ class _LossyStream(io.TextIOBase):
             LINES_LOST.inc()
 
 
+def show_only(is_shown: Callable[[str, str], bool] | None) -> None:
+    """Write only lines for which `is_shown(level, event)`, from now on; `recent` gets all of them."""
+    global _is_shown
+    _is_shown = is_shown
+
+
+def copy_to(add: Callable[[str, str], None] | None) -> None:
+    """Call `add` with the level and text of every line, from now on and from any thread; None: no longer."""
+    global _copy
+    _copy = add
+
+
 def setup(level: str, style: str = "auto") -> None:
     """Send logs of `level` and above to standard error; `style` is `auto`, `text` or `json`."""
-    as_text = style == "text" or (style == "auto" and sys.stderr.isatty())
+    is_terminal = sys.stderr.isatty()
+    as_text = style == "text" or (style == "auto" and is_terminal)
     number = getattr(logging, level.upper())
     shared: list[structlog.typing.Processor] = [
         structlog.contextvars.merge_contextvars,
         structlog.processors.add_log_level,
-        structlog.processors.TimeStamper(fmt="iso", utc=True),
+        # A person at a terminal wants the time of their own clock.
+        structlog.processors.TimeStamper(fmt="%H:%M:%S", utc=False)
+        if as_text and is_terminal
+        else structlog.processors.TimeStamper(fmt="iso", utc=True),
         # Plain tracebacks: the text renderer's own show local variables, and those may be secrets.
         structlog.processors.format_exc_info,
     ]
     last: list[structlog.typing.Processor]
     if as_text:
-        is_terminal = sys.stderr.isatty()
         last = [_make_visible] if is_terminal else []
         last.append(structlog.dev.ConsoleRenderer(colors=is_terminal))
     else:
         last = [structlog.processors.JSONRenderer()]
     drawn_on = cast(TextIO, _LossyStream(terminal_text.unfiltered(sys.stderr)))  # the colours are ours
     structlog.configure(
-        processors=[*shared, _keep, *last],
+        processors=[*shared, _keep, _drop_unless_shown, *last],
         wrapper_class=structlog.make_filtering_bound_logger(number),
         logger_factory=structlog.PrintLoggerFactory(drawn_on),
         cache_logger_on_first_use=True,
@@ -77,7 +95,11 @@ def setup(level: str, style: str = "auto") -> None:
     handler.setFormatter(
         structlog.stdlib.ProcessorFormatter(
             foreign_pre_chain=shared,
-            processors=[structlog.stdlib.ProcessorFormatter.remove_processors_meta, _keep, *last],
+            processors=[
+                structlog.stdlib.ProcessorFormatter.remove_processors_meta,
+                _keep,
+                *last,  # from warnings upwards
+            ],
         )
     )
     root = logging.getLogger()
@@ -94,6 +116,17 @@ def _keep(
     if trace := event.get("exception"):
         line = f"{line}\n{trace}"
     recent.add(event["level"], line)
+    if _copy is not None:
+        _copy(event["level"], line)
+    return event
+
+
+def _drop_unless_shown(
+    _logger: structlog.typing.WrappedLogger, _method: str, event: structlog.typing.EventDict
+) -> structlog.typing.EventDict:
+    """The processor of `show_only`."""
+    if _is_shown is not None and not _is_shown(event["level"], event["event"]):
+        raise structlog.DropEvent
     return event
 
 

@@ -13,12 +13,12 @@ import ipaddress
 import math
 import os
 import secrets
-from collections.abc import Iterable, Iterator
-from contextlib import contextmanager
-from dataclasses import dataclass
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import contextmanager, suppress
 from datetime import UTC, datetime
 from pathlib import Path
 
+import msgspec
 import structlog
 from cryptography import x509
 from cryptography.exceptions import InvalidSignature, UnsupportedAlgorithm
@@ -36,6 +36,8 @@ log = structlog.get_logger(__name__)
 BACKDATE_S = 60  # a peer whose clock is a little slow must not find a fresh certificate "not yet valid"
 AUTHORITY_LIFE_S = 10 * 365 * 86400
 MAX_REQUEST_BYTES = 16 * 1024
+# While the CA is replaced; and then the key that secrets are derived from, which is that of the first CA.
+NEXT_CERTIFICATE, NEXT_KEY, ROOT_KEY = "ca-next.crt", "ca-next.key", "derive.key"
 _MAX_COMMON_NAME = 64
 # Small boards start in 1970 and get the time later.
 _EARLIEST = datetime(2020, 1, 1, tzinfo=UTC).timestamp()
@@ -57,8 +59,7 @@ class UnusableKeyFiles(RuntimeError):
     """Key or certificate files that cannot be used; the text names the file and the way out."""
 
 
-@dataclass(frozen=True, slots=True)
-class SigningRequest:
+class SigningRequest(msgspec.Struct, frozen=True):
     """A signing request that was checked: its sender holds the private key that belongs to `key`."""
 
     key: LeafKey
@@ -79,8 +80,7 @@ class SigningRequest:
         return cls(_accept(key), key_digest(key))
 
 
-@dataclass(frozen=True, slots=True)
-class IssuedCertificate:
+class IssuedCertificate(msgspec.Struct, frozen=True):
     """A certificate in plain terms: subject CN is the `name`, O the `role`, and each OU one of `units`; times
     are wall clock seconds."""
 
@@ -93,6 +93,7 @@ class IssuedCertificate:
     not_before: float
     not_after: float
     units: tuple[str, ...] = ()
+    issuer: str = ""  # the id of the key of its CA
 
     @property
     def issued_at(self) -> float:
@@ -100,14 +101,45 @@ class IssuedCertificate:
 
 
 class CertificateAuthority:
-    """A certificate authority that signs with ECDSA P-256 and holds its key in memory and in one file."""
+    """A certificate authority that signs with ECDSA P-256 and holds its key in memory and in one file.
+
+    While it is replaced it has a `successor`, whose certificates count as well; `promote` puts that in its
+    place. Secrets that were derived from the key of the first one stay what they are.
+    """
 
     def __init__(self, certificate: x509.Certificate, key: ec.EllipticCurvePrivateKey, clock: Clock) -> None:
+        self._clock = clock
+        self._root = key  # of derived secrets
+        self.successor: CertificateAuthority | None = None
+        self._become(certificate, key)
+
+    def _become(self, certificate: x509.Certificate, key: ec.EllipticCurvePrivateKey) -> None:
         self._certificate = certificate
         self._key = key
-        self._clock = clock
         self.certificate_pem = certificate.public_bytes(serialization.Encoding.PEM)
         self.fingerprint = certificate.fingerprint(hashes.SHA256()).hex()
+        self.not_before = certificate.not_valid_before_utc.timestamp()
+        self.not_after = certificate.not_valid_after_utc.timestamp()
+        self.key_id = x509.SubjectKeyIdentifier.from_public_key(key.public_key()).digest.hex()
+
+    @classmethod
+    def create(cls, clock: Clock) -> CertificateAuthority:
+        """A new one, in memory. It can vouch for the one that it replaces (`cross_pem`)."""
+        key = ec.generate_private_key(ec.SECP256R1())
+        return cls(_self_sign(key, clock.now(), path_length=1), key, clock)
+
+    @classmethod
+    def parse(cls, certificate_pem: bytes, key_pem: bytes, clock: Clock) -> CertificateAuthority:
+        """One of which certificate and key are known. Raises `InvalidCertificate`."""
+        try:
+            certificate = x509.load_pem_x509_certificate(certificate_pem)
+            key = serialization.load_pem_private_key(key_pem, password=None)
+        except _UNREADABLE:
+            raise InvalidCertificate("certificate and key of the CA cannot be read") from None
+        is_pair = key_digest(certificate.public_key()) == key_digest(key.public_key())
+        if not is_pair or not isinstance(key, ec.EllipticCurvePrivateKey):
+            raise InvalidCertificate("certificate and key of the CA do not belong together")
+        return cls(certificate, key, clock)
 
     @classmethod
     def load_or_create(cls, folder: Path, clock: Clock) -> CertificateAuthority:
@@ -119,6 +151,7 @@ class CertificateAuthority:
         files.private_folder(folder)
         certificate_file, key_file = folder / "ca.crt", folder / "ca.key"
         with _alone_in(folder):
+            _finish_promotion(folder)
             if certificate_file.exists() and not key_file.exists():
                 raise UnusableKeyFiles(
                     f"{certificate_file} is there but {key_file} is missing: bring the key back from a "
@@ -137,12 +170,102 @@ class CertificateAuthority:
                 log.info("authority.created", file=str(certificate_file))
         authority = cls(_read_authority(certificate_file), key, clock)
         authority._check(certificate_file, key_file)
+        root_file = folder / ROOT_KEY
+        if root_file.exists():
+            authority._root = _parse_key(root_file, root_file.read_bytes())
+        if (folder / NEXT_CERTIFICATE).exists():
+            next_key = _parse_key(folder / NEXT_KEY, _read_or_make_key(folder / NEXT_KEY))
+            authority.successor = cls(_read_authority(folder / NEXT_CERTIFICATE), next_key, clock)
+            authority.successor._check(folder / NEXT_CERTIFICATE, folder / NEXT_KEY)
+            authority._write_bundle(folder)
         return authority
+
+    @property
+    def key_pem(self) -> bytes:
+        """The private key, not encrypted."""
+        return self._key.private_bytes(
+            serialization.Encoding.PEM, serialization.PrivateFormat.PKCS8, serialization.NoEncryption()
+        )
+
+    @property
+    def root_digest(self) -> str:
+        """Names the key that secrets are derived from."""
+        return key_digest(self._root.public_key())
+
+    @property
+    def bundle_pem(self) -> bytes:
+        """The certificates of all CAs that count: this one's first."""
+        return self.certificate_pem + (b"" if self.successor is None else self.successor.certificate_pem)
+
+    @property
+    def newest(self) -> CertificateAuthority:
+        """The one that newcomers are to know the cloud by."""
+        return self.successor or self
+
+    def cross_pem(self) -> bytes:
+        """This CA, certified by its successor: with it in the chain of a server, those who know only the
+        successor accept certificates of this one. Empty if there is none."""
+        if self.successor is None:
+            return b""
+        signer, own = self.successor, self._certificate
+        builder = (
+            x509.CertificateBuilder()
+            .subject_name(own.subject)
+            .issuer_name(signer._certificate.subject)
+            .public_key(own.public_key())
+            .serial_number(_new_serial())
+            .not_valid_before(_moment(math.floor(self._clock.now()) - BACKDATE_S))
+            .not_valid_after(min(own.not_valid_after_utc, signer._certificate.not_valid_after_utc))
+            .add_extension(x509.BasicConstraints(ca=True, path_length=0), critical=True)
+            .add_extension(_key_usage(signs_certificates=True), critical=True)
+            .add_extension(x509.SubjectKeyIdentifier.from_public_key(self._key.public_key()), critical=False)
+            .add_extension(
+                x509.AuthorityKeyIdentifier.from_issuer_public_key(signer._key.public_key()), critical=False
+            )
+        )
+        signed = builder.sign(signer._key, hashes.SHA256())
+        return signed.public_bytes(serialization.Encoding.PEM)
+
+    def adopt(self, folder: Path, successor: CertificateAuthority) -> None:
+        """Have this successor from now on, and in the files of `folder`. Blocking."""
+        with _alone_in(folder):
+            files.write_atomically(folder / NEXT_KEY, successor.key_pem, files.PRIVATE)
+            files.write_atomically(folder / NEXT_CERTIFICATE, successor.certificate_pem)
+        self.successor = successor
+        self._write_bundle(folder)
+
+    def _write_bundle(self, folder: Path) -> None:
+        """`ca.crt` is what clients of this machine trust: both, the present one first."""
+        if (folder / "ca.crt").read_bytes() != self.bundle_pem:
+            files.write_atomically(folder / "ca.crt", self.bundle_pem)
+
+    def promote(self, folder: Path, failpoint: Callable[[str], None] = lambda step: None) -> None:
+        """Become the successor, here and in the files of `folder`. Blocking.
+
+        The key is written first: a process that dies then leaves one by which the next start knows what was
+        under way.
+        """
+        successor = self.successor
+        assert successor is not None, "there is a successor"
+        with _alone_in(folder):
+            if not (folder / ROOT_KEY).exists():
+                files.write_atomically(folder / ROOT_KEY, self._root_pem(), files.PRIVATE)
+            failpoint("root")
+            files.write_atomically(folder / "ca.key", successor.key_pem, files.PRIVATE)
+            failpoint("key")
+            _finish_promotion(folder, failpoint)
+        self.successor = None
+        self._become(successor._certificate, successor._key)
+
+    def _root_pem(self) -> bytes:
+        return self._root.private_bytes(
+            serialization.Encoding.PEM, serialization.PrivateFormat.PKCS8, serialization.NoEncryption()
+        )
 
     def derive(self, use: bytes) -> bytes:
         """A secret of 32 bytes for one use, the same wherever this authority is: it reveals neither the key
         nor the secret of another use."""
-        private = self._key.private_numbers().private_value.to_bytes(32, "big")
+        private = self._root.private_numbers().private_value.to_bytes(32, "big")
         return HKDF(hashes.SHA256(), length=32, salt=None, info=use).derive(private)
 
     def issue(
@@ -187,8 +310,11 @@ class CertificateAuthority:
         return _describe(builder.sign(self._key, hashes.SHA256()))
 
     def read(self, der: bytes) -> IssuedCertificate:
-        """The certificate in `der`; `InvalidCertificate` if this authority did not sign it. Looks at no
-        dates."""
+        """The certificate in `der`; `InvalidCertificate` if neither this authority nor its successor signed
+        it. Looks at no dates."""
+        if self.successor is not None:
+            with suppress(InvalidCertificate):
+                return self.successor.read(der)
         try:
             certificate = x509.load_der_x509_certificate(der)
             certificate.verify_directly_issued_by(self._certificate)
@@ -249,6 +375,15 @@ def read_certificate(pem: bytes) -> IssuedCertificate:
         raise InvalidCertificate("this is not a PEM certificate") from error
 
 
+def split_bundle(pem: bytes) -> list[bytes]:
+    """The certificates of a PEM file, each by itself. Raises `InvalidCertificate`."""
+    try:
+        found = x509.load_pem_x509_certificates(pem)
+    except _UNREADABLE as error:
+        raise InvalidCertificate("this is not a PEM certificate") from error
+    return [each.public_bytes(serialization.Encoding.PEM) for each in found]
+
+
 def fingerprint(pem: bytes) -> str:
     """SHA-256 of the certificate's DER in hex, as `CertificateAuthority.fingerprint`."""
     try:
@@ -258,10 +393,18 @@ def fingerprint(pem: bytes) -> str:
 
 
 def is_issued_by(pem: bytes, authority_pem: bytes) -> bool:
-    """Whether the authority signed the certificate."""
+    """Whether one of the authorities in `authority_pem` signed the certificate."""
     try:
         certificate = x509.load_pem_x509_certificate(pem)
-        certificate.verify_directly_issued_by(x509.load_pem_x509_certificate(authority_pem))
+        authorities = x509.load_pem_x509_certificates(authority_pem)
+    except _UNREADABLE:
+        return False
+    return any(_is_signed_by(certificate, authority) for authority in authorities)
+
+
+def _is_signed_by(certificate: x509.Certificate, authority: x509.Certificate) -> bool:
+    try:
+        certificate.verify_directly_issued_by(authority)
     except (*_UNREADABLE, InvalidSignature):
         return False
     return True
@@ -304,6 +447,10 @@ def _describe(certificate: x509.Certificate) -> IssuedCertificate:
     except x509.ExtensionNotFound:
         names = x509.SubjectAlternativeName([])
     addresses = names.get_values_for_type(x509.IPAddress)
+    try:
+        issuer = certificate.extensions.get_extension_for_class(x509.AuthorityKeyIdentifier).value
+    except x509.ExtensionNotFound:
+        issuer = x509.AuthorityKeyIdentifier(None, None, None)
     return IssuedCertificate(
         pem=certificate.public_bytes(serialization.Encoding.PEM),
         serial=f"{certificate.serial_number:032x}",
@@ -317,6 +464,7 @@ def _describe(certificate: x509.Certificate) -> IssuedCertificate:
             str(unit.value)
             for unit in certificate.subject.get_attributes_for_oid(NameOID.ORGANIZATIONAL_UNIT_NAME)
         ),
+        issuer=(issuer.key_identifier or b"").hex(),
     )
 
 
@@ -364,7 +512,7 @@ def _moment(seconds: float) -> datetime:
     return datetime.fromtimestamp(seconds, UTC)
 
 
-def _self_sign(key: ec.EllipticCurvePrivateKey, now: float) -> x509.Certificate:
+def _self_sign(key: ec.EllipticCurvePrivateKey, now: float, *, path_length: int = 0) -> x509.Certificate:
     # Two clouds' authorities have different names, so that "unknown issuer" and a bad signature are different
     # errors.
     name = x509.Name(
@@ -378,7 +526,7 @@ def _self_sign(key: ec.EllipticCurvePrivateKey, now: float) -> x509.Certificate:
         .serial_number(_new_serial())
         .not_valid_before(_moment(math.floor(now) - BACKDATE_S))
         .not_valid_after(_moment(math.floor(now) + AUTHORITY_LIFE_S))
-        .add_extension(x509.BasicConstraints(ca=True, path_length=0), critical=True)
+        .add_extension(x509.BasicConstraints(ca=True, path_length=path_length), critical=True)
         .add_extension(_key_usage(signs_certificates=True), critical=True)
         .add_extension(x509.SubjectKeyIdentifier.from_public_key(key.public_key()), critical=False)
         .sign(key, hashes.SHA256())
@@ -416,6 +564,25 @@ def _parse_key(path: Path, pem: bytes) -> ec.EllipticCurvePrivateKey:
     if not isinstance(key, ec.EllipticCurvePrivateKey):
         raise UnusableKeyFiles(f"{path} is no ECDSA key: bring the right one back from a backup")
     return key
+
+
+def _finish_promotion(folder: Path, failpoint: Callable[[str], None] = lambda step: None) -> None:
+    """Put the certificate of the successor in its place if its key is there already; the files of the
+    successor are removed then."""
+    next_key, next_certificate = folder / NEXT_KEY, folder / NEXT_CERTIFICATE
+    try:
+        is_begun = next_key.read_bytes() == (folder / "ca.key").read_bytes()
+    except FileNotFoundError:
+        return
+    if not is_begun:
+        return
+    if next_certificate.exists():
+        files.write_atomically(folder / "ca.crt", next_certificate.read_bytes())
+        failpoint("certificate")
+        next_certificate.unlink()
+        failpoint("removed")
+    next_key.unlink()
+    files.sync_folder(folder)
 
 
 @contextmanager

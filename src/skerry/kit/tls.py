@@ -14,7 +14,7 @@ from collections.abc import Callable, Sequence
 from contextvars import ContextVar
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Any, Final
 
 import structlog
 
@@ -79,8 +79,7 @@ def https_server(authority_pem: bytes, alpn: Sequence[str] = HTTP1) -> ssl.SSLCo
 
 def client(authority_pem: bytes, alpn: Sequence[str] = HTTP2) -> ssl.SSLContext:
     """For clients: trusts only `authority_pem` and checks the host name. `load` gives it a certificate."""
-    context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
-    return _common(context, authority_pem, alpn)
+    return _common(_TrustedContext(ssl.PROTOCOL_TLS_CLIENT), authority_pem, alpn)
 
 
 def unverified_client(alpn: Sequence[str] = HTTP1) -> ssl.SSLContext:
@@ -99,9 +98,32 @@ def load(context: ssl.SSLContext, certificate: Path, key: Path) -> None:
     A pair that does not fit together raises `ssl.SSLError` and leaves the context as it was: OpenSSL would
     already have thrown the old certificate away, so the pair is tried on another context first.
     """
-    for each in (ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER), context):
+    trial = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+    replaced = context.replacement if isinstance(context, _TrustedContext) else None
+    for each in (trial, context, *(() if replaced is None else (replaced,))):
         # The empty password turns an encrypted key into an error instead of a question on the terminal.
         each.load_cert_chain(certificate, key, password="")
+    if isinstance(context, _TrustedContext):
+        context.pair = (certificate, key)
+
+
+def trust(context: ssl.SSLContext, authority_pem: bytes) -> None:
+    """Trust the CAs of `authority_pem` from now on, and no others, also while `context` is in use: open
+    connections go on. For contexts that were made here.
+
+    OpenSSL can add to what a context trusts and take nothing away, so the context passes new connections on
+    to another one.
+    """
+    assert isinstance(context, _TrustedContext), "made by this module"
+    fresh = type(context)(context.protocol)
+    if isinstance(context, _ServerContext):
+        fresh.verify_mode = context.verify_mode
+        fresh.num_tickets = 0
+    _common(fresh, authority_pem, context.alpn)
+    if context.pair is not None:
+        certificate, key = context.pair
+        fresh.load_cert_chain(certificate, key, password="")
+    context.replacement = fresh
 
 
 def explain(error: ssl.SSLError) -> str:
@@ -112,6 +134,24 @@ def explain(error: ssl.SSLError) -> str:
     return _REASONS.get(reason, reason.replace("_", " ").lower() or str(error))
 
 
+class _TrustedContext(ssl.SSLContext):
+    """A context whose CAs can be exchanged by `trust`."""
+
+    alpn: Sequence[str] = ()
+    pair: tuple[Path, Path] | None = None  # that was loaded
+    replacement: ssl.SSLContext | None = None
+
+    def wrap_socket(self, *arguments: Any, **more: Any) -> ssl.SSLSocket:
+        if self.replacement is not None:
+            return self.replacement.wrap_socket(*arguments, **more)
+        return super().wrap_socket(*arguments, **more)
+
+    def wrap_bio(self, *arguments: Any, **more: Any) -> ssl.SSLObject:
+        if self.replacement is not None:
+            return self.replacement.wrap_bio(*arguments, **more)
+        return super().wrap_bio(*arguments, **more)
+
+
 def _server(authority_pem: bytes, verify: ssl.VerifyMode, alpn: Sequence[str]) -> ssl.SSLContext:
     context = _ServerContext(ssl.PROTOCOL_TLS_SERVER)
     context.verify_mode = verify
@@ -119,7 +159,8 @@ def _server(authority_pem: bytes, verify: ssl.VerifyMode, alpn: Sequence[str]) -
     return _common(context, authority_pem, alpn)
 
 
-def _common(context: ssl.SSLContext, authority_pem: bytes, alpn: Sequence[str]) -> ssl.SSLContext:
+def _common(context: _TrustedContext, authority_pem: bytes, alpn: Sequence[str]) -> ssl.SSLContext:
+    context.alpn = alpn
     context.minimum_version = ssl.TLSVersion.TLSv1_2
     context.options |= ssl.OP_NO_TICKET | ssl.OP_NO_COMPRESSION | ssl.OP_NO_RENEGOTIATION
     context.verify_flags |= ssl.VERIFY_X509_STRICT
@@ -194,7 +235,7 @@ class _ServerSide(ssl.SSLObject):
             raise ssl.SSLWantReadError from error
 
 
-class _ServerContext(ssl.SSLContext):
+class _ServerContext(_TrustedContext):
     sslobject_class = _ServerSide
 
     def wrap_bio(

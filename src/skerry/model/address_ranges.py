@@ -1,13 +1,32 @@
 """Address ranges that containers and functions cannot reach, by default or by their policy. Pure.
 
 `METADATA` is closed to all of them: those services give out credentials of the machine. `PRIVATE` is the
-machine's surroundings, not the internet. IPv4 only: containers have no IPv6 beyond their loopback, so the
-IPv6 addresses of these services (such as fd00:ec2::254, fd20:ce::254 and all of fe80::/10) are closed too.
+machine's surroundings, not the internet. `METADATA6` and `PRIVATE6` are the same of IPv6, with IPv4 addresses
+that a translator of the network (NAT64) reaches.
 """
 
 from __future__ import annotations
 
+from ipaddress import IPv4Network, IPv6Address, IPv6Network
 from typing import Final
+
+_NAT64: Final = IPv6Network("64:ff9b::/96")
+
+
+def _behind_nat64(networks: tuple[str, ...]) -> tuple[str, ...]:
+    """The networks as the well-known prefix of NAT64 has them (RFC 6052)."""
+    return tuple(
+        str(
+            IPv6Network(
+                (
+                    IPv6Address(int(_NAT64.network_address) + int(each.network_address)),
+                    _NAT64.prefixlen + each.prefixlen,
+                )
+            )
+        )
+        for each in map(IPv4Network, networks)
+    )
+
 
 METADATA: Final = (
     # Link-local. 169.254.169.254 is the metadata service of AWS, Azure, Google (metadata.google.internal),
@@ -28,4 +47,26 @@ PRIVATE: Final = (
     "192.168.0.0/16",
     "224.0.0.0/4",
     "240.0.0.0/4",
+)
+
+METADATA6: Final = (
+    "fe80::/10",  # link-local; fe80::a9fe:a9fe is OpenStack's
+    "fd00:ec2::/32",  # AWS
+    "fd20:ce::/32",  # Google
+    "fd00:c1::/32",  # Oracle
+    "fd00:42::/32",  # Scaleway
+    *_behind_nat64(METADATA),
+)
+
+PRIVATE6: Final = (
+    "::/16",  # the loopback, and IPv4 addresses in the notation of IPv6
+    "64:ff9b:1::/48",  # translators of one site
+    "100::/64",
+    "2001::/32",  # tunnels to IPv4 addresses: Teredo, and 6to4
+    "2002::/16",
+    "fc00::/7",
+    "fe80::/10",
+    "fec0::/10",
+    "ff00::/8",
+    *_behind_nat64(PRIVATE),
 )

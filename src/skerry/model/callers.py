@@ -162,3 +162,4 @@ class Certificate(msgspec.Struct, frozen=True):
     renewed_by: str = ""  # the serial of the certificate that followed it
     namespaces: tuple[Namespace, ...] | None = None  # that it is bound to; None: unbound
     hosts: tuple[str, ...] = ()  # of a listener: its names and addresses
+    issuer: str = ""  # the id of the CA's key; empty: of before there were ids

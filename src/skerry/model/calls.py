@@ -8,6 +8,7 @@ in a contract.
 from __future__ import annotations
 
 import enum
+from typing import Protocol
 
 import msgspec
 
@@ -44,6 +45,7 @@ class CallRequest(msgspec.Struct, frozen=True):
     can_offload: bool = True
     wants_output: bool = False
     is_web: bool = False  # its parameters are an HTTP request (`skerry.model.web_calls`)
+    traceparent: str = ""  # the span that it is a part of (`skerry.kit.traces`); empty: it is not traced
 
     def __post_init__(self) -> None:
         if not 0 <= self.qos_class <= MAX_QOS_CLASS:
@@ -113,3 +115,17 @@ class WorkerExited(Exception):
         self.failure = failure
         self.error = error
         self.output = output
+
+
+class CallWaiter(Protocol):
+    """Whoever waits for the result of a worker, as an `asyncio.Future` can be: told once, from the loop."""
+
+    def done(self) -> bool:
+        """True if it waits no more."""
+        ...
+
+    def set_result(self, result: CallResult, /) -> None: ...
+
+    def set_exception(self, error: Exception, /) -> None:
+        """`TimeoutError`, or `WorkerExited` without the cause."""
+        ...

@@ -204,6 +204,7 @@ class RuntimeCommand(msgspec.Struct, frozen=True):
     arguments: tuple[str, ...]
     pid_file: str  # where it leaves the number of the container's process
     owner: int = 0  # of the pipes for its output: its root must be able to open them again
+    environment: tuple[str, ...] = ()  # KEY=VALUE, of the runtime itself
 
 
 class ExitStatus(msgspec.Struct, frozen=True):

@@ -10,11 +10,12 @@ from __future__ import annotations
 
 import enum
 from collections.abc import Callable
-from ipaddress import IPv4Address, IPv4Network
+from ipaddress import ip_address
 from typing import Final
 
 import msgspec
 
+from skerry.kit.networks import Network
 from skerry.model.ids import Namespace
 from skerry.model.network import Egress, Ingress
 from skerry.model.network_policies import NamespacePolicy
@@ -89,8 +90,8 @@ class ConnectionRequest(msgspec.Struct, frozen=True):
 class ReservedNetworks(msgspec.Struct, frozen=True):
     """Address ranges that are not the internet."""
 
-    metadata: tuple[IPv4Network, ...] = ()
-    private: tuple[IPv4Network, ...] = ()
+    metadata: tuple[Network, ...] = ()
+    private: tuple[Network, ...] = ()
 
 
 ANY_NETWORKS: Final = ReservedNetworks()
@@ -270,8 +271,8 @@ def _egress(source: NetworkEndpoint) -> str:
     return f"the egress of {source.name} is {source.egress}"
 
 
-def _is_in(address: str, networks: tuple[IPv4Network, ...]) -> bool:
-    return bool(address) and any(IPv4Address(address) in network for network in networks)
+def _is_in(address: str, networks: tuple[Network, ...]) -> bool:
+    return bool(address) and any(ip_address(address) in network for network in networks)
 
 
 def _allowed(rule: ConnectionRule, reason: str, at: NetworkEndpoint) -> ConnectionVerdict:

@@ -57,8 +57,11 @@ class NodeFeature(enum.StrEnum):
     SNAPSHOTS = "snapshots"  # it takes snapshots of volumes, restores and moves them
     NETWORK = "network"  # it takes network objects
     WEB_FUNCTIONS = "web-functions"  # it runs functions that take HTTP requests
+    CELLS = "cells"  # it lists its cells
     POLICIES = "policies"  # it isolates namespaces, and knows the egress `mesh` and `none`
     EDGE = "edge"  # it serves routes
+    PREVIOUS_LOGS = "previous-logs"  # it keeps the logs of the run before the last one
+    METRICS = "metrics"  # it sends its metrics to the server that asks for them
 
 
 class Ulimit(msgspec.Struct, frozen=True):

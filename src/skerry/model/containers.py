@@ -169,6 +169,7 @@ class ContainerView(msgspec.Struct, frozen=True):
     exit: ExitStatus | None = None  # of the last run
     reason: str = ""  # why it is not what one would expect, for people
     access: NetworkAccess = OPEN_ACCESS
+    address6: str = ""  # IPv6
 
 
 class ContainerStats(msgspec.Struct, frozen=True):

@@ -46,6 +46,7 @@ class Function(msgspec.Struct, frozen=True):
     signature: str = ""  # its inputs and outputs as declared by its author: a JSON object, not interpreted
     secrets: tuple[SecretUse, ...] = ()  # and configs, of its namespace
     is_web: bool = False  # its handler takes HTTP requests
+    uses_template: bool = True  # its workers may be copies of one that has loaded the code
 
     def __post_init__(self) -> None:
         check_function_key(self.name)

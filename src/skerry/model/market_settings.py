@@ -149,6 +149,13 @@ class MarketSettings(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
             "HOST[:PORT]; `*` matches anything. Those with public addresses need not be named"
         ),
     ] = ()
+    guest_mesh: Annotated[
+        bool,
+        Meta(
+            description="Containers of buyers on this node may be part of the network of their own cloud, by "
+            "WireGuard; they reach nothing else that they could not reach before"
+        ),
+    ] = False
     list_timeout_s: Annotated[float, Meta(gt=0, description="A peer's offers come within this")] = 3.0
     deal_timeout_s: Annotated[
         float, Meta(gt=0, description="Reserving, buying and opening at one peer take at most this")

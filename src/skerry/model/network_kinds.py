@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from skerry.kit import json_codec
 from skerry.model import errors
+from skerry.model.authority_bundle import AuthorityBundle, TrustedAuthorities
 from skerry.model.mesh import MeshLinks, MeshNode, MeshPeer
 from skerry.model.network_objects import (
     MAX_OBJECT_BYTES,
@@ -38,6 +39,8 @@ KINDS: dict[str, type[NetworkObject]] = {
         RouteObject,
         RouteLoad,
         ServiceWake,
+        AuthorityBundle,
+        TrustedAuthorities,
     )
 }
 

@@ -58,6 +58,7 @@ class SessionConfig(msgspec.Struct, frozen=True):
     )
     takes_claims: bool = False  # what is not in a whole set of orders is to be claimed, not removed
     wants_claims: bool = False  # all that the node has is to be claimed now: the store was restored
+    joins_mesh: bool = False  # a borrowed node: its containers are part of this cloud's network
 
 
 class OrderUpdate(msgspec.Struct, frozen=True):

@@ -11,6 +11,7 @@ import enum
 import msgspec
 
 from skerry.model import errors, ids
+from skerry.model.container_options import NodeFeature
 from skerry.model.devices import MAX_DEVICES, check_device
 from skerry.model.ids import ContractId, InstanceId, NodeId
 from skerry.model.members import ContinuumMember
@@ -123,6 +124,14 @@ class Node(msgspec.Struct, frozen=True):
     def is_borrowed(self) -> bool:
         """True if it is a bought contract, and so a part of another cloud's machine."""
         return self.id.startswith(_BORROWED)
+
+    @property
+    def has_network(self) -> bool:
+        """True if its containers are part of this cloud's network. A borrowed node has the feature only if
+        both clouds want that."""
+        if self.is_borrowed:
+            return NodeFeature.NETWORK in self.facts.features
+        return not self.is_foreign
 
     @property
     def is_schedulable(self) -> bool:

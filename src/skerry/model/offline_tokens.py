@@ -13,7 +13,7 @@ from __future__ import annotations
 import base64
 import binascii
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from typing import Annotated, ClassVar
 
 import msgspec
@@ -119,9 +119,10 @@ def read_signed(text: str, public_of: Callable[[str], bytes | None]) -> tuple[Of
         ) from None
 
 
-def check_claims(claims: OfflineClaims, issuer: str, now: float) -> None:
-    """Raises `Unauthenticated` unless the claims are of the cloud `issuer` and valid now."""
-    if claims.iss != issuer:
+def check_claims(claims: OfflineClaims, issuers: Collection[str], now: float) -> None:
+    """Raises `Unauthenticated` unless the claims are of the cloud, which has had these names, and valid
+    now."""
+    if claims.iss not in issuers:
         raise errors.Unauthenticated(f"this token is of another cloud; {_RENEW}")
     if claims.role not in ROLES:
         raise errors.Unauthenticated(f"the role {claims.role} is not accepted in an offline token; {_RENEW}")

@@ -33,6 +33,7 @@ class InstanceOrder(msgspec.Struct, frozen=True):
     request_id: str = ""  # of the request that it follows from, for the node's log
     namespace: Namespace = DEFAULT_NAMESPACE
     is_isolated: bool = False  # its namespace is: not every container may connect to it
+    owner: str = ""  # such as `service/web`, for its logs; empty: a user created it
 
     @property
     def access(self) -> NetworkAccess:
@@ -66,6 +67,7 @@ class InstanceOrder(msgspec.Struct, frozen=True):
             request_id=instance.request_id,
             namespace=instance.namespace,
             is_isolated=is_isolated,
+            owner=f"{instance.owner.kind}/{instance.owner.name}" if instance.owner else "",
         )
 
 
@@ -86,3 +88,5 @@ class InstanceReport(msgspec.Struct, frozen=True):
     checked_at: float = 0.0  # when that last changed
     check_message: str = ""  # why it has not passed
     metric: float | None = None  # its metric for autoscaling, if it has one
+    ip6: str = ""
+    previous_exit_code: int | None = None  # of the run before the last one, if it is known

@@ -42,6 +42,8 @@ class SecretKind(enum.StrEnum):
     TLS = "tls"  # chain and private key of a certificate of routes
     TLS_KEY = "tls-key"  # private key of a certificate that is being ordered
     ACME_ACCOUNT = "acme-account"  # private key of the account at an ACME server
+    # Of `skerry.control.alerts`, likewise.
+    ALERT = "alert"  # where an alert is sent to
 
 
 # With a record in `skerry.control.secrets.registry`.

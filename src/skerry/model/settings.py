@@ -6,33 +6,24 @@ Read once at the edge (`skerry.cli.settings`) from flags, environment and a TOML
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Iterator
-from typing import Annotated, Any, NamedTuple, get_args, get_type_hints
+from typing import Annotated, Any, Final, NamedTuple, get_args
 
 import msgspec
 from msgspec import Meta
 
+from skerry.model.alert_settings import AlertSettings
+from skerry.model.backup_settings import BackupSettings
 from skerry.model.identity_settings import IdentitySettings
+from skerry.model.image_settings import ImageSettings
+from skerry.model.log_settings import LogSettings
 from skerry.model.market_settings import MarketSettings
 from skerry.model.mesh_settings import MeshSettings
 from skerry.model.route_settings import RouteSettings
 from skerry.model.snapshot_settings import SnapshotSettings
 from skerry.model.tls_settings import TlsSettings
-
-
-class LogSettings(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """Logs go to standard error."""
-
-    level: Annotated[
-        str, Meta(pattern="^(debug|info|warning|error)$", description="Lowest level that is logged")
-    ] = "info"
-    style: Annotated[
-        str,
-        Meta(
-            pattern="^(auto|text|json)$",
-            description="`text` for people, `json` for machines, `auto` by terminal",
-        ),
-    ] = "auto"
+from skerry.model.trace_settings import TraceSettings
 
 
 class HttpSettings(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
@@ -234,42 +225,7 @@ class NodeSettings(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     ] = False
 
 
-class ImageSettings(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """Images of this node, and where they are pulled from."""
-
-    insecure: Annotated[
-        tuple[str, ...],
-        Meta(
-            description="Registries (HOST[:PORT]) that are used over plain HTTP; those on loopback always are"
-        ),
-    ] = ()
-    internal_hosts: Annotated[
-        tuple[str, ...],
-        Meta(
-            description="Token servers and storage (HOST[:PORT], `*` for anything) on this machine or in a "
-            "private network that registries further outside may send pulls to"
-        ),
-    ] = ()
-    ca: Annotated[str, Meta(description="PEM file or folder: more CAs that registries may be signed by")] = ""
-    credentials: Annotated[
-        str,
-        Meta(description="Docker's config.json with credentials; empty: ~/.docker/config.json, if it exists"),
-    ] = ""
-    token_servers: Annotated[
-        tuple[str, ...],
-        Meta(
-            description="REGISTRY=HOST[:PORT]: token servers on other hosts than their registry that get its "
-            "login; all others get none"
-        ),
-    ] = ("docker.io=auth.docker.io", "registry.gitlab.com=gitlab.com")
-    default_registry: Annotated[str, Meta(description="Registry of references that name none")] = "docker.io"
-    parallel: Annotated[int, Meta(ge=1, le=32, description="Layers pulled at once")] = 3
-    max_layer_bytes: Annotated[int, Meta(ge=1024, description="One layer, unpacked")] = 16 * 1024**3
-    max_layer_files: Annotated[int, Meta(ge=1, description="Entries of one layer")] = 1_000_000
-    max_layers: Annotated[int, Meta(ge=1, le=500, description="Layers of one image")] = 127
-    timeout_s: Annotated[
-        float, Meta(gt=0, description="A registry that is silent for this long is given up, and tried again")
-    ] = 30.0
+AUTO: Final = "auto"
 
 
 class NetworkSettings(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
@@ -323,6 +279,14 @@ class NetworkSettings(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
             "they are link-local, a cloud's metadata, or private and closed by `egress`"
         ),
     ] = ()
+    ipv6: Annotated[
+        str,
+        Meta(
+            pattern="^(auto|off)$",
+            description="IPv6 addresses of containers, and published ports at those of this machine: `auto`, "
+            "if this machine has IPv6; or `off`",
+        ),
+    ] = AUTO
     pool: Annotated[
         int,
         Meta(
@@ -353,7 +317,14 @@ class FleetSettings(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
             "`all`, `internet`, `mesh` or `none`; `*` is every other namespace"
         ),
     ] = ()
-    report_s: Annotated[float, Meta(gt=0, description="A node reports at least this often")] = 2.0
+    report_s: Annotated[
+        float,
+        Meta(
+            gt=0,
+            description="A node reports at least this often; with more than 200 nodes for each second of it "
+            "less often, at most after half of `suspect_after_s`",
+        ),
+    ] = 2.0
     suspect_after_s: Annotated[
         float, Meta(gt=0, description="A node that is silent for this long takes nothing new")
     ] = 6.0
@@ -455,6 +426,9 @@ class FunctionSettings(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     image_start_s: Annotated[
         float, Meta(gt=0, description="The container of a `custom` function listens within this, or fails")
     ] = 30.0
+    fronts: Annotated[
+        int, Meta(ge=-1, le=8, description="Processes for connections of callers without TLS; -1: by cores")
+    ] = 0
     queue_length: Annotated[int, Meta(ge=0, description="Calls that may wait for a worker; more get 429")] = (
         1024
     )
@@ -497,8 +471,29 @@ class FunctionSettings(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
         "re",
     )
     spare_workers: Annotated[
-        int, Meta(ge=0, le=64, description="Prepared cells, and blank Node.js processes, kept ready")
+        int,
+        Meta(
+            ge=0,
+            le=64,
+            description="Prepared cells, and blank Node.js processes, kept ready once there are functions",
+        ),
     ] = 3
+    template_memory_mb: Annotated[
+        int,
+        Meta(
+            ge=0,
+            description="Memory of all templates of functions, MB, beyond that of workers; 0: no templates",
+        ),
+    ] = 0
+    template_after_ms: Annotated[
+        int,
+        Meta(
+            ge=0, description="A function whose code takes this much processor time to load gets a template"
+        ),
+    ] = 30
+    template_idle_s: Annotated[
+        float, Meta(gt=0, description="A template that no worker was started from is kept this long")
+    ] = 3600.0
     worker_pids: Annotated[int, Meta(ge=8, description="Processes and threads of a worker")] = 256
     egress: Annotated[
         str,
@@ -527,6 +522,13 @@ class Settings(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
         str, Meta(description="Data folder; empty: /var/lib/skerry as root, else ~/.local/share/skerry")
     ] = ""
     stop_timeout_s: Annotated[float, Meta(gt=0, description="A clean stop takes at most this long")] = 10.0
+    takeover_wait_s: Annotated[
+        float,
+        Meta(
+            ge=0,
+            description="At a takeover, requests that run have this long, while new ones are still served",
+        ),
+    ] = 30.0
     disk_reserve_mb: Annotated[
         int,
         Meta(
@@ -547,17 +549,28 @@ class Settings(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     functions: FunctionSettings = FunctionSettings()
     market: MarketSettings = MarketSettings()
     snapshots: SnapshotSettings = SnapshotSettings()
+    backup: BackupSettings = BackupSettings()
     tls: TlsSettings = TlsSettings()
     routes: RouteSettings = RouteSettings()
+    traces: TraceSettings = TraceSettings()
+    alerts: AlertSettings = AlertSettings()
 
 
 class SettingField(NamedTuple):
-    """One leaf of the tree: its dotted `key`, its annotated type, and its default."""
+    """One leaf of the tree: its dotted `key`, the section that it is in, and its default."""
 
     key: str
-    type: Any
+    section: type[msgspec.Struct]
     default: Any
-    meta: Meta
+
+    @property
+    def type(self) -> Any:
+        """Its annotated type."""
+        return _types(self.section)[self.key.rpartition(".")[2]]
+
+    @property
+    def meta(self) -> Meta:
+        return next(extra for extra in get_args(self.type) if isinstance(extra, Meta))
 
     @property
     def variable(self) -> str:
@@ -567,15 +580,19 @@ class SettingField(NamedTuple):
 
 def setting_fields() -> dict[str, SettingField]:
     """Every setting by its dotted key, in the order of the tree."""
-    return {field.key: field for field in _leaves(Settings, "")}
+    return {field.key: field for field in _leaves(Settings(), "")}
 
 
-def _leaves(tree: type[msgspec.Struct], prefix: str) -> Iterator[SettingField]:
-    hints = get_type_hints(tree, include_extras=True)
-    for field in msgspec.structs.fields(tree):
-        hint, key = hints[field.name], f"{prefix}{field.name}"
-        if isinstance(hint, type) and issubclass(hint, msgspec.Struct):
-            yield from _leaves(hint, f"{key}.")
+def _leaves(tree: msgspec.Struct, prefix: str) -> Iterator[SettingField]:
+    for name in tree.__struct_fields__:
+        default, key = getattr(tree, name), f"{prefix}{name}"
+        if isinstance(default, msgspec.Struct):
+            yield from _leaves(default, f"{key}.")
         else:
-            meta = next(extra for extra in get_args(hint) if isinstance(extra, Meta))
-            yield SettingField(key, hint, field.default, meta)
+            yield SettingField(key, type(tree), default)
+
+
+@functools.cache
+def _types(section: type[msgspec.Struct]) -> dict[str, Any]:
+    # Asked of single sections: to evaluate the annotations of all is a large part of a start.
+    return {field.name: field.type for field in msgspec.structs.fields(section)}

@@ -57,6 +57,7 @@ class LogStreamRequest(msgspec.Struct, frozen=True, tag="logs"):
     follow: bool = False
     tail: int | None = None  # only the last so many lines
     stream: OutputChannel | None = None  # None: both
+    previous: bool = False  # of the run before the last one, which does not follow
 
 
 class ExecStreamRequest(msgspec.Struct, frozen=True, tag="exec"):
@@ -83,7 +84,26 @@ class GuestStreamRequest(msgspec.Struct, frozen=True, tag="guest"):
     stream: LogStreamRequest | ExecStreamRequest
 
 
-StreamRequest = LogStreamRequest | ExecStreamRequest | GuestSessionRequest | GuestStreamRequest | VolumeTask
+class CellListRequest(msgspec.Struct, frozen=True, tag="cells"):
+    """All cells of a node: frames of lines, each of which is a `skerry.model.cell_reports.CellReport`."""
+
+
+class MetricsRequest(msgspec.Struct, frozen=True, tag="metrics"):
+    """To a node with `NodeFeature.METRICS`: its metrics for Prometheus, as one text in frames of
+    `TunnelChannel.OUTPUT`. The instance of the tunnel is that of none."""
+
+    is_open_metrics: bool = False  # in that format, instead of the older text format
+
+
+StreamRequest = (
+    LogStreamRequest
+    | ExecStreamRequest
+    | GuestSessionRequest
+    | GuestStreamRequest
+    | VolumeTask
+    | CellListRequest
+    | MetricsRequest
+)
 
 
 class TunnelStream(Protocol):

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import enum
 import re
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Sequence
 from typing import ClassVar, Final, Protocol
 
 import msgspec
@@ -20,7 +20,6 @@ from skerry.model.ids import DEFAULT_NAMESPACE, Namespace, NodeId
 from skerry.model.network_objects import NetworkObject
 from skerry.model.secrets import SecretKind, SecretRef
 
-INTERNAL_DOMAIN: Final = "skerry"
 MAX_NAME: Final = 253
 MAX_DOMAINS: Final = 100  # of one certificate
 MAX_CHAIN: Final = 64 * 1024  # bytes of PEM
@@ -261,24 +260,32 @@ def matches(pattern: str, domain: str) -> bool:
     return pattern.startswith(WILDCARD) and pattern[1:] == "." + domain.partition(".")[2]
 
 
-def is_internal(domain: str, internal: Iterable[str]) -> bool:
-    """Whether the cloud's own CA issues for it."""
-    return any(domain.endswith(f".{each}") for each in (INTERNAL_DOMAIN, *internal))
+class InternalDomains(msgspec.Struct, frozen=True):
+    """Below which domains names get certificates of the cloud's own CA."""
 
+    own: str = "skerry"  # of services and instances (`network.domain`); empty: they have no names
+    more: tuple[str, ...] = ()  # that an admin has added
 
-def check_internal(domain: str, namespace: Namespace, internal: Iterable[str]) -> None:
-    """Raise `Unprocessable` unless the cloud's own CA may issue for the domain in this namespace.
+    def has(self, domain: str) -> bool:
+        return any(domain.endswith(f".{each}") for each in self._all)
 
-    `web.shop.skerry` belongs to the namespace `shop`, and another must not be able to pose as it.
-    """
-    internal = tuple(internal)
-    if not is_internal(domain, internal):
-        shown = " and ".join(f"*.{each}" for each in (INTERNAL_DOMAIN, *internal))
-        raise errors.Unprocessable(
-            f"the cloud's own CA issues for {shown} alone, not for {domain}; an admin can add a domain to "
-            "tls.internal_domains"
-        )
-    if domain.endswith(f".{INTERNAL_DOMAIN}") and not domain.endswith(f".{namespace}.{INTERNAL_DOMAIN}"):
-        raise errors.Unprocessable(
-            f"names of the namespace {namespace!r} end with .{namespace}.{INTERNAL_DOMAIN}; {domain} does not"
-        )
+    def check(self, domain: str, namespace: Namespace) -> None:
+        """Raise `Unprocessable` unless the cloud's own CA may issue for the domain in this namespace.
+
+        `web.shop.skerry` belongs to the namespace `shop`, and another must not be able to pose as it.
+        """
+        if not self.has(domain):
+            shown = " and ".join(f"*.{each}" for each in self._all) or "no domain yet"
+            raise errors.Unprocessable(
+                f"the cloud's own CA issues for {shown} alone, not for {domain}; an admin can add a domain "
+                "to tls.internal_domains"
+            )
+        own = self.own
+        if own and domain.endswith(f".{own}") and not domain.endswith(f".{namespace}.{own}"):
+            raise errors.Unprocessable(
+                f"names of the namespace {namespace!r} end with .{namespace}.{own}; {domain} does not"
+            )
+
+    @property
+    def _all(self) -> tuple[str, ...]:
+        return (self.own, *self.more) if self.own else self.more

@@ -52,7 +52,8 @@ class TlsSettings(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     internal_domains: Annotated[
         tuple[str, ...],
         Meta(
-            description="Domains, beside `skerry`, below which names get certificates of the cloud's own CA"
+            description="Domains, beside `network.domain`, below which names get certificates of the cloud's "
+            "own CA"
         ),
     ] = ()
     internal_certificate_s: Annotated[

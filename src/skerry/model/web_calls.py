@@ -90,6 +90,7 @@ class WebCallRequest(CallRequest, frozen=True, kw_only=True):
             self.can_offload,
             self.wants_output,
             is_web=True,
+            traceparent=self.traceparent,
         )
 
 

@@ -345,6 +345,7 @@ class ObservedState(msgspec.Struct, frozen=True):
     has_passed: bool = True  # its checks, while it runs; without checks always
     checked_at: float = 0.0  # when that last changed
     check_message: str = ""  # why it has not passed
+    previous_exit_code: int | None = None  # of the run before the last one, if it is known
 
 
 class OwnerKind(enum.StrEnum):
@@ -393,6 +394,7 @@ class Instance(msgspec.Struct, frozen=True):
     is_released: bool = False  # it has stopped and is not started again: others may have its resources
     devices: tuple[str, ...] = ()  # of its node, that were assigned to it with the node, by their full names
     volumes: tuple[VolumeId, ...] = ()  # that it was bound with, one for each mount of a volume in its spec
+    ip6: str = ""
 
     def __post_init__(self) -> None:
         ids.check_id(self.id)

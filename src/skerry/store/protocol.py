@@ -88,6 +88,20 @@ class Batch(msgspec.Struct, frozen=True):
     changes: tuple[Change, ...]
 
 
+class Watch(Protocol):
+    """The batches of one prefix, in order."""
+
+    @property
+    def position(self) -> int:
+        """A revision up to which all batches have been returned: the newest one, or an earlier one if the
+        backend does not know at once that a revision does not touch the prefix."""
+        ...
+
+    def __aiter__(self) -> AsyncIterator[Batch]: ...
+
+    async def __anext__(self) -> Batch: ...
+
+
 class Store(Protocol):
     """A linearizable, durable key space with revisions."""
 
@@ -112,7 +126,7 @@ class Store(Protocol):
         """
         ...
 
-    def watch(self, prefix: str, *, since: int) -> AbstractAsyncContextManager[AsyncIterator[Batch]]:
+    def watch(self, prefix: str, *, since: int) -> AbstractAsyncContextManager[Watch]:
         """Every batch after revision `since` that touches `prefix`, for as long as the context is open.
 
         Raises `Compacted` when entering or iterating if `since` is older than the history, and

@@ -57,7 +57,7 @@ class EtcdWatch:
         self._stream: Any = None
         self._is_open = False
 
-    async def __aenter__(self) -> AsyncIterator[Batch]:
+    async def __aenter__(self) -> EtcdWatch:
         if self._links.is_closed:
             raise closed()
         await self._resume(self._links.timeout_s, is_first=True)
@@ -71,6 +71,10 @@ class EtcdWatch:
         self._is_open = False
         self._links.streams.discard(self)
         self._close_stream()
+
+    @property
+    def position(self) -> int:
+        return self._batches[0].revision - 1 if self._batches else self._received
 
     def __aiter__(self) -> AsyncIterator[Batch]:
         return self

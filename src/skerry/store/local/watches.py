@@ -50,7 +50,7 @@ class WatchSet:
 
 
 class KeySpaceWatch:
-    """The context manager and the iterator of `Store.watch`. `position` is its revision."""
+    """The context manager and the iterator of `Store.watch`."""
 
     def __init__(self, watchers: WatchSet, prefix: str, since: int) -> None:
         self.prefix = prefix
@@ -58,7 +58,7 @@ class KeySpaceWatch:
         self._watchers = watchers
         self._woken: asyncio.Future[None] | None = None
 
-    async def __aenter__(self) -> AsyncIterator[Batch]:
+    async def __aenter__(self) -> KeySpaceWatch:
         self._require_history()
         self._watchers.open[self] = None
         self.pass_over(self._watchers.tree.batches_after(self.position))

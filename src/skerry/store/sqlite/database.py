@@ -64,8 +64,13 @@ def cannot_open(path: Path, error: sqlite3.Error) -> errors.FailedPrecondition:
 
 def can_retry(failure: Exception) -> bool:
     """True if the disk was full, and some of its reserve was given up for another attempt."""
-    code = getattr(failure, "sqlite_errorcode", 0)
-    return code & 0xFF == sqlite3.SQLITE_FULL and disk_reserve.release()
+    return is_full(failure) and disk_reserve.release()
+
+
+def is_full(failure: Exception) -> bool:
+    """True if the disk was full."""
+    code: int = getattr(failure, "sqlite_errorcode", 0)
+    return code & 0xFF == sqlite3.SQLITE_FULL
 
 
 def refused_by_disk(path: Path, failure: Exception) -> errors.SkerryError:

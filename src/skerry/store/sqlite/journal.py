@@ -10,7 +10,6 @@ from __future__ import annotations
 
 import sqlite3
 from collections.abc import Sequence
-from dataclasses import dataclass
 from pathlib import Path
 
 import msgspec
@@ -28,6 +27,8 @@ MIGRATIONS: tuple[tuple[str, ...], ...] = (
         "CREATE TABLE fold (revision INTEGER NOT NULL) STRICT",
         "INSERT INTO fold VALUES (0)",
     ),
+    # 0.2: the same tables. 0.1 knows no stamps (`skerry.store.stamp`), but refuses a later schema.
+    (),
 )
 
 
@@ -43,8 +44,7 @@ _encode = msgspec.msgpack.Encoder().encode
 _decode = msgspec.msgpack.Decoder(list[_JournalRow]).decode
 
 
-@dataclass(frozen=True, slots=True)
-class JournalCheckpoint:
+class JournalCheckpoint(msgspec.Struct, frozen=True):
     """Journal rows up to `revision` go; `entries` are the keys they named, as they are now (None: removed).
 
     A key may be newer here than `revision`: the journal's later rows are replayed over it when loading, and
@@ -55,8 +55,7 @@ class JournalCheckpoint:
     entries: Sequence[tuple[str, Entry | None]]
 
 
-@dataclass(frozen=True, slots=True)
-class CommitGroup:
+class CommitGroup(msgspec.Struct, frozen=True):
     """What one commit of the file writes."""
 
     batches: Sequence[Batch]
@@ -65,8 +64,7 @@ class CommitGroup:
     fold: JournalCheckpoint | None = None
 
 
-@dataclass(frozen=True, slots=True)
-class JournalContents:
+class JournalContents(msgspec.Struct, frozen=True):
     """What was in the file."""
 
     folded: int

@@ -22,14 +22,27 @@ from skerry.kit.backoff import Backoff
 from skerry.kit.callbacks import CallbackList
 from skerry.model import errors
 from skerry.store import fencing
-from skerry.store.protocol import ABSENT, NO_LEASE, Batch, Delete, Entry, Expect, LeaseId, Op, Put, Store
+from skerry.store.protocol import (
+    ABSENT,
+    NO_LEASE,
+    Batch,
+    Delete,
+    Entry,
+    Expect,
+    LeaseId,
+    Op,
+    Put,
+    Store,
+    Watch,
+)
 from skerry.store.tables.sorted_map import SortedMap
 
 log = structlog.get_logger(__name__)
 
 T = TypeVar("T")
 
-# A revision that does not touch the prefix never comes by the watch; after this long the store is read.
+# A revision that does not touch the prefix never comes by the watch. If the watch does not know that it has
+# passed it, the store is read after this long.
 _PATIENCE_S = 0.25
 # Writes on their way to the table are at most as many as the transactions under way can hold.
 _MAX_WRITTEN = 16_384
@@ -76,6 +89,7 @@ class Table(Generic[T]):
         self._backoff = backoff or Backoff(cap_s=5.0)
         self._records: SortedMap[Record[T]] = SortedMap()
         self._revision = -1  # before the first snapshot
+        self._watch: Watch | None = None
         self._waiting: list[tuple[int, asyncio.Future[None]]] = []
         self._written: dict[str, tuple[bytes, T]] = {}  # by us, and not seen by the watch yet
         self._subscribers: CallbackList[[Sequence[RecordChange[T]]]] = CallbackList()
@@ -208,15 +222,18 @@ class Table(Generic[T]):
             try:
                 await self._refresh()
                 failures = 0
-                async with self._store.watch(self.prefix, since=self._revision) as batches:
-                    async for batch in batches:
+                async with self._store.watch(self.prefix, since=self._revision) as self._watch:
+                    async for batch in self._watch:
                         self._apply(batch)
+                        self._reach(self._watch.position)
             except errors.Compacted:
                 log.info("view.compacted", prefix=self.prefix, revision=self._revision)
             except errors.Unavailable as error:
                 log.warning("view.interrupted", prefix=self.prefix, error=error.message)
                 await asyncio.sleep(self._backoff.delay(failures))
                 failures += 1
+            finally:
+                self._watch = None
 
     async def ready(self) -> None:
         """Wait for the first snapshot."""
@@ -235,6 +252,9 @@ class Table(Generic[T]):
     async def wait_for_revision(self, revision: int) -> None:
         """Wait until the table includes `revision`, whether or not that touches the prefix."""
         while self._revision < revision:
+            if self._watch is not None and self._watch.position >= revision:
+                self._reach(self._watch.position)
+                continue
             try:
                 async with asyncio.timeout(_PATIENCE_S):
                     await self._wait(revision)
@@ -297,6 +317,14 @@ class Table(Generic[T]):
 
     def _move(self, revision: int, changes: Sequence[RecordChange[T]]) -> None:
         self._subscribers.notify(changes)
+        self._set_revision(revision)
+
+    def _reach(self, revision: int) -> None:
+        """The watch has returned everything up to `revision`."""
+        if revision > self._revision:
+            self._set_revision(revision)
+
+    def _set_revision(self, revision: int) -> None:
         self._revision = revision
         if not self._waiting:
             return
