@@ -28,7 +28,7 @@ from skerry.node.agent.instances.instances import NodeInstances
 from skerry.node.agent.instances.tunnel_handler import TunnelHandler
 from skerry.node.agent.ports import ControlDialer
 from skerry.node.agent.server_addresses import ServerAddressCache
-from skerry.node.agent.session import AgentHooks, AgentSession, ServerClosedSession
+from skerry.node.agent.session import WELCOME_S, AgentHooks, AgentSession, ServerClosedSession
 from skerry.node.containers import init_programs
 
 log = structlog.get_logger(__name__)
@@ -36,6 +36,7 @@ log = structlog.get_logger(__name__)
 # The cap is short, so that a server which was down for hours hears this node before it counts as lost.
 BACKOFF = Backoff(first_s=0.5, cap_s=3.5, jitter=0.5)
 _HEALTHY_S = 10.0  # a connection that lasted this long resets the back-off
+_MOST_PATIENCE = 2  # doublings of the time that a server gets to respond
 _REJECTED = (errors.Unauthenticated, errors.Forbidden)
 _JOIN_AGAIN = (
     "the control plane rejects this node's certificate; if that lasts, create an invitation "
@@ -51,6 +52,7 @@ def facts() -> NodeFacts:
         NodeFeature.FUNCTION_NAMESPACES,
         NodeFeature.WEB_FUNCTIONS,
         NodeFeature.DEVICES,
+        NodeFeature.PREVIOUS_LOGS,
         *[NodeFeature.INIT] * has_init,
     ]
     return NodeFacts(
@@ -82,6 +84,12 @@ def describe_node(
         former=hello.former[:MAX_OCCUPIED],
         makes_claims=True,
     )
+
+
+def welcome_timeout(rounds: int) -> float:
+    """Seconds for a server to respond, after so many rounds in which none did. A server that a thousand nodes
+    dial at once responds late, and never if all of them give up and begin again."""
+    return WELCOME_S * 2.0 ** min(rounds, _MOST_PATIENCE)
 
 
 class NodeAgent:
@@ -125,7 +133,7 @@ class NodeAgent:
             rounds, position = divmod(failures, len(servers))
             began = self._clock.monotonic()
             try:
-                await self._run_session(servers[position])
+                await self._run_session(servers[position], welcome_timeout(rounds))
             except errors.SkerryError as error:
                 self._log_failure(servers[position], error)
             except OSError as error:  # of this node's disk
@@ -151,7 +159,7 @@ class NodeAgent:
         else:
             log.warning("session.lost", server=server, reason=error.message, detail=error.detail)
 
-    async def _run_session(self, server: str) -> None:
+    async def _run_session(self, server: str, welcome_s: float) -> None:
         """Run one session until it ends. Raises the reason."""
         async with self._dial(server).dial() as connection:
             session = AgentSession(
@@ -162,11 +170,12 @@ class NodeAgent:
                 serve=self._tunnels.serve,
                 learn=self._servers.learn,
             )
-            config = await session.open()
+            config = await session.open(welcome_s)
             await self._configured(server, session.hello, config)
             await session.run(config)
 
     async def _configured(self, server: str, hello: NodeHello, config: SessionConfig) -> None:
+        await self._hooks.accepted()
         await self._hooks.assign(config.subnet)  # before the first order
         await self._instances.set_config(config)
         self.is_connected, self._last_error = True, ""

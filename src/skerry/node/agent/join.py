@@ -13,7 +13,6 @@ import hmac
 import http.client
 import ipaddress
 import ssl
-from dataclasses import dataclass
 from pathlib import Path
 from typing import TypeVar
 from urllib.parse import urlsplit
@@ -58,8 +57,7 @@ class _ErrorResponse(msgspec.Struct, frozen=True):
     code: str = ""
 
 
-@dataclass(frozen=True, slots=True)
-class JoinServer:
+class JoinServer(msgspec.Struct, frozen=True):
     """The server to join, from a URL."""
 
     url: str
@@ -100,15 +98,21 @@ def fetch_authority(server: JoinServer, fingerprint: str, clock: Clock) -> bytes
     context = tls.unverified_client() if server.is_https else None
     pem = _exchange(server, context, clock, "GET", "/ca.pem")
     try:
-        found = pki.fingerprint(pem)
+        offered = pki.split_bundle(pem)
     except pki.InvalidCertificate:
         raise AuthorityMismatch(f"{server.url}/ca.pem is no certificate; is this a Skerry server?") from None
-    if not fingerprint or not hmac.compare_digest(found[: len(fingerprint)], fingerprint):
+    # While the CA is replaced there are two. Only the one that is named is trusted: others may be anybody's.
+    matching = [
+        each
+        for each in offered
+        if hmac.compare_digest(pki.fingerprint(each)[: len(fingerprint)], fingerprint)
+    ]
+    if not fingerprint or not matching:
         raise AuthorityMismatch(
             f"the CA of {server.url} is not the one in this token: the token is of another cloud, or another "
             "server has that address, or somebody intercepts the connection; the token was not sent"
         )
-    return pem
+    return matching[0]
 
 
 def request_certificate(

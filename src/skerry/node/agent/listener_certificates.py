@@ -22,7 +22,9 @@ import structlog
 from skerry.kit import files, json_codec, pki, renewal, tls
 from skerry.kit.clock import Clock, iso
 from skerry.model import errors
+from skerry.model.authority_bundle import AuthorityBundle
 from skerry.model.callers import EDGE
+from skerry.node.agent.node_identity import is_of_issuing
 
 log = structlog.get_logger(__name__)
 
@@ -37,6 +39,10 @@ class ListenerCertificate(Protocol):
     """What the listener is given."""
 
     context: ssl.SSLContext
+
+    def trust(self, bundle: AuthorityBundle) -> None:
+        """Accept certificates of these CAs from now on."""
+        ...
 
     @property
     def hosts(self) -> frozenset[str]:
@@ -84,6 +90,7 @@ class IssuedListenerCertificate:
         self._certificate_file = folder / "https.crt"
         self._record_file = folder / "https.json"
         self._authority_pem = authority_pem
+        self._bundle: AuthorityBundle | None = None
         self._hosts = hosts
         self._request = request
         self._clock = clock
@@ -93,6 +100,12 @@ class IssuedListenerCertificate:
         self._record = _RequestRecord(frozenset())
         self._error = ""
         self.context = tls.https_server(authority_pem)
+
+    def trust(self, bundle: AuthorityBundle) -> None:
+        """Accept certificates of these CAs, and have one of that which issues now."""
+        self._bundle = bundle
+        self._authority_pem = bundle.pem.encode()
+        tls.trust(self.context, self._authority_pem)
 
     @property
     def hosts(self) -> frozenset[str]:
@@ -138,6 +151,8 @@ class IssuedListenerCertificate:
         """When to request one; at once if there is none, or for addresses that are new. Those that are gone
         do no harm."""
         if self._issued is None or self._hosts() - self._record.hosts:
+            return self._clock.now()
+        if self._bundle is not None and not is_of_issuing(self._issued.pem, self._bundle):
             return self._clock.now()
         return renewal.due_at(self._issued.issued_at, self._issued.not_after, self._chance)
 
@@ -215,6 +230,10 @@ class FileListenerCertificate:
         self._issued: pki.IssuedCertificate | None = None
         self._stamped: tuple[tuple[int, int], ...] = ()
         self.context = tls.https_server(authority_pem)
+
+    def trust(self, bundle: AuthorityBundle) -> None:
+        """Accept certificates of these CAs."""
+        tls.trust(self.context, bundle.pem.encode())
 
     @property
     def hosts(self) -> frozenset[str]:

@@ -8,6 +8,7 @@ reached. What the node itself reports is kept in memory and sent again with ever
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import math
 from collections.abc import Callable, Mapping
 from pathlib import Path
@@ -18,14 +19,20 @@ import structlog
 
 from skerry.kit import files, json_codec
 from skerry.kit.clock import Clock, SystemClock
+from skerry.kit.tasks import in_thread
 from skerry.model import errors, network_kinds
+from skerry.model.authority_bundle import AuthorityBundle
 from skerry.model.network_objects import NetworkKey, NetworkObject, UnknownObject
 from skerry.model.node_messages import NetworkUpdate
+from skerry.model.offline_tokens import TokenKey
 
 log = structlog.get_logger(__name__)
 
 T = TypeVar("T", bound=NetworkObject)
-_SAVE_AFTER_S = 1.0  # changes of so long are written at once
+_PAUSE_RATIO = 10  # after a write, changes are collected for so many times as long as it took
+# But not these: a node that is killed, and starts again while no server can be reached, accepts the tokens
+# that it accepted before.
+_SAVED_AT_ONCE = frozenset({TokenKey.kind, AuthorityBundle.kind})
 
 
 class _StoredObject(msgspec.Struct, frozen=True):
@@ -46,6 +53,7 @@ class NetworkState:
         self._objects: dict[NetworkKey, NetworkObject] = {}
         self._subscribers: dict[str, list[Callable[[Mapping[str, NetworkObject]], None]]] = {}
         self._changed = asyncio.Event()  # since it was last written
+        self._is_urgent = asyncio.Event()  # what changed is saved at once
         self._reports: dict[NetworkKey, NetworkObject] = {}
         self._unsent: dict[NetworkKey, None] = {}
         self._has_reports = asyncio.Event()
@@ -83,6 +91,8 @@ class NetworkState:
         }
         if kinds:
             self._changed.set()
+        if kinds & _SAVED_AT_ONCE:
+            self._is_urgent.set()
         for kind in kinds:
             for subscriber in self._subscribers.get(kind, ()):
                 subscriber({})
@@ -126,20 +136,40 @@ class NetworkState:
         return tuple(self._reports[key] for key in keys)
 
     async def run(self) -> None:
-        """Keep the file up to date, for ever."""
-        while True:
-            await self._changed.wait()
-            await asyncio.sleep(_SAVE_AFTER_S)
-            await self.save()
+        """Keep the file up to date, for ever, and when this is cancelled: the next process begins with it."""
+        try:
+            while True:
+                await self._changed.wait()
+                begin = self._clock.monotonic()
+                await self.save()
+                pause_s = _PAUSE_RATIO * (self._clock.monotonic() - begin)
+                with contextlib.suppress(TimeoutError):
+                    await asyncio.wait_for(self._is_urgent.wait(), pause_s)
+        finally:
+            if self._changed.is_set():
+                with contextlib.suppress(OSError):  # a server sends it again
+                    self._write(self._encoded())
 
     async def save(self) -> None:
         """Write the file; durable on return."""
         self._changed.clear()
-        stored = [
-            _StoredObject(*key, msgspec.Raw(network_kinds.encode(value)))
-            for key, value in self._objects.items()
-        ]
-        await asyncio.to_thread(files.write_atomically, self._path, json_codec.encode(stored), files.PRIVATE)
+        self._is_urgent.clear()
+        try:
+            await in_thread(self._write, self._encoded())
+        except OSError:
+            self._changed.set()
+            raise
+
+    def _encoded(self) -> bytes:
+        return json_codec.encode(
+            [
+                _StoredObject(*key, msgspec.Raw(network_kinds.encode(value)))
+                for key, value in self._objects.items()
+            ]
+        )
+
+    def _write(self, data: bytes) -> None:
+        files.write_atomically(self._path, data, files.PRIVATE)
 
     def _read(self) -> None:
         try:

@@ -12,18 +12,22 @@ from __future__ import annotations
 import asyncio
 import random
 import ssl
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Awaitable, Callable, Mapping, Sequence
+from functools import partial
 from pathlib import Path
 
 import msgspec
 import structlog
 
-from skerry.kit import files, json_codec, pki, renewal, tls
+from skerry.kit import files, json_codec, pki, renewal, tasks, tls
+from skerry.kit.callbacks import CallbackList
 from skerry.kit.clock import Clock, iso
 from skerry.model import errors
+from skerry.model.authority_bundle import AuthorityBundle, TrustedAuthorities
 from skerry.model.callers import Role
 from skerry.model.token_text import MalformedToken, TokenText, pin_of
 from skerry.node.agent import join as agent_join
+from skerry.node.agent.network_state import NetworkState
 
 log = structlog.get_logger(__name__)
 
@@ -57,7 +61,7 @@ class _StoredMembership(msgspec.Struct, frozen=True):
 
     record: JoinRecord
     issued: pki.IssuedCertificate
-    fingerprint: str  # of the cloud's CA
+    fingerprints: tuple[str, ...]  # of the cloud's CA; of two while it is replaced
 
 
 class NodeIdentity:
@@ -82,6 +86,10 @@ class NodeIdentity:
         self._contexts: tuple[ssl.SSLContext, ssl.SSLContext] | None = None  # to dial, to serve
         self._due = 0.0
         self._not_after = 0.0
+        self._renew_soon = asyncio.Event()
+        self._report: Callable[[], None] = lambda: None  # to servers, once they are followed
+        self._bundle: AuthorityBundle | None = None
+        self._listeners: CallbackList[[AuthorityBundle]] = CallbackList()
         self.outcome = ""  # result of `join`, in a sentence
         self.has_left_cloud = False  # `join` has moved this machine from another cloud
 
@@ -143,6 +151,61 @@ class NodeIdentity:
         self._put_to_use()
         return stored.record
 
+    def follow(self, network: NetworkState) -> None:
+        """Trust the CAs that servers name, now and whenever they change; report which, and which one our own
+        certificate is of, also when that was renewed."""
+
+        def changed(bundles: Mapping[str, AuthorityBundle]) -> None:
+            for bundle in bundles.values():
+                if not network.is_current and self._authority_file.read_bytes() != bundle.pem.encode():
+                    return  # of an earlier process: the file was written first, and is newer
+                try:
+                    fingerprints = tuple(map(pki.fingerprint, pki.split_bundle(bundle.pem.encode())))
+                    self._trust(bundle)
+                except (pki.InvalidCertificate, OSError, ssl.SSLError) as error:
+                    log.error("authorities.not_trusted", error=str(error))
+                    return
+                self._report = partial(self._report_trust, network, fingerprints)
+                self._report()
+
+        network.subscribe(AuthorityBundle, changed)
+
+    def _report_trust(self, network: NetworkState, fingerprints: tuple[str, ...]) -> None:
+        issued = pki.read_certificate(self._certificate_file.read_bytes())
+        network.report(TrustedAuthorities(fingerprints, issued.issuer))
+
+    def listen_authorities(self, changed: Callable[[AuthorityBundle], None]) -> None:
+        """Call `changed` with the CAs that are trusted, now if they are known, and when they change."""
+        self._listeners.add(changed)
+        if self._bundle is not None:
+            changed(self._bundle)
+
+    def _trust(self, bundle: AuthorityBundle) -> None:
+        pem = bundle.pem.encode()
+        if self._authority_file.read_bytes() != pem:
+            files.write_atomically(self._authority_file, pem)
+            for context in self._contexts or ():
+                tls.trust(context, pem)
+            log.info("authorities.changed", authorities=pem.count(b"BEGIN CERTIFICATE"))
+        if not is_of_issuing(self._certificate_file.read_bytes(), bundle):
+            self._due = 0.0
+            self._renew_soon.set()
+        if bundle != self._bundle:
+            self._bundle = bundle
+            self._listeners.notify(bundle)
+
+    async def _sleep_until_due(self, seconds: float) -> None:
+        """Sleep, unless the certificate has to be renewed by another CA."""
+        sleeping = asyncio.ensure_future(self._sleep(seconds))
+        waking = asyncio.ensure_future(self._renew_soon.wait())
+        try:
+            await asyncio.wait([sleeping, waking], return_when=asyncio.FIRST_COMPLETED)
+            self._renew_soon.clear()
+            if sleeping.done():
+                sleeping.result()
+        finally:
+            await tasks.cancel_and_wait([sleeping, waking])
+
     def forget(self) -> None:
         """Remove the membership; the files of key and certificate stay, unused."""
         self._record_file.unlink(missing_ok=True)
@@ -164,10 +227,15 @@ class NodeIdentity:
                 pem = await renew(pki.make_request(self._key_file.read_bytes()))
             issued = await asyncio.to_thread(self._store_renewed, pem)
             self._put_to_use()
+            self._report()  # not before it is stored: servers drop the CA of the former one then
             log.info("certificate.renewed", serial=issued.serial, not_after=iso(issued.not_after))
 
         await renewal.renew_when_due(
-            lambda: self._due, renew_now, clock=self._clock, sleep=self._sleep, what="node certificate"
+            lambda: self._due,
+            renew_now,
+            clock=self._clock,
+            sleep=self._sleep_until_due,
+            what="node certificate",
         )
 
     def _join(self, request: _JoinRequest) -> JoinRecord:
@@ -177,7 +245,7 @@ class NodeIdentity:
             record = self._enrol_at_one(request)
             self.outcome = f"joined the cloud at {record.url} as node {record.node}"
             return record
-        if request.token and _parse(request.token).pin != pin_of(stored.fingerprint):
+        if request.token and _parse(request.token).pin not in map(pin_of, stored.fingerprints):
             return self._move(stored.record, request)
         if stored.issued.not_after <= self._clock.now():
             reason = f"its certificate had expired at {iso(stored.issued.not_after)}"
@@ -206,7 +274,8 @@ class NodeIdentity:
         except (json_codec.InvalidJson, pki.InvalidCertificate) as error:
             log.warning("membership.unusable", folder=str(self._folder), error=str(error))
             return None
-        return _StoredMembership(record, issued, pki.fingerprint(authority_pem))
+        known = tuple(map(pki.fingerprint, pki.split_bundle(authority_pem)))
+        return _StoredMembership(record, issued, known)
 
     def _move(self, old: JoinRecord, request: _JoinRequest) -> JoinRecord:
         """Join another cloud; the stored membership is replaced only when that has succeeded."""
@@ -349,6 +418,12 @@ class NodeIdentity:
         issued = pki.read_certificate(self._certificate_file.read_bytes())
         self._not_after = issued.not_after
         self._due = renewal.due_at(issued.issued_at, issued.not_after, self._chance())
+
+
+def is_of_issuing(pem: bytes, bundle: AuthorityBundle) -> bool:
+    """Whether the certificate is of the CA that issues now; True if that is not in the bundle."""
+    issuing = [one for one in pki.split_bundle(bundle.pem.encode()) if pki.fingerprint(one) == bundle.issuing]
+    return not issuing or pki.is_issued_by(pem, issuing[0])
 
 
 def _was(record: JoinRecord) -> str:

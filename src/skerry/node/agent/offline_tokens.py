@@ -9,12 +9,13 @@ machine.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection, Mapping
 from functools import lru_cache
 
 from skerry.kit import signing
 from skerry.kit.clock import iso
 from skerry.model import errors, offline_tokens
+from skerry.model.authority_bundle import AuthorityBundle
 from skerry.model.callers import Caller, Role
 from skerry.model.offline_tokens import RevokedToken, TokenKey
 from skerry.node.agent.certificates import CertificateVerifier
@@ -26,17 +27,17 @@ _CACHED = 1024  # signatures: verifying one costs more than all the rest
 
 
 class OfflineTokenVerifier:
-    """Authenticates callers of the node's HTTP listener. `issuer` is the cloud, as tokens name it."""
+    """Authenticates callers of the node's HTTP listener. `issuers` are the names of the cloud in tokens."""
 
     def __init__(
         self,
-        issuer: str,
+        issuers: Collection[str],
         certificates: CertificateVerifier,
         revoked: RevokedTokenList,
         contact: ServerContact,
         offline_s: float,
     ) -> None:
-        self._issuer = issuer
+        self.issuers = frozenset(issuers)
         self._certificates = certificates
         self._revoked = revoked
         self._contact = contact
@@ -55,6 +56,7 @@ class OfflineTokenVerifier:
         """Take keys and revocations from `network`, now and whenever they change."""
         network.subscribe(RevokedToken, lambda revoked: self._revoked.add(revoked.values()))
         network.subscribe(TokenKey, self._set_keys)
+        network.subscribe(AuthorityBundle, self._set_issuers)
 
     def listen(self, changed: Callable[[], None]) -> None:
         self._certificates.listen(changed)
@@ -67,7 +69,7 @@ class OfflineTokenVerifier:
                 "--offline`; others are for the server"
             )
         claims, key = self._read_signed(text)
-        offline_tokens.check_claims(claims, self._issuer, self._contact.now())
+        offline_tokens.check_claims(claims, self.issuers, self._contact.now())
         if self._revoked.is_revoked(claims.id) or self._revoked.is_revoked(key):
             raise errors.Unauthenticated(
                 "this token was revoked; an admin makes a new one with `skerry token create --offline`"
@@ -87,6 +89,10 @@ class OfflineTokenVerifier:
                 "the certificate of a node is not accepted here; use a client's, or a token"
             )
         return caller
+
+    def _set_issuers(self, bundles: Mapping[str, AuthorityBundle]) -> None:
+        for bundle in bundles.values():
+            self.issuers = frozenset(bundle.issuers)
 
     def _set_keys(self, keys: Mapping[str, TokenKey]) -> None:
         self._keys = {id: public for id, key in keys.items() if (public := _public(key)) is not None}

@@ -11,7 +11,14 @@ from collections.abc import AsyncIterator
 from contextlib import AbstractAsyncContextManager
 from typing import Protocol
 
-from skerry.model.node_messages import NodeHello, NodeMessage, ServerMessage, SessionConfig
+from skerry.model.network_objects import NetworkObject
+from skerry.model.node_messages import (
+    NetworkUpdate,
+    NodeHello,
+    NodeMessage,
+    ServerMessage,
+    SessionConfig,
+)
 from skerry.model.streams import TunnelStream
 
 
@@ -46,4 +53,25 @@ class ControlDialer(Protocol):
 
     def dial(self) -> AbstractAsyncContextManager[ControlConnection]:
         """A new connection; leaving the context closes it, with its tunnels."""
+        ...
+
+
+class NetworkFeed(Protocol):
+    """Takes network objects of a session, and has reports for it: `skerry.node.agent.network_state`, and for
+    guests `skerry.node.guests.network_feed`."""
+
+    def apply(self, update: NetworkUpdate) -> None:
+        """Take what a server sent. Raises Invalid."""
+        ...
+
+    def begin_session(self) -> None:
+        """Report everything again."""
+        ...
+
+    def end_session(self) -> None:
+        """The server sends nothing more."""
+        ...
+
+    async def next_reports(self, most: int) -> tuple[NetworkObject, ...]:
+        """What was not sent in this session, as soon as there is something."""
         ...

@@ -10,9 +10,9 @@ import asyncio
 import contextlib
 from collections import deque
 from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
-from dataclasses import dataclass
 from typing import Protocol
 
+import msgspec
 import structlog
 
 from skerry.kit.clock import Clock
@@ -48,8 +48,7 @@ from skerry.model.node_messages import (
 from skerry.model.orders import InstanceReport
 from skerry.model.streams import TunnelStream
 from skerry.node.agent.instances.instances import NodeInstances
-from skerry.node.agent.network_state import NetworkState
-from skerry.node.agent.ports import ControlConnection
+from skerry.node.agent.ports import ControlConnection, NetworkFeed
 from skerry.node.secrets.node_secrets import NodeSecrets
 from skerry.node.volumes.volumes import NodeVolumes
 
@@ -57,7 +56,7 @@ log = structlog.get_logger(__name__)
 
 _MAX_REPORTS = 500  # in one batch
 _MAX_BATCHES = 10_000  # not yet acknowledged
-_WELCOME_S = 10.0  # a server that takes longer may be frozen; another may respond
+WELCOME_S = 10.0  # a server that takes longer may be frozen; another may respond
 _CLAIMS_BYTES = 512 * 1024  # of claims in one message; one claim has at most half a MiB
 _DESCRIBE_S = 60.0  # between two updates of this machine's resources
 
@@ -82,12 +81,15 @@ async def _ignore_revocations(update: RevocationUpdate) -> None:
     """Default of nodes that do not announce that they accept revocations."""
 
 
+async def _ignore_acceptance() -> None:
+    """Default of nodes that wait for nothing with it."""
+
+
 async def _ignore_subnet(subnet: str) -> None:
     """Default of nodes without a container network."""
 
 
-@dataclass(frozen=True, slots=True)
-class AgentHooks:
+class AgentHooks(msgspec.Struct, frozen=True):
     """Callbacks of a session: how to describe this machine, and who handles messages other than orders."""
 
     describe: Callable[[], NodeHello]
@@ -99,8 +101,10 @@ class AgentHooks:
     member: MemberListener | None = None  # receives updates of members and functions
     secrets: NodeSecrets | None = None  # requests values, and receives them
     volumes: NodeVolumes | None = None  # of this node; None: it reports no such feature
-    network: NetworkState | None = None  # likewise
+    network: NetworkFeed | None = None  # likewise
     contact: Callable[[], None] = lambda: None  # called with every message behind the network objects
+    # Called when a server has accepted this node's version, and has one that this node accepts.
+    accepted: Callable[[], Awaitable[None]] = _ignore_acceptance
 
 
 async def _ignore_servers(addresses: Sequence[str]) -> None:
@@ -147,10 +151,10 @@ class AgentSession:
         self._takes_volumes = asyncio.Event()  # the server has sent volumes, so it takes reports of them
         self._takes_network = asyncio.Event()  # likewise
 
-    async def open(self) -> SessionConfig:
+    async def open(self, within_s: float = WELCOME_S) -> SessionConfig:
         """Send the hello; returns the session config. Raises the error of the control plane."""
         try:
-            async with asyncio.timeout(_WELCOME_S):
+            async with asyncio.timeout(within_s):
                 return await self._connection.hello(self.hello)
         except TimeoutError:
             raise errors.TimedOut("the control plane did not respond in time") from None

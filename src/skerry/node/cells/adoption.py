@@ -14,8 +14,8 @@ The earlier agent may have been killed between any two steps, so records, cgroup
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
 
+import msgspec
 import structlog
 
 from skerry.model import errors
@@ -32,8 +32,7 @@ log = structlog.get_logger(__name__)
 _KILL_S = 5.0
 
 
-@dataclass(frozen=True, slots=True)
-class AdoptedCell:
+class AdoptedCell(msgspec.Struct, frozen=True):
     """An adopted cell, and the state of its executables."""
 
     found: StoredCell
@@ -45,8 +44,7 @@ class AdoptedCell:
     undone: tuple[StoredExecutable, ...] = ()  # their start was never acknowledged
 
 
-@dataclass(frozen=True, slots=True)
-class CellAdoptionPlan:
+class CellAdoptionPlan(msgspec.Struct, frozen=True):
     """What to do, in this order."""
 
     to_remove: tuple[CellName, ...]  # kill, remove group and record; children before parents

@@ -45,6 +45,7 @@ from skerry.node.cells import adoption
 from skerry.node.cells.cpu_quotas import CpuQuotas, QuotaLift
 from skerry.node.cells.executables import ExecutableSupervisor, StartOptions, WorkerOptions
 from skerry.node.cells.locks import PathLockGuard, PathLocks
+from skerry.node.cells.output_folders import OutputFolders
 from skerry.node.cells.processes import HostProcesses
 from skerry.node.cells.records import CellRecord, CellRecords
 from skerry.node.cells.state import CellDeps, CellEntry, CellView, ExecutableEntry
@@ -80,6 +81,7 @@ class Cells:
         self._locks = PathLocks("cells")
         self._executables = ExecutableSupervisor(deps)
         self._quotas = CpuQuotas(deps.groups, deps.clock)
+        self.output_folders = OutputFolders(self._entries, deps.records)  # of all executables
         self._freeing = CellTeardown(deps, self._executables, self._drop)
 
     @classmethod
@@ -375,20 +377,24 @@ class Cells:
         *,
         grace_s: float | None = None,
         owner: CellOwner | None = None,
+        keeps_logs: bool = False,
     ) -> ExitStatus:
-        """Stop it and remove its records: SIGTERM, then SIGKILL after `grace_s`. Raises NotFound,
-        FailedPrecondition (the cell has another `owner`), Unavailable."""
+        """Stop it and remove its records: SIGTERM, then SIGKILL after `grace_s`. `keeps_logs`: they become
+        those of the previous run. Raises NotFound, FailedPrecondition (the cell has another `owner`),
+        Unavailable."""
         _check_owner(self._entry(cell), owner)
         grace_s = self._deps.settings.stop_grace_s if grace_s is None else max(0.0, grace_s)
         self._executables.shorten_grace(
             self._find_executable(cell, name), grace_s
         )  # before waiting for a stop in progress
         locks = await self._lock_executable(cell, name)
-        return await locks.finish(self._stop(cell, name, grace_s))
+        return await locks.finish(self._stop(cell, name, grace_s, keeps_logs=keeps_logs))
 
-    async def _stop(self, cell: CellName, name: ExecutableName, grace_s: float) -> ExitStatus:
+    async def _stop(
+        self, cell: CellName, name: ExecutableName, grace_s: float, *, keeps_logs: bool
+    ) -> ExitStatus:
         executable = self._find_executable(cell, name)
-        outcome = await self._executables.stop(self._entry(cell), executable, grace_s)
+        outcome = await self._executables.stop(self._entry(cell), executable, grace_s, keeps_logs=keeps_logs)
         log.info("executable.stopped", cell=cell, executable=name)
         return outcome
 
@@ -471,6 +477,13 @@ class Cells:
         folder = self._deps.records.folder(cell, executable.number)
         # Its output is stored before its exit is reported. A child that outlives it may keep the stream open.
         return RingReader(folder, stream.value, ended=lambda: executable.has_ended)
+
+    def previous_logs(self, cell: CellName, stream: OutputChannel) -> RingReader:
+        """Logs of the run whose records a `stop` kept. Raises NotFound if there is none."""
+        folder = self._deps.records.previous(self._entry(cell).name)
+        if not folder.exists():
+            raise errors.NotFound(f"cell {cell!r} has no previous run")
+        return RingReader(folder, stream.value, ended=lambda: True)
 
     def pids(self, name: CellName) -> Sequence[int]:
         """The processes of its executables, without its init and child cells."""

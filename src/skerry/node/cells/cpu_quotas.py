@@ -17,9 +17,9 @@ import enum
 from collections import Counter
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass
 from typing import Final
 
+import msgspec
 import structlog
 
 from skerry.kit.clock import Clock
@@ -51,8 +51,7 @@ class QuotaLift(enum.Enum):
     RATIONED = enum.auto()  # if it was not lifted too often
 
 
-@dataclass(frozen=True, slots=True)
-class LiftedQuota:
+class LiftedQuota(msgspec.Struct, frozen=True):
     """A lifted quota, and since when."""
 
     millicores: Millicores

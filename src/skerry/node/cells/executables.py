@@ -10,11 +10,11 @@ from __future__ import annotations
 import asyncio
 import contextlib
 from collections.abc import Awaitable, Callable, Iterable, Iterator
-from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 import msgspec
 import structlog
+from msgspec.structs import replace
 
 from skerry.model import errors
 from skerry.model.cells import CellLimits, Executable, ExitStatus, OutputChannel, RuntimeCommand, Sandbox
@@ -44,8 +44,7 @@ _RUNTIME_S = 60.0  # a machine that starts many containers at once is slow at ea
 _MAX_ERROR_BYTES = 500  # of a runtime's error output
 
 
-@dataclass(frozen=True, slots=True)
-class WorkerOptions:
+class WorkerOptions(msgspec.Struct, frozen=True):
     """Options of an executable that is a function worker."""
 
     socket: int  # its end of the worker channel, which it has as descriptor 3
@@ -54,11 +53,10 @@ class WorkerOptions:
     is_fork: bool = False  # a fork of the launcher that created its cell's init, instead of a program
 
 
-@dataclass(frozen=True, slots=True)
-class StartOptions:
+class StartOptions(msgspec.Struct, frozen=True):
     """How an executable is run; by default its command in a sandbox."""
 
-    sandbox: Sandbox = field(default_factory=Sandbox)
+    sandbox: Sandbox = msgspec.field(default_factory=Sandbox)
     # Makes the runtime's command from the path of the container's group.
     runtime: Callable[[str], RuntimeCommand] | None = None
     release: Callable[[], Awaitable[None]] | None = None  # starts the program that the runtime has prepared
@@ -222,14 +220,20 @@ class ExecutableSupervisor:
         ):
             raise errors.NotFound(f"executable {executable.spec.name!r} has ended")
 
-    async def stop(self, entry: CellEntry, executable: ExecutableEntry, grace_s: float) -> ExitStatus:
-        """End it with all its children, then remove its records."""
+    async def stop(
+        self, entry: CellEntry, executable: ExecutableEntry, grace_s: float, *, keeps_logs: bool = False
+    ) -> ExitStatus:
+        """End it with all its children, then remove its records, or with `keeps_logs` keep them as those of
+        the previous run."""
         outcome = await self.kill(entry, executable, grace_s)
         self._deps.failpoint("stop.ended")
         self._deps.groups.remove_leaf(entry.name, executable.leaf)
         self._deps.failpoint("stop.group")
         self.forget(entry, executable)
-        self._deps.records.remove(entry.name, executable.number)
+        if keeps_logs:
+            self._deps.records.keep_as_previous(entry.name, executable.number)
+        else:
+            self._deps.records.remove(entry.name, executable.number)
         self._deps.failpoint("stop.removed")
         return outcome
 

@@ -8,6 +8,7 @@
         freeing         present while it is freed: the next agent finishes that
         x1/             an executable, with its logs
           spec.json  started.json  exit.json
+        previous/       the executable of the previous run, likewise; of containers only
       .gone-7           being removed: left over only by a crash
 
 A file is whole or absent. Writes at the end of something may use the reserve of the disk
@@ -21,7 +22,7 @@ from __future__ import annotations
 import errno
 import os
 import shutil
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import msgspec
@@ -98,6 +99,8 @@ class CellRecords:
 
     def __init__(self, folder: Path) -> None:
         self._cells = RecordFolders(folder)
+        # Called with every executable that is removed, by its folder, which it may move away.
+        self.on_removal: Callable[[CellName, Path], None] | None = None
 
     def folder(self, cell: CellName, number: int | None = None) -> Path:
         """The folder of a cell, or of one executable in it."""
@@ -145,6 +148,7 @@ class CellRecords:
         trash = self._cells.discard(self.folder(cell, number))
         if trash is None:
             return
+        self._pass_on(cell, trash, number)
         # An init may be about to add an exit record. A pass fails only if a file was just created or renamed
         # there,
         # and after a pass that succeeds none can be added.
@@ -152,6 +156,30 @@ class CellRecords:
             shutil.rmtree(trash, ignore_errors=True)
             if not trash.exists():
                 return
+
+    def previous(self, cell: CellName) -> Path:
+        """The folder of the previous run, whether or not it exists."""
+        return self.folder(cell) / "previous"
+
+    def keep_as_previous(self, cell: CellName, number: int) -> None:
+        """Keep an ended executable as the previous run, in place of the one before it.
+
+        After a crash in between, the executable is still there under its number: one run too few is kept,
+        and none is mixed with another.
+        """
+        trash = self._cells.discard(self.previous(cell))
+        disk_reserve.spend(lambda: os.rename(self.folder(cell, number), self.previous(cell)))
+        if trash is not None:
+            self._pass_on(cell, trash, number)
+            shutil.rmtree(trash, ignore_errors=True)
+
+    def _pass_on(self, cell: CellName, trash: Path, number: int | None) -> None:
+        """Call `on_removal` with a removed executable, or with each of a removed cell."""
+        if self.on_removal is None:
+            return
+        removed = [trash] if number is not None else [each.parent for each in trash.glob("*/started.json")]
+        for folder in removed:
+            self.on_removal(cell, folder)
 
     def empty_trash(self) -> None:
         """Remove what a crash left half removed, and what is no record. Call it before anything else."""

@@ -24,8 +24,7 @@ _SIGKILL = 9
 _SHELL_CODE_OF_SIGKILL = 128 + _SIGKILL
 
 
-@dataclass(frozen=True, slots=True)
-class CellDeps:
+class CellDeps(msgspec.Struct, frozen=True):
     """Dependencies of the modules that work on cells."""
 
     groups: Cgroups

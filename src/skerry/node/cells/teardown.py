@@ -63,6 +63,17 @@ class CellTeardown:
 
     async def _end(self, entry: CellEntry, deadline: float, grace_s: float) -> None:
         grace_s = min(grace_s, (deadline - self._deps.clock.monotonic()) * _SHARE)
+        if grace_s > 0:
+            await self._end_executables(entry, deadline, grace_s)
+        for executable in entry.running():
+            executable.was_killed = True
+        self._deps.failpoint("free.ended")
+        # The init, and processes that left their executable's group; without a grace, everything: nobody
+        # needs the exit records that the init would write.
+        await self._kill(entry, deadline)
+        self._deps.failpoint("free.killed")
+
+    async def _end_executables(self, entry: CellEntry, deadline: float, grace_s: float) -> None:
         # Concurrently: a cell of many executables that ignore SIGTERM takes the time of one.
         ends = await asyncio.gather(
             *(
@@ -79,11 +90,7 @@ class CellTeardown:
                 raise end
         if stuck:
             raise termination.Unkillable(stuck)
-        self._deps.failpoint("free.ended")
         await self._executables.wait_for_exits(entry)
-        # The init, and processes that left their executable's group.
-        await self._kill(entry, deadline)
-        self._deps.failpoint("free.killed")
 
     async def _end_ungrouped(self, entry: CellEntry, deadline: float) -> None:
         """End what is left of a cell that lost some of its groups; its processes may be in none of them."""

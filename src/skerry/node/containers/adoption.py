@@ -20,10 +20,10 @@ import asyncio
 import contextlib
 import os
 from collections.abc import Callable, Coroutine, Mapping, Sequence, Set
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+import msgspec
 import structlog
 from msgspec.structs import replace
 
@@ -56,8 +56,7 @@ UNCONFINED_GUEST = (
 NETWORK_LOST = "its network was gone when Skerry started, so it was killed"
 
 
-@dataclass(frozen=True, slots=True)
-class AdoptedContainer:
+class AdoptedContainer(msgspec.Struct, frozen=True):
     """An adopted container and its state."""
 
     record: ContainerRecord
@@ -75,8 +74,7 @@ class AdoptedContainer:
         return self.main is not None and self.main.exit is None
 
 
-@dataclass(frozen=True, slots=True)
-class ContainerAdoptionPlan:
+class ContainerAdoptionPlan(msgspec.Struct, frozen=True):
     """What to do, in this order."""
 
     adopted: tuple[AdoptedContainer, ...]
@@ -161,7 +159,7 @@ class ContainerAdoption:
         trash = deps.records.trash()
         found = [self._own(each) for each in deps.records.scan()]
         cells: dict[str, CellView] = {view.cell.name: view for view in deps.cells.list()}
-        attached = set(deps.network.attachments())
+        attached = set(deps.networks.attachments())
         in_runtime = set(_containers_in(deps.runtime))
         decision = plan(found, cells, self._mounted() | attached | in_runtime, attached, deps.boot)
         # Before anything is removed: the images of adopted containers are safe from garbage collection.
@@ -203,7 +201,7 @@ class ContainerAdoption:
 
     async def _remove_unused_networks(self, adopted: Sequence[AdoptedContainer]) -> None:
         running = {each.name for each in adopted if each.is_running}
-        await self._deps.network.keep_only(running)
+        await self._deps.networks.keep_only(running)
         if self._deps.users is not None:
             await asyncio.to_thread(self._deps.users.keep_only, running)
         if self._deps.secrets is not None:
@@ -252,13 +250,13 @@ class ContainerAdoption:
         container.disk_limit_kind = await asyncio.to_thread(
             deps.disks.limit, container.paths.layer, container.disk_limit
         )
-        attachment = deps.network.attachments().get(container.name)
+        attachment = deps.networks.attachments().get(container.name)
         container.users = users_of(deps, container, attachment)
         if reason := adopted.must_end or _guest_violation(container):
             container.reason = reason
             await self._teardown.finish(container)
         elif attachment is not None:
-            container.address = attachment.address
+            container.address, container.address6 = attachment.address, attachment.address6
 
     async def _remove(self, found: StoredContainer) -> None:
         assert found.record is not None

@@ -72,8 +72,8 @@ class ClientContainers:
             stdio=stdio,
         )
 
-    def logs(self, name: str, stream: OutputChannel) -> RingReader:
-        return self._containers.logs(self._own(name), stream)
+    def logs(self, name: str, stream: OutputChannel, *, previous: bool = False) -> RingReader:
+        return self._containers.logs(self._own(name), stream, previous=previous)
 
     def list(self) -> list[ContainerView]:
         return [_redacted(view) for view in self._containers.list()]

@@ -17,6 +17,7 @@ from typing import Any, TypeVar
 import structlog
 
 from skerry.kit import tasks
+from skerry.kit.batching import Batcher
 from skerry.model import errors
 from skerry.model.cells import Cell, CellOwner, CellUsage, ExitStatus, OutputChannel
 from skerry.model.containers import ContainerSpec, ContainerStats, ContainerView
@@ -44,6 +45,7 @@ from skerry.node.containers.state import (
     takes_disk_limits,
 )
 from skerry.node.containers.writable_layers import DiskLimitKind
+from skerry.node.guest_networks.networks import GuestNetworks
 from skerry.node.logs.readers import RingReader
 
 log = structlog.get_logger(__name__)
@@ -61,11 +63,18 @@ class Containers:
         self._deps = deps
         self._containers: dict[str, ContainerEntry] = {}
         self._locks = PathLocks("containers")
+        # Creations that come while the disk syncs share the next sync: file creation blocks meanwhile.
+        self._syncs: Batcher[str] = Batcher(lambda names: deps.records.sync(names))
         self._teardown = RunTeardown(deps)
         self._startup = ContainerStartup(deps, self._teardown)
         self._removal = ContainerRemoval(deps, self._teardown)
         self._execs = ExecManager(deps)
         self._maintenance = ContainerMaintenance(deps, self._teardown, self._locks, self._containers.values)
+
+    @property
+    def guest_networks(self) -> GuestNetworks | None:
+        """Networks of guests in the mesh of their buyers."""
+        return self._deps.guest_networks
 
     async def open(self) -> Containers:
         """Load the records and adopt: finish or undo what an earlier agent left half done."""
@@ -152,7 +161,7 @@ class Containers:
 
         def sync() -> None:
             nonlocal syncing
-            syncing = asyncio.create_task(asyncio.to_thread(deps.records.sync, name))
+            syncing = asyncio.create_task(self._syncs.do(name))
 
         try:
             # The record comes before the cell, so that a cell of ours is always found by its record.
@@ -205,7 +214,8 @@ class Containers:
             raise errors.AlreadyExists(
                 f"container {name!r} exists already; remove it, or choose another name"
             )
-        if any(view.cell.name == cell for view in self._deps.cells.list()):
+        with contextlib.suppress(errors.NotFound):
+            self._deps.cells.get(cell)
             raise errors.AlreadyExists(
                 f"there is a cell {cell!r} of another container already; choose another name"
             )
@@ -242,10 +252,10 @@ class Containers:
         async def restrict(container: ContainerEntry) -> None:
             record = container.record.with_access(network)
             # First the rules, then the record: an agent that finds the old record applies it again.
-            await self._deps.network.restrict(name, record.policy)
+            await self._deps.networks.restrict(name, record.policy)
             self._deps.failpoint("restrict.ruled")
             self._deps.records.replace(record)
-            await asyncio.to_thread(self._deps.records.sync, name)
+            await self._syncs.do(name)
             container.record = record
             log.info(
                 "container.restricted",
@@ -321,11 +331,20 @@ class Containers:
     def open_socket(self, name: str) -> asyncio.Future[socket.socket]:
         """An unconnected, non-blocking TCP socket in its network namespace. Raises NotFound,
         FailedPrecondition (it has no network now), OSError."""
-        return self._deps.network.open_socket(self._container(name).name)
+        return self._deps.networks.open_socket(self._container(name).name)
 
-    def logs(self, name: str, stream: OutputChannel) -> RingReader:
-        """Logs of its last run; empty if there was none in this boot. Raises NotFound."""
+    def logs(self, name: str, stream: OutputChannel, *, previous: bool = False) -> RingReader:
+        """Logs of its last run, or of the one before that; empty if there was none in this boot. Raises
+        NotFound, also if there was no previous run."""
         container = self._container(name)
+        if previous:
+            try:
+                return self._deps.cells.previous_logs(container.cell, stream)
+            except errors.NotFound:
+                raise errors.NotFound(
+                    f"container {name!r} has no previous run on this machine since its last boot; "
+                    "request the logs of its last run"
+                ) from None
         try:
             return self._deps.cells.logs(container.cell, MAIN, stream, owner=CellOwner.CONTAINER)
         except errors.NotFound:

@@ -100,7 +100,8 @@ class RunTeardown:
 
     def _set_ended(self, container: ContainerEntry, run: RunRecord) -> None:
         ended, container.ended = container.ended, None
-        container.run, container.pid, container.address, container.reason = run, None, "", ""
+        container.run, container.pid, container.reason = run, None, ""
+        container.address = container.address6 = ""
         container.users = None
         log.info(
             "container.ended",
@@ -130,7 +131,7 @@ class RunTeardown:
             deps.failpoint("tidy.layer_unmounted")
 
         async def detach() -> None:
-            await deps.network.detach(name)
+            await deps.networks.detach(name)
             if deps.users is not None and deps.users.get(name) is not None:  # without a network
                 await asyncio.to_thread(deps.users.remove, name)
             deps.failpoint("tidy.detached")

@@ -9,7 +9,7 @@ from typing import Final, NamedTuple
 
 import msgspec
 
-from skerry.kit import json_codec
+from skerry.kit import child_process, json_codec
 
 PATH: Final = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
 _HARMLESS: Final = frozenset({"trace", "debug", "info", "warning"})
@@ -39,13 +39,8 @@ class _Entry(msgspec.Struct):
 async def run_command(arguments: tuple[str, ...], timeout_s: float) -> CommandResult:
     """Run the program and wait for it. Raises TimeoutError if it does not end, OSError if it cannot be
     started."""
-    process = await asyncio.create_subprocess_exec(
-        *arguments,
-        stdin=asyncio.subprocess.DEVNULL,
-        stdout=asyncio.subprocess.PIPE,
-        stderr=asyncio.subprocess.PIPE,
-        env={"PATH": PATH},
-        cwd="/",
+    process = await child_process.start(
+        arguments, stdout=child_process.PIPE, stderr=child_process.PIPE, env={"PATH": PATH}, cwd="/"
     )
     try:
         async with asyncio.timeout(timeout_s):

@@ -7,13 +7,16 @@ adjusting the time and local descriptor tables.
 
 A runtime compiles this at every start, and the cost is mostly the number of architectures: one, the machine's
 own, where Docker lists three. A program for another one, such as a 32-bit x86 program on x86_64, is killed at
-its first call. Rules on arguments cost more than names, so there are as few as possible.
+its first call. Rules on arguments cost more than names, so there are as few as possible. Names are in
+descending order of their numbers: libseccomp keeps them in ascending order, and looks for the place of each
+from the beginning.
 """
 
 from __future__ import annotations
 
 import errno
 import functools
+from collections.abc import Mapping
 from typing import Any, Final
 
 from skerry.model import errors
@@ -37,7 +40,7 @@ def profile(machine: str = kernel_syscalls.MACHINE) -> dict[str, Any]:
         "defaultErrnoRet": errno.EPERM,
         "architectures": [_ARCHITECTURES[machine]],
         "syscalls": [
-            {"names": sorted(syscall_numbers.allowed(machine)), "action": "SCMP_ACT_ALLOW"},
+            {"names": _by_number(syscall_numbers.allowed(machine)), "action": "SCMP_ACT_ALLOW"},
             _allow("clone", "SCMP_CMP_MASKED_EQ", syscall_numbers.NAMESPACES),
             _allow("socket", "SCMP_CMP_LT", syscall_numbers.FIRST_DENIED_FAMILY),
             _allow("personality", "SCMP_CMP_MASKED_EQ", _ALL_BITS & ~syscall_numbers.PERSONALITIES),
@@ -45,6 +48,10 @@ def profile(machine: str = kernel_syscalls.MACHINE) -> dict[str, Any]:
             {"names": ["clone3"], "action": "SCMP_ACT_ERRNO", "errnoRet": errno.ENOSYS},
         ],
     }
+
+
+def _by_number(calls: Mapping[str, int]) -> list[str]:
+    return sorted(calls, key=lambda name: calls[name], reverse=True)
 
 
 def _allow(name: str, operator: str, value: int) -> dict[str, Any]:

@@ -7,9 +7,9 @@ until then a failed start is undone, by the next agent if this one dies.
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import os
 from collections.abc import Callable, Mapping
-from contextlib import suppress
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -24,12 +24,13 @@ from skerry.model.ids import Namespace
 from skerry.model.images import Image
 from skerry.model.secrets import SecretRef
 from skerry.model.workloads import UserNamespaceMode
-from skerry.node.containers import device_edits, init_programs
+from skerry.node.containers import device_edits, init_programs, runtimes
 from skerry.node.containers.etc_files import EtcFiles, write_files
 from skerry.node.containers.mounts import OpenMounts, check_links
 from skerry.node.containers.oci_config import command, host_name, make_config
 from skerry.node.containers.records import RunRecord
 from skerry.node.containers.run_teardown import RunTeardown
+from skerry.node.containers.start_slots import StartSlots
 from skerry.node.containers.state import (
     MAIN,
     ContainerDeps,
@@ -66,6 +67,7 @@ class ContainerStartup:
     def __init__(self, deps: ContainerDeps, teardown: RunTeardown) -> None:
         self._deps = deps
         self._teardown = teardown
+        self._slots = StartSlots()
         self.namespace_of: Callable[[str], Namespace | None] = lambda container: None
 
     async def start(
@@ -115,7 +117,7 @@ class ContainerStartup:
         name = cell_name(deps.cells, record.spec)
         if record.cell.name == name:
             return
-        with suppress(errors.NotFound):
+        with contextlib.suppress(errors.NotFound):
             if deps.cells.get(record.cell.name).cell == record.cell:
                 await deps.cells.free(record.cell.name, grace_s=0, owner=CellOwner.CONTAINER)
         container.record = replace(record, cell=replace(record.cell, name=name, owner=CellOwner.CONTAINER))
@@ -147,8 +149,22 @@ class ContainerStartup:
             # The undo must not run concurrently with this work.
             await asyncio.gather(opening, mounting, return_exceptions=True)
         mounting.result()
-        root = await self._lay_out(container, image, attachment, opening.result(), values)
-        await self._remove_last_run(container)
+        # The runtime of a guest works under the quota of its buyer, and may take long: it has no slot.
+        is_guest = container.record.spec.is_isolated
+        async with contextlib.nullcontext() if is_guest else self._slots.hold():
+            root = await self._lay_out(container, image, attachment, opening.result(), values)
+            await self._remove_last_run(container)
+            state = await self._run_and_publish(container, root, attachment, mounts, when_begun)
+        return state, _LAYER_LOST if root.is_layer_lost else ""
+
+    async def _run_and_publish(
+        self,
+        container: ContainerEntry,
+        root: _Root,
+        attachment: Attachment | None,
+        mounts: OpenMounts,
+        when_begun: Callable[[], None],
+    ) -> ExecutableState:
         is_begun = asyncio.Event()
         publishing = asyncio.create_task(self._publish(attachment, is_begun, when_begun))
         try:
@@ -160,7 +176,7 @@ class ContainerStartup:
             await asyncio.gather(publishing, return_exceptions=True)
             raise
         await publishing
-        return state, _LAYER_LOST if root.is_layer_lost else ""
+        return state
 
     async def _secret_values(self, container: ContainerEntry) -> Mapping[SecretRef, bytes]:
         spec, supply = container.record.spec, self._deps.secrets
@@ -179,16 +195,14 @@ class ContainerStartup:
         if attachment is None:
             return ""
         tenant = self.namespace_of(spec.name) or ""
-        return self._deps.network.resolv_conf(attachment, spec.dns, tenant=tenant)
+        return self._deps.networks.resolv_conf(attachment, spec.dns, tenant=tenant)
 
     async def _attach(self, container: ContainerEntry) -> Attachment | None:
         spec = container.record.spec
         if spec.network is NetworkMode.NONE:
             return None
-        attachment = await self._deps.network.attach(
-            spec.name, spec.ports, is_isolated=spec.is_isolated, policy=container.record.policy
-        )
-        container.address = attachment.address
+        attachment = await self._deps.networks.attach(spec, container.record.policy)
+        container.address, container.address6 = attachment.address, attachment.address6
         self._deps.failpoint("start.attached")
         return attachment
 
@@ -270,9 +284,11 @@ class ContainerStartup:
         return root
 
     async def _remove_last_run(self, container: ContainerEntry) -> None:
-        """Remove the last run with its logs."""
+        """Remove the last run; its logs are kept as those of the previous one."""
         try:
-            await self._deps.cells.stop(container.cell, MAIN, grace_s=0, owner=CellOwner.CONTAINER)
+            await self._deps.cells.stop(
+                container.cell, MAIN, grace_s=0, owner=CellOwner.CONTAINER, keeps_logs=True
+            )
         except errors.NotFound:
             return
         self._deps.failpoint("start.forgotten")
@@ -311,7 +327,10 @@ class ContainerStartup:
                 container.name, bundle=paths.folder, pid_file=paths.pid_file, log=paths.runtime_log
             )
             return RuntimeCommand(
-                arguments, str(paths.pid_file), owner=users.first_id if users is not None else 0
+                arguments,
+                str(paths.pid_file),
+                owner=users.first_id if users is not None else 0,
+                environment=runtimes.ENVIRONMENT,
             )
 
         async def release() -> None:
@@ -342,7 +361,7 @@ class ContainerStartup:
         await is_begun.wait()
         when_begun()
         if attachment is not None and attachment.ports:
-            await self._deps.network.publish(attachment.owner)
+            await self._deps.networks.publish(attachment.owner)
             self._deps.failpoint("start.published")
 
     async def _undo(self, container: ContainerEntry) -> None:
@@ -355,7 +374,7 @@ class ContainerStartup:
             log.warning("start.not_undone", container=container.name, error=error.message)
             container.has_leftovers = True  # what is still running uses the root and the address
             return
-        container.address, container.users = "", None
+        container.address, container.address6, container.users = "", "", None
         await self._teardown.tidy(container)
 
 

@@ -10,6 +10,8 @@ import shlex
 from collections.abc import Callable
 from dataclasses import dataclass
 
+import msgspec
+
 from skerry.kit import disk_reserve
 from skerry.kit.clock import Clock
 from skerry.model import errors
@@ -27,12 +29,14 @@ from skerry.model.workloads import UserNamespaceMode
 from skerry.node.cells.cells import Cells
 from skerry.node.containers.disk_images import SMALLEST
 from skerry.node.containers.mounts import VolumeSource
+from skerry.node.containers.networks import ContainerNetworks
 from skerry.node.containers.overlays import Overlays
 from skerry.node.containers.records import ContainerPaths, ContainerRecord, ContainerRecords, RunRecord
 from skerry.node.containers.runtimes import OciRuntime
 from skerry.node.containers.users import NODE_IDS
 from skerry.node.containers.writable_layers import DiskLimitKind, SharedDisk, WritableLayers
 from skerry.node.devices.device_catalog import NO_DEVICES, DeviceCatalog
+from skerry.node.guest_networks.networks import GuestNetworks
 from skerry.node.images.images import Images
 from skerry.node.network.network import Attachment, Network
 from skerry.node.secrets.supply import SecretSupply
@@ -43,8 +47,7 @@ _GIGABYTE = 1024**3
 _SCHEDULED_PREFIXES = (INSTANCE_PREFIX, GUEST_PREFIX)  # name prefixes of containers that a scheduler placed
 
 
-@dataclass(frozen=True, slots=True)
-class ContainerDeps:
+class ContainerDeps(msgspec.Struct, frozen=True):
     """Dependencies of the modules that work on containers."""
 
     records: ContainerRecords
@@ -63,6 +66,11 @@ class ContainerDeps:
     # Called after every step that a crash may follow: tests end the process there.
     failpoint: Callable[[str], None] = lambda step: None
     secrets: SecretSupply | None = None  # None: containers with secrets are refused
+    guest_networks: GuestNetworks | None = None  # of guests in the mesh of their buyer; None: there are none
+
+    @property
+    def networks(self) -> ContainerNetworks:
+        return ContainerNetworks(self.network, self.guest_networks)
 
 
 @dataclass(slots=True, eq=False)
@@ -74,6 +82,7 @@ class ContainerEntry:
     run: RunRecord | None = None  # the last one
     pid: int | None = None
     address: str = ""
+    address6: str = ""
     users: UserNamespace | None = None  # of its processes; None: the node's own
     is_removing: bool = False
     has_leftovers: bool = False  # a run has ended and its resources are not all released
@@ -131,6 +140,7 @@ class ContainerEntry:
             exit=self.run.exit if self.run is not None else None,
             reason=self.run.reason if self.run is not None else "",
             access=self.record.access,
+            address6=self.address6,
         )
 
 

@@ -12,7 +12,6 @@ import re
 from typing import Any, Final
 
 import msgspec
-import yaml
 
 from skerry.model import devices
 
@@ -29,7 +28,6 @@ _HOOKS: Final = (
     "poststart",
     "poststop",
 )
-_LOADER: Final = getattr(yaml, "CSafeLoader", yaml.SafeLoader)  # the faster one, if it is there
 
 
 class InvalidCdiFile(ValueError):
@@ -108,17 +106,27 @@ def parse_file(data: bytes, *, is_yaml: bool) -> CdiSpec:
     try:
         content = _load_yaml(data) if is_yaml else msgspec.json.decode(data)
         spec = msgspec.convert(content, CdiSpec, strict=True)
-    except (yaml.YAMLError, msgspec.MsgspecError, UnicodeDecodeError, RecursionError) as error:
-        raise InvalidCdiFile(" ".join(str(error).split())[:200]) from None
+    except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError) as error:
+        raise InvalidCdiFile(_shortened(error)) from None
     _check(spec)
     return spec
 
 
+def _shortened(error: Exception) -> str:
+    return " ".join(str(error).split())[:200]
+
+
 def _load_yaml(data: bytes) -> Any:
     """Plain values; without aliases, of which a few lines can mean gigabytes."""
-    if any(isinstance(event, yaml.AliasEvent) for event in yaml.parse(data, _LOADER)):
-        raise InvalidCdiFile("aliases are not read; write the values out")
-    return yaml.load(data, _LOADER)  # noqa: S506 - it makes plain values only
+    import yaml  # few machines have devices, and fewer describe them in YAML
+
+    loader = getattr(yaml, "CSafeLoader", yaml.SafeLoader)  # the faster one, if it is there
+    try:
+        if any(isinstance(event, yaml.AliasEvent) for event in yaml.parse(data, loader)):
+            raise InvalidCdiFile("aliases are not read; write the values out")
+        return yaml.load(data, loader)  # noqa: S506 - it makes plain values only
+    except yaml.YAMLError as error:
+        raise InvalidCdiFile(_shortened(error)) from None
 
 
 def _check(spec: CdiSpec) -> None:

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import asyncio
 from contextlib import suppress
+from functools import partial
 from pathlib import Path
 
 import structlog
@@ -17,8 +18,9 @@ from msgspec.structs import replace
 from skerry.kit.clock import Clock
 from skerry.kit.tasks import TaskSupervisor, cancel_and_wait
 from skerry.model import errors
+from skerry.model.container_options import NodeFeature
 from skerry.model.ids import InstanceId
-from skerry.model.node_messages import NodeHello, TunnelRequest
+from skerry.model.node_messages import NodeHello, SessionConfig, TunnelRequest
 from skerry.model.streams import TunnelStream
 from skerry.node.agent import agent
 from skerry.node.agent.instances.backends import ImagePuller, InstanceBackends
@@ -27,7 +29,9 @@ from skerry.node.agent.instances.tunnel_handler import TunnelHandler
 from skerry.node.agent.ports import ControlConnection
 from skerry.node.agent.session import AgentHooks, AgentSession
 from skerry.node.containers.containers import Containers
+from skerry.node.guest_networks.networks import GuestNetworks
 from skerry.node.guests import policy
+from skerry.node.guests.network_feed import GuestNetworkFeed
 from skerry.node.guests.policy import LeasedCapacity
 from skerry.node.health.monitor import CheckLimits
 
@@ -63,6 +67,7 @@ class GuestAgent:
         self._talking: asyncio.Future[None] | None = None
         self._open_tunnels = 0
         self._is_leaving = False
+        self._networks: GuestNetworks | None = None
 
     @classmethod
     async def open(
@@ -80,6 +85,7 @@ class GuestAgent:
         limits = InstancePolicy(policy.translation(cell, leased), most, _STARTS_AT_ONCE, _CHECK_LIMITS)
         instances = await NodeInstances(folder, InstanceBackends(containers, images), clock, limits).open()
         guest = cls(cell, leased, instances, TunnelHandler(instances, containers), clock)
+        guest._networks = containers.guest_networks
         await guest._loops.__aenter__()
         guest._loops.forever("usage", instances.run)
         return guest
@@ -106,13 +112,16 @@ class GuestAgent:
         talking.result()
 
     async def _run_session(self, connection: ControlConnection, instance: InstanceId) -> None:
-        facts = replace(agent.facts(), devices=self.leased.devices)
-        hello = NodeHello(instance, facts, self.leased.resources)
-        session = AgentSession(
-            connection, self._instances, AgentHooks(lambda: hello), self._clock, pace_s=_PACE_S
+        network = GuestNetworkFeed()
+        hooks = AgentHooks(
+            partial(self._describe, instance),
+            lambda: "\n".join(self._warnings()),
+            network=network if self._may_join else None,
         )
+        session = AgentSession(connection, self._instances, hooks, self._clock, pace_s=_PACE_S)
         try:
             config = policy.clamp_session_config(await session.open())
+            await self._join_network(config, network)
             await self._instances.set_config(config)
             log.info("guest.welcomed", cell=self.cell, node=config.node)
             await session.run(config)
@@ -120,6 +129,39 @@ class GuestAgent:
             raise errors.Unavailable(
                 f"the node cannot store the state of its guest: {error.strerror}", detail=repr(error)
             ) from error
+
+    def _describe(self, instance: InstanceId) -> NodeHello:
+        facts = agent.facts()
+        more = (NodeFeature.NETWORK, NodeFeature.POLICIES) if self._may_join else ()
+        facts = replace(
+            facts,
+            devices=self.leased.devices,
+            features=(*facts.features, *more),
+            warnings=self._warnings(),
+        )
+        return NodeHello(instance, facts, self.leased.resources)
+
+    @property
+    def _may_join(self) -> bool:
+        return self._networks is not None and self._networks.is_allowed
+
+    def _warnings(self) -> tuple[str, ...]:
+        network = None if self._networks is None else self._networks.get(self.cell)
+        return () if network is None or not network.is_joined else network.warnings
+
+    async def _join_network(self, config: SessionConfig, feed: GuestNetworkFeed) -> None:
+        """Have a network of the buyer's cloud, before the first order, if the buyer wants that; else have
+        none from now on. Raises Unavailable, ResourcesExhausted, FailedPrecondition, Invalid."""
+        if self._networks is None:
+            return
+        if not (config.joins_mesh and self._may_join):
+            if (network := self._networks.get(self.cell)) is not None:
+                await network.leave()
+            return
+        network = await self._networks.ensure(self.cell, policy.guest_node(config))
+        feed.use(network)
+        # Another process has missed changes: a new session sends everything.
+        network.restarted = lambda: self._loops.once("new session", self._close_session())
 
     def _closed_error(self) -> errors.FailedPrecondition:
         return errors.FailedPrecondition(_CLOSED if self._is_leaving else _REPLACED)

@@ -92,6 +92,7 @@ class LeasedCells:
         self._clock = clock
         self._connect = connect
         self._max_instances = max_instances
+        self._networks = containers.guest_networks
         self._leased: dict[str, _LeasedCell] = {}
 
     async def open(self) -> LeasedCells:
@@ -102,6 +103,8 @@ class LeasedCells:
             self._leased[record.spec.name] = each
             if not each.is_removing and (view := self._cell(each)) is not None:
                 await self._take_over(each, view)
+        if self._networks is not None:
+            await self._networks.keep_only(set(self._leased))
         return self
 
     def _own(self, record: LeasedCellRecord) -> LeasedCellRecord:
@@ -193,6 +196,7 @@ class LeasedCells:
             await self._close_guest(leased)
             inside = [view.spec.name for view in self._guest_containers(leased)]
             await asyncio.gather(*(self._containers.stop(each) for each in inside))
+            await self._remove_network(leased)
             await self._free(leased)
             leased.reason = ""
         return self._view(leased)
@@ -214,6 +218,7 @@ class LeasedCells:
                 await self._close_guest(leased)
             inside = [view.spec.name for view in self._guest_containers(leased)]
             await asyncio.gather(*(self._containers.remove(each, force=True) for each in inside))
+            await self._remove_network(leased)
             await self._free(leased)
             await asyncio.to_thread(self._records.discard, name)
             del self._leased[name]
@@ -224,6 +229,10 @@ class LeasedCells:
         if guest is not None:
             await guest.close()
         leased.ended.set()
+
+    async def _remove_network(self, leased: _LeasedCell) -> None:
+        if self._networks is not None:
+            await self._networks.remove(leased.name)
 
     async def _free(self, leased: _LeasedCell) -> None:
         """Free the cell, if it is ours."""

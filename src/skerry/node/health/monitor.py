@@ -18,6 +18,7 @@ from dataclasses import dataclass, field
 from functools import partial
 from typing import Final, Protocol
 
+import msgspec
 import structlog
 
 from skerry.kit import metrics
@@ -28,6 +29,7 @@ from skerry.node.health.decisions import CheckResult, HealthState
 
 log = structlog.get_logger(__name__)
 
+RUNS = metrics.counter("skerry_checks_total", "Runs of health checks", ["role", "method"])
 FAILED = metrics.counter(
     "skerry_checks_failed_total", "Runs of health checks that did not pass", ["role", "method"]
 )
@@ -69,8 +71,7 @@ CheckDone = Callable[[CheckResult | None], None]
 MetricDone = Callable[[float | None], None]
 
 
-@dataclass(frozen=True, slots=True)
-class CheckLimits:
+class CheckLimits(msgspec.Struct, frozen=True):
     """What all checks together may cost; those that come too soon or are too many wait.
 
     An instance whose checks hang takes at most its own share, so that it does not hold up those of others: a
@@ -127,8 +128,7 @@ class HealthWatch:
             self._monitor.forget(self)
 
 
-@dataclass(frozen=True, slots=True)
-class CheckSubject:
+class CheckSubject(msgspec.Struct, frozen=True):
     """What is to be checked: an instance, by the name of its container."""
 
     name: str
@@ -317,8 +317,9 @@ class HealthMonitor:
         if result is None:  # a fault of ours, which must not end the checks
             self._put_again(entry, began + entry.interval_s)
             return
+        check = watch.state.checks[index]
+        RUNS.labels(check.role.value, check.method.value).inc()
         if not result.has_passed:
-            check = watch.state.checks[index]
             FAILED.labels(check.role.value, check.method.value).inc()
         now = self.now()
         age_s = now - watch.born_at

@@ -38,8 +38,7 @@ class RegistryLogin:
         return "Basic " + base64.b64encode(f"{self.user}:{self.password}".encode()).decode()
 
 
-@dataclass(frozen=True, slots=True)
-class RegistryCredentials:
+class RegistryCredentials(msgspec.Struct, frozen=True):
     """The login for one registry, if there is one."""
 
     login: RegistryLogin | None

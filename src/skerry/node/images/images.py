@@ -23,8 +23,8 @@ from skerry.kit.clock import Clock
 from skerry.kit.tasks import in_thread, run_to_completion
 from skerry.model import errors
 from skerry.model.ids import Digest, Namespace
+from skerry.model.image_settings import ImageSettings
 from skerry.model.images import Image, ImageAccess, ImageId, Platform, check_path_access, is_path
-from skerry.model.settings import ImageSettings
 from skerry.node.images import references, registry_source
 from skerry.node.images.guest_puller import GuestPuller, parse_for_guests
 from skerry.node.images.image_catalog import ImageCatalog, NameRecord, is_usable_by

@@ -9,9 +9,9 @@ login at each pull; it is not kept. Images that were pulled without one are for 
 
 from __future__ import annotations
 
-import dataclasses
 from collections.abc import Awaitable, Callable
 
+import msgspec
 import structlog
 
 from skerry.kit import json_codec
@@ -59,7 +59,7 @@ class NamespacePuller(Puller):
         if value is None:
             of_node = await in_thread(credentials.load, self._deps.settings.credentials, reference)
             hint = f"log in with {log_in}" if of_node.login is None else f"{of_node.hint}; {log_in}"
-            return dataclasses.replace(of_node, hint=hint)
+            return msgspec.structs.replace(of_node, hint=hint)
         try:
             login = json_codec.decode(value, RegistryLoginValue)
         except json_codec.InvalidJson:  # its message could quote the value

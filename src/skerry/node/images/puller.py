@@ -13,10 +13,10 @@ import asyncio
 import hashlib
 from collections.abc import AsyncGenerator, Callable
 from contextlib import aclosing
-from dataclasses import dataclass
 from functools import partial
 from weakref import WeakValueDictionary
 
+import msgspec
 import structlog
 
 from skerry.kit import files
@@ -25,8 +25,8 @@ from skerry.kit.clock import Clock
 from skerry.kit.tasks import in_thread, run_to_completion
 from skerry.model import errors
 from skerry.model.ids import Digest
+from skerry.model.image_settings import ImageSettings
 from skerry.model.images import Image, ImageConfig, ImageId, Platform
-from skerry.model.settings import ImageSettings
 from skerry.node.images import oci_documents, references, rootfs_sources
 from skerry.node.images.docker_archives import DockerArchiveSource
 from skerry.node.images.image_catalog import ImageCatalog, NameRecord, is_usable_by
@@ -50,8 +50,7 @@ from skerry.node.layers.unpacker_client import LayerUnpacker, UnpackedLayer, Unp
 log = structlog.get_logger(__name__)
 
 
-@dataclass(frozen=True, slots=True)
-class PullDeps:
+class PullDeps(msgspec.Struct, frozen=True):
     """Dependencies of a pull."""
 
     settings: ImageSettings

@@ -11,16 +11,17 @@ from __future__ import annotations
 import asyncio
 import os
 import ssl
-from collections.abc import AsyncIterator, Collection, Iterable, Mapping
+from collections.abc import AsyncIterator, Collection, Iterable, Mapping, Sequence
 from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 import skerry
 from skerry.kit import tls
+from skerry.kit.address_zones import AddressZone, is_misspelt_address, zones_of
 from skerry.model import errors
 from skerry.node.images import references
-from skerry.node.images.registry_policy import AddressZone, RegistryPolicy, is_misspelt_address, zones_of
+from skerry.node.images.registry_policy import RegistryPolicy
 
 if TYPE_CHECKING:
     import aiohttp
@@ -89,10 +90,15 @@ class RegistryHttpClient:
     def _open(self, policy: RegistryPolicy | None) -> aiohttp.ClientSession:
         import aiohttp
 
-        from skerry.node.images.guarded_resolver import GuardedResolver
+        from skerry.kit.guarded_resolver import GuardedResolver
+
+        def check(host: str, port: int, addresses: Sequence[str]) -> None:
+            if policy is not None:
+                policy.check(host, port, addresses)
+            self._record_zone(host, addresses)
 
         return aiohttp.ClientSession(
-            connector=aiohttp.TCPConnector(resolver=GuardedResolver(policy, self._record_zone)),
+            connector=aiohttp.TCPConnector(resolver=GuardedResolver(check)),
             timeout=aiohttp.ClientTimeout(
                 total=None, sock_connect=self._timeout_s, sock_read=self._timeout_s
             ),

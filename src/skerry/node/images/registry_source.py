@@ -21,8 +21,8 @@ from skerry.kit.clock import Clock
 from skerry.kit.tasks import in_thread
 from skerry.model import errors
 from skerry.model.ids import Digest
+from skerry.model.image_settings import ImageSettings
 from skerry.model.images import Platform
-from skerry.model.settings import ImageSettings
 from skerry.node.images import challenges, oci_documents, registry_http, sources
 from skerry.node.images import credentials as node_credentials
 from skerry.node.images.auth import RegistryAuthorizer

@@ -455,7 +455,8 @@ async def _make_init(
 
 def _start_request(spec: StartSpec, *, has_clone_into: bool) -> messages.MessageBody:
     sandbox = spec.sandbox
-    requested = dict(setting.split("=", 1) for setting in sandbox.environment)
+    settings = sandbox.environment if spec.runtime is None else spec.runtime.environment
+    requested = dict(setting.split("=", 1) for setting in settings)
     trusted = spec.trusted if spec.runtime is None else spec.runtime.arguments
     arguments = trusted or sandbox.arguments or ("/bin/sh", "-c", spec.command)
     return {

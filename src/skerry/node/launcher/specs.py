@@ -10,6 +10,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Final
 
+import msgspec
+
 from skerry.model.cells import RuntimeCommand, Sandbox
 
 ENVIRONMENT: Final = {
@@ -19,8 +21,7 @@ ENVIRONMENT: Final = {
 }
 
 
-@dataclass(frozen=True, slots=True)
-class InitSpec:
+class InitSpec(msgspec.Struct, frozen=True):
     """The namespaces of a cell."""
 
     host_name: str
@@ -31,8 +32,7 @@ class InitSpec:
     network: int | None = None  # descriptor of the network namespace to enter, instead of a new one
 
 
-@dataclass(frozen=True, slots=True)
-class StartSpec:
+class StartSpec(msgspec.Struct, frozen=True):
     """An executable to start in a cell."""
 
     key: str  # its id in exit reports of the init
@@ -61,8 +61,7 @@ class StartedProcess:
             os.close(self.pidfd)
 
 
-@dataclass(frozen=True, slots=True)
-class ProcessExit:
+class ProcessExit(msgspec.Struct, frozen=True):
     """The main process of an executable ended; `exit.json` in its folder has the same, or will when the disk
     accepts it."""
 
@@ -80,8 +79,7 @@ class RuntimeFailed(Exception):
         self.code = code
 
 
-@dataclass(frozen=True, slots=True)
-class ZygoteSpec:
+class ZygoteSpec(msgspec.Struct, frozen=True):
     """What a launcher imports ahead, so that a process of a cell can be a fork of it without an exec."""
 
     interpreter: str  # of the same version as ours

@@ -8,10 +8,10 @@ from __future__ import annotations
 
 import os
 from collections.abc import AsyncIterator
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
+import msgspec
 import structlog
 
 from skerry.kit.tasks import in_thread, run_to_completion
@@ -34,16 +34,14 @@ _KINDS: Final[dict[str, type[errors.SkerryError]]] = {
 }
 
 
-@dataclass(frozen=True, slots=True)
-class UnpackLimits:
+class UnpackLimits(msgspec.Struct, frozen=True):
     """Limits of one layer: `ImageSettings.max_layer_bytes` and `ImageSettings.max_layer_files`."""
 
     bytes: int  # of the uncompressed tar
     files: int  # entries, and folders that entries imply
 
 
-@dataclass(frozen=True, slots=True)
-class UnpackedLayer:
+class UnpackedLayer(msgspec.Struct, frozen=True):
     """A complete layer in its folder."""
 
     diff_id: Digest  # of the uncompressed tar

@@ -14,7 +14,6 @@ import importlib.util
 import os
 import signal
 import sys
-from asyncio.subprocess import PIPE, Process
 from collections.abc import AsyncIterator
 from pathlib import Path
 from types import TracebackType
@@ -23,7 +22,8 @@ from typing import Final
 import msgspec
 
 import skerry
-from skerry.kit import fd_readiness, json_codec
+from skerry.kit import child_process, fd_readiness, json_codec
+from skerry.kit.child_process import ChildProcess
 from skerry.kit.tasks import cancel_and_wait
 from skerry.model import errors
 
@@ -139,7 +139,7 @@ class ProgressWatchdog:
 class UnpackerProcess:
     """The process, from its start to its end."""
 
-    def __init__(self, process: Process, idle_s: float) -> None:
+    def __init__(self, process: ChildProcess, idle_s: float) -> None:
         self._process = process
         # Not `process.kill`, which may reap the process behind the back of the event loop.
         try:
@@ -156,13 +156,11 @@ class UnpackerProcess:
         """Start it on the folder that is open as `root`. Raises Unavailable."""
         arguments = (root, os.getpid(), diff_id, most_bytes, most_files, *import_paths())
         try:
-            process = await asyncio.create_subprocess_exec(
-                *_INTERPRETER,
-                _PROGRAM,
-                *map(str, arguments),
+            process = await child_process.start(
+                (*_INTERPRETER, _PROGRAM, *map(str, arguments)),
                 stdin=layer_input.reading,
-                stdout=PIPE,
-                stderr=PIPE,
+                stdout=child_process.PIPE,
+                stderr=child_process.PIPE,
                 pass_fds=(root,),
                 start_new_session=True,  # signals of the terminal are for the agent
                 cwd="/",

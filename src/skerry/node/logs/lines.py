@@ -83,13 +83,13 @@ class LineAssembler:
             self._time_ns = time_ns
         self._begun += piece
         while len(self._begun) > self._max_line:
-            at = _cut_position(self._begun, self._max_line)
+            at = cut_position(self._begun, self._max_line)
             yield LogLine(self._time_ns, _text(self._begun[:at]), is_partial=True)
             del self._begun[:at]
             self._time_ns = time_ns
 
 
-def _cut_position(text: bytearray, most: int) -> int:
+def cut_position(text: bytearray, most: int) -> int:
     """At `most`, or a little before it if that is inside a character."""
     for at in range(most, max(most - 4, 0), -1):
         if text[at] & 0xC0 != 0x80:  # not a continuation byte of UTF-8

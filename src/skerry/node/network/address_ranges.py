@@ -6,14 +6,24 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
-from ipaddress import IPv4Network
+from ipaddress import IPv6Network
 
-from skerry.model.address_ranges import METADATA, PRIVATE
+from skerry.kit.networks import Network
+from skerry.model import errors
 from skerry.node.network.subnets import parse_network
 
-__all__ = ["METADATA", "PRIVATE", "parse_allowed"]
+_FIELD = "network.allow"
 
 
-def parse_allowed(texts: Iterable[str]) -> tuple[IPv4Network, ...]:
+def parse_allowed(texts: Iterable[str]) -> tuple[Network, ...]:
     """The setting `network.allow`. Raises Invalid."""
-    return tuple(parse_network(text, field="network.allow") for text in texts)
+    return tuple(_parse_ipv6(text) if ":" in text else parse_network(text, field=_FIELD) for text in texts)
+
+
+def _parse_ipv6(text: str) -> IPv6Network:
+    try:
+        return IPv6Network(text)
+    except ValueError as error:
+        raise errors.Invalid(
+            f"{text[:60]!r} is not an IPv6 network: {error}; write one such as fd00:1::/64", field=_FIELD
+        ) from None

@@ -34,6 +34,7 @@ class Attachment(msgspec.Struct, frozen=True):
     is_isolated: bool = msgspec.field(default=False, name="is_apart")
     users: UserNamespace | None = None  # that owns the namespace; None: the node's own
     policy: NetworkPolicy = OPEN_POLICY
+    address6: str = ""  # IPv6; empty: it has none
 
 
 class AttachmentRecord(msgspec.Struct, frozen=True):

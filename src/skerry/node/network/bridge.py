@@ -1,36 +1,49 @@
 """Network namespaces with their links, and the bridge that connects them.
 
-The namespace of a container has a loopback and `eth0`, one end of a veth pair, with its address and the
-default route through the bridge. The other end is a port of the bridge. Where the node has user namespaces it
+The namespace of a container has a loopback and `eth0`, one end of a veth pair, with its addresses and default
+routes through the bridge. The other end is a port of the bridge. Where the node has user namespaces it
 belongs to one of its own: a runtime can mount /sys, and run execs, only in a container that owns its network.
-Everything here blocks and is called in threads, one at a time (`skerry.node.network.namespace_pool`). Owners
-are not known here.
+Everything here blocks and is called in threads (`skerry.node.network.namespace_pool`). Owners are not known
+here.
 """
 
 from __future__ import annotations
 
+import errno
 import os
 import socket
+import threading
+import time
 from collections.abc import Callable, Sequence
 from ipaddress import IPv4Address
 from pathlib import Path
 
 from skerry.kit import files
 from skerry.model import errors
+from skerry.model.ipv6_addresses import ipv6_of
 from skerry.node.kernel import namespaces
+from skerry.node.network import ipv6_forwarding
+from skerry.node.network import route_netlink as netlink
 from skerry.node.network.commands import NetworkCommands
+from skerry.node.network.route_netlink import RouteRequest, RouteSocket
 from skerry.node.network.subnets import BridgeSubnets, KernelNames, NodeSubnet, mac_of
 from skerry.node.user_namespaces import UserNamespace, UserNamespaces
 
 _SYSCTL = Path("/proc/sys/net")
 _LLDP = 0x0E  # the last byte of the group's MAC address
+_INSIDE_LINK = "eth0"
+_REMOVAL_TRIES = 5
+_REMOVAL_RETRY_S = 0.05
+# What disappeared meanwhile is no failure of a removal.
+_GONE = frozenset({errno.ENODEV, errno.ENOENT, errno.ESRCH, errno.EINVAL})
 
-# In a container's namespace, before it has eth0. IPv6 is enabled on its loopback only: programs may use ::1,
-# and
-# only traffic that we route, filter or publish gets in or out.
+# In a container's namespace, before it has eth0. Where containers have no IPv6, it is enabled on their
+# loopback only: programs may use ::1, and only traffic that we route, filter or publish gets in or out. Where
+# they have it, addresses and routes are those that we set, and neighbours are not asked, nor believed.
 _INSIDE = (
-    ("ipv6/conf/default/disable_ipv6", "1"),
     ("ipv6/conf/default/accept_ra", "0"),
+    ("ipv6/conf/default/addr_gen_mode", "1"),
+    ("ipv6/conf/default/accept_redirects", "0"),
     ("ipv4/conf/all/accept_redirects", "0"),
     ("ipv4/conf/default/accept_redirects", "0"),
     # As in other engines: any user in it may listen on port 80, and ping.
@@ -57,6 +70,7 @@ class Bridge:
         self._folder = files.private_folder(folder)
         self._failpoint = failpoint
         self._users = users
+        self._removing = threading.Lock()  # of the group of links that are removed
 
     def users(self, address: IPv4Address) -> UserNamespace | None:
         """The user namespace that owns the network namespace of `address`; None if that is the node's own."""
@@ -66,41 +80,39 @@ class Bridge:
         """The file that the namespace of `address` is mounted on."""
         return self._folder / str(address)
 
-    def make(self, addresses: Sequence[IPv4Address]) -> None:
-        """Create a complete namespace for each, or none."""
+    def make(self, addresses: Sequence[IPv4Address], *, with_users: bool = True) -> None:
+        """Create a complete namespace for each, or none; `with_users`: where the node has user namespaces,
+        owned by one."""
         try:
-            namespaces.in_own_thread(lambda: self._make_insides(addresses))
+            namespaces.in_own_thread(lambda: self._make_insides(addresses, with_users=with_users))
             self.join(addresses)
             self._failpoint("make.joined")
         except BaseException:
             self.remove(addresses)
             raise
 
-    def _make_insides(self, addresses: Sequence[IPv4Address]) -> None:
+    def _make_insides(self, addresses: Sequence[IPv4Address], *, with_users: bool) -> None:
         for address in addresses:
             path, subnet = self.namespace_path(address), self._subnets.of(address)
             path.touch(mode=0o600)
             self._failpoint("make.file")
-            self._enter_new(address, path)
+            self._enter_new(address, path, with_users=with_users)
             self._failpoint("make.kept")
-            for key, value in _INSIDE:
+            has_ipv6 = self._subnets.has_ipv6
+            for key, value in (("ipv6/conf/default/disable_ipv6", str(int(not has_ipv6))), *_INSIDE):
                 _set(key, value)
-            self._programs.ip(
-                [
-                    "link set lo up",
-                    # Our process is in the node's namespace; only this thread has left it.
-                    f"link add eth0 address {mac_of(address)} type veth "
-                    f"peer name {self._names.link(address)} netns {os.getpid()}",
-                    f"address add {address}/{subnet.prefix} broadcast + dev eth0",
-                    "link set eth0 up",
-                    f"route add default via {subnet.gateway} dev eth0",
-                ]
-            )
+            with RouteSocket() as kernel:
+                # Our process is in the node's namespace; only this thread has left it.
+                link = self._names.link(address)
+                kernel.send(
+                    [netlink.set_up("lo"), netlink.add_veth(_INSIDE_LINK, mac_of(address), link, os.getpid())]
+                )
+                kernel.send(_inside(socket.if_nametoindex(_INSIDE_LINK), address, subnet, has_ipv6=has_ipv6))
             self._failpoint("make.linked")
 
-    def _enter_new(self, address: IPv4Address, path: Path) -> None:
+    def _enter_new(self, address: IPv4Address, path: Path, *, with_users: bool) -> None:
         """Move the calling thread to a new network namespace, which is mounted on `path`."""
-        if self._users is None:
+        if self._users is None or not with_users:
             namespaces.enter_new_namespace()
             namespaces.bind_namespace(path)
             return
@@ -113,21 +125,22 @@ class Bridge:
 
     def join(self, addresses: Sequence[IPv4Address]) -> None:
         """Attach the links of `addresses` to the bridge."""
-        links = [self._names.link(address) for address in addresses]
-        self._programs.ip(
-            [
-                command
-                for link in links
-                for command in (
-                    f"link set dev {link} addrgenmode none",
-                    f"link set dev {link} master {self._names.bridge} up",
-                    # Where the machine filters bridged packets too, the bridge itself returns a packet from a
-                    # container to a
-                    # published port of its own.
-                    f"link set dev {link} type bridge_slave hairpin on",
-                )
+        requests = []
+        bridge = socket.if_nametoindex(self._names.bridge)
+        for address in addresses:
+            link = self._names.link(address)
+            # Where the machine filters bridged packets too, the bridge itself returns a packet from a
+            # container to a published port of its own: hairpin.
+            requests += [
+                netlink.set_no_addresses(link),
+                netlink.join_bridge(link, bridge),
+                netlink.set_hairpin(link),
             ]
-        )
+            if self._subnets.has_ipv6:
+                # Fixed, so that no container can claim the address of another.
+                requests.append(netlink.replace_neighbour(bridge, ipv6_of(address), mac_of(address)))
+        with RouteSocket() as kernel:
+            kernel.send(requests)
 
     def forward_lldp(self, addresses: Sequence[IPv4Address]) -> None:
         """Let no frame of these links bypass the rules of bridges: LLDP frames do, and the bridge learns
@@ -141,7 +154,7 @@ class Bridge:
 
     def remove(self, addresses: Sequence[IPv4Address]) -> None:
         """Remove namespaces with their links, complete or not."""
-        self._remove_links([self._names.link(address) for address in addresses])
+        self._remove_links([self._names.link(address) for address in addresses], neighbours=addresses)
         self._failpoint("remove.links")
         for address in addresses:
             namespaces.remove_mount_file(self.namespace_path(address))
@@ -157,31 +170,45 @@ class Bridge:
         """Remove what has our names and does not belong to `adopted`; returns how much there was."""
         links = {self._names.link(address) for address in adopted}
         stray = [name for name in _link_names() if self._names.is_link(name) and name not in links]
-        self._remove_links(stray)
         paths = {self.namespace_path(address) for address in adopted}
         unknown = [path for path in self._folder.iterdir() if path not in paths]
+        self._remove_links(stray, neighbours=[each for path in unknown if (each := _address(path.name))])
         for path in unknown:
             namespaces.remove_mount_file(path)
         if self._users is not None:
             self._users.keep_only(map(str, adopted))
         return len(stray) + len(unknown)
 
-    def _remove_links(self, links: Sequence[str]) -> None:
-        """In one command: the kernel takes as long for one as for fifty."""
+    def _remove_links(self, links: Sequence[str], neighbours: Sequence[IPv4Address] = ()) -> None:
+        """In one command: the kernel takes as long for one as for fifty. Likewise what `join` made of their
+        addresses."""
+        remaining = list(links)
+        with self._removing:
+            for _ in range(_REMOVAL_TRIES):
+                self._request_removal(remaining, neighbours)
+                remaining = sorted(set(_link_names()).intersection(remaining))
+                if not remaining:
+                    return
+                # The kernel may be about to remove it by itself, with its namespace.
+                time.sleep(_REMOVAL_RETRY_S)
+        raise errors.Unavailable(f"links cannot be removed: {', '.join(remaining)}")
+
+    def _request_removal(self, links: Sequence[str], neighbours: Sequence[IPv4Address]) -> None:
         here = set(_link_names())
         links = [link for link in links if link in here]
-        if not links:
-            return
-        group = self._names.doomed_group
-        self._programs.ip(
-            [*(f"link set dev {link} group {group}" for link in links), f"link delete group {group}"],
-            ignore_errors=True,  # a link that disappeared meanwhile is no failure
-        )
-        if remaining := sorted(set(_link_names()).intersection(links)):
-            raise errors.Unavailable(f"links cannot be removed: {', '.join(remaining)}")
+        group, bridge = self._names.doomed_group, self._names.bridge
+        requests = [netlink.set_group(link, group) for link in links]
+        if links:
+            requests.append(netlink.delete_group(group))
+        if self._subnets.has_ipv6 and bridge in here:
+            index = socket.if_nametoindex(bridge)
+            requests += [netlink.delete_neighbour(index, ipv6_of(address)) for address in neighbours]
+        if requests:
+            with RouteSocket() as kernel:
+                kernel.send(requests, ignored=_GONE)
 
     def build_bridge(self, *, is_new: bool) -> None:
-        """Create the bridge with an address of every subnet, and enable forwarding."""
+        """Create the bridge with addresses of every subnet, and enable forwarding."""
         name, subnets = self._names.bridge, self._subnets.all
         if is_new:
             self.remove_bridge()
@@ -198,7 +225,9 @@ class Bridge:
         ]
         self._programs.ip(commands)
         self._subnets.bridge_mac = namespaces.mac_of_link(name)
-        _set(f"ipv6/conf/{name}/disable_ipv6", "1")
+        _set(f"ipv6/conf/{name}/disable_ipv6", str(int(not self._subnets.has_ipv6)))
+        if self._subnets.has_ipv6:
+            self._build_ipv6()
         # A connection to a published port of 127.0.0.1 goes through the bridge. The chain `guard` of our
         # rules keeps
         # containers from using this in the other direction.
@@ -206,14 +235,56 @@ class Bridge:
         if (_SYSCTL / "ipv4/ip_forward").read_text().strip() == "0":
             _set("ipv4/ip_forward", "1")
 
+    def _build_ipv6(self) -> None:
+        name = self._names.bridge
+        _set(f"ipv6/conf/{name}/accept_ra", "0")
+        # Containers are not asked who has an address: those that have one are known (`join`).
+        _set(f"ipv6/neigh/{name}/mcast_solicit", "0")
+        self._programs.ip(
+            [
+                f"address replace {each.gateway6}/{each.network6.prefixlen} dev {name} nodad"
+                for each in self._subnets.all
+            ]
+        )
+        ipv6_forwarding.enable()
+
     def drop_subnets(self, subnets: Sequence[NodeSubnet]) -> None:
         """Remove the addresses of `subnets` from the bridge."""
         name = self._names.bridge
         self._programs.ip([f"address del {each.gateway}/{each.prefix} dev {name}" for each in subnets])
+        if self._subnets.has_ipv6:
+            self._programs.ip(
+                [f"address del {each.gateway6}/{each.network6.prefixlen} dev {name}" for each in subnets]
+            )
 
     def remove_bridge(self) -> None:
         if _exists(self._names.bridge):
             self._programs.ip([f"link delete dev {self._names.bridge}"])
+
+
+def _inside(link: int, address: IPv4Address, subnet: NodeSubnet, *, has_ipv6: bool) -> list[RouteRequest]:
+    """Addresses and routes of a container's link. All IPv6 packets go to the node, whose hardware address is
+    fixed; rules of the bridge see to that."""
+    broadcast = subnet.network.broadcast_address
+    requests = [
+        netlink.add_address(link, address, subnet.prefix, broadcast),
+        netlink.set_up(_INSIDE_LINK),
+        netlink.add_default_route(link, subnet.gateway),
+    ]
+    if has_ipv6:
+        requests += [
+            netlink.add_address(link, ipv6_of(address), 128),
+            netlink.replace_neighbour(link, subnet.gateway6, mac_of(subnet.gateway)),
+            netlink.add_default_route(link, subnet.gateway6, is_on_link=True),
+        ]
+    return requests
+
+
+def _address(text: str) -> IPv4Address | None:
+    try:
+        return IPv4Address(text)
+    except ValueError:
+        return None
 
 
 def _link_names() -> list[str]:
@@ -230,7 +301,13 @@ def _exists(link: str) -> bool:
 
 def _set(key: str, value: str) -> None:
     """Set a sysctl in the calling thread's network namespace. A kernel without IPv6 lacks those for it."""
-    path = _SYSCTL / key
-    if key.startswith("ipv6/") and not path.exists():
-        return
-    path.write_text(value)
+    try:
+        descriptor = os.open(f"{_SYSCTL}/{key}", os.O_WRONLY | os.O_CLOEXEC)
+    except FileNotFoundError:
+        if key.startswith("ipv6/"):
+            return
+        raise
+    try:
+        os.write(descriptor, value.encode())
+    finally:
+        os.close(descriptor)

@@ -9,7 +9,8 @@ from __future__ import annotations
 import os
 import shutil
 import subprocess
-from dataclasses import dataclass
+
+import msgspec
 
 from skerry.model import errors
 
@@ -18,8 +19,7 @@ _SYSTEM = "/usr/sbin:/sbin:/usr/bin:/bin"
 _PACKAGES = {"ip": "iproute2", "nft": "nftables"}
 
 
-@dataclass(frozen=True, slots=True)
-class NetworkCommands:
+class NetworkCommands(msgspec.Struct, frozen=True):
     """Paths of the two programs."""
 
     ip_path: str

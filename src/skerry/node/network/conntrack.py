@@ -13,52 +13,82 @@ import contextlib
 import socket
 import struct
 from collections.abc import Callable, Iterator, Sequence, Set
-from ipaddress import IPv4Address, IPv4Network
+from ipaddress import IPv4Address, IPv4Network, IPv6Address
 from typing import Final
 
 import structlog
 
+from skerry.kit.networks import Network
+from skerry.model.ipv6_addresses import ipv6_network_of, ipv6_of
+
 log = structlog.get_logger(__name__)
+
+Address = IPv4Address | IPv6Address
 
 _NETLINK_NETFILTER: Final = 12
 _GET, _DELETE = 0x0101, 0x0102  # of conntrack
 _ERROR, _DONE = 2, 3
 _REQUEST, _ACKNOWLEDGE, _DUMP = 0x1, 0x4, 0x300
 _HEADER = struct.Struct("=IHHII")  # length, type, flags, sequence, port id
-_FAMILY = struct.pack("!BBH", socket.AF_INET, 0, 0)
+_FAMILY = struct.Struct("!BBH")  # family of addresses, version, resource
 _ATTRIBUTE = struct.Struct("=HH")  # length, kind
 _KIND: Final = 0x3FFF  # without the flags
 _ORIGINAL, _REPLY, _ZONE = 1, 2, 18  # of a flow
 _IP, _PROTOCOL = 1, 2  # of a tuple
-_SOURCE, _DESTINATION = 1, 2  # of its addresses
+_SOURCE, _DESTINATION, _SOURCE6, _DESTINATION6 = 1, 2, 3, 4  # of its addresses
 _NUMBER, _DESTINATION_PORT = 1, 3  # of its protocol
 _FILTER, _ORIGINAL_FLAGS, _BY_DESTINATION, _BY_PROTOCOL = 25, 1, 0x2, 0x8  # of a dump
 _BUFFER: Final = 1 << 18
 _TIMEOUT_S: Final = 5.0
 
 
-def forget_udp(ports: Set[int], subnet: IPv4Network) -> None:
+def forget_udp(ports: Set[int], subnets: Sequence[IPv4Network], *, has_ipv6: bool = False) -> None:
     """Remove UDP flows to `ports` of this machine. Failures are logged: the rules hold in any case."""
-    _forget(lambda flow: _is_stale(flow, ports, subnet), ports=sorted(ports))
+    ranges: list[Network] = [*subnets, *(map(ipv6_network_of, subnets) if has_ipv6 else ())]
+    for family in _families(has_ipv6=has_ipv6):
+        _forget(lambda flow: _is_stale(flow, ports, ranges), family, ports=sorted(ports))
 
 
-def forget_udp_of_services(closed: Set[tuple[IPv4Address, IPv4Address]]) -> None:
+def forget_udp_of_services(closed: Set[tuple[IPv4Address, IPv4Address]], *, has_ipv6: bool = False) -> None:
     """Remove UDP flows to virtual addresses that go to these copies of them."""
-    for virtual in sorted({virtual for virtual, _ in closed}):
-        _forget(lambda flow: _udp_ends(flow) in closed, _udp_to(virtual), copies=len(closed))
+    pairs = _pairs(closed, has_ipv6=has_ipv6)
+    for virtual in sorted({virtual for virtual, _ in pairs}, key=lambda each: each.packed):
+        family = socket.AF_INET if virtual.version == 4 else socket.AF_INET6
+        _forget(lambda flow: _udp_ends(flow) in pairs, family, _udp_to(virtual), copies=len(closed))
 
 
-def forget_udp_elsewhere(ranges: Sequence[IPv4Network], copies: Set[tuple[IPv4Address, IPv4Address]]) -> None:
+def forget_udp_elsewhere(
+    ranges: Sequence[IPv4Network],
+    copies: Set[tuple[IPv4Address, IPv4Address]],
+    *,
+    has_ipv6: bool = False,
+) -> None:
     """Remove UDP flows to virtual addresses in `ranges` that go to no copy of theirs."""
+    pairs = _pairs(copies, has_ipv6=has_ipv6)
+    virtual: list[Network] = [*ranges, *(map(ipv6_network_of, ranges) if has_ipv6 else ())]
 
     def is_stale(flow: bytes) -> bool:
         ends = _udp_ends(flow)
-        return ends is not None and ends not in copies and any(ends[0] in each for each in ranges)
+        return ends is not None and ends not in pairs and any(ends[0] in each for each in virtual)
 
-    _forget(is_stale, _udp_to(None), ranges=[str(each) for each in ranges])
+    for family in _families(has_ipv6=has_ipv6):
+        _forget(is_stale, family, _udp_to(None), ranges=[str(each) for each in ranges])
 
 
-def _forget(is_stale: Callable[[bytes], bool], only: bytes = b"", **context: object) -> None:
+def _families(*, has_ipv6: bool) -> list[socket.AddressFamily]:
+    return [socket.AF_INET, *((socket.AF_INET6,) if has_ipv6 else ())]
+
+
+def _pairs(of_ipv4: Set[tuple[IPv4Address, IPv4Address]], *, has_ipv6: bool) -> Set[tuple[Address, Address]]:
+    pairs: set[tuple[Address, Address]] = set(of_ipv4)
+    if has_ipv6:
+        pairs |= {(ipv6_of(one), ipv6_of(other)) for one, other in of_ipv4}
+    return pairs
+
+
+def _forget(
+    is_stale: Callable[[bytes], bool], family: socket.AddressFamily, only: bytes = b"", **context: object
+) -> None:
     """Remove flows that are stale. `only` has the kernel leave out others, of which there may be very many;
     older kernels ignore it."""
     try:
@@ -66,24 +96,26 @@ def _forget(is_stale: Callable[[bytes], bool], only: bytes = b"", **context: obj
             socket.AF_NETLINK, socket.SOCK_RAW | socket.SOCK_CLOEXEC, _NETLINK_NETFILTER
         ) as kernel:
             kernel.settimeout(_TIMEOUT_S)
-            stale = [flow for flow in _flows(kernel, only) if is_stale(flow)]
+            stale = [flow for flow in _flows(kernel, family, only) if is_stale(flow)]
             for flow in stale:
-                _send_request(kernel, _DELETE, _REQUEST | _ACKNOWLEDGE, _identity(flow))
+                _send_request(kernel, family, _DELETE, _REQUEST | _ACKNOWLEDGE, _identity(flow))
                 with contextlib.suppress(FileNotFoundError):  # it has expired
                     list(_read_replies(kernel))
     except OSError as error:
         log.warning("network.flows_not_forgotten", error=str(error), **context)
 
 
-def _flows(kernel: socket.socket, only: bytes) -> Iterator[bytes]:
-    """Every tracked flow, as attributes."""
-    _send_request(kernel, _GET, _REQUEST | _DUMP, only)
+def _flows(kernel: socket.socket, family: socket.AddressFamily, only: bytes) -> Iterator[bytes]:
+    """Every tracked flow of a family, as attributes."""
+    _send_request(kernel, family, _GET, _REQUEST | _DUMP, only)
     return _read_replies(kernel)
 
 
-def _send_request(kernel: socket.socket, kind: int, flags: int, body: bytes) -> None:
-    length = _HEADER.size + len(_FAMILY) + len(body)
-    kernel.sendto(_HEADER.pack(length, kind, flags, 0, 0) + _FAMILY + body, (0, 0))
+def _send_request(
+    kernel: socket.socket, family: socket.AddressFamily, kind: int, flags: int, body: bytes
+) -> None:
+    length = _HEADER.size + _FAMILY.size + len(body)
+    kernel.sendto(_HEADER.pack(length, kind, flags, 0, 0) + _FAMILY.pack(family, 0, 0) + body, (0, 0))
 
 
 def _read_replies(kernel: socket.socket) -> Iterator[bytes]:
@@ -100,7 +132,7 @@ def _read_replies(kernel: socket.socket) -> Iterator[bytes]:
                 if number == 0:
                     return
                 raise OSError(-number, "conntrack refuses")
-            yield body[len(_FAMILY) :]
+            yield body[_FAMILY.size :]
 
 
 def _attributes(data: bytes) -> dict[int, bytes]:
@@ -120,12 +152,13 @@ def _write_attribute(kind: int, data: bytes, *, nested: bool) -> bytes:
     )
 
 
-def _udp_to(address: IPv4Address | None) -> bytes:
+def _udp_to(address: Address | None) -> bytes:
     """A filter of the kernel: UDP flows to `address`, or all."""
     by, to = _BY_PROTOCOL, b""
     if address is not None:
         by |= _BY_DESTINATION
-        to = _write_attribute(_IP, _write_attribute(_DESTINATION, address.packed, nested=False), nested=True)
+        kind = _DESTINATION if address.version == 4 else _DESTINATION6
+        to = _write_attribute(_IP, _write_attribute(kind, address.packed, nested=False), nested=True)
     number = _write_attribute(_NUMBER, bytes([socket.IPPROTO_UDP]), nested=False)
     flags = _write_attribute(_ORIGINAL_FLAGS, struct.pack("=I", by), nested=False)
     return _write_attribute(
@@ -140,7 +173,7 @@ def _identity(flow: bytes) -> bytes:
     return _write_attribute(_ORIGINAL, parts[_ORIGINAL], nested=True) + zone
 
 
-def _is_stale(flow: bytes, ports: Set[int], subnet: IPv4Network) -> bool:
+def _is_stale(flow: bytes, ports: Set[int], ranges: Sequence[Network]) -> bool:
     parts = _attributes(flow)
     there, back = _attributes(parts.get(_ORIGINAL, b"")), _attributes(parts.get(_REPLY, b""))
     protocol = _attributes(there.get(_PROTOCOL, b""))
@@ -148,23 +181,27 @@ def _is_stale(flow: bytes, ports: Set[int], subnet: IPv4Network) -> bool:
         return False
     if int.from_bytes(protocol.get(_DESTINATION_PORT, b""), "big") not in ports:
         return False
-    destination = IPv4Address(_attributes(there.get(_IP, b""))[_DESTINATION])
-    replier = IPv4Address(_attributes(back.get(_IP, b""))[_SOURCE])
-    return replier in subnet or _is_local(destination)
+    replier = _address(back, _SOURCE, _SOURCE6)
+    return any(replier in each for each in ranges) or _is_local(_address(there, _DESTINATION, _DESTINATION6))
 
 
-def _udp_ends(flow: bytes) -> tuple[IPv4Address, IPv4Address] | None:
+def _udp_ends(flow: bytes) -> tuple[Address, Address] | None:
     """The address that a UDP flow was sent to, and the one that replies; None: it is no UDP."""
     parts = _attributes(flow)
     there, back = _attributes(parts.get(_ORIGINAL, b"")), _attributes(parts.get(_REPLY, b""))
     if _attributes(there.get(_PROTOCOL, b"")).get(_NUMBER) != bytes([socket.IPPROTO_UDP]):
         return None
-    destination = IPv4Address(_attributes(there.get(_IP, b""))[_DESTINATION])
-    return destination, IPv4Address(_attributes(back.get(_IP, b""))[_SOURCE])
+    return _address(there, _DESTINATION, _DESTINATION6), _address(back, _SOURCE, _SOURCE6)
 
 
-def _is_local(address: IPv4Address) -> bool:
-    with socket.socket(socket.AF_INET, socket.SOCK_DGRAM | socket.SOCK_CLOEXEC) as probe:
+def _address(direction: dict[int, bytes], kind: int, kind6: int) -> Address:
+    found = _attributes(direction.get(_IP, b""))
+    return IPv6Address(found[kind6]) if kind6 in found else IPv4Address(found[kind])
+
+
+def _is_local(address: Address) -> bool:
+    family = socket.AF_INET if address.version == 4 else socket.AF_INET6
+    with socket.socket(family, socket.SOCK_DGRAM | socket.SOCK_CLOEXEC) as probe:
         try:
             probe.bind((str(address), 0))
         except OSError:

@@ -1,7 +1,7 @@
-"""Checks that a subnet is free: no other route of this machine may overlap it.
+"""The routes of this machine, and whether a subnet is free: no other route may overlap it.
 
-`parse` reads the kernel's table of IPv4 routes; `check_free` decides. Default routes, also as two halves, do
-not count.
+`parse` reads the kernel's table of IPv4 routes, `parse_ipv6` the other; `check_free` decides. Default routes,
+also as two halves, do not count.
 """
 
 from __future__ import annotations
@@ -9,7 +9,7 @@ from __future__ import annotations
 import ipaddress
 import struct
 from collections.abc import Iterable
-from ipaddress import IPv4Network
+from ipaddress import IPv4Network, IPv6Network
 from pathlib import Path
 from typing import NamedTuple
 
@@ -18,6 +18,7 @@ from skerry.node.network.subnets import WIDEST, NodeSubnet
 
 # The calling thread's, which need not be in the namespace of the process.
 _TABLE = Path("/proc/thread-self/net/route")
+_TABLE6 = Path("/proc/thread-self/net/ipv6_route")
 
 
 class HostRoute(NamedTuple):
@@ -25,6 +26,13 @@ class HostRoute(NamedTuple):
 
     interface: str
     network: IPv4Network
+
+
+class HostRoute6(NamedTuple):
+    """The same of IPv6."""
+
+    interface: str
+    network: IPv6Network
 
 
 def parse(text: str) -> list[HostRoute]:
@@ -41,6 +49,21 @@ def parse(text: str) -> list[HostRoute]:
 
 def read() -> list[HostRoute]:
     return parse(_TABLE.read_text())
+
+
+def parse_ipv6(text: str) -> list[HostRoute6]:
+    """The routes in /proc/net/ipv6_route: addresses and lengths of prefixes, in hexadecimal."""
+    found = []
+    for line in text.splitlines():
+        destination, prefix, *_, interface = line.split()
+        network = IPv6Network((bytes.fromhex(destination), int(prefix, 16)), strict=False)
+        found.append(HostRoute6(interface, network))
+    return found
+
+
+def read_ipv6() -> list[HostRoute6]:
+    """None, where the kernel has no IPv6."""
+    return parse_ipv6(_TABLE6.read_text()) if _TABLE6.exists() else []
 
 
 def networks_in_use(routes: Iterable[HostRoute], bridge: str) -> list[IPv4Network]:

@@ -9,9 +9,9 @@ the kernel does not support it, nothing is isolated and callers get an error.
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
 from ipaddress import IPv4Address, IPv4Network
 
+import msgspec
 import structlog
 
 from skerry.kit.batching import Batcher
@@ -20,13 +20,13 @@ from skerry.node.network import isolation_rules
 from skerry.node.network.commands import NetworkCommands
 from skerry.node.network.isolation_rules import IsolatedAddresses
 from skerry.node.network.nft_tables import NftTables, check_forever
+from skerry.node.network.rule_families import table_families
 from skerry.node.network.subnets import BridgeSubnets, KernelNames
 
 log = structlog.get_logger(__name__)
 
 
-@dataclass(frozen=True, slots=True)
-class _Change:
+class _Change(msgspec.Struct, frozen=True):
     """An address to add or remove; `is_doubtful` if the kernel's tables may differ from memory, `is_outdated`
     if they must be rewritten."""
 
@@ -52,7 +52,7 @@ class NetworkIsolation:
         self._closed = tuple(closed)
         self._isolated = IsolatedAddresses()
         self._pending_or_isolated: set[IPv4Address] = set()  # including those that are being added or removed
-        self._tables = NftTables(programs, names.isolation_table, isolation_rules.FAMILIES)
+        self._tables = NftTables(programs, names.isolation_table, ())
         self._batches = Batcher(self._change)
 
     def replace(self, addresses: Iterable[IPv4Address], resolvers: Sequence[str]) -> None:
@@ -109,11 +109,14 @@ class NetworkIsolation:
             or any(change.is_outdated for change in changes)
         ):
             self._write(after)
-        elif text := isolation_rules.write_changes(self._names, before.addresses, after.addresses):
+        elif text := isolation_rules.write_changes(
+            self._names, before.addresses, after.addresses, self._tables.families
+        ):
             self._tables.change(text, lambda: self._write(after))
         self._isolated = after
 
     def _write(self, after: IsolatedAddresses) -> None:
+        self._tables.families = table_families(has_ipv6=self._subnets.has_ipv6)
         if after.addresses:
             try:
                 self._tables.write(
@@ -124,6 +127,6 @@ class NetworkIsolation:
                     f"containers cannot be isolated on this machine: {error.message}",
                     detail=error.detail,
                 ) from None
-        elif self._tables.exist():  # a kernel may not support tables of bridges, and then there are none
-            self._tables.remove(isolation_rules.write_removal(self._names))
+        else:
+            self._tables.delete()
         self._isolated = after

@@ -11,9 +11,10 @@ from __future__ import annotations
 import ipaddress
 import os
 from collections.abc import Sequence
-from dataclasses import dataclass
 from ipaddress import IPv4Address
 from pathlib import Path
+
+import msgspec
 
 from skerry.model import errors
 
@@ -25,8 +26,7 @@ NONE_REACHABLE = (
 )
 
 
-@dataclass(frozen=True, slots=True)
-class ResolverConfig:
+class ResolverConfig(msgspec.Struct, frozen=True):
     """The content of a resolv.conf."""
 
     servers: tuple[str, ...] = ()

@@ -10,6 +10,7 @@ from __future__ import annotations
 import asyncio
 from collections import deque
 from collections.abc import Awaitable, Callable
+from functools import partial
 from ipaddress import IPv4Address
 
 import structlog
@@ -36,14 +37,19 @@ class NamespacePool:
         addresses: AddressAllocator,
         count: int,
         prepare: Callable[[IPv4Address], Awaitable[None]],
+        *,
+        has_rules: bool = False,
+        with_users: bool = True,
     ) -> None:
-        self._links = links
+        """`has_rules`: as in `AddressAllocator.allocate`; `with_users`: as in `Bridge.make`."""
         self._prepare = prepare
+        self._has_rules = has_rules
         self._addresses = addresses
         self._count = count
         self._ready: deque[IPv4Address] = deque()
         self._making: set[asyncio.Task[None]] = set()
-        self._makes: Batcher[IPv4Address] = Batcher(links.make, most=_MOST_AT_ONCE)
+        make = links.make if with_users else partial(links.make, with_users=False)
+        self._makes: Batcher[IPv4Address] = Batcher(make, most=_MOST_AT_ONCE)
         self._removals: Batcher[IPv4Address] = Batcher(links.remove)
         self._refill = asyncio.Event()
         self._refill.set()
@@ -60,9 +66,13 @@ class NamespacePool:
             elif self._making:
                 await asyncio.wait(self._making, return_when=asyncio.FIRST_COMPLETED)
             else:
-                self._addresses.allocate()  # raises ResourcesExhausted
+                self._addresses.allocate(has_rules=self._has_rules)  # raises ResourcesExhausted
         self._refill.set()
         return self._ready.popleft()
+
+    def take_ready(self) -> IPv4Address | None:
+        """One that is ready; None if there is none."""
+        return self._ready.popleft() if self._ready else None
 
     def put_back(self, address: IPv4Address) -> None:
         """Return one that was taken and not used."""
@@ -104,7 +114,7 @@ class NamespacePool:
         """Create one more for the pool; None if no address is free."""
         if self._addresses.free == 0:
             return None
-        task = asyncio.create_task(self._make(self._addresses.allocate()))
+        task = asyncio.create_task(self._make(self._addresses.allocate(has_rules=self._has_rules)))
         self._making.add(task)
         task.add_done_callback(self._making.discard)
         return task

@@ -1,4 +1,4 @@
-"""Pools of network namespaces, one for each network policy that is prepared, all of one subnet.
+"""Pools of network namespaces, one for each kind that is prepared, all of one subnet.
 
 `skerry.node.network.network` takes from here, and creates new ones when the node's subnet changes.
 `skerry.node.network.namespace_pool` is one pool.
@@ -8,8 +8,9 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-from collections.abc import Awaitable, Callable, Iterable
+from collections.abc import Iterable, Sequence
 from ipaddress import IPv4Address
+from typing import Final, NamedTuple, Protocol
 
 from skerry.kit.tasks import cancel_and_wait
 from skerry.model import errors
@@ -18,6 +19,24 @@ from skerry.node.network.addresses import AddressAllocator
 from skerry.node.network.bridge import Bridge
 from skerry.node.network.namespace_pool import NamespacePool
 from skerry.node.network.subnets import NodeSubnet
+
+# Addresses that get the rules of a policy together with one that needs them now.
+_AHEAD: Final = 128
+
+
+class NamespaceKind(NamedTuple):
+    """What namespaces of one pool have in common."""
+
+    policy: NetworkPolicy  # already applied, but for its namespace
+    with_users: bool  # owned by a user namespace, where the node has them
+
+
+class RestrictAddress(Protocol):
+    """`Firewall.restrict`."""
+
+    async def __call__(
+        self, address: IPv4Address, policy: NetworkPolicy, *, ahead: Sequence[IPv4Address] = ()
+    ) -> None: ...
 
 
 class NamespacePools:
@@ -29,7 +48,7 @@ class NamespacePools:
         in_use: Iterable[IPv4Address],
         links: Bridge,
         count: int,
-        restrict: Callable[[IPv4Address, NetworkPolicy], Awaitable[None]],
+        restrict: RestrictAddress,
     ) -> None:
         self._links = links
         self._count = count
@@ -37,34 +56,40 @@ class NamespacePools:
         self._addresses = AddressAllocator(subnet)
         for address in in_use:
             self._addresses.claim(address)
-        self._pools: dict[NetworkPolicy, NamespacePool] = {}  # of each policy that was requested so far
+        self._pools: dict[NamespaceKind, NamespacePool] = {}  # of each kind that was requested so far
         self._loops: asyncio.TaskGroup | None = None
         self._tasks: list[asyncio.Task[None]] = []
-        self._pool_of(OPEN_POLICY)
+        self._any = self._pool_of(OPEN_POLICY)
 
-    async def take(self, policy: NetworkPolicy) -> IPv4Address:
-        """If no address is left, one is taken from the pool of another policy. Raises ResourcesExhausted,
-        Unavailable."""
+    async def take(self, policy: NetworkPolicy, *, with_users: bool = True) -> IPv4Address:
+        """If no address is left, that of a namespace in the pool of another kind is used. Raises
+        ResourcesExhausted, Unavailable."""
+        own = self._pool_of(policy, with_users=with_users)
         try:
-            return await self._pool_of(policy).take()
+            return await own.take()
         except errors.ResourcesExhausted:
-            for pool in list(self._pools.values()):
-                with contextlib.suppress(errors.ResourcesExhausted):
-                    return await pool.take()
+            for kind, pool in list(self._pools.items()):
+                if kind.with_users or not with_users:
+                    with contextlib.suppress(errors.ResourcesExhausted):
+                        return await pool.take()
+                elif (address := pool.take_ready()) is not None:
+                    await self.remove(address)
+                    self.release(address)
+                    return await own.take()
             raise
 
-    def put_back(self, address: IPv4Address, policy: NetworkPolicy) -> None:
+    def put_back(self, address: IPv4Address, policy: NetworkPolicy, *, with_users: bool = True) -> None:
         """Return one that was taken and not used."""
-        self._pool_of(policy).put_back(address)
+        self._pool_of(policy, with_users=with_users).put_back(address)
 
     async def remove(self, address: IPv4Address) -> None:
         """Remove one that was used, also one of a former subnet. Its address stays reserved until
         `release`."""
-        await self._pool_of(OPEN_POLICY).remove(address)
+        await self._any.remove(address)
 
     def release(self, address: IPv4Address) -> None:
         """The namespace of `address` is removed; the address may be reused."""
-        self._pool_of(OPEN_POLICY).release(address)
+        self._any.release(address)
 
     def start_filling(self, loops: asyncio.TaskGroup) -> None:
         """Keep namespaces ready, in tasks of `loops`."""
@@ -77,16 +102,20 @@ class NamespacePools:
         await cancel_and_wait(self._tasks)
         await asyncio.gather(*(pool.close() for pool in self._pools.values()))
 
-    def _pool_of(self, policy: NetworkPolicy) -> NamespacePool:
-        """Namespaces with `policy` already applied, but for its namespace: the first caller waits, the next
-        do not."""
-        policy = policy.shared
-        if (pool := self._pools.get(policy)) is None:
+    def _pool_of(self, policy: NetworkPolicy, *, with_users: bool = True) -> NamespacePool:
+        """The first caller of a kind waits, the next do not."""
+        kind = NamespaceKind(policy.shared, with_users)
+        if (pool := self._pools.get(kind)) is None:
+            # Rules for single addresses: the next ones get them in the same transaction.
+            has_rules = kind.policy != OPEN_POLICY
 
             async def prepare(address: IPv4Address) -> None:
-                await self._restrict(address, policy)
+                ahead = self._addresses.upcoming(_AHEAD, has_rules=True) if has_rules else ()
+                await self._restrict(address, kind.policy, ahead=ahead)
 
-            pool = self._pools[policy] = NamespacePool(self._links, self._addresses, self._count, prepare)
+            pool = self._pools[kind] = NamespacePool(
+                self._links, self._addresses, self._count, prepare, has_rules=has_rules, with_users=with_users
+            )
             if self._loops is not None:
                 self._tasks.append(self._loops.create_task(pool.run()))
         return pool

@@ -12,7 +12,7 @@ import asyncio
 import contextlib
 import shutil
 import socket
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import partial
 from ipaddress import IPv4Address, IPv4Network
 from pathlib import Path
@@ -20,15 +20,16 @@ from pathlib import Path
 import msgspec
 import structlog
 
-from skerry.kit import files
+from skerry.kit import files, tasks
 from skerry.kit.clock import Clock
 from skerry.model import errors, ports
 from skerry.model.ids import Namespace
+from skerry.model.ipv6_addresses import ipv6_of
 from skerry.model.network import OPEN_POLICY, NetworkPolicy
 from skerry.model.ports import PortMapping
-from skerry.model.settings import NetworkSettings
+from skerry.model.settings import AUTO, NetworkSettings
 from skerry.node import host
-from skerry.node.network import adoption, commands, host_routes, nameservers, port_rules, subnets
+from skerry.node.network import adoption, commands, ipv6_forwarding, nameservers, port_rules
 from skerry.node.network.address_ranges import parse_allowed
 from skerry.node.network.attachments import Attachment, AttachmentRecord, attachment_records
 from skerry.node.network.bridge import Bridge
@@ -41,6 +42,7 @@ from skerry.node.network.namespace_sockets import NamespaceSockets
 from skerry.node.network.policy_rules import NO_CLOUD, CloudNetwork
 from skerry.node.network.port_reservations import PortReservations
 from skerry.node.network.service_balancer import ServiceBalancer
+from skerry.node.network.subnet_choice import SubnetChoice
 from skerry.node.network.subnets import BridgeSubnets, KernelNames, NodeSubnet
 from skerry.node.user_namespaces import UserNamespaces
 
@@ -77,8 +79,10 @@ class Network:
         self._key = key
         self._failpoint = failpoint
         self._names = KernelNames(key)
+        self._choice = SubnetChoice(settings, self._names, key)
         self._records = attachment_records(folder / "attached")
         self._subnets = BridgeSubnets()
+        self._subnets.has_ipv6 = settings.ipv6 == AUTO and ipv6_forwarding.has_ipv6()
         self._links = Bridge(tools, self._names, self._subnets, folder / "ns", failpoint, users)
         self._firewall = Firewall(tools, self._names, self._subnets, ranges, self._open_resolvers)
         self._isolation = NetworkIsolation(tools, self._names, self._subnets, ranges.closed)
@@ -89,7 +93,7 @@ class Network:
         self._no_subnet_reason: Callable[[], str] = lambda: ""
         self._dns: NameServer | None = None
         self._tools = tools
-        self._reservations = PortReservations()
+        self._reservations = PortReservations(lambda: self._subnets.has_ipv6)
         self._attached: dict[str, Attachment] = {}
         self._coming: dict[str, asyncio.Future[None]] = {}
         self._leaving: dict[str, asyncio.Task[None]] = {}
@@ -108,7 +112,7 @@ class Network:
             self._tools, self._names, self._isolation.may_be_isolated, self._firewall.namespace_at
         )
         self._dns = names
-        self._reservations = PortReservations(shared=[DNS_PORT])
+        self._reservations = PortReservations(lambda: self._subnets.has_ipv6, shared=[DNS_PORT])
 
     async def open(
         self,
@@ -128,8 +132,8 @@ class Network:
             adopted = await asyncio.to_thread(self._choose)
         try:
             with _translated_errors():
-                subnet = self._first_subnet(assigned, adopted, waits=waits)
-                await asyncio.to_thread(self._take_over, adopted, subnet, cloud)
+                subnet = self._choice.first(assigned, adopted, waits=waits)
+                await tasks.in_thread(self._take_over, adopted, subnet, cloud)
                 await self._serve_names()
             for each in adopted:
                 for failure in await self._reservations.reserve_again(each.owner, each.ports):
@@ -141,35 +145,6 @@ class Network:
 
     def _choose(self) -> list[Attachment]:
         return adoption.choose(self._records.scan(), self._boot, self._links.is_whole)
-
-    def _first_subnet(
-        self, assigned: str, adopted: Sequence[Attachment], *, waits: bool
-    ) -> NodeSubnet | None:
-        """The subnet before the first session with a server. Raises FailedPrecondition."""
-        if assigned:
-            try:
-                self._check_free(NodeSubnet(assigned))
-            except errors.SkerryError as error:
-                log.warning("network.subnet_unusable", subnet=assigned, reason=error.message)
-            else:
-                return NodeSubnet(assigned)
-        elif self._settings.subnet and not waits:
-            subnet = NodeSubnet(self._settings.subnet)
-            self._check_free(subnet)
-            return subnet
-        if networks := adoption.networks_of(adopted):
-            return NodeSubnet(str(networks[0]))
-        return None if waits or assigned else NodeSubnet(subnets.choose(self._key, self._routed_networks()))
-
-    def _routed_networks(self) -> list[IPv4Network]:
-        return host_routes.networks_in_use(self._foreign_routes(), self._names.bridge)
-
-    def _check_free(self, subnet: NodeSubnet) -> None:
-        host_routes.check_free(subnet, self._foreign_routes(), self._names.bridge)
-
-    def _foreign_routes(self) -> list[host_routes.HostRoute]:
-        """Without those of the mesh, which follow the subnets of nodes."""
-        return [each for each in host_routes.read() if each.interface != self._names.mesh]
 
     def _take_over(
         self,
@@ -190,10 +165,12 @@ class Network:
         self._failpoint("open.bridge")
         host_ports: dict[port_rules.HostPort, port_rules.ContainerPort] = {}
         for each, address in zip(adopted, addresses, strict=True):
-            self._attached[each.owner] = each
             host_ports |= port_rules.published_ports(address, each.ports)
         policies = {IPv4Address(each.address): each.policy for each in adopted if each.policy != OPEN_POLICY}
-        self._firewall.open(host_ports, policies, cloud(self._subnets.networks))
+        self._open_firewall(host_ports, policies, cloud(self._subnets.networks))
+        for each in adopted:
+            address6 = each.address6 if self._subnets.has_ipv6 else ""
+            self._attached[each.owner] = msgspec.structs.replace(each, address6=address6)
         if isolated := [IPv4Address(each.address) for each in adopted if each.is_isolated]:
             self._links.forward_lldp(isolated)
         self._isolation.replace(isolated, self._name_servers())
@@ -210,6 +187,22 @@ class Network:
             kept=len(adopted),
             removed=swept,
         )
+
+    def _open_firewall(
+        self,
+        host_ports: port_rules.PublishedPorts,
+        policies: Mapping[IPv4Address, NetworkPolicy],
+        cloud: CloudNetwork | None = None,
+    ) -> None:
+        had_ipv6 = self._subnets.has_ipv6
+        self._firewall.open(host_ports, policies, cloud)
+        if self._subnets.has_ipv6 != had_ipv6:  # its rules cannot be had
+            self._links.build_bridge(is_new=False)
+
+    @property
+    def has_ipv6(self) -> bool:
+        """True if containers have IPv6 addresses, too."""
+        return self._subnets.has_ipv6
 
     @property
     def subnet(self) -> str:
@@ -232,6 +225,10 @@ class Network:
         return None if self._subnets.current is None else self._subnets.current.gateway
 
     @property
+    def bridge_mac(self) -> str:
+        return self._subnets.bridge_mac
+
+    @property
     def former(self) -> tuple[str, ...]:
         """Former subnets that containers still have addresses of."""
         return tuple(map(str, self._subnets.former))
@@ -239,7 +236,7 @@ class Network:
     @property
     def occupied(self) -> tuple[str, ...]:
         """Networks with other routes of this machine, the widest first: not usable as a subnet."""
-        networks = sorted(set(self._routed_networks()), key=lambda each: (each.prefixlen, each))
+        networks = sorted(set(self._choice.routed_networks()), key=lambda each: (each.prefixlen, each))
         return tuple(map(str, networks))
 
     def call_when_removed(self, callback: Callable[[], None]) -> None:
@@ -260,7 +257,7 @@ class Network:
             if before is not None and before.network == subnet.network:
                 return
             with _translated_errors():
-                await asyncio.to_thread(self._check_free, subnet)
+                await asyncio.to_thread(self._choice.check_free, subnet)
                 await self._add_subnet(subnet)
             old, self._pools = self._pools, self._pools_of(subnet)
             if self._loops is not None:
@@ -269,6 +266,8 @@ class Network:
             if old is not None:
                 with _translated_errors():
                     await old.close()
+                owned = {IPv4Address(each.address) for each in self._attached.values()}
+                await self._firewall.keep_only(owned, subnet)
             await self._drop_unused()
         log.info("network.subnet_changed", before=str(before or ""), after=text)
 
@@ -277,9 +276,9 @@ class Network:
         before, former = self._subnets.current, self._subnets.former
         self._subnets.switch(subnet)
         try:
-            await asyncio.to_thread(self._links.build_bridge, is_new=is_first)
+            await tasks.in_thread(self._links.build_bridge, is_new=is_first)
             if is_first:
-                await asyncio.to_thread(self._firewall.open, {}, {})
+                await tasks.in_thread(self._open_firewall, {}, {})
             else:
                 await self._firewall.rewrite()
                 await self._isolation.rewrite()
@@ -296,7 +295,7 @@ class Network:
         if dropped:
             with _translated_errors():
                 await self._serve_names()
-                await asyncio.to_thread(self._links.drop_subnets, dropped)
+                await tasks.in_thread(self._links.drop_subnets, dropped)
                 await self._firewall.rewrite()
                 await self._isolation.rewrite()
                 self.services.subnets_changed()
@@ -347,8 +346,10 @@ class Network:
         *,
         is_isolated: bool = False,
         policy: NetworkPolicy = OPEN_POLICY,
+        with_users: bool = True,
     ) -> Attachment:
-        """A namespace with an address, and reservations of `mappings`; `publish` forwards them.
+        """A namespace with an address, and reservations of `mappings`; `publish` forwards them. Where the
+        node has user namespaces, one owns it, unless `with_users` is False.
 
         `policy` is effective before anything runs in it. With `is_isolated` it reaches outside addresses
         only, and neither the node nor other containers can connect to it. Raises AlreadyExists (it is
@@ -363,19 +364,27 @@ class Network:
             raise errors.AlreadyExists(f"{owner!r} is already attached to the network")
         coming = self._coming[owner] = asyncio.get_running_loop().create_future()
         try:
-            return await self._attach(owner, requested, is_isolated=is_isolated, policy=policy)
+            return await self._attach(
+                owner, requested, is_isolated=is_isolated, policy=policy, with_users=with_users
+            )
         finally:
             del self._coming[owner]
             coming.set_result(None)
 
     async def _attach(
-        self, owner: str, mappings: tuple[PortMapping, ...], *, is_isolated: bool, policy: NetworkPolicy
+        self,
+        owner: str,
+        mappings: tuple[PortMapping, ...],
+        *,
+        is_isolated: bool,
+        policy: NetworkPolicy,
+        with_users: bool,
     ) -> Attachment:
         await self._reservations.reserve(owner, mappings)
         try:
             pools = self._require_pools()
             with _translated_errors():
-                address = await pools.take(policy)
+                address = await pools.take(policy, with_users=with_users)
             try:
                 subnet = self._subnets.of(address)
                 attachment = Attachment(
@@ -388,6 +397,7 @@ class Network:
                     is_isolated=is_isolated,
                     users=self._links.users(address),
                     policy=policy,
+                    address6=str(ipv6_of(address)) if self._subnets.has_ipv6 else "",
                 )
                 self._failpoint("attach.taken")
                 await self._firewall.restrict(address, policy)
@@ -402,7 +412,7 @@ class Network:
                         await self._dns.probe(attachment.gateway, opened)
                     self._store(attachment)
             except BaseException:
-                await self._put_back(pools, address, policy)
+                await self._put_back(pools, address, policy, with_users=with_users)
                 raise
         except BaseException:
             self._reservations.release(mappings)
@@ -419,10 +429,12 @@ class Network:
             )
         return self._pools
 
-    async def _put_back(self, pools: NamespacePools, address: IPv4Address, policy: NetworkPolicy) -> None:
+    async def _put_back(
+        self, pools: NamespacePools, address: IPv4Address, policy: NetworkPolicy, *, with_users: bool
+    ) -> None:
         self._sockets.forget(str(self._links.namespace_path(address)))
         if pools is self._pools:
-            pools.put_back(address, policy)
+            pools.put_back(address, policy, with_users=with_users)
         else:  # of a former subnet by now
             await pools.remove(address)
 
@@ -503,7 +515,7 @@ class Network:
             if attachment.is_isolated:  # not before its link is gone
                 await self._isolation.release(address)
                 self._failpoint("detach.unwalled")
-            await self._firewall.restrict(address, OPEN_POLICY)
+            await self._firewall.release(address)
             self._failpoint("detach.unrestricted")
             self._records.remove(attachment.address)
             self._failpoint("detach.unrecorded")

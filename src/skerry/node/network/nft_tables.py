@@ -7,17 +7,25 @@ blocks but `check_forever`.
 from __future__ import annotations
 
 import asyncio
+import errno
+import os
 from collections.abc import Awaitable, Callable, Sequence
 
 import structlog
 
 from skerry.kit import json_codec
 from skerry.model import errors
+from skerry.node.network import nft_elements
 from skerry.node.network.commands import NetworkCommands
+from skerry.node.network.nft_elements import ElementChange
+from skerry.node.network.rule_families import table_families
 
 log = structlog.get_logger(__name__)
 
 _CHECK_S = 30.0
+# The words of nft for a table that does not exist, and for a family that the kernel does not have.
+_MISSING = tuple(map(os.strerror, (errno.ENOENT, errno.EAFNOSUPPORT, errno.EOPNOTSUPP)))
+_ALL_FAMILIES = (*table_families(has_ipv6=True), "inet")
 _Listing = dict[str, list[dict[str, dict[str, object]]]]
 
 
@@ -43,8 +51,30 @@ class NftTables:
             log.warning("network.rules_lost", table=self._name, error=error.message)
             rewrite()
 
+    def change_elements(self, changes: Sequence[ElementChange], rewrite: Callable[[], None]) -> None:
+        """The same without nft, for changes of published ports, of which a start waits for one."""
+        try:
+            nft_elements.apply(self._name, changes)
+        except OSError as error:
+            log.warning("network.rules_lost", table=self._name, error=str(error))
+            rewrite()
+
     def remove(self, text: str) -> None:
         self.programs.nft(text)
+
+    def delete(self, *families: str) -> None:
+        """Remove those that exist, of these families or of all."""
+        # `add` first, so that it is no error if there is none: one transaction, in which nothing is listed.
+        texts = {
+            family: f"add table {family} {self._name}\ndelete table {family} {self._name}\n"
+            for family in families or _ALL_FAMILIES
+        }
+        try:
+            self.programs.nft("".join(texts.values()))
+        except errors.Unavailable:  # the kernel may not have all of them
+            for family, text in texts.items():
+                if self._exists(family):
+                    self.programs.nft(text)
 
     def is_altered(self) -> bool:
         """True if somebody removed the tables or changed their rules; logged."""
@@ -54,8 +84,18 @@ class NftTables:
         return is_altered
 
     def exist(self) -> bool:
-        """True if there is a table of that name in any family."""
-        return any(table.get("name") == self._name for table in list_objects(self.programs, "table"))
+        """True if there is one of them. Raises Unavailable."""
+        # Each by its name: for a list of all tables nft reads all rules of the machine.
+        return any(self._exists(family) for family in self.families)
+
+    def _exists(self, family: str) -> bool:
+        try:
+            self.programs.nft_list("table", family, self._name)
+        except errors.Unavailable as error:
+            if any(words in error.message for words in _MISSING):
+                return False
+            raise
+        return True
 
     def _list(self) -> list[str]:
         try:
@@ -64,10 +104,10 @@ class NftTables:
             return []  # they are gone, or cannot be read
 
 
-def list_objects(programs: NetworkCommands, kind: str) -> list[dict[str, object]]:
-    """All tables or chains of the machine. Raises Unavailable, `json_codec.InvalidJson`."""
-    listing = json_codec.decode(programs.nft_list(f"{kind}s"), _Listing)
-    return [entry[kind] for entry in listing.get("nftables", []) if kind in entry]
+def list_chains(programs: NetworkCommands) -> list[dict[str, object]]:
+    """All chains of the machine. Raises Unavailable, `json_codec.InvalidJson`."""
+    listing = json_codec.decode(programs.nft_list("chains"), _Listing)
+    return [entry["chain"] for entry in listing.get("nftables", []) if "chain" in entry]
 
 
 async def check_forever(check: Callable[[], Awaitable[None]]) -> None:

@@ -1,8 +1,8 @@
 """Reserves published ports of the machine, so that no other process takes them.
 
 A port is reserved by a bound socket that does nothing: packets for it never reach it, since the rules forward
-them. The socket ends with the agent; the next one reserves the port again. If a port cannot be reserved, its
-user is looked up for the error.
+them; where containers have IPv6, by two. The sockets end with the agent; the next one reserves the port
+again. If a port cannot be reserved, its user is looked up for the error.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ import asyncio
 import errno
 import os
 import socket
-from collections.abc import Collection, Iterable
+from collections.abc import Callable, Collection, Iterable
 
 import psutil
 
@@ -20,18 +20,19 @@ from skerry.model.ports import PortMapping, Protocol
 from skerry.node.network.port_rules import HostPort
 
 _KINDS = {Protocol.TCP: socket.SOCK_STREAM, Protocol.UDP: socket.SOCK_DGRAM}
-_EVERYWHERE = "0.0.0.0"  # noqa: S104 - a hold lets nobody in: nothing listens
+_EVERYWHERE = {socket.AF_INET: "0.0.0.0", socket.AF_INET6: "::"}  # noqa: S104 - nothing listens
 
 
 class PortReservations:
     """The ports that are published, or about to be."""
 
-    def __init__(self, shared: Collection[int] = ()) -> None:
-        """`shared`: ports that this process listens on itself, at addresses that no published port is for.
-        They are checked, and not held."""
+    def __init__(self, has_ipv6: Callable[[], bool], shared: Collection[int] = ()) -> None:
+        """`has_ipv6`: ports are published at IPv6 addresses, too. `shared`: ports that this process listens
+        on itself, at addresses that no published port is for. They are checked, and not held."""
+        self._has_ipv6 = has_ipv6
         self._shared = frozenset(shared)
         self._owners: dict[HostPort, str] = {}
-        self._sockets: dict[HostPort, socket.socket] = {}
+        self._sockets: dict[HostPort, list[socket.socket]] = {}
 
     async def reserve(self, owner: str, mappings: Iterable[PortMapping]) -> None:
         """Reserve the source ports of all, or raise FailedPrecondition, with the user of one of them, and
@@ -63,22 +64,31 @@ class PortReservations:
         return failures
 
     async def _hold(self, host_port: HostPort) -> None:
-        if host_port[0] not in self._shared:
-            self._sockets[host_port] = await _reserve(host_port)
-        elif not await asyncio.to_thread(_is_used_by_us_alone, host_port):
-            (await _reserve(host_port)).close()
+        is_shared = host_port[0] in self._shared
+        if is_shared and await asyncio.to_thread(_is_used_by_us_alone, host_port):
+            return
+        sockets = [await _reserve(host_port, socket.AF_INET)]
+        if self._has_ipv6():
+            try:
+                sockets.append(await _reserve(host_port, socket.AF_INET6))
+            except BaseException:
+                _close_all(sockets)
+                raise
+        if is_shared:
+            _close_all(sockets)
+        else:
+            self._sockets[host_port] = sockets
 
     def release(self, mappings: Iterable[PortMapping]) -> None:
         """Release them, reserved or not."""
         for host_port in _host_ports(mappings):
             self._owners.pop(host_port, None)
-            if (holding := self._sockets.pop(host_port, None)) is not None:
-                holding.close()
+            _close_all(self._sockets.pop(host_port, ()))
 
     def close(self) -> None:
         """Release every reservation: the agent ends."""
-        for holding in self._sockets.values():
-            holding.close()
+        for sockets in self._sockets.values():
+            _close_all(sockets)
         self._sockets.clear()
 
 
@@ -86,9 +96,14 @@ def _host_ports(mappings: Iterable[PortMapping]) -> list[HostPort]:
     return [(each.source, each.protocol) for each in mappings]
 
 
-async def _reserve(host_port: HostPort) -> socket.socket:
+def _close_all(sockets: Iterable[socket.socket]) -> None:
+    for each in sockets:
+        each.close()
+
+
+async def _reserve(host_port: HostPort, family: socket.AddressFamily) -> socket.socket:
     try:
-        return _bind(host_port)
+        return _bind(host_port, family)
     except OSError as error:
         if error.errno != errno.EADDRINUSE:
             raise errors.FailedPrecondition(
@@ -99,7 +114,7 @@ async def _reserve(host_port: HostPort) -> socket.socket:
         # Closed connections linger on the port, which blocks only sockets without SO_REUSEADDR. A reservation
         # with it blocks only those without it, and is better than none.
         try:
-            return _bind(host_port, reuse_address=True)
+            return _bind(host_port, family, reuse_address=True)
         except OSError:
             holder = "another process, which does not listen on it"
     raise errors.FailedPrecondition(
@@ -107,14 +122,16 @@ async def _reserve(host_port: HostPort) -> socket.socket:
     )
 
 
-def _bind(host_port: HostPort, *, reuse_address: bool = False) -> socket.socket:
+def _bind(host_port: HostPort, family: socket.AddressFamily, *, reuse_address: bool = False) -> socket.socket:
     port, protocol = host_port
-    holding = socket.socket(socket.AF_INET, _KINDS[protocol] | socket.SOCK_CLOEXEC)
+    holding = socket.socket(family, _KINDS[protocol] | socket.SOCK_CLOEXEC)
     try:
+        if family is socket.AF_INET6:
+            holding.setsockopt(socket.IPPROTO_IPV6, socket.IPV6_V6ONLY, 1)
         # The smallest buffer for datagrams that arrive before the rules are set: nobody reads them.
         holding.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 0)
         holding.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, reuse_address)
-        holding.bind((_EVERYWHERE, port))
+        holding.bind((_EVERYWHERE[family], port))
     except BaseException:
         holding.close()
         raise

@@ -16,6 +16,7 @@ from ipaddress import IPv4Address, IPv4Network
 from typing import Final, NamedTuple
 
 import structlog
+from msgspec.structs import replace
 
 from skerry.kit import json_codec
 from skerry.kit.batching import Batcher
@@ -30,6 +31,8 @@ from skerry.model.network_objects import (
 from skerry.model.ports import Protocol
 from skerry.node.network import conntrack, host_routes, service_rules, service_shares
 from skerry.node.network.commands import NetworkCommands
+from skerry.node.network.nft_tables import NftTables
+from skerry.node.network.rule_families import IPV6, RuleFamily, address_families, table_families
 from skerry.node.network.service_rules import (
     BalancedService,
     ServiceObjects,
@@ -52,6 +55,7 @@ class _CompiledService(NamedTuple):
 
     service: ServiceAddress
     objects: ServiceObjects
+    objects6: ServiceObjects = service_rules.NO_OBJECTS
     local: frozenset[str] = frozenset()
     open_copies: _Pairs = frozenset()
 
@@ -141,9 +145,7 @@ class ServiceBalancer:
     def remove(self) -> None:
         """Remove the rules. Blocks."""
         # Routes went with the bridge.
-        self._programs.nft(service_rules.write_removal(self._names, "ip"))
-        with contextlib.suppress(errors.Unavailable):  # a kernel may not support tables of bridges
-            self._programs.nft(service_rules.write_removal(self._names, "bridge"))
+        NftTables(self._programs, self._names.services_table, ()).delete()
         self._base = None
         self._contents = ServiceTableContents()
 
@@ -152,14 +154,18 @@ class ServiceBalancer:
             return  # nothing is attached, or no server was reached yet: what is there stays
         routes = host_routes.read()
         serves_node = not self._other_routes(routes)
-        base = ServiceTableBase(self._ranges, self._subnets.bridge_mac, serves_node, self._has_bridge_family)
+        base = ServiceTableBase(
+            self._ranges,
+            self._subnets.bridge_mac,
+            serves_node,
+            self._has_bridge_family,
+            self._subnets.has_ipv6,
+        )
         after = self._compile()
         is_first = self._base is None
         if base != self._base or (any(doubts) and self._is_altered(base)):
             self._write(base, after)
-        elif text := service_rules.write_changes(
-            self._names, self._contents, after, has_bridge_family=self._has_bridge_family
-        ):
+        elif text := service_rules.write_changes(self._names, self._contents, after, base.families):
             self._write_changes(text, base, after)
         self._contents = after
         self._route(routes, self._ranges if serves_node else ())
@@ -179,13 +185,11 @@ class ServiceBalancer:
         self._compiled = compiled
         # No server gives an address twice; if one did, the others would still have theirs.
         owners = {each.service.address: key for key, each in reversed(compiled.items())}
+        owned = {key: each for key, each in compiled.items() if owners[each.service.address] == key}
         return ServiceTableContents(
-            {
-                key: each.objects
-                for key, each in compiled.items()
-                if each.objects.chains and owners[each.service.address] == key
-            },
+            {key: each.objects for key, each in owned.items() if each.objects.chains},
             frozenset().union(*(each.local for each in compiled.values() if each.local)),
+            {key: each.objects6 for key, each in owned.items() if each.objects6.chains},
         )
 
     def _compile_one(self, service: ServiceAddress) -> _CompiledService:
@@ -201,9 +205,15 @@ class ServiceBalancer:
             for each in with_clients
             if each.address in weights or each.node not in self._surroundings.unreachable
         ]
+        with_ipv6 = {each.address for each in copies if each.address6}
+        balanced6 = balanced._replace(
+            weights={copy: weight for copy, weight in weights.items() if copy in with_ipv6}
+        )
+        has_ipv6 = self._subnets.has_ipv6
         return _CompiledService(
             service,
             service_rules.compile_service(balanced),
+            service_rules.compile_service(balanced6, IPV6) if has_ipv6 else service_rules.NO_OBJECTS,
             frozenset(each.address for each in with_clients if each.node == self._node),
             frozenset((virtual, copies[each]) for each in with_flows)
             if _may_have_udp(service)
@@ -219,7 +229,7 @@ class ServiceBalancer:
                 raise
             log.warning("services.no_bridge_rules", error=error.message)
             self._has_bridge_family = False
-            base = ServiceTableBase(base.subnets, base.bridge_mac, base.serves_node, False)
+            base = replace(base, has_bridge_family=False)
             self._programs.nft(service_rules.write_tables(self._names, base, contents))
         self._base = base
         log.info("services.rules_written", services=len(contents.services))
@@ -234,25 +244,32 @@ class ServiceBalancer:
     def _is_altered(self, base: ServiceTableBase) -> bool:
         """True if the tables lack chains or rules, or have others; logged."""
         table = self._names.services_table
-        expected = Counter(
-            {
-                name: len(lines)
-                for each in self._contents.services.values()
-                for name, lines in each.chains.items()
-            }
-        )
-        for name, lines in service_rules.base_chains(self._names, base).items():
-            expected[name] = sum(not line.startswith("type ") for line in lines)
         try:
-            found = _rules_of(self._programs.nft_list("table", "ip", table))
+            is_altered = any(
+                _rules_of(self._programs.nft_list("table", family.name, table))
+                != self._expected_rules(base, family)
+                for family in address_families(base.families)
+            )
             if base.has_bridge_family:
                 self._programs.nft_list("table", "bridge", table)
-            is_altered = found != expected
         except (errors.Unavailable, json_codec.InvalidJson):
             is_altered = True  # it is gone, or cannot be read
         if is_altered:
             log.warning("network.rules_lost", table=table)
         return is_altered
+
+    def _expected_rules(self, base: ServiceTableBase, family: RuleFamily) -> Counter[str]:
+        """The number of rules in each chain."""
+        expected = Counter(
+            {
+                name: len(lines)
+                for each in self._contents.of(family).values()
+                for name, lines in each.chains.items()
+            }
+        )
+        for name, lines in service_rules.base_chains(self._names, base, family).items():
+            expected[name] = sum(not line.startswith("type ") for line in lines)
+        return expected
 
     def _other_routes(self, routes: Sequence[host_routes.HostRoute]) -> list[str]:
         """Routes of this machine to virtual addresses that no Skerry made: its processes keep them."""
@@ -277,16 +294,24 @@ class ServiceBalancer:
         """Have routes to `ranges`, so that programs of the node can dial virtual addresses."""
         present = {str(route.network) for route in routes if route.interface == self._names.bridge}
         needed = dict.fromkeys(ranges, str(self._subnets.all[0].gateway))
-        metric = self._names.service_route_metric
+        bridge, metric = self._names.bridge, self._names.service_route_metric
+        families = address_families(table_families(has_ipv6=self._subnets.has_ipv6))
+        stale = [each for each in self._routes if each not in needed and each in present]
+        if stale:
+            self._programs.ip(
+                [
+                    f"route del {family.network(IPv4Network(each))} dev {bridge} metric {metric}"
+                    for each in stale
+                    for family in families
+                ],
+                ignore_errors=True,
+            )
         commands = [
-            f"route del {each} dev {self._names.bridge} metric {metric}"
-            for each in self._routes
-            if each not in needed and each in present
-        ]
-        commands += [
-            f"route replace {each} dev {self._names.bridge} src {source} metric {metric}"
+            f"route replace {family.network(IPv4Network(each))} dev {bridge} "
+            f"src {family.address(IPv4Address(source))} metric {metric}"
             for each, source in needed.items()
             if each not in present or self._routes.get(each) != source
+            for family in families
         ]
         if commands:
             self._programs.ip(commands)
@@ -305,9 +330,10 @@ class ServiceBalancer:
         }
         if is_first:
             open_copies: _Pairs = frozenset().union(*self._open_copies.values())
-            conntrack.forget_udp_elsewhere([IPv4Network(each) for each in self._ranges], open_copies)
+            ranges = [IPv4Network(each) for each in self._ranges]
+            conntrack.forget_udp_elsewhere(ranges, open_copies, has_ipv6=self._subnets.has_ipv6)
         elif closed:
-            conntrack.forget_udp_of_services(closed)
+            conntrack.forget_udp_of_services(closed, has_ipv6=self._subnets.has_ipv6)
 
 
 def _may_have_udp(service: ServiceAddress) -> bool:

@@ -3,7 +3,8 @@
 Maps lead from an address, or an address with a port, to a chain of its own for each service, which chooses a
 copy at random by weight and translates the destination (`skerry.node.network.service_shares` has the
 weights). A change of a service rewrites its chains and elements only. What is still addressed to a virtual
-address behind the translation has no ready copy, or no such port, and is refused.
+address behind the translation has no ready copy, or no such port, and is refused. There is a table for IPv4,
+and one with the same rules for IPv6 where containers have it.
 
 Replies between containers of one node would pass the bridge without being translated back. So frames from and
 to copies are given to the node's IP layer by a table of the family `bridge`, and copies see the addresses of
@@ -14,15 +15,22 @@ their clients; only a copy that is connected to itself sees the node's. Where th
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
-from ipaddress import IPv4Address
+from ipaddress import IPv4Address, IPv4Network
 from typing import Final, NamedTuple
+
+import msgspec
 
 from skerry.model.network_objects import ServicePort
 from skerry.model.ports import Protocol
+from skerry.node.network.rule_families import (
+    BRIDGE,
+    IPV4,
+    RuleFamily,
+    address_families,
+    table_families,
+)
 from skerry.node.network.subnets import KernelNames
 
-FAMILIES: Final = ("ip", "bridge")
 BASE_SETS: Final = frozenset(("services", "service_ports", "itself"))
 _MAX_CLIENTS: Final = 65_536  # of one copy whose affinity is remembered
 _ANY_PROTOCOL: Final = f"meta l4proto {{ {', '.join(Protocol)} }}"
@@ -37,28 +45,29 @@ class BalancedService(NamedTuple):
     affinity_s: int = 0
 
 
-@dataclass(frozen=True, slots=True)
-class ServiceObjects:
+class ServiceObjects(msgspec.Struct, frozen=True):
     """What a service is in the table, in text."""
 
-    sets: Mapping[str, str] = field(default_factory=dict)
-    chains: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
-    elements: Mapping[tuple[str, str], str] = field(default_factory=dict)  # verdicts by map and key
+    sets: Mapping[str, str] = msgspec.field(default_factory=dict)
+    chains: Mapping[str, tuple[str, ...]] = msgspec.field(default_factory=dict)
+    elements: Mapping[tuple[str, str], str] = msgspec.field(default_factory=dict)  # verdicts by map and key
 
 
 NO_OBJECTS: Final = ServiceObjects()
 
 
-@dataclass(frozen=True, slots=True)
-class ServiceTableContents:
-    """All services by their keys, and the copies on this node."""
+class ServiceTableContents(msgspec.Struct, frozen=True):
+    """All services by their keys, and the copies on this node. `services6`: what they are for IPv6."""
 
-    services: Mapping[str, ServiceObjects] = field(default_factory=dict)
+    services: Mapping[str, ServiceObjects] = msgspec.field(default_factory=dict)
     local_copies: frozenset[str] = frozenset()
+    services6: Mapping[str, ServiceObjects] = msgspec.field(default_factory=dict)
+
+    def of(self, family: RuleFamily) -> Mapping[str, ServiceObjects]:
+        return self.services if family is IPV4 else self.services6
 
 
-@dataclass(frozen=True, slots=True)
-class ServiceTableBase:
+class ServiceTableBase(msgspec.Struct, frozen=True):
     """What the rules depend on beside services. With `serves_node`, processes of the node itself reach
     services."""
 
@@ -66,12 +75,18 @@ class ServiceTableBase:
     bridge_mac: str
     serves_node: bool = True
     has_bridge_family: bool = True
+    has_ipv6: bool = False
+
+    @property
+    def families(self) -> tuple[str, ...]:
+        return table_families(has_ipv6=self.has_ipv6, has_bridge=self.has_bridge_family)
 
 
-def compile_service(service: BalancedService) -> ServiceObjects:
+def compile_service(service: BalancedService, family: RuleFamily = IPV4) -> ServiceObjects:
     """The chains, sets and elements of a service; without ready copies there are none."""
     if not service.weights:
         return NO_OBJECTS
+    virtual = family.address(IPv4Address(service.address))
     name = f"service_{_hex(service.address)}"
     sets: dict[str, str] = {}
     chains: dict[str, tuple[str, ...]] = {}
@@ -80,48 +95,52 @@ def compile_service(service: BalancedService) -> ServiceObjects:
         # The time is part of the name: that of a set cannot change.
         sets = {
             f"clients_{_hex(service.address)}_{_hex(copy)}_{service.affinity_s}": (
-                f"type ipv4_addr; size {_MAX_CLIENTS}; flags dynamic,timeout; timeout {service.affinity_s}s;"
+                f"type {family.type}; size {_MAX_CLIENTS}; flags dynamic,timeout; "
+                f"timeout {service.affinity_s}s;"
             )
             for copy in service.weights
         }
     for port in service.ports or (None,):
         chain = name if port is None else f"{name}_{port.protocol}_{port.port}"
         if port is None:
-            elements["services", service.address] = f"goto {chain}"
+            elements["services", virtual] = f"goto {chain}"
         else:
-            key = f"{service.address} . {port.protocol} . {port.port}"
+            key = f"{virtual} . {port.protocol} . {port.port}"
             elements["service_ports", key] = f"goto {chain}"
         if sets:
-            chains |= _affinity_chains(
-                chain, service.weights, port, dict(zip(service.weights, sets, strict=True))
-            )
+            clients = dict(zip(service.weights, sets, strict=True))
+            chains |= _affinity_chains(chain, service.weights, port, clients, family)
         else:
-            chains[chain] = (_translation(service.weights, port),)
+            chains[chain] = (_translation(service.weights, port, family),)
     return ServiceObjects(sets, chains, elements)
 
 
-def _translation(weights: Mapping[str, int], port: ServicePort | None) -> str:
+def _translation(weights: Mapping[str, int], port: ServicePort | None, family: RuleFamily) -> str:
     match = _ANY_PROTOCOL if port is None else f"meta l4proto {port.protocol}"
-    if port is None:
-        targets = {copy: copy for copy in weights}
-    else:
-        separator = ":" if len(weights) == 1 else " . "
-        targets = {copy: f"{copy}{separator}{port.target_port}" for copy in weights}
+    copies = {copy: family.address(IPv4Address(copy)) for copy in weights}
     if len(weights) == 1:
-        return f"{match} dnat ip to {next(iter(targets.values()))}"
-    return f"{match} dnat ip to {_choice(weights)} map {{ {_ranges(weights, targets)} }}"
+        (copy,) = copies.values()
+        bracketed = copy if family is IPV4 else f"[{copy}]"
+        return f"{match} dnat {family.name} to {copy if port is None else f'{bracketed}:{port.target_port}'}"
+    targets = {key: copy if port is None else f"{copy} . {port.target_port}" for key, copy in copies.items()}
+    return f"{match} dnat {family.name} to {_choice(weights)} map {{ {_ranges(weights, targets)} }}"
 
 
 def _affinity_chains(
-    chain: str, weights: Mapping[str, int], port: ServicePort | None, clients: Mapping[str, str]
+    chain: str,
+    weights: Mapping[str, int],
+    port: ServicePort | None,
+    clients: Mapping[str, str],
+    family: RuleFamily,
 ) -> dict[str, tuple[str, ...]]:
     """A chain for each copy, which remembers the client, and one that chooses."""
     own = {copy: f"{chain}_{_hex(copy)}" for copy in weights}
-    known = [f"ip saddr @{clients[copy]} goto {own[copy]}" for copy in weights]
+    source = f"{family.name} saddr"
+    known = [f"{source} @{clients[copy]} goto {own[copy]}" for copy in weights]
     verdicts = {copy: f"goto {own[copy]}" for copy in weights}
     return {
         **{
-            own[copy]: (f"update @{clients[copy]} {{ ip saddr }}", _translation({copy: 1}, port))
+            own[copy]: (f"update @{clients[copy]} {{ {source} }}", _translation({copy: 1}, port, family))
             for copy in weights
         },
         chain: (*known, f"{_choice(weights)} vmap {{ {_ranges(weights, verdicts)} }}"),
@@ -142,68 +161,61 @@ def _ranges(weights: Mapping[str, int], values: Mapping[str, str]) -> str:
     return ", ".join(parts)
 
 
-def base_chains(names: KernelNames, base: ServiceTableBase) -> dict[str, tuple[str, ...]]:
+def base_chains(
+    names: KernelNames, base: ServiceTableBase, family: RuleFamily = IPV4
+) -> dict[str, tuple[str, ...]]:
     """The chains that all services share, with their rules; a first line that names a hook is no rule."""
-    bridge, virtual = f'"{names.bridge}"', f"{{ {', '.join(base.subnets)} }}"
-    translated = f"oifname {bridge} ct status dnat ct original ip daddr {virtual}"
+    ip, subnets = family.name, ", ".join(family.network(IPv4Network(each)) for each in base.subnets)
+    bridge, virtual = f'"{names.bridge}"', f"{{ {subnets} }}"
+    translated = f"oifname {bridge} ct status dnat ct original {ip} daddr {virtual}"
     chains: dict[str, tuple[str, ...]] = {
         "balance": (
-            "ip daddr . meta l4proto . th dport vmap @service_ports",
-            "ip daddr vmap @services",
+            f"{ip} daddr . meta l4proto . th dport vmap @service_ports",
+            f"{ip} daddr vmap @services",
         ),
         "refuse": ("meta l4proto tcp reject with tcp reset", "reject"),
         # Before published ports, whose chains have the usual priorities.
         "arriving": (
             "type nat hook prerouting priority -101; policy accept;",
-            f"iifname {bridge} ip daddr {virtual} goto balance",
+            f"iifname {bridge} {ip} daddr {virtual} goto balance",
         ),
         # Behind them, and before routing: a redirect that the kernel sends would suppress the refusal.
         "arrived": (
             "type filter hook prerouting priority -99; policy accept;",
-            f"iifname {bridge} ip daddr {virtual} goto refuse",
+            f"iifname {bridge} {ip} daddr {virtual} goto refuse",
         ),
         "passing": (
             "type filter hook forward priority -1; policy accept;",
-            f"oifname {bridge} ip daddr {virtual} goto refuse",
+            f"oifname {bridge} {ip} daddr {virtual} goto refuse",
         ),
     }
     if base.has_bridge_family:
         # A translation to the same address keeps later chains from masquerading.
         chains["leaving"] = (
             "type nat hook postrouting priority 99; policy accept;",
-            f"{translated} ip saddr . ip daddr @itself masquerade",
-            f"{translated} snat to ip saddr",
+            f"{translated} {ip} saddr . {ip} daddr @itself masquerade",
+            f"{translated} snat to {ip} saddr",
         )
     if base.serves_node:
         chains |= {
             "dialling": (
                 "type nat hook output priority -101; policy accept;",
-                f"ip daddr {virtual} goto balance",
+                f"{ip} daddr {virtual} goto balance",
             ),
             "calling": (
                 "type filter hook output priority -1; policy accept;",
-                f"ip daddr {virtual} goto refuse",
+                f"{ip} daddr {virtual} goto refuse",
             ),
         }
     return chains
 
 
 def write_tables(names: KernelNames, base: ServiceTableBase, contents: ServiceTableContents) -> str:
-    """Both tables, replacing existing ones."""
+    """All tables, replacing existing ones."""
     table = names.services_table
-    itself = ", ".join(f"{copy} . {copy}" for copy in sorted(contents.local_copies))
-    chains = "".join(
-        f"  chain {name} {{\n{''.join(f'    {line}{chr(10)}' for line in lines)}  }}\n"
-        for name, lines in base_chains(names, base).items()
-    )
-    text = f"""\
-{write_removal(names, *(FAMILIES if base.has_bridge_family else FAMILIES[:1]))}\
-table ip {table} {{
-  map services {{ type ipv4_addr : verdict; }}
-  map service_ports {{ type ipv4_addr . inet_proto . inet_service : verdict; }}
-  set itself {{ type ipv4_addr . ipv4_addr; {_fill(itself)} }}
-{chains}}}
-"""
+    text = write_removal(names, *base.families)
+    for family in address_families(base.families):
+        text += _write_base(names, base, contents, family)
     if base.has_bridge_family:
         text += f"""\
 table bridge {table} {{
@@ -220,27 +232,53 @@ table bridge {table} {{
   }}
 }}
 """
-    return text + _write_services(table, {}, contents.services)
+    for family in address_families(base.families):
+        text += _write_services(f"{family.name} {table}", {}, contents.of(family))
+    return text
+
+
+def _write_base(
+    names: KernelNames, base: ServiceTableBase, contents: ServiceTableContents, family: RuleFamily
+) -> str:
+    """The table of a family, without services."""
+    kind = family.type
+    chains = "".join(
+        f"  chain {name} {{\n{''.join(f'    {line}{chr(10)}' for line in lines)}  }}\n"
+        for name, lines in base_chains(names, base, family).items()
+    )
+    return f"""\
+table {family.name} {names.services_table} {{
+  map services {{ type {kind} : verdict; }}
+  map service_ports {{ type {kind} . inet_proto . inet_service : verdict; }}
+  set itself {{ type {kind} . {kind}; {_fill(_itself(contents.local_copies, family))} }}
+{chains}}}
+"""
+
+
+def _itself(copies: Iterable[str], family: RuleFamily) -> str:
+    addresses = [family.address(IPv4Address(copy)) for copy in sorted(copies)]
+    return ", ".join(f"{each} . {each}" for each in addresses)
 
 
 def write_changes(
     names: KernelNames,
     before: ServiceTableContents,
     after: ServiceTableContents,
-    *,
-    has_bridge_family: bool = True,
+    families: Sequence[str],
 ) -> str:
     """Commands that change tables with `before` to `after`; empty if they are equal."""
-    table = names.services_table
-    text = _write_services(table, before.services, after.services)
+    table, present = names.services_table, address_families(families)
+    text = "".join(
+        _write_services(f"{family.name} {table}", before.of(family), after.of(family)) for family in present
+    )
     for verb, copies in (
         ("delete", before.local_copies - after.local_copies),
         ("add", after.local_copies - before.local_copies),
     ):
         if copies:
-            pairs = ", ".join(f"{copy} . {copy}" for copy in sorted(copies))
-            text += f"{verb} element ip {table} itself {{ {pairs} }}\n"
-            if has_bridge_family:
+            for family in present:
+                text += f"{verb} element {family.name} {table} itself {{ {_itself(copies, family)} }}\n"
+            if BRIDGE in families:
                 text += f"{verb} element bridge {table} copies {{ {', '.join(sorted(copies))} }}\n"
     return text
 
@@ -256,6 +294,7 @@ def write_removal(names: KernelNames, *families: str) -> str:
 def _write_services(
     table: str, before: Mapping[str, ServiceObjects], after: Mapping[str, ServiceObjects]
 ) -> str:
+    """`table`: with its family."""
     changed = [
         (before.get(key, NO_OBJECTS), after.get(key, NO_OBJECTS))
         for key in {**before, **after}
@@ -274,21 +313,21 @@ def _write_services(
             if old.elements.get((map_name, key)) != verdict:
                 added.setdefault(map_name, []).append(f"{key} : {verdict}")
         new_sets += [
-            f"add set ip {table} {name} {{ {new.sets[name]} }}" for name in _missing(new.sets, old.sets)
+            f"add set {table} {name} {{ {new.sets[name]} }}" for name in _missing(new.sets, old.sets)
         ]
-        old_sets += [f"delete set ip {table} {name}" for name in _missing(old.sets, new.sets)]
-        new_chains += [f"add chain ip {table} {name}" for name in _missing(new.chains, old.chains)]
+        old_sets += [f"delete set {table} {name}" for name in _missing(old.sets, new.sets)]
+        new_chains += [f"add chain {table} {name}" for name in _missing(new.chains, old.chains)]
         for name in _missing(old.chains, new.chains):
-            emptying.append(f"flush chain ip {table} {name}")
-            old_chains.append(f"delete chain ip {table} {name}")
+            emptying.append(f"flush chain {table} {name}")
+            old_chains.append(f"delete chain {table} {name}")
         for name, lines in new.chains.items():
             if old.chains.get(name) == lines:
                 continue
             if name in old.chains:
-                emptying.append(f"flush chain ip {table} {name}")
-            rules += [f"add rule ip {table} {name} {line}" for line in lines]
-    removal += [f"delete element ip {table} {name} {{ {', '.join(keys)} }}" for name, keys in removed.items()]
-    additions += [f"add element ip {table} {name} {{ {', '.join(each)} }}" for name, each in added.items()]
+                emptying.append(f"flush chain {table} {name}")
+            rules += [f"add rule {table} {name} {line}" for line in lines]
+    removal += [f"delete element {table} {name} {{ {', '.join(keys)} }}" for name, keys in removed.items()]
+    additions += [f"add element {table} {name} {{ {', '.join(each)} }}" for name, each in added.items()]
     return "".join(f"{line}\n" for step in steps for line in step)
 
 

@@ -13,6 +13,7 @@ from collections.abc import Collection, Iterable
 from ipaddress import IPv4Address, IPv4Network, collapse_addresses
 
 from skerry.model import errors
+from skerry.model.ipv6_addresses import ipv6_network_of, ipv6_of
 
 WIDEST, NARROWEST = 8, 30
 _POOL = IPv4Network("10.64.0.0/10")  # of subnets that are not configured
@@ -33,7 +34,7 @@ def parse_network(text: str, *, field: str) -> IPv4Network:
 
 
 class NodeSubnet:
-    """An IPv4 network of containers."""
+    """An IPv4 network of containers, and the IPv6 one that follows from it."""
 
     def __init__(self, text: str) -> None:
         network = parse_network(text, field="network.subnet")
@@ -51,6 +52,9 @@ class NodeSubnet:
         self.network: IPv4Network = network
         self.prefix = network.prefixlen
         self.gateway = first + 1
+        self._first = first + 2  # of containers
+        self.network6 = ipv6_network_of(network)
+        self.gateway6 = ipv6_of(self.gateway)
         self.size = network.num_addresses - 3  # without those of network, gateway and broadcast
 
     def __str__(self) -> str:
@@ -62,10 +66,10 @@ class NodeSubnet:
 
     def number(self, address: IPv4Address) -> int:
         """The index of a container's address, from 0 on."""
-        return int(address) - int(self.gateway) - 1
+        return int(address) - int(self._first)
 
     def address(self, number: int) -> IPv4Address:
-        return self.gateway + 1 + number
+        return self._first + number
 
 
 class BridgeSubnets:
@@ -74,6 +78,8 @@ class BridgeSubnets:
 
     def __init__(self, current: NodeSubnet | None = None, former: Iterable[NodeSubnet] = ()) -> None:
         self.replace(current, former)
+        # Whether containers have IPv6 addresses beside these: `Network` decides once, before there are any.
+        self.has_ipv6 = False
         # Containers cache it, so it stays when the subnet changes; `Bridge` reads it from the kernel.
         self.bridge_mac = mac_of(self.all[0].gateway) if self.all else ""
 
@@ -93,7 +99,11 @@ class BridgeSubnets:
 
     def of(self, address: IPv4Address) -> NodeSubnet:
         """The subnet of a container with `address`; the current one, if they overlap."""
-        return next(each for each in self.all if each.has(address))
+        for each in self.all:
+            if each.has(address):
+                return each
+        # Not StopIteration, which no future can carry out of a thread.
+        raise LookupError(f"{address} is in none of {', '.join(map(str, self.all)) or 'no subnets'}")
 
     def switch(self, subnet: NodeSubnet) -> None:
         """Use `subnet` for new containers from now on."""

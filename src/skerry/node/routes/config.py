@@ -16,18 +16,24 @@ import msgspec
 
 from skerry.model.network_objects import EndpointState
 from skerry.model.route_settings import RouteSettings
-from skerry.model.routes import TO_HTTPS, BackendProtocol, ProtectionKind, RouteObject
-from skerry.node.routes.matching import RouteMatches, backend_name, match_routes
+from skerry.model.routes import TO_HTTPS, BackendProtocol, HeaderMatch, ProtectionKind, RouteObject
+from skerry.node.routes.matching import BACKEND_PREFIX, RouteMatches, backend_name, match_routes
 from skerry.node.routes.slots import Slots
 
 CHALLENGE_PATH = "/.well-known/acme-challenge/"
 PUBLIC_HEADER = "X-Skerry-Public"  # only HAProxy sets it: on routes to functions that need no token
 _HTTPS_PORT = "443"
 # Only proxies may say these. With underscores they are the same to programs that take headers as variables.
-_OUR_HEADERS = ("x-forwarded", "x_forwarded", "x-real", "x_real", "x-skerry", "x_skerry")
+_OUR_HEADERS = "'^(forwarded$|x[-_](forwarded|real|skerry))'"
+_OUR_WORDS = "forwarded x-real x_real skerry"  # one is in every such name
+_MISSING = "if !{ var(txn.route) -m found }"
 _OTHER_SLASHES = """'regsub("(%2[fF]|%5[cC]|\\\\\\\\)",/,g)'"""
 _MANY_SLASHES = "regsub(/+,/,g)"
 _RATE_ENTRIES = "100k"  # client addresses that are counted at once, for each route with a limit
+_MOST_RELOADS = 32  # that a process with open connections survives, else they could fill the memory
+# A copy that acknowledges nothing for so long is on a dead node: its connections end. Longer than a change of
+# the way through the mesh takes.
+_SILENT_S = 10
 _BUFFER_BYTES = 32_768  # a request's head at most, and a certificate with its chain in a command
 
 
@@ -132,6 +138,7 @@ def _global(settings: RouteSettings, files: EdgeFiles, user: tuple[str, str] | N
     yield "    description @DIGEST@"
     yield f"    stats socket {files.admin_socket} mode 600 level admin expose-fd listeners"
     yield f"    hard-stop-after {settings.drain_s}s"
+    yield f"    mworker-max-reloads {_MOST_RELOADS}"
     yield f"    maxconn {settings.max_connections}"
     yield f"    tune.bufsize {_BUFFER_BYTES}"
     yield "    ssl-default-bind-options ssl-min-ver TLSv1.2 no-tls-tickets"
@@ -145,7 +152,8 @@ def _global(settings: RouteSettings, files: EdgeFiles, user: tuple[str, str] | N
 def _defaults() -> Iterator[str]:
     yield "defaults"
     yield "    mode http"
-    yield "    timeout connect 5s"
+    # A copy whose node has died does not answer at all: the next attempt goes to another one.
+    yield "    timeout connect 1s"
     yield "    timeout client 60s"
     yield "    timeout http-request 10s"
     yield "    timeout http-keep-alive 75s"
@@ -162,19 +170,49 @@ def _defaults() -> Iterator[str]:
 
 
 def _frontend(matches: RouteMatches, settings: RouteSettings, files: EdgeFiles) -> Iterator[str]:
+    """Every request passes here, so the usual one leaves early: its host and path are in the map as they
+    are, and `allow` ends the rules."""
     yield "frontend edge"
     if settings.http:
         yield f"    bind {settings.http}"
     if settings.https:
         yield f"    bind {settings.https} ssl crt-list {files.certificate_list} alpn h2,http/1.1"
+    # The host and the path are one text below: a host with a slash would be the path of another route.
+    yield (
+        "    http-request return status 400 content-type text/plain string 'this is no host name' "
+        "if { req.fhdr(host) -m sub / , }"
+    )
+    # Looking at all names at once first is half the work for a request that has none of them.
+    yield f"    http-request del-header {_OUR_HEADERS} -m reg if {{ req.hdr_names -m sub {_OUR_WORDS} }}"
+    yield "    http-request add-header X-Forwarded-For %[src]"
+    yield "    http-request add-header X-Forwarded-Proto %[ssl_fc,iif(https,http)]"
+    yield "    http-request add-header X-Forwarded-Host %[req.fhdr(host)]"
+    yield "    http-request add-header X-Request-Id %[uuid()] if !{ req.hdr(x-request-id) -m found }"
+    yield r"    acl is_unusual path -m sub % // /. '\'"
+    yield f"    http-request set-var(txn.route) base,concat(/),map_beg({files.routes}) if !is_unusual"
+    yield f"    http-request allow if {{ var(txn.route) -m beg {BACKEND_PREFIX} }}"
+    yield from _unusual_paths(files)
+    yield "    http-request set-var(txn.host) req.fhdr(host),field(1,:),lower,rtrim(.)"
+    for host in _host_forms(matches):
+        yield f"    http-request set-var-fmt(txn.place) '{host}%[var(txn.path)]/' {_MISSING}"
+        yield f"    http-request set-var(txn.route) var(txn.place),map_beg({files.routes}) {_MISSING}"
+    yield from _header_groups(matches)
+    yield (
+        "    http-request return status 404 content-type text/plain string 'there is no route for this "
+        f"host and path' {_MISSING}"
+    )
+    yield "    use_backend %[var(txn.route)]"
+
+
+def _unusual_paths(files: EdgeFiles) -> Iterator[str]:
+    """`/%61dmin`, `//admin` and `/x/../admin` are `/admin` to many programs, so they are here, too: else a
+    protected route could be avoided by its spelling. Answers to ACME are here as well, as their path has
+    `/.`."""
     token = f"path,field(4,/),map_str({files.challenges})"
     yield (
         f"    http-request return status 200 content-type text/plain lf-string '%[{token}]' "
-        f"if {{ path -m beg {CHALLENGE_PATH} }} {{ {token} -m found }}"
+        f"if is_unusual {{ path -m beg {CHALLENGE_PATH} }} {{ {token} -m found }}"
     )
-    # `/%61dmin`, `//admin` and `/x/../admin` are `/admin` to many programs, so they are here, too: else a
-    # protected route could be avoided by its spelling.
-    yield "    acl is_unusual path -m sub % // /. '\\\\'"
     for part in (
         "percent-decode-unreserved strict",
         "path-strip-dot",
@@ -190,46 +228,32 @@ def _frontend(matches: RouteMatches, settings: RouteSettings, files: EdgeFiles) 
         "    http-request return status 400 content-type text/plain string 'the path leads elsewhere' "
         "if is_unusual { var(txn.path) -m reg '/[.][.]?(/|$)' }"
     )
-    yield "    http-request del-header Forwarded"
-    for prefix in _OUR_HEADERS:
-        yield f"    http-request del-header {prefix} -m beg"
-    # These replace whatever a client has sent of them.
-    yield "    http-request set-header X-Forwarded-For %[src]"
-    yield "    http-request set-header X-Forwarded-Proto %[ssl_fc,iif(https,http)]"
-    yield "    http-request set-header X-Forwarded-Host %[req.hdr(host)]"
-    yield "    http-request set-header X-Request-Id %[uuid()] if !{ req.hdr(x-request-id) -m found }"
-    # The host and the path are one text below: a host with a slash would be the path of another route.
-    yield (
-        "    http-request return status 400 content-type text/plain string 'this is no host name' "
-        "if { req.hdr(host) -m sub / }"
-    )
-    yield "    http-request set-var(txn.host) req.hdr(host),field(1,:),lower,rtrim(.)"
-    missing = "if !{ var(txn.route) -m found }"
-    for host, condition in (
-        ("%[var(txn.host)]", ""),
-        ("%[var(txn.host),regsub(^[^.]+,*)]", missing),
-        ("*", missing),
-    ):
-        yield f"    http-request set-var-fmt(txn.place) '{host}%[var(txn.path)]/' {condition}".rstrip()
-        yield (
-            f"    http-request set-var(txn.route) var(txn.place),map_beg({files.routes}) {condition}".rstrip()
-        )
+
+
+def _host_forms(matches: RouteMatches) -> Iterator[str]:
+    """What a host is looked up as, one after the other: only forms of which there are routes."""
+    yield "%[var(txn.host)]"
+    if any(key.startswith("*.") for key, _ in matches.entries):
+        yield "%[var(txn.host),regsub(^[^.]+,*)]"
+    if any(key.startswith("*/") for key, _ in matches.entries):
+        yield "*"
+
+
+def _header_groups(matches: RouteMatches) -> Iterator[str]:
     for group in matches.groups:
         is_group = f"{{ var(txn.route) -m str {group.name} }}"
         for route in group.routes:
-            headers = " ".join(
-                f"{{ req.hdr({one.name}) -m str '{one.value}' }}" for one in route.spec.headers
-            )
+            headers = " ".join(f"{{ {_header(one)} -m str '{one.value}' }}" for one in route.spec.headers)
             yield f"    http-request set-var(txn.route) str({backend_name(route)}) if {is_group} {headers}"
         if group.otherwise:
             yield f"    http-request set-var(txn.route) str({group.otherwise}) if {is_group}"
         else:
             yield f"    http-request unset-var(txn.route) if {is_group}"
-    yield (
-        "    http-request return status 404 content-type text/plain string 'there is no route for this "
-        f"host and path' {missing}"
-    )
-    yield "    use_backend %[var(txn.route)]"
+
+
+def _header(match: HeaderMatch) -> str:
+    """What is compared: each of the values that commas separate, unless the wanted one has a comma."""
+    return f"req.fhdr({match.name})" if "," in match.value else f"req.hdr({match.name})"
 
 
 def _backend(
@@ -255,7 +279,7 @@ def _backend(
         yield "    http-request return status 404 if { ssl_fc }"
     if spec.redirect == TO_HTTPS and settings.https:
         port = settings.https.rpartition(":")[2]
-        address = "%[var(txn.host)]" + ("" if port == _HTTPS_PORT else f":{port}")
+        address = "%[req.fhdr(host),field(1,:),lower,rtrim(.)]" + ("" if port == _HTTPS_PORT else f":{port}")
         yield f"    http-request redirect code 308 location 'https://{address}%[pathq]' if !{{ ssl_fc }}"
     yield from _cors(route)
     if spec.methods:
@@ -284,14 +308,14 @@ def _backend(
         return
     if route.wakes:
         yield f"    http-request lua.wake {route.id} if {{ nbsrv eq 0 }}"
-    protocol = " proto h2" if spec.protocol is BackendProtocol.H2 else ""
+    options = f" tcp-ut {_SILENT_S}s" + (" proto h2" if spec.protocol is BackendProtocol.H2 else "")
     for number, copy in enumerate((slots or Slots()).copies, 1):
         if copy is None:
-            yield f"    server c{number} 127.0.0.1:1{protocol} disabled"
+            yield f"    server c{number} 127.0.0.1:1{options} disabled"
         else:
             # A new process has no connections to keep, so a copy that drains gets none at all.
             off = "" if copy.state is EndpointState.READY else " disabled"
-            yield f"    server c{number} {copy.address}:{copy.port}{protocol}{off}"
+            yield f"    server c{number} {copy.address}:{copy.port}{options}{off}"
 
 
 def _cors(route: RouteObject) -> Iterator[str]:

@@ -13,6 +13,7 @@ import grp
 import os
 import pwd
 import shutil
+import time
 from collections.abc import Sequence
 from pathlib import Path
 
@@ -21,6 +22,7 @@ import structlog
 from skerry.kit import files
 from skerry.kit.backoff import Backoff
 from skerry.model import errors
+from skerry.model.ids import NodeId
 from skerry.model.network_objects import ServiceAddress
 from skerry.model.route_settings import RouteSettings
 from skerry.model.routes import NOT_SERVED, RouteLoad, RouteObject, ServiceWake, TargetKind
@@ -29,8 +31,8 @@ from skerry.node.agent.network_state import NetworkState
 from skerry.node.routes import config, loads, runtime_api, slots
 from skerry.node.routes.certificates import CertificateFiles
 from skerry.node.routes.config import EdgeConfig, EdgeFiles
-from skerry.node.routes.matching import backend_name
-from skerry.node.routes.process import HaproxyProcess
+from skerry.node.routes.matching import BACKEND_PREFIX, backend_name
+from skerry.node.routes.process import HaproxyProcess, reload_pause_s
 from skerry.node.routes.slots import Slots
 from skerry.node.routes.wake import WakeListener
 
@@ -38,6 +40,7 @@ log = structlog.get_logger(__name__)
 
 LOAD_PERIOD_S = 1.0
 _SETTLE_S = 0.02  # changes that come together are one step
+_ADOPTED_S = 10.0  # for so long an adopted HAProxy is left as it is until a server has sent what is so now
 _USER = "haproxy"
 _SOCKETS = Path("/run/skerry-routes")  # of root, for the user of HAProxy
 
@@ -65,6 +68,10 @@ class EdgeRoutes:
         self._challenges: dict[str, str] = {}  # as HAProxy has them
         self._described = ""  # the configuration that it has; empty: not known
         self._totals: dict[str, int] = {}  # requests of backends, at the last count
+        self._unreachable: frozenset[NodeId] = frozenset()
+        self._adopted_until = 0.0  # until then HAProxy may know more than this process does
+        self._reload_at = 0.0  # the earliest time of the next reload
+        self._reload_timer: asyncio.TimerHandle | None = None
         self._wake_number = 0
         self._has_work = asyncio.Event()
         self._runs = asyncio.Event()  # HAProxy was started or adopted, and its end is to be awaited
@@ -90,6 +97,8 @@ class EdgeRoutes:
         await self._wakes.open()
         if await self._process.adopt():
             self._described = await runtime_api.description(self._paths.admin_socket)
+            self._adopted_until = time.monotonic() + _ADOPTED_S
+            asyncio.get_running_loop().call_later(_ADOPTED_S, self._has_work.set)
             self._runs.set()
         for kind in (RouteObject, ServiceAddress, HttpChallenge):
             self._state.subscribe(kind, lambda _: self._has_work.set())
@@ -102,6 +111,16 @@ class EdgeRoutes:
             group.create_task(self._watch_for_ever())
             group.create_task(self._count_for_ever())
 
+    async def detach(self) -> None:
+        """Leave HAProxy to the next agent: it goes on as it is."""
+        async with self._applying:
+            self._is_closed = True  # `run` may go on for a moment
+        await self._wakes.close()
+
+    def remove(self) -> None:
+        """End HAProxy after `detach`, as nothing is left that it could serve. Blocks."""
+        asyncio.run(self.close())
+
     async def close(self) -> None:
         """End HAProxy, and remove everything of it but certificates."""
         async with self._applying:
@@ -112,6 +131,11 @@ class EdgeRoutes:
         for path in (paths.config, paths.routes, paths.challenges, paths.wake_script, paths.output):
             path.unlink(missing_ok=True)
         await asyncio.to_thread(_remove_sockets, paths)
+
+    def unreachable_changed(self, nodes: frozenset[NodeId]) -> None:
+        """No packet gets to these nodes now: the mesh knows it long before servers do."""
+        self._unreachable = nodes
+        self._has_work.set()
 
     def certificate_names(self) -> Sequence[str]:
         """Of the certificates that are in use, without the default one."""
@@ -131,7 +155,7 @@ class EdgeRoutes:
     async def apply(self) -> None:
         """Have HAProxy serve what is known now; raises `Unavailable` or `Internal`."""
         async with self._applying:
-            if self._is_closed:
+            if self._is_closed or self._is_ahead():
                 return
             routes = self._state.all(RouteObject)
             if not routes:
@@ -148,14 +172,49 @@ class EdgeRoutes:
                 await self._process.start(wanted.digest)
                 self._use(wanted, challenges)
                 self._runs.set()
-            elif wanted.digest != self._described:
+            elif wanted.digest == self._described:
+                await self._send_changes(self._slots, challenges)
+            elif self._is_paused():
+                await self._send_changes(self._slots_that_fit(), challenges)
+            else:
                 await self._write(wanted, challenges)
                 await self._process.reload(wanted.digest)
                 self._use(wanted, challenges)
+                await self._pause_reloads()
                 log.info("routes.reloaded", routes=len(routes))
-            else:
-                await self._send_changes(challenges)
             self._wakes.notify()
+
+    def _is_ahead(self) -> bool:
+        """Whether HAProxy may know more than this process: it was adopted, and the file of the process before
+        may lack what that one learnt last."""
+        return (
+            self._process.pid is not None
+            and not self._state.is_current
+            and time.monotonic() < self._adopted_until
+        )
+
+    def _is_paused(self) -> bool:
+        """Whether the next reload has to wait: there were many, and processes of before have connections."""
+        wait_s = self._reload_at - time.monotonic()
+        if not self._described or wait_s <= 0:
+            return False
+        if self._reload_timer is not None:
+            self._reload_timer.cancel()
+        self._reload_timer = asyncio.get_running_loop().call_later(wait_s, self._has_work.set)
+        return True
+
+    async def _pause_reloads(self) -> None:
+        with contextlib.suppress(errors.Unavailable):
+            old = await runtime_api.old_processes(self._paths.master_socket)
+            self._reload_at = time.monotonic() + reload_pause_s(len(old))
+
+    def _slots_that_fit(self) -> dict[str, Slots]:
+        """The slots that HAProxy has, as they should be."""
+        return {
+            id: Slots(self._slots[id].copies[: len(has.copies)])
+            for id, has in self._applied.items()
+            if id in self._slots
+        }
 
     def _desired_slots(self, routes: dict[str, RouteObject]) -> dict[str, Slots]:
         services = slots.by_service(self._state.all(ServiceAddress))
@@ -164,7 +223,9 @@ class EdgeRoutes:
             target = route.spec.target
             if target is None or target.kind is not TargetKind.SERVICE:
                 continue
-            copies = slots.copies_of(services.get((route.namespace, target.name)), target.port)
+            copies = slots.copies_of(
+                services.get((route.namespace, target.name)), target.port, self._unreachable
+            )
             found[route.id] = slots.assign(self._slots.get(route.id, Slots()), copies)
         return found
 
@@ -193,12 +254,12 @@ class EdgeRoutes:
         self._challenges = challenges
         self._totals = {}
 
-    async def _send_changes(self, challenges: dict[str, str]) -> None:
+    async def _send_changes(self, desired: dict[str, Slots], challenges: dict[str, str]) -> None:
         """By commands: copies and ACME answers."""
         commands: list[str] = []
-        for id, wanted in self._slots.items():
+        for id, wanted in desired.items():
             if (has := self._applied.get(id)) != wanted:
-                commands.extend(slots.commands(f"r_{id}", has, wanted))
+                commands.extend(slots.commands(f"{BACKEND_PREFIX}{id}", has, wanted))
         path = self._paths.challenges
         commands.extend(f"del map {path} {token}" for token in self._challenges.keys() - challenges.keys())
         for token, answer in challenges.items():
@@ -214,7 +275,7 @@ class EdgeRoutes:
         except errors.Unavailable:
             self._applied, self._described = {}, ""
             raise
-        self._applied = dict(self._slots)
+        self._applied = dict(desired)
         self._challenges = challenges
 
     def _desired_challenges(self) -> dict[str, str]:
@@ -243,7 +304,7 @@ class EdgeRoutes:
             await self._runs.wait()
             self._runs.clear()
             await self._process.ended()
-            if self._state.all(RouteObject):
+            if self._state.all(RouteObject) and not self._is_closed:
                 log.warning("routes.ended")
                 self._has_work.set()
 

@@ -13,6 +13,8 @@ import msgspec
 
 from skerry.model.routes import ANY_HOST, RouteObject
 
+BACKEND_PREFIX = "r_"  # groups begin otherwise
+
 
 class HeaderGroup(msgspec.Struct, frozen=True):
     """Routes of one host and path that differ by headers; the first that matches is meant."""
@@ -33,7 +35,7 @@ class RouteMatches(msgspec.Struct, frozen=True):
 
 
 def backend_name(route: RouteObject) -> str:
-    return f"r_{route.id}"
+    return f"{BACKEND_PREFIX}{route.id}"
 
 
 def match_routes(routes: Iterable[RouteObject]) -> RouteMatches:

@@ -18,6 +18,7 @@ from pathlib import Path
 
 import structlog
 
+from skerry.kit import child_process
 from skerry.kit.fd_readiness import wait_readable
 from skerry.model import errors
 from skerry.node.routes import runtime_api
@@ -29,7 +30,15 @@ _POLL_S = 0.02
 _READY_S = 15.0
 _DRAIN_S = 1.0  # for requests under way, at a clean stop
 _STOP_S = 3.0
+_FEW_PROCESSES = 4
+_LONGEST_PAUSE_S = 30.0
 _OUTPUT_BYTES = 2000  # of its messages, in an error
+
+
+def reload_pause_s(old: int) -> float:
+    """How long to wait for more changes before the next reload, with so many processes of before: each stays
+    while it has connections."""
+    return min(max(0, old - _FEW_PROCESSES) * 1.0, _LONGEST_PAUSE_S)
 
 
 class HaproxyProcess:
@@ -63,14 +72,10 @@ class HaproxyProcess:
 
     async def check(self) -> None:
         """Raise `Internal` with its message unless it accepts the configuration."""
-        process = await asyncio.create_subprocess_exec(
-            self._program,
-            "-c",
-            "-f",
-            str(self._files.config),
-            stdin=subprocess.DEVNULL,
-            stdout=subprocess.PIPE,
-            stderr=subprocess.STDOUT,
+        process = await child_process.start(
+            (self._program, "-c", "-f", str(self._files.config)),
+            stdout=child_process.PIPE,
+            stderr=child_process.STDOUT,
         )
         output, _ = await process.communicate()
         if process.returncode:

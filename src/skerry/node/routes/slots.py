@@ -11,6 +11,7 @@ from collections.abc import Iterator, Mapping, Sequence
 
 import msgspec
 
+from skerry.model.ids import NodeId
 from skerry.model.network_objects import EndpointState, ServiceAddress
 from skerry.model.ports import Protocol
 
@@ -38,15 +39,20 @@ class Slots(msgspec.Struct, frozen=True):
         return sum(1 for one in self.copies if one is not None and one.state is EndpointState.READY)
 
 
-def copies_of(service: ServiceAddress | None, port: int) -> list[Copy]:
-    """The copies that take requests, or still have some; `port` is the route's, 0 if it names none."""
+def copies_of(
+    service: ServiceAddress | None, port: int, unreachable: frozenset[NodeId] = frozenset()
+) -> list[Copy]:
+    """The copies that take requests, or still have some; `port` is the route's, 0 if it names none. Those on
+    `unreachable` nodes, to which no packet gets, take none while there are others."""
     if service is None:
         return []
     target = target_port(service, port)
+    found = [one for one in service.endpoints if one.state is not EndpointState.NOT_READY and one.address]
+    has_others = any(one.state is EndpointState.READY and one.node not in unreachable for one in found)
+    away = unreachable if has_others else frozenset()
     return [
-        Copy(one.instance, one.address, target, one.state)
-        for one in service.endpoints
-        if one.state is not EndpointState.NOT_READY and one.address
+        Copy(one.instance, one.address, target, EndpointState.DRAINING if one.node in away else one.state)
+        for one in found
     ]
 
 

@@ -17,9 +17,10 @@ import platform
 import re
 import struct
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Final, NamedTuple
+
+import msgspec
 
 from skerry.model import errors
 
@@ -86,8 +87,7 @@ class LostRecords(NamedTuple):
 TraceRecord = SignalRecord | ForkRecord | LostRecords
 
 
-@dataclass(frozen=True, slots=True)
-class SignalFormat:
+class SignalFormat(msgspec.Struct, frozen=True):
     """Number and layout of the tracepoint in this kernel."""
 
     number: int

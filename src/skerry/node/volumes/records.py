@@ -13,7 +13,6 @@ from __future__ import annotations
 
 import os
 from collections.abc import Iterator
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
@@ -45,8 +44,7 @@ class VolumeRecord(msgspec.Struct, frozen=True):
     receipt: bytes = b""  # of the last order
 
 
-@dataclass(frozen=True, slots=True)
-class VolumePaths:
+class VolumePaths(msgspec.Struct, frozen=True):
     """The files of one volume."""
 
     folder: Path

@@ -10,29 +10,20 @@ import asyncio
 import re
 from collections.abc import AsyncIterator, Callable
 from contextlib import AbstractAsyncContextManager, asynccontextmanager
-from typing import Final, NamedTuple
-from xml.sax.saxutils import escape, unescape
+from typing import Final
 
 from skerry.model import errors, ids
-from skerry.node.volumes import image_files, manifests, snapshot_store
+from skerry.node.volumes import image_files, manifests, s3_uploads, snapshot_store
 from skerry.node.volumes.manifests import ImageManifest
 from skerry.node.volumes.operation_folders import OperationFolder
 from skerry.node.volumes.s3_client import S3Client
+from skerry.node.volumes.s3_uploads import MAX_PARTS, UploadedPart
 from skerry.node.volumes.snapshot_store import ChunkOffsets
 from skerry.node.volumes.work_progress import WorkProgress
 
 _PART_CHUNKS: Final = 4  # 16 MiB
-_MAX_PARTS: Final = 10_000
-# Only texts between tags are read of what a store answers, so no XML parser sees it.
 _PART: Final = re.compile(r"<Part>(.*?)</Part>", re.DOTALL)
 _UPLOAD: Final = re.compile(r"<Upload>(.*?)</Upload>", re.DOTALL)
-
-
-class UploadedPart(NamedTuple):
-    """A part of an upload, as the store has it."""
-
-    number: int
-    tag: str
 
 
 class S3Store:
@@ -79,7 +70,7 @@ class S3Store:
             await client.delete(last)
             await client.delete(data)
             for upload in await _uploads(client, data):
-                await _abort(client, data, upload)
+                await s3_uploads.abort(client, data, upload)
 
     @asynccontextmanager
     async def _client(self) -> AsyncIterator[S3Client]:
@@ -102,9 +93,9 @@ class S3Store:
         present = await self._continued(client, key, operation)
         upload = operation.upload_id()
         if not upload:
-            upload = _text(await client.do("POST", key, {"uploads": ""}), "UploadId")
+            upload = await s3_uploads.begin(client, key)
             await asyncio.to_thread(operation.save_upload_id, upload)
-        per_part = max(self._part_chunks, -(-len(offsets.chunks) // _MAX_PARTS))
+        per_part = max(self._part_chunks, -(-len(offsets.chunks) // MAX_PARTS))
         parts: list[UploadedPart] = []
         reader = image_files.ImageReader(operation.image, manifest)
         try:
@@ -113,15 +104,12 @@ class S3Store:
                 tag = present.get(number)
                 if tag is None:
                     body = b"".join([await asyncio.to_thread(reader.read, chunk) for chunk in chunks])
-                    answer = await client.do(
-                        "PUT", key, {"partNumber": str(number), "uploadId": upload}, body
-                    )
-                    tag = answer.headers.get("etag", "")
+                    tag = await s3_uploads.put_part(client, key, upload, number, body)
                 parts.append(UploadedPart(number, tag))
                 progress.advance(sum(map(manifest.length, chunks)))
         finally:
             reader.close()
-        await client.do("POST", key, {"uploadId": upload}, _completion(parts))
+        await s3_uploads.complete(client, key, upload, parts)
 
     async def _continued(self, client: S3Client, key: str, operation: OperationFolder) -> dict[int, str]:
         """The parts of an upload that was interrupted, by number; that it is gone is forgotten."""
@@ -135,10 +123,11 @@ class S3Store:
                 query = {"uploadId": upload} | ({"part-number-marker": marker} if marker else {})
                 text = (await client.do("GET", key, query)).body.decode("utf-8", "replace")
                 found |= {
-                    int(_field(each, "PartNumber")): _field(each, "ETag") for each in _PART.findall(text)
+                    int(s3_uploads.field(each, "PartNumber")): s3_uploads.field(each, "ETag")
+                    for each in _PART.findall(text)
                 }
-                marker = _field(text, "NextPartNumberMarker")
-                if _field(text, "IsTruncated") != "true" or not marker:
+                marker = s3_uploads.field(text, "NextPartNumberMarker")
+                if s3_uploads.field(text, "IsTruncated") != "true" or not marker:
                     return found
         except errors.NotFound:
             await asyncio.to_thread(operation.save_upload_id, "")
@@ -197,35 +186,7 @@ async def _uploads(client: S3Client, key: str) -> list[str]:
         return []
     # The key that the store has begins with the prefix of the client.
     return [
-        _field(each, "UploadId")
+        s3_uploads.field(each, "UploadId")
         for each in _UPLOAD.findall(text)
-        if _field(each, "Key") == key or _field(each, "Key").endswith(f"/{key}")
+        if s3_uploads.field(each, "Key") == key or s3_uploads.field(each, "Key").endswith(f"/{key}")
     ]
-
-
-async def _abort(client: S3Client, key: str, upload: str) -> None:
-    try:
-        await client.do("DELETE", key, {"uploadId": upload})
-    except errors.NotFound:
-        pass
-
-
-def _completion(parts: list[UploadedPart]) -> bytes:
-    each = "".join(
-        f"<Part><PartNumber>{part.number}</PartNumber><ETag>{escape(part.tag)}</ETag></Part>"
-        for part in parts
-    )
-    return f"<CompleteMultipartUpload>{each}</CompleteMultipartUpload>".encode()
-
-
-def _text(answer: object, tag: str) -> str:
-    body = getattr(answer, "body", b"")
-    found = _field(body.decode("utf-8", "replace"), tag)
-    if not found:
-        raise errors.Unavailable(f"the store answered without {tag}; is it one with the API of S3?")
-    return found
-
-
-def _field(text: str, tag: str) -> str:
-    found = re.search(rf"<{tag}>([^<]*)</{tag}>", text)
-    return "" if found is None else unescape(found[1], {"&quot;": '"', "&apos;": "'", "&#34;": '"'})

@@ -26,7 +26,7 @@ from skerry.model.cells import ExitStatus, OutputChannel
 from skerry.model.containers import FUNCTION_PREFIX, ContainerSpec, ContainerView
 from skerry.model.function_names import namespace_of
 from skerry.model.functions import Function
-from skerry.model.ids import FunctionName, Namespace
+from skerry.model.ids import CellName, FunctionName, Namespace
 from skerry.model.images import ImageId
 from skerry.model.network import Egress, Ingress, NetworkAccess
 from skerry.model.resources import Gigabytes, Millicores, Resources
@@ -93,6 +93,7 @@ class ContainerWorkers:
         self._logs = logs
         self._inside = inside
         self._workers: dict[str, ContainerWorker] = {}
+        self._functions: dict[str, FunctionName] = {}  # by worker
         self._lookups = ImageLookups(files.private_folder(folder) / "image-lookups.json")
         self._failed_lookups: dict[FunctionName, _FailedLookup] = {}
 
@@ -128,6 +129,7 @@ class ContainerWorkers:
             await tasks.run_to_completion(_remove(self._containers, spec.name))
             raise
         self._workers[worker.id] = worker
+        self._functions[worker.id] = function.name
         worker.on_closed = lambda: self._closed(worker, function.name)
         try:
             worker.start_log_copy(self._logs, function.name)
@@ -178,6 +180,14 @@ class ContainerWorkers:
             return False
         return True
 
+    def worker_cells(self) -> dict[CellName, FunctionName]:
+        """The functions of all workers, by their cells."""
+        found = {}
+        for id, name in self._functions.items():
+            with contextlib.suppress(errors.NotFound):  # it is being removed
+                found[self._containers.cell(id)] = name
+        return found
+
     async def _connections(self, view: ContainerView) -> PortConnections:
         try:
             group = self._containers.cell(view.spec.name)
@@ -218,6 +228,7 @@ class ContainerWorkers:
 
     def _closed(self, worker: ContainerWorker, name: FunctionName) -> None:
         del self._workers[worker.id]
+        del self._functions[worker.id]
         self._logs.end(worker.id, name)
 
     def _spec(self, function: Function) -> ContainerSpec:
@@ -257,6 +268,7 @@ class ContainerWorker:
         self.id = view.spec.name
         self.runtime = f"image {view.spec.image} ({view.image[:19]})"
         self.init_s = 0.0
+        self.start_phases = ()
         self.on_closed: Callable[[], None] = lambda: None
         self._copying: asyncio.Task[None] | None = None
         connections.ended.add_done_callback(lambda ended: None if ended.cancelled() else self._notify_end())
@@ -295,13 +307,15 @@ class ContainerWorker:
             ) from None
         raise await _not_listening(self._containers, self.id)
 
-    async def call(self, params: bytes, *, wants_output: bool, within_s: float) -> CallResult:
+    async def call(
+        self, params: bytes, *, wants_output: bool, within_s: float, traceparent: str = ""
+    ) -> CallResult:
         """One POST. Failures inside the image are results; raises WorkerExited if it has ended."""
         body = container_protocol.request(params, wants_output=wants_output)
         began = self._clock.monotonic()
         try:
             async with asyncio.timeout(within_s):
-                status, content = await self._exchange(body)
+                status, content = await self._exchange(body, traceparent)
         except TimeoutError:
             return self._failed(began, CallFailure.TIMEOUT, f"it did not respond within {within_s:g} s")
         except HttpReplyTooLarge:
@@ -377,10 +391,11 @@ class ContainerWorker:
         await _remove(self._containers, self.id)
         self.on_closed()
 
-    async def _exchange(self, body: bytes) -> tuple[int, bytes]:
+    async def _exchange(self, body: bytes, traceparent: str) -> tuple[int, bytes]:
         connection = await self._connections.acquire()
         try:
-            return await connection.post(_PATH, body, most=container_protocol.max_reply(self._settings))
+            most = container_protocol.max_reply(self._settings)
+            return await connection.post(_PATH, body, most=most, traceparent=traceparent)
         finally:
             self._connections.release(connection)
 

@@ -16,6 +16,7 @@ import asyncio
 import heapq
 import os
 import shutil
+import time
 from collections import deque
 from collections.abc import AsyncGenerator, Iterator
 from pathlib import Path
@@ -24,9 +25,11 @@ from typing import Final, NamedTuple
 from skerry.kit import files
 from skerry.kit.sequence_gap import SequenceGap
 from skerry.model.cells import OutputChannel
-from skerry.model.ids import FunctionName
+from skerry.model.ids import DEFAULT_NAMESPACE, FunctionName
+from skerry.model.log_origins import LogOrigin, LogOriginKind
 from skerry.node.logs.lines import LineAssembler, LogLine
 from skerry.node.logs.readers import RingReader
+from skerry.node.logs.ring_sources import LogRing
 
 _BLANK: Final = ".blank"
 _TRIM_S: Final = 5.0
@@ -34,6 +37,7 @@ _POLL_S: Final = 0.2  # between polls, while following
 _RINGS: Final = 8  # a stream of one worker may use this part of its function's limit
 _LEAST_RING: Final = 8 * 1024
 _AT_ONCE: Final = 256
+_SCAN_S: Final = 20.0
 
 
 class FunctionLogLine(NamedTuple):
@@ -55,6 +59,8 @@ class FunctionLogs:
         self._folder = files.private_folder(folder)
         self._bytes_each = bytes_each
         self._live: dict[str, FunctionName | None] = {}  # running workers, and their functions
+        self._ended: list[tuple[str, str]] = []  # other workers with output, and their functions
+        self._scan_at = 0.0
         shutil.rmtree(self._folder / _BLANK, ignore_errors=True)  # of an earlier agent
 
     @property
@@ -82,6 +88,7 @@ class FunctionLogs:
         if name is None:
             shutil.rmtree(self._folder / _BLANK / worker, ignore_errors=True)
         else:
+            self._ended.append((worker, name))
             self.trim(name)
 
     def forget(self, name: FunctionName) -> None:
@@ -134,6 +141,30 @@ class FunctionLogs:
             await asyncio.sleep(_POLL_S)
             async for line in _with_pauses(self._read(self._workers(name), streams, whole=True)):
                 yield line
+
+    def list_rings(self) -> Iterator[LogRing]:
+        """The output of all workers that have a function, for forwarding. Those that have ended are looked
+        for now and then, and known ones stay until they are removed."""
+        now = time.monotonic()
+        if now >= self._scan_at:
+            self._scan_at = now + _SCAN_S
+            self._ended = sorted(
+                (worker.name, name.name)
+                for name in self._folder.iterdir()
+                if name.name != _BLANK
+                for worker in self._workers(FunctionName(name.name))
+                if worker.name not in self._live
+            )
+        live = sorted((worker, name) for worker, name in self._live.items() if name is not None)
+        for found, has_ended in ((self._ended, True), (live, False)):
+            for worker, name in found:
+                if has_ended and worker in self._live:
+                    continue
+                namespace, _, plain = name.rpartition(":")
+                origin = LogOrigin(
+                    LogOriginKind.FUNCTION, namespace=namespace or DEFAULT_NAMESPACE, function=plain
+                )
+                yield LogRing(f"function:{worker}", self._folder / name / worker, origin, has_ended=has_ended)
 
     def _workers(self, name: FunctionName) -> list[Path]:
         try:

@@ -65,15 +65,17 @@ class WorkerHttpConnection(asyncio.Protocol):
         poll.register(self._transport.get_extra_info("socket").fileno(), select.POLLIN | select.POLLRDHUP)
         return not poll.poll(0)
 
-    async def post(self, path: str, body: bytes, *, most: int) -> tuple[int, bytes]:
+    async def post(self, path: str, body: bytes, *, most: int, traceparent: str = "") -> tuple[int, bytes]:
         """Status and body of the reply, which has at most `most` bytes. Unless this returns, the connection
         is unusable. Raises MalformedHttpReply, HttpReplyTooLarge."""
         reply = _HttpReply(most)
         head = (
             f"POST {path} HTTP/1.1\r\nHost: {self._host}\r\nContent-Type: application/json\r\n"
-            f"Content-Length: {len(body)}\r\n\r\n"
+            f"Content-Length: {len(body)}\r\n"
         )
-        await self._perform(head.encode(), body, reply)
+        if traceparent:
+            head += f"traceparent: {traceparent}\r\n"
+        await self._perform(f"{head}\r\n".encode(), body, reply)
         return reply.status, reply.body
 
     async def exchange(

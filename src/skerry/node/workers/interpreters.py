@@ -14,9 +14,10 @@ import shutil
 import stat
 import sys
 from collections.abc import Awaitable, Callable, Iterable
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
+
+import msgspec
 
 from skerry.model import errors
 from skerry.node.launcher.specs import ENVIRONMENT
@@ -32,8 +33,7 @@ _PYTHON_PROBE: Final = (
 _PARTS: Final = ("bin", "lib", "lib64")  # of an installation: all that it needs to run
 
 
-@dataclass(frozen=True, slots=True)
-class Interpreter:
+class Interpreter(msgspec.Struct, frozen=True):
     """An interpreter that workers can run."""
 
     path: str

@@ -6,7 +6,7 @@ requests for logs fail with a hint where to find them.
 
 from __future__ import annotations
 
-from collections.abc import AsyncGenerator
+from collections.abc import AsyncGenerator, Iterable
 from contextlib import AbstractAsyncContextManager, nullcontext
 from pathlib import Path
 from typing import Final
@@ -15,7 +15,7 @@ import psutil
 
 from skerry.model import errors
 from skerry.model.functions import CUSTOM, Function
-from skerry.model.ids import FunctionName
+from skerry.model.ids import CellName, FunctionName
 from skerry.model.settings import FunctionSettings
 from skerry.node.workers.container_workers import ContainerWorker, ContainerWorkers
 from skerry.node.workers.function_logs import FunctionLogLine
@@ -50,6 +50,11 @@ class NodeWorkers:
         await self._get_processes().ensure_pool()  # process workers do this themselves
         return await containers.spawn(function, code)
 
+    def functions_known(self, functions: Iterable[Function | None]) -> None:
+        """These may be called (None: deleted): workers are prestarted once there are functions for them."""
+        if self.processes is not None and any(each and each.runtime != CUSTOM for each in functions):
+            self.processes.expect_calls()
+
     async def prepare(self, function: Function, *, force: bool) -> None:
         host = self._get_containers() if function.runtime == CUSTOM else self._get_processes()
         await host.prepare(function, force=force)
@@ -68,6 +73,11 @@ class NodeWorkers:
         self, name: FunctionName, *, lines: int | None = None, follow: bool = False
     ) -> AsyncGenerator[FunctionLogLine, None]:
         return self._get_processes().logs(name, lines=lines, follow=follow)
+
+    def worker_cells(self) -> dict[CellName, FunctionName]:
+        """The functions of all workers, by their cells."""
+        hosts = [one for one in (self.processes, self._containers) if one is not None]
+        return {cell: name for host in hosts for cell, name in host.worker_cells().items()}
 
     def forget(self, name: FunctionName) -> None:
         """The function was deleted; remove its logs."""

@@ -52,6 +52,7 @@ _NODE_MODULE: Final = "worker_web.js"  # that it needs
 _FORK: Final = "python"  # the name of a Python worker's process where a command is required
 _SOCKET: Final = 3  # the descriptor of a worker's socket
 _AGAIN_S: Final = 5.0
+_DETACH_DELAY_S: Final = 0.2  # in which the networks of further workers join
 _SEALED: Final = mount_flags.MOUNT_ATTR_RDONLY | mount_flags.MOUNT_ATTR_NOSUID | mount_flags.MOUNT_ATTR_NODEV
 
 
@@ -64,8 +65,7 @@ class PrestartedWorker:
     socket: socket.socket | None = None  # our end, until it becomes a worker's
 
 
-@dataclass(frozen=True, slots=True)
-class WorkerDeps:
+class WorkerDeps(msgspec.Struct, frozen=True):
     """Dependencies of worker creation."""
 
     cells: Cells
@@ -93,6 +93,8 @@ class PrestartedWorkerFactory:
         self._policy = policy
         self._failpoint = deps.failpoint
         self._stuck: list[PrestartedWorker] = []
+        self._detaching: list[PrestartedWorker] = []  # they have ended, and their networks are left
+        self._has_detaching = asyncio.Event()
         self._resolver = deps.folder / "resolv.conf"
         self._runtime = deps.folder / "runtime"
         self._runtime.mkdir(exist_ok=True)
@@ -122,10 +124,7 @@ class PrestartedWorkerFactory:
         attachment = None if mode is NetworkMode.NONE else await self._attach(worker)
         network = -1 if attachment is None else os.open(attachment.namespace, os.O_RDONLY | os.O_CLOEXEC)
         try:
-            await self._cells.ensure(self._pool)  # somebody may have removed its groups
-            await self._cells.allocate(
-                Cell(worker.cell, self._limits, isolates_network=True, owner=CellOwner.FUNCTIONS)
-            )
+            await self._allocate(worker)
             self._failpoint("blank.allocated")
             await self._cells.prepare(worker.cell, launcher, network=None if network < 0 else network)
             self._failpoint("blank.prepared")
@@ -142,9 +141,18 @@ class PrestartedWorkerFactory:
         await self._start(worker, arguments)
         self._failpoint("blank.started")
 
+    async def _allocate(self, worker: PrestartedWorker) -> None:
+        cell = Cell(worker.cell, self._limits, isolates_network=True, owner=CellOwner.FUNCTIONS)
+        try:
+            await self._cells.allocate(cell)
+        except errors.SkerryError:
+            if not await self._cells.ensure(self._pool):  # else somebody has removed its groups
+                raise
+            await self._cells.allocate(cell)
+
     async def _attach(self, worker: PrestartedWorker) -> Attachment:
         assert self._network is not None, "a worker without a network is not attached"
-        attachment = await self._network.attach(worker.cell, policy=self._policy)
+        attachment = await self._network.attach(worker.cell, policy=self._policy, with_users=False)
         self._failpoint("blank.attached")
         return attachment
 
@@ -155,33 +163,56 @@ class PrestartedWorkerFactory:
             await self._network.restrict(worker.cell, policy)
 
     async def close(self, worker: PrestartedWorker) -> None:
-        """Remove it, in any state; idempotent. What cannot be removed now is retried by `run`, and by the
-        next agent."""
+        """Remove it, in any state; idempotent. Nothing of it runs on return, and its resources are free but
+        for its network, which `run` removes, together with those of others. What cannot be removed now is
+        retried by `run`, and by the next agent."""
         if worker.socket is not None:
             worker.socket.close()
-        steps = [self._free(worker)]
-        if self._network is not None:
-            steps.append(self._network.detach(worker.cell))
-        failures = [each for each in await asyncio.gather(*steps, return_exceptions=True) if each is not None]
-        if failures:
-            log.warning("worker.not_removed", cell=worker.cell, error=str(failures[0]))
-            self._stuck.append(worker)
-            return
-        self._logs.end(worker.id)
-
-    async def _free(self, worker: PrestartedWorker) -> None:
         try:
             await self._cells.free(worker.cell, grace_s=0.0, owner=CellOwner.FUNCTIONS)
         except errors.NotFound:
             pass  # it was never created, or is gone
+        except (errors.SkerryError, OSError) as error:
+            log.warning("worker.not_removed", cell=worker.cell, error=str(error))
+            self._stuck.append(worker)
+            return
+        self._logs.end(worker.id)
+        if self._network is not None:
+            self._detaching.append(worker)
+            self._has_detaching.set()
+
+    async def detach_all(self) -> None:
+        """Remove the networks of workers that have ended; together, they cost little more than one."""
+        workers, self._detaching = self._detaching, []
+        if self._network is None or not workers:
+            return
+        detached = await asyncio.gather(
+            *(self._network.detach(worker.cell) for worker in workers), return_exceptions=True
+        )
+        for worker, error in zip(workers, detached, strict=True):
+            if error is not None:
+                log.warning("worker.not_removed", cell=worker.cell, error=str(error))
+                self._stuck.append(worker)
 
     async def run(self) -> None:
-        """Retry removals that failed, for ever."""
+        """Remove networks, and retry removals that failed, for ever."""
+        async with asyncio.TaskGroup() as group:
+            group.create_task(self._retry_forever())
+            group.create_task(self._detach_forever())
+
+    async def _retry_forever(self) -> None:
         while True:
             await asyncio.sleep(_AGAIN_S)
             stuck, self._stuck = self._stuck, []
             for worker in stuck:
                 await self.close(worker)
+
+    async def _detach_forever(self) -> None:
+        while True:
+            await self._has_detaching.wait()
+            self._has_detaching.clear()
+            await asyncio.sleep(_DETACH_DELAY_S)
+            await tasks.run_to_completion(self.detach_all())
 
     def _resolv_conf(self, attachment: Attachment) -> Path:
         assert self._network is not None, "likewise"

@@ -15,7 +15,7 @@ from skerry.kit import tasks
 from skerry.kit.clock import Clock
 from skerry.kit.response_stream import ResponseStream
 from skerry.model import errors
-from skerry.model.calls import CallFailure, CallResult, WorkerExited
+from skerry.model.calls import CallFailure, CallResult, CallWaiter, WorkerExited
 from skerry.model.cells import ExitStatus
 from skerry.model.functions import Function
 from skerry.model.web_calls import WebResponseHead
@@ -43,6 +43,8 @@ class ProcessWorker:
     ) -> None:
         self.id = prestarted.id
         self.init_s = 0.0
+        self.start_phases: tuple[tuple[str, float], ...] = ()
+        self.cell = prestarted.cell
         self._blank = prestarted
         self.function = function
         self._cells = cells
@@ -64,6 +66,16 @@ class ProcessWorker:
         return self._channel.runtime
 
     @property
+    def load_s(self) -> float:
+        """Processor time of loading the code."""
+        return self._channel.load_s
+
+    @property
+    def is_copy(self) -> bool:
+        """True if it was made from a template."""
+        return self._channel.is_copy
+
+    @property
     def is_alive(self) -> bool:
         return self._channel.is_alive
 
@@ -71,13 +83,30 @@ class ProcessWorker:
     def in_flight(self) -> int:
         return self._channel.in_flight
 
-    async def load(self, request: LoadRequest, *, within_s: float) -> None:
-        """Load its function. Raises CodeLoadError; close it then."""
-        await self._channel.load(request, within_s=within_s)
+    async def load(self, request: LoadRequest, *, within_s: float, image: int | None = None) -> None:
+        """Load its function, or make or use the template in the file `image`. Raises CodeLoadError; close it
+        then."""
+        await self._channel.load(request, within_s=within_s, image=image)
 
-    def call(self, params: bytes, *, wants_output: bool, within_s: float) -> Coroutine[Any, Any, CallResult]:
+    def call(
+        self, params: bytes, *, wants_output: bool, within_s: float, traceparent: str = ""
+    ) -> Coroutine[Any, Any, CallResult]:
         """Run the handler once; a timeout after `within_s` is a result. Raises WorkerExited."""
-        return self._channel.call(params, wants_output=wants_output, within_s=within_s)
+        return self._channel.call(
+            params, wants_output=wants_output, within_s=within_s, traceparent=traceparent
+        )
+
+    def begin_call(self, params: bytes, *, wants_output: bool, within_s: float, waiter: CallWaiter) -> int:
+        """The same for a `waiter`, who is told the result or an error for `explain_end`."""
+        return self._channel.begin_call(params, wants_output=wants_output, within_s=within_s, waiter=waiter)
+
+    def explain_end(
+        self, error: Exception, *, began: float, within_s: float
+    ) -> Coroutine[Any, Any, CallResult]:
+        return self._channel.explain_end(error, began=began, within_s=within_s)
+
+    def abandon_call(self, number: int) -> None:
+        self._channel.abandon(number)
 
     def call_web(
         self, request: bytes, response: ResponseStream[WebResponseHead], *, within_s: float

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import os
 from collections.abc import AsyncGenerator, Callable, Iterator
 from pathlib import Path
 from typing import Final
@@ -43,8 +44,9 @@ from skerry.node.workers.prestarted import (
     PrestartedWorkerFactory,
     WorkerDeps,
 )
-from skerry.node.workers.prestarted_pool import PrestartedPool
+from skerry.node.workers.prestarted_pool import PoolLimits, PrestartedPool
 from skerry.node.workers.process_worker import ProcessWorker
+from skerry.node.workers.templates import MAKERS_FACTOR, Templates
 from skerry.node.workers.worker_channel import LoadRequest
 
 __all__ = ["CELL", "POOL", "FunctionLogLine", "ProcessWorker", "ProcessWorkers"]
@@ -58,6 +60,8 @@ _ENTRY: Final = "skerry.node.workers.python_worker:main"
 _MAX_SKIPPED: Final = 3  # prestarted workers whose cell was removed, that one start skips
 # Memory of a worker without a function, beyond that of functions: more than any needs.
 _BLANK_MB: Final = {PYTHON: 16, NODEJS: 96}
+# How many times `functions.spare_workers` are kept ready while many are taken.
+_DEMAND_FACTOR: Final = {PYTHON: 4, NODEJS: 1}
 
 
 class ProcessWorkers:
@@ -82,7 +86,11 @@ class ProcessWorkers:
         has_network = isinstance(deps.network, Network)
         self._modes = (NetworkMode.BRIDGE, NetworkMode.NONE) if has_network else (NetworkMode.NONE,)
         # Prestarted workers are not counted by the pool.
-        spare_mb = settings.spare_workers * len(self._modes) * sum(_BLANK_MB.values())
+        spare_mb = len(self._modes) * sum(
+            megabytes * self._pool_limits(kind).most for kind, megabytes in _BLANK_MB.items()
+        )
+        self.templates = Templates(settings, deps.clock, self._make_template, memory_mb=memory_mb)
+        spare_mb += self.templates.memory_mb
         self._pool = Cell(CELL, CellLimits(memory=Megabytes(memory_mb + spare_mb)), owner=CellOwner.FUNCTIONS)
         limits = CellLimits(memory=Megabytes(memory_mb), pids=settings.worker_pids)
         policy = NetworkPolicy(Ingress.NODE, Egress(settings.egress))
@@ -117,15 +125,14 @@ class ProcessWorkers:
         for kind in (PYTHON, NODEJS):
             if isinstance(self._programs[kind], Interpreter):
                 for mode in self._modes:
-                    self._stocks[kind, mode] = self._make_pool(kind, mode, is_usual=mode is self._modes[0])
+                    self._stocks[kind, mode] = self._make_pool(kind, mode)
 
-    def _make_pool(self, kind: str, mode: NetworkMode, *, is_usual: bool) -> PrestartedPool:
-        return PrestartedPool(
-            self._blanks,
-            lambda: self._make(kind, mode),
-            self._settings.spare_workers,
-            begins_at_once=is_usual and kind == PYTHON,
-        )
+    def _make_pool(self, kind: str, mode: NetworkMode) -> PrestartedPool:
+        return PrestartedPool(self._blanks, lambda: self._make(kind, mode), self._pool_limits(kind))
+
+    def _pool_limits(self, kind: str) -> PoolLimits:
+        count = self._settings.spare_workers
+        return PoolLimits(count, count * _DEMAND_FACTOR[kind], at_once=2 * (os.cpu_count() or 1))
 
     async def ensure_pool(self) -> None:
         """Make sure that the cell of all workers exists, complete; raises as `Cells.ensure` does."""
@@ -177,26 +184,65 @@ class ProcessWorkers:
         return pool
 
     async def _spawn_from(self, pool: PrestartedPool, function: Function, code: Path) -> ProcessWorker:
+        began = self._clock.monotonic()
         for _ in range(_MAX_SKIPPED):
+            template = self.templates.find(function, code)
+            image = None if template is None else template.image
             try:
-                return await self._spawn(await pool.take(), function, code)
+                worker = await self._spawn(await pool.take(), function, code, began, image=image)
             except errors.NotFound as error:  # somebody has removed its cell; try the next
                 log.warning("workers.cell_lost", function=function.name, error=error.message)
-        return await self._spawn(await pool.take(), function, code)
+                continue
+            except CodeLoadError as error:
+                if template is None:
+                    raise
+                self.templates.drop(function.name, error.message)
+                continue
+            if template is not None and not worker.is_copy:
+                self.templates.drop(function.name, "it does not fit the processes of this node any more")
+            if self._kind_of(function.runtime) == PYTHON:
+                self.templates.started(function, code, load_s=worker.load_s, is_copy=worker.is_copy)
+            return worker
+        return await self._spawn(await pool.take(), function, code, began)
 
-    async def _spawn(self, prestarted: PrestartedWorker, function: Function, code: Path) -> ProcessWorker:
+    async def _make_template(self, function: Function, code: Path, image: int) -> None:
+        """Load the function in a worker that never gets a call, and store its memory in `image`."""
+        pool, began = self._pool_for(function), self._clock.monotonic()
+        worker = await self._spawn(await pool.take(), function, code, began, image=image, makes_template=True)
+        await worker.close()
+
+    async def _spawn(
+        self,
+        prestarted: PrestartedWorker,
+        function: Function,
+        code: Path,
+        began: float,
+        *,
+        image: int | None = None,
+        makes_template: bool = False,
+    ) -> ProcessWorker:
+        taken = self._clock.monotonic()
         try:
             if function.network is not NetworkMode.NONE:
                 await self._blanks.assign(prestarted, namespace_of(function.name))
             files = await self._secret_files(prestarted, function)
-            worker = await tasks.run_to_completion(self._set_up(prestarted, function, code, files))
+            factor = MAKERS_FACTOR if makes_template else 1
+            memory = Megabytes(factor * function.memory)
+            worker = await tasks.run_to_completion(self._set_up(prestarted, function, code, files, memory))
         except BaseException:
             self._remove_secrets(prestarted.id, function)
             await tasks.run_to_completion(self._blanks.close(prestarted))
             raise
         try:
-            request = self._load(function, files.environment)
-            await worker.load(request, within_s=self._timeout_s(function))
+            request = self._load(function, files.environment, makes_template=makes_template)
+            set_up = self._clock.monotonic()
+            await worker.load(request, within_s=self._timeout_s(function), image=image)
+            loaded = self._clock.monotonic()
+            worker.start_phases = (
+                ("take process", taken - began),
+                ("set up cell", set_up - taken),
+                ("copy template" if worker.is_copy else "load code", loaded - set_up),
+            )
             self._failpoint("spawn.loaded")
         except BaseException:
             await tasks.run_to_completion(worker.close())
@@ -221,11 +267,16 @@ class ProcessWorkers:
             self._secrets.values.prune()
 
     async def _set_up(
-        self, prestarted: PrestartedWorker, function: Function, code: Path, files: SecretFiles
+        self,
+        prestarted: PrestartedWorker,
+        function: Function,
+        code: Path,
+        files: SecretFiles,
+        memory: Megabytes,
     ) -> ProcessWorker:
         """Mount the code in a prestarted worker, set its limits and load the function."""
         try:
-            await self._cells.change_limits(prestarted.cell, CellLimits(memory=function.memory))
+            await self._cells.change_limits(prestarted.cell, CellLimits(memory=memory))
         except errors.Invalid as error:
             raise CodeLoadError(
                 f"{function.memory} MB are not enough for {self.describe(self._kind_of(function.runtime))} "
@@ -245,7 +296,9 @@ class ProcessWorkers:
         self._workers[worker.id] = worker
         return worker
 
-    def _load(self, function: Function, secrets: tuple[str, ...]) -> LoadRequest:
+    def _load(
+        self, function: Function, secrets: tuple[str, ...], *, makes_template: bool = False
+    ) -> LoadRequest:
         requested = dict(setting.split("=", 1) for setting in (*function.environment, *secrets))
         return LoadRequest(
             handler=function.handler,
@@ -262,6 +315,7 @@ class ProcessWorkers:
             max_concurrency=function.max_concurrency,
             is_program=self._kind_of(function.runtime) == PROGRAM,
             is_web=function.is_web,
+            makes_template=makes_template,
         )
 
     def _timeout_s(self, function: Function) -> float:
@@ -275,6 +329,11 @@ class ProcessWorkers:
     def _forget(self, worker: ProcessWorker) -> None:
         del self._workers[worker.id]
         self._remove_secrets(worker.id, worker.function)
+
+    def expect_calls(self) -> None:
+        """Prestart workers of the usual kind from now on; without functions there are none."""
+        if (usual := self._stocks.get((PYTHON, self._modes[0]))) is not None:
+            usual.announce()
 
     async def prepare(self, function: Function, *, force: bool) -> None:
         """Prepare for a cold start of the function. Raises Unavailable."""
@@ -294,6 +353,10 @@ class ProcessWorkers:
             raise found
         return found
 
+    def worker_cells(self) -> dict[CellName, FunctionName]:
+        """The functions of those that have one, by their cells."""
+        return {one.cell: one.function.name for one in self._workers.values()}
+
     def logs(
         self, name: FunctionName, *, lines: int | None = None, follow: bool = False
     ) -> AsyncGenerator[FunctionLogLine, None]:
@@ -303,6 +366,7 @@ class ProcessWorkers:
 
     def forget(self, name: FunctionName) -> None:
         """Remove the logs of a deleted function, once its workers have ended."""
+        self.templates.drop(name, "the function was deleted")
         self._logs.forget(name)
 
     async def run(self) -> None:
@@ -310,6 +374,7 @@ class ProcessWorkers:
         async with asyncio.TaskGroup() as group:
             group.create_task(self._blanks.run())
             group.create_task(self._logs.run())
+            group.create_task(self.templates.run())
             for pool in self._stocks.values():
                 group.create_task(pool.run())
 
@@ -320,8 +385,10 @@ class ProcessWorkers:
                 *(worker.close() for worker in list(self._workers.values())),
                 *(pool.close() for pool in self._stocks.values()),
             )
+            await self._blanks.detach_all()
             await self._free_all()
         finally:
+            self.templates.close()
             if self._launcher is not None:
                 await self._launcher.stop()
 

@@ -30,7 +30,7 @@ class LeftoverProcesses:
         if self._is_confined:
             self._file = os.open("/proc/loadavg", os.O_RDONLY | os.O_CLOEXEC)
             self._newest = self._read()
-            self._loaded = frozenset(_processes())
+            self._loaded = frozenset(processes())
 
     def kill(self) -> None:
         """Kill processes that calls have left. If that fails, the worker ends."""
@@ -57,7 +57,7 @@ class LeftoverProcesses:
         """Once. Raises ProcessLookupError if there is none left; zombies do not count."""
         if not self._loaded:
             os.kill(_EVERYBODY, signal.SIGKILL)  # in one call, so that no fork escapes
-        parents = _processes()
+        parents = processes()
         leftovers = [pid for pid in parents if not self._descends_from_loaded(pid, parents)]
         if not leftovers:
             raise ProcessLookupError
@@ -80,7 +80,7 @@ def is_confined() -> bool:
         return False
 
 
-def _processes() -> dict[int, int]:
+def processes() -> dict[int, int]:
     """Living processes in the cell besides its init and this one, each with its parent."""
     found = {}
     for name in os.listdir("/proc"):

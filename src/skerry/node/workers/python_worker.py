@@ -26,7 +26,13 @@ import time
 from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any, Final, NoReturn
 
-from skerry.node.workers import python_executables, python_handlers, python_output, worker_frames
+from skerry.node.workers import (
+    python_executables,
+    python_handlers,
+    python_output,
+    python_template,
+    worker_frames,
+)
 from skerry.node.workers.python_leftovers import LeftoverProcesses
 from skerry.node.workers.python_web import WebHandler, call_with_params
 from skerry.node.workers.python_web_call import ClientGone, ResponseSender, decode_request
@@ -48,10 +54,11 @@ def main(socket_fd: int) -> NoReturn:
         end = socket.socket(fileno=socket_fd)
         end.set_inheritable(False)
         end.setblocking(True)
-        frames = _frames(end)
+        data, image = python_template.receive_first(end, _AT_ONCE)
+        frames = _frames(end, data)
         first = next(frames, None)
         if first is not None and first[0] == worker_frames.LOAD:
-            _serve(end, frames, json.loads(first[2]))
+            _serve(end, frames, json.loads(first[2]), image)
         status = 0
     except OSError:
         pass  # the agent is gone, or the function has closed the socket
@@ -59,9 +66,18 @@ def main(socket_fd: int) -> NoReturn:
         os._exit(status)
 
 
-def _serve(end: socket.socket, frames: Iterator[_Frame], load: dict[str, Any]) -> None:
+def _serve(
+    end: socket.socket, frames: Iterator[_Frame], load: dict[str, Any], image: int | None = None
+) -> None:
+    """`image` is the file of a template, to be made or to be restored."""
     output = python_output.CallOutput(load["max_output_bytes"])
+    if image is not None and not load["makes_template"]:
+        python_template.try_restore(image, load["folder"])
+        image = None
     _set_up_interpreter(load)
+    before = None if image is None else python_template.ProcessState.read()
+    used_s = time.process_time()
+    is_copy = False
     try:
         context = contextvars.copy_context()
         context.run(python_output.current.set, output)
@@ -73,6 +89,13 @@ def _serve(end: socket.socket, frames: Iterator[_Frame], load: dict[str, Any]) -
             handler = WebHandler(found, load["handler"])
         else:
             handler = context.run(python_handlers.load, load["handler"], load["folder"])
+        used_s = time.process_time() - used_s
+        if image is not None and before is not None:
+            output.end()
+            is_copy = python_template.make(image, before)
+            if not is_copy:
+                _report_loaded(end, load, used_s, is_copy=False)
+                return
         calls = HandlerCalls(end, handler, load)
         context.run(calls.start)
     except BaseException as error:  # noqa: BLE001 - whatever the function's module does when it is imported
@@ -83,13 +106,17 @@ def _serve(end: socket.socket, frames: Iterator[_Frame], load: dict[str, Any]) -
     output.end()
     calls.watch_leftovers()
     gc.freeze()  # existing objects stay, and are not collected
-    runs = "a program of its own" if load["is_program"] else f"Python {sys.version.partition(' ')[0]}"
-    loaded = {"runtime": runs}
-    end.sendall(worker_frames.pack(worker_frames.LOADED, 0, json.dumps(loaded).encode()))
+    _report_loaded(end, load, used_s, is_copy=is_copy)
     if load["max_concurrency"] == 1 and not load["is_web"]:
         calls.serve_sequentially(frames)
     else:
         calls.serve_concurrently(frames, load["max_concurrency"])
+
+
+def _report_loaded(end: socket.socket, load: dict[str, Any], used_s: float, *, is_copy: bool) -> None:
+    runs = "a program of its own" if load["is_program"] else f"Python {sys.version.partition(' ')[0]}"
+    loaded = {"runtime": runs, "used_s": used_s, "is_copy": is_copy}
+    end.sendall(worker_frames.pack(worker_frames.LOADED, 0, json.dumps(loaded).encode()))
 
 
 def _set_up_interpreter(load: dict[str, Any]) -> None:
@@ -108,10 +135,9 @@ def _set_up_interpreter(load: dict[str, Any]) -> None:
     python_output.install()
 
 
-def _frames(end: socket.socket) -> Iterator[_Frame]:
-    """Frames from the agent, until it closes the socket."""
+def _frames(end: socket.socket, data: bytes = b"") -> Iterator[_Frame]:
+    """Frames from the agent, the first of which begins with `data`, until it closes the socket."""
     receive, header, unpack = end.recv, worker_frames.HEADER.size, worker_frames.HEADER.unpack_from
-    data = b""
     while True:
         while len(data) < header:
             more = receive(_AT_ONCE)
@@ -316,9 +342,15 @@ class HandlerCalls:
         python_output.current.set(output)
         begun = time.perf_counter()
         try:
-            params = _decode(payload[1:].decode())
+            context = self._context.copy()
+            if payload[0] & worker_frames.TRACED:
+                start = 1 + worker_frames.TRACEPARENT_BYTES
+                context["traceparent"] = payload[1:start].decode()
+                params = _decode(payload[start:].decode())
+            else:
+                params = _decode(payload[1:].decode())
             begun = time.perf_counter()
-            value = self._handler(params, self._context.copy())
+            value = self._handler(params, context)
             if type(value) not in _JSON_TYPES:
                 value = self._final_value(number, value)
         except BaseException as error:  # noqa: BLE001 - whatever the function does; the worker goes on

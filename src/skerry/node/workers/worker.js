@@ -15,6 +15,7 @@ const HEADER = 16; // length of the payload u32, kind u8, three of padding, call
 const OUTCOME = 13; // outcome u8, duration f64, length of the output u32
 const [LOAD, CALL, CANCEL, LOADED, FAILED, RESULT] = [1, 2, 3, 10, 11, 12];
 const [WEB_CALL, GRANT, WEB_HEAD, WEB_BODY] = [4, 5, 13, 14];
+const [TRACED, TRACEPARENT_BYTES] = [2, 55]; // a flag of a call, and what then comes before the parameters
 const WINDOW = 256 * 1024;
 const WEB_PART = 64 * 1024;
 const WANTS_OUTPUT = 1;
@@ -308,7 +309,7 @@ async function handle(call, params) {
     call.begun = performance.now();
     value = request.is_web
       ? web.collectResponse(handler, given, request.context)
-      : handler(given, { ...request.context });
+      : handler(given, { ...request.context, ...call.trace });
     if (typeof value?.then === 'function') value = await value;
     value = settled(value);
     if (typeof value?.then === 'function') value = await value;
@@ -365,9 +366,14 @@ async function runWeb(number, payload) {
 async function run(number, payload) {
   if (running.size === 0) leftovers.kill(); // processes that were started since the last call
   const wantsOutput = (payload[0] & WANTS_OUTPUT) !== 0;
-  const call = { number, wantsOutput, output: new Output(), begun: performance.now() };
+  const call = { number, wantsOutput, output: new Output(), begun: performance.now(), trace: {} };
   running.set(number, call);
-  const [outcome, body] = await scope.run(call, handle, call, payload.subarray(1));
+  let start = 1;
+  if ((payload[0] & TRACED) !== 0) {
+    start += TRACEPARENT_BYTES;
+    call.trace.traceparent = payload.subarray(1, start).toString();
+  }
+  const [outcome, body] = await scope.run(call, handle, call, payload.subarray(start));
   if (running.has(number)) socket.write(answer(call, outcome, body));
   if (running.size === 0) leftovers.kill();
 }

@@ -8,7 +8,6 @@ only this one. The creator of the worker explains its end (`explain`); nothing h
 from __future__ import annotations
 
 import asyncio
-import itertools
 import math
 import socket
 import struct
@@ -20,7 +19,7 @@ import msgspec
 from skerry.kit.clock import Clock
 from skerry.kit.response_stream import ResponseStream, StreamOverrun
 from skerry.model import web_calls
-from skerry.model.calls import CallFailure, CallResult, CodeLoadError, WorkerExited
+from skerry.model.calls import CallFailure, CallResult, CallWaiter, CodeLoadError, WorkerExited
 from skerry.model.web_calls import WebResponseHead
 from skerry.node.workers import worker_frames
 
@@ -48,6 +47,8 @@ PrintedSince = Callable[[float], str]
 
 class _Loaded(msgspec.Struct):
     runtime: str
+    used_s: float = 0.0
+    is_copy: bool = False
 
 
 class _Failed(msgspec.Struct):
@@ -71,6 +72,7 @@ class LoadRequest(msgspec.Struct, frozen=True):
     max_concurrency: int = 1
     is_program: bool = False  # the code contains an executable, and `handler` is unused
     is_web: bool = False  # the handler takes HTTP requests
+    makes_template: bool = False  # of the file that comes with it, and then ends
 
 
 class WorkerChannel:
@@ -95,9 +97,8 @@ class WorkerChannel:
         self._printed = printed
         self._now = clock.now
         self._loop = asyncio.get_running_loop()
-        self._numbers = itertools.count(_LOADING + 1)
-        # By number: the result, and its deadline.
-        self._calls: dict[int, tuple[asyncio.Future[CallResult], float]] = {}
+        self._newest = _LOADING  # the number of the last call
+        self._calls: dict[int, tuple[CallWaiter, float]] = {}  # by number, with its deadline
         self._streams: dict[int, ResponseStream[WebResponseHead]] = {}  # of calls that are HTTP requests
         self._abandoned: set[int] = set()  # without a waiter, but the reply may still arrive
         self._loading: asyncio.Future[str] | None = None
@@ -109,6 +110,8 @@ class WorkerChannel:
         self._end_reason = ""  # not empty: it is over
         self.is_alive = True  # it accepts another call
         self.runtime = ""  # the runtime's version, once it is loaded
+        self.load_s = 0.0  # of processor time
+        self.is_copy = False  # of a template
         self._loop.add_reader(end, self._read)
 
     @property
@@ -116,13 +119,15 @@ class WorkerChannel:
         """Pending calls."""
         return len(self._calls)
 
-    async def load(self, request: LoadRequest, *, within_s: float) -> str:
-        """Load the function; returns the runtime's version. Raises CodeLoadError."""
+    async def load(self, request: LoadRequest, *, within_s: float, image: int | None = None) -> str:
+        """Load the function, with the file of a template if there is one; returns the runtime's version.
+        Raises CodeLoadError."""
         self._most = worker_frames.bound(request.max_result_bytes, request.max_output_bytes)
         self._loading = self._loop.create_future()
         if self._end_reason:
             self._loading.set_exception(WorkerExited(CallFailure.DIED, self._end_reason))
-        self._send(worker_frames.pack(worker_frames.LOAD, _LOADING, msgspec.json.encode(request)))
+        frame = worker_frames.pack(worker_frames.LOAD, _LOADING, msgspec.json.encode(request))
+        self._send(frame if image is None else self._send_with(frame, image))
         try:
             async with asyncio.timeout(within_s):
                 self.runtime = await self._loading
@@ -137,7 +142,9 @@ class WorkerChannel:
             ) from None
         return self.runtime
 
-    async def call(self, params: bytes, *, wants_output: bool, within_s: float) -> CallResult:
+    async def call(
+        self, params: bytes, *, wants_output: bool, within_s: float, traceparent: str = ""
+    ) -> CallResult:
         """The result of the handler for `params`, or a timeout after `within_s`. Raises WorkerExited.
 
         A call without a waiter, because of its timeout or a cancellation, goes on in the worker: no other
@@ -147,28 +154,43 @@ class WorkerChannel:
             raise await self._explain(
                 WorkerExited(CallFailure.DIED, self._end_reason or "its worker takes no more calls")
             )
-        number, began = next(self._numbers), self._now()
-        result: asyncio.Future[CallResult] = self._loop.create_future()
-        until = self._loop.time() + within_s
-        self._calls[number] = result, until
-        if until < self._alarm_at:
-            self._set_timer(until)
-        self._send(
-            worker_frames.HEADER.pack(len(params) + 1, worker_frames.CALL, number)
-            + (b"\1" if wants_output else b"\0")
-            + params
+        began, result = self._now(), self._loop.create_future()
+        number = self.begin_call(
+            params, wants_output=wants_output, within_s=within_s, waiter=result, traceparent=traceparent
         )
         try:
-            return await result
-        except TimeoutError:
-            error = f"the call did not end within {within_s:g} s"
-            return CallResult(within_s, b"", self._printed(began), CallFailure.TIMEOUT, error)
-        except WorkerExited as exited:
-            explained = await self._explain(exited)
-            raise WorkerExited(explained.failure, explained.error, self._printed(began)) from None
+            answer: CallResult = await result
+        except (TimeoutError, WorkerExited) as error:
+            return await self.explain_end(error, began=began, within_s=within_s)
         except asyncio.CancelledError:
-            self._abandon(number)
+            self.abandon(number)
             raise
+        return answer
+
+    def begin_call(
+        self, params: bytes, *, wants_output: bool, within_s: float, waiter: CallWaiter, traceparent: str = ""
+    ) -> int:
+        """Send a call whose result goes to `waiter`, from the loop; it must be alive. Returns its number."""
+        number = self._newest = self._newest + 1
+        until = self._loop.time() + within_s
+        self._calls[number] = waiter, until
+        if until < self._alarm_at:
+            self._set_timer(until)
+        flags = b"\1" if wants_output else b"\0"
+        if traceparent:
+            flags = bytes([flags[0] | worker_frames.TRACED]) + traceparent.encode()
+        self._send(
+            worker_frames.HEADER.pack(len(params) + len(flags), worker_frames.CALL, number) + flags + params
+        )
+        return number
+
+    async def explain_end(self, error: Exception, *, began: float, within_s: float) -> CallResult:
+        """The result of a call that a waiter was told has timed out; raises WorkerExited with the cause."""
+        if isinstance(error, WorkerExited):
+            explained = await self._explain(error)
+            raise WorkerExited(explained.failure, explained.error, self._printed(began)) from None
+        text = f"the call did not end within {within_s:g} s"
+        return CallResult(within_s, b"", self._printed(began), CallFailure.TIMEOUT, text)
 
     async def call_web(
         self, request: bytes, response: ResponseStream[WebResponseHead], *, within_s: float
@@ -181,7 +203,8 @@ class WorkerChannel:
             raise await self._explain(
                 WorkerExited(CallFailure.DIED, self._end_reason or "its worker takes no more calls")
             )
-        number, began = next(self._numbers), self._now()
+        number = self._newest = self._newest + 1
+        began = self._now()
         result: asyncio.Future[CallResult] = self._loop.create_future()
         until = self._loop.time() + within_s
         self._calls[number] = result, until
@@ -192,16 +215,12 @@ class WorkerChannel:
         response.attach(lambda count: self._grant(number, count), lambda: self._cancel_softly(number))
         try:
             return await result
-        except TimeoutError:
-            error = f"the call did not end within {within_s:g} s"
-            return CallResult(within_s, b"", self._printed(began), CallFailure.TIMEOUT, error)
         except web_calls.InvalidResponse as invalid:
             return CallResult(self._now() - began, failure=CallFailure.RESULT, error=str(invalid))
-        except WorkerExited as exited:
-            explained = await self._explain(exited)
-            raise WorkerExited(explained.failure, explained.error, self._printed(began)) from None
+        except (TimeoutError, WorkerExited) as error:
+            return await self.explain_end(error, began=began, within_s=within_s)
         except asyncio.CancelledError:
-            self._abandon(number)
+            self.abandon(number)
             raise
         finally:
             self._streams.pop(number, None)
@@ -221,8 +240,15 @@ class WorkerChannel:
 
     # Sending
 
+    def _send_with(self, frame: bytes, descriptor: int) -> bytes:
+        """Send the beginning of the first frame with a descriptor; returns the rest."""
+        try:
+            return frame[socket.send_fds(self._end, [frame], [descriptor]) :]
+        except OSError:
+            return frame  # the other end is gone, which is found again
+
     def _send(self, frame: bytes) -> None:
-        if self._end_reason:
+        if self._end_reason or not frame:
             return
         if not self._unsent:
             try:
@@ -252,10 +278,11 @@ class WorkerChannel:
     # Receiving
 
     def _read(self) -> None:
-        # With several calls, until there is nothing more to read: if a worker died with unread calls, the
-        # socket has an
-        # error, after which libuv does not poll it any more, whatever is still to be read.
-        while self._read_some() and self._calls:
+        # Until no reply can be left to a call that was sent before: if a worker died with unread calls, the
+        # socket has an error, after which libuv does not poll it any more, whatever is still to be read. A
+        # call that is sent in return for a reply has none yet.
+        newest = self._newest
+        while self._read_some() and self._calls and next(iter(self._calls)) <= newest:
             pass
 
     def _read_some(self) -> bool:
@@ -313,7 +340,9 @@ class WorkerChannel:
         if loading is None or loading.done() or kind not in (worker_frames.LOADED, worker_frames.FAILED):
             raise _InvalidFrame(f"kind {kind}, {len(payload)} bytes")
         if kind == worker_frames.LOADED:
-            loading.set_result(msgspec.json.decode(payload, type=_Loaded).runtime)
+            loaded = msgspec.json.decode(payload, type=_Loaded)
+            self.load_s, self.is_copy = loaded.used_s, loaded.is_copy
+            loading.set_result(loaded.runtime)
         else:
             failed = msgspec.json.decode(payload, type=_Failed)
             loading.set_exception(CodeLoadError(failed.error, output=failed.output))
@@ -334,7 +363,7 @@ class WorkerChannel:
         except web_calls.InvalidResponse as error:
             if not waiting[0].done():
                 waiting[0].set_exception(error)
-            self._abandon(number)  # the handler may go on for long
+            self.abandon(number)  # the handler may go on for long
 
     def _set_result(self, number: int, outcome: int, duration: float, printed: int, payload: bytes) -> None:
         waiting = self._calls.pop(number, None)
@@ -374,11 +403,12 @@ class WorkerChannel:
         for number, (result, until) in list(self._calls.items()):
             if until <= now and not result.done():
                 result.set_exception(TimeoutError())
-                self._abandon(number)
+                self.abandon(number)
         if self._calls:
             self._set_timer(min(until for _, until in self._calls.values()))
 
-    def _abandon(self, number: int) -> None:
+    def abandon(self, number: int) -> None:
+        """Nobody waits for this call any more."""
         if self._calls.pop(number, None) is None:
             return  # it was answered, or all is over
         self.is_alive = False
@@ -397,12 +427,12 @@ class WorkerChannel:
         self._end.close()
         if self._alarm is not None:
             self._alarm.cancel()
-        waiting: list[asyncio.Future[Any]] = [result for result, _ in self._calls.values()]
+        waiters = [waiter for waiter, _ in self._calls.values()]
         self._calls.clear()
-        if self._loading is not None:
-            waiting.append(self._loading)
-        for future in waiting:
-            if not future.done():
-                future.set_exception(WorkerExited(CallFailure.DIED, reason))
+        if self._loading is not None and not self._loading.done():
+            self._loading.set_exception(WorkerExited(CallFailure.DIED, reason))
+        for waiter in waiters:
+            if not waiter.done():
+                waiter.set_exception(WorkerExited(CallFailure.DIED, reason))
         if notifies:
             self._on_end()

@@ -4,12 +4,14 @@ A frame is a header, with the length of the payload, the kind and the call, and 
 end is `worker_channel`; the programs are `python_worker` and `worker.js`, which repeats these numbers.
 Standard library only, and little of it: the Python program is forked with this in it.
 
-    to the worker    LOAD      JSON: what to load, from where, and the bounds; the first frame, once
-                     CALL      a byte of flags, then the parameters: JSON
+    to the worker    LOAD      JSON: what to load, from where, and the bounds; the first frame, once; with
+                               the descriptor of a template's file, if there is one
+                     CALL      a byte of flags, a traceparent if they say so, then the parameters: JSON
                      CANCEL    nobody waits for this call any more
                      WEB_CALL  the length of the head, the head: JSON, and the body of an HTTP request
                      GRANT     so many more bytes of the response may be sent
-    from the worker  LOADED    JSON: `runtime`, what really runs
+    from the worker  LOADED    JSON: `runtime`, what really runs; `used_s`, the processor time of loading;
+                               `is_copy`, if it was made from a template
                      FAILED    JSON: `error` and `output`; the code cannot be loaded, and the worker ends
                      RESULT    an outcome, the seconds in the handler, the length of the output; then the
                                output, UTF-8; then the result, JSON, or the error, text
@@ -41,6 +43,8 @@ WEB_HEAD: Final = 13
 WEB_BODY: Final = 14
 
 WANTS_OUTPUT: Final = 1  # flag of a call: return its output also if it succeeds
+TRACED: Final = 2  # flag of a call: a traceparent comes before the parameters
+TRACEPARENT_BYTES: Final = 55
 
 OK: Final = 0
 RAISED: Final = 1  # the handler raised

@@ -8,8 +8,9 @@ backend runs which kind.
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
 from typing import Protocol
+
+import msgspec
 
 from skerry.model import errors
 from skerry.model.cells import CellUsage
@@ -69,8 +70,7 @@ class ImagePuller(Protocol):
     def release(self, owner: str) -> None: ...
 
 
-@dataclass(frozen=True, slots=True)
-class InstanceBackends:
+class InstanceBackends(msgspec.Struct, frozen=True):
     """All backends of this node."""
 
     containers: Containers

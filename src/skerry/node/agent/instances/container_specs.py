@@ -8,7 +8,8 @@ from __future__ import annotations
 import hashlib
 import re
 from collections.abc import Callable
-from dataclasses import dataclass
+
+import msgspec
 
 from skerry.model.containers import INSTANCE_PREFIX, ContainerSpec
 from skerry.model.ids import InstanceId
@@ -56,8 +57,7 @@ def container_spec(instance: InstanceId, spec: InstanceSpec) -> ContainerSpec:
     )
 
 
-@dataclass(frozen=True, slots=True)
-class SpecTranslation:
+class SpecTranslation(msgspec.Struct, frozen=True):
     """Translates instances to containers: `spec` raises Invalid for what cannot run, `name` is unique per
     instance."""
 

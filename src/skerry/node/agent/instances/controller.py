@@ -17,7 +17,7 @@ from typing import Any, TypeVar
 import structlog
 from msgspec.structs import replace
 
-from skerry.kit import logs
+from skerry.kit import logs, traces
 from skerry.kit.backoff import Backoff
 from skerry.kit.clock import Clock
 from skerry.kit.tasks import race
@@ -32,6 +32,7 @@ from skerry.node.agent.instances import steps
 from skerry.node.agent.instances.backends import InstanceBackend, InstanceBackends
 from skerry.node.agent.instances.container_specs import SpecTranslation
 from skerry.node.agent.instances.records import InstanceRecords
+from skerry.node.agent.instances.start_trace import StartTrace
 from skerry.node.agent.instances.state import LocalInstance, LocalStatus
 from skerry.node.agent.instances.steps import (
     InstanceAction,
@@ -86,6 +87,7 @@ class InstanceController:
         self._watch: HealthWatch | None = None  # health checks and metric of the current run
         self._watched: object = None  # the run and the checks that `_watch` is for
         self._last_metric: float | None = None
+        self._trace: StartTrace | None = None  # of its first start, if that is recorded
 
     @property
     def instance(self) -> InstanceId:
@@ -283,12 +285,26 @@ class InstanceController:
             **({} if history.has_passed else {"check": history.check_message}),
         )
         self._deps.changed(self.copy)
+        if self._trace is not None and history.status in (InstanceStatus.RUNNING, *TERMINAL):
+            self._trace.end(history, self._deps.clock.now())
+            self._trace = None
 
     def _save(self, copy: LocalInstance) -> None:
         self._deps.records.save(copy)
         self.copy = copy
 
     async def _do(self, action: InstanceAction) -> None:
+        if traces.recorder is None or action not in (InstanceAction.CREATE, InstanceAction.START):
+            await self._run(action)
+            return
+        if self._trace is None:
+            self._trace = StartTrace.of(self.copy, self._deps.clock.now())
+        began = self._deps.clock.monotonic()
+        await self._run(action)
+        if self._trace is not None:
+            self._trace.step(f"{action} container", self._deps.clock.monotonic() - began)
+
+    async def _run(self, action: InstanceAction) -> None:
         match action:
             case InstanceAction.CREATE:
                 await self._attempt(self._create)

@@ -13,9 +13,9 @@ import itertools
 import random
 from collections import deque
 from collections.abc import Awaitable, Callable, Collection, Iterator, Sequence
-from dataclasses import dataclass
 from pathlib import Path
 
+import msgspec
 import structlog
 from msgspec.structs import replace
 
@@ -47,14 +47,13 @@ STARTS_AT_ONCE = 8
 _MAX_REJECTED = 10_000
 
 
-@dataclass(frozen=True, slots=True)
-class InstancePolicy:
+class InstancePolicy(msgspec.Struct, frozen=True):
     """Limits of the instances of a node, or of a guest on it."""
 
     translation: SpecTranslation = DEFAULT_TRANSLATION
     max_instances: int | None = None  # more are rejected
     starts_at_once: int = STARTS_AT_ONCE
-    checks: CheckLimits = CheckLimits()  # noqa: RUF009 - frozen
+    checks: CheckLimits = CheckLimits()
 
 
 class NodeInstances:
@@ -121,13 +120,18 @@ class NodeInstances:
         """The session config that the control plane sent last."""
         return self._deps.config
 
-    def namespace_of(self, container: str) -> Namespace | None:
-        """The namespace of the instance that runs as this container; None if none does."""
+    def order_of(self, container: str) -> InstanceOrder | None:
+        """The order of the instance that runs as this container; None if none does."""
         controller = self._controllers.get(InstanceId(container.removeprefix(INSTANCE_PREFIX)))
         if controller is None or controller.name != container:  # ids that are hashed in names
             all_of_them = self._controllers.values()
             controller = next((each for each in all_of_them if each.name == container), None)
-        return None if controller is None else controller.copy.order.namespace
+        return None if controller is None else controller.copy.order
+
+    def namespace_of(self, container: str) -> Namespace | None:
+        """The namespace of the instance that runs as this container; None if none does."""
+        order = self.order_of(container)
+        return None if order is None else order.namespace
 
     @property
     def disk_bytes(self) -> int:
@@ -310,6 +314,10 @@ class NodeInstances:
     def container(self, instance: InstanceId) -> str:
         """The name of its container, which need not exist yet. Raises NotFound."""
         return self._deps.translation.name(self.copy(instance).instance)
+
+    def containers(self) -> dict[str, InstanceId]:
+        """All instances, by the names of their containers."""
+        return {self._deps.translation.name(id): id for id in self._controllers}
 
     def copy(self, instance: InstanceId) -> LocalInstance:
         """Its local record. Raises NotFound."""

@@ -41,6 +41,8 @@ class LocalStatus(msgspec.Struct, frozen=True):
     checked_at: float = 0.0  # when `has_passed` last changed; never goes back
     check_message: str = ""  # why it has not passed
     failed_check: str = ""  # why the current run is being ended and restarted; empty: it is not
+    ip6: str = ""
+    previous_exit_code: int | None = None  # of the run before the last one
 
     def become(
         self,
@@ -53,8 +55,10 @@ class LocalStatus(msgspec.Struct, frozen=True):
     ) -> LocalStatus:
         """This with another status; fields that are not given are cleared.
 
-        The time never goes back, even if the clock was set back: the control plane orders reports by it.
+        The time never goes back, even if the clock was set back: the control plane orders reports by it. An
+        exit code that is cleared is from then on that of the previous run.
         """
+        is_cleared = exit_code is None and self.exit_code is not None
         return replace(
             self,
             status=status,
@@ -62,11 +66,13 @@ class LocalStatus(msgspec.Struct, frozen=True):
             reason=reason[:_MAX_REASON],
             exit_code=exit_code,
             ip="",
+            ip6="",
             retry_at=retry_at,
             has_passed=True,
             has_started=False,
             check_message="",
             failed_check="",
+            previous_exit_code=self.exit_code if is_cleared else self.previous_exit_code,
         )
 
     def check(self, *, has_passed: bool, has_started: bool, at: float, message: str) -> LocalStatus:
@@ -119,6 +125,8 @@ class LocalInstance(msgspec.Struct, frozen=True):
             checked_at=history.checked_at,
             check_message=history.check_message,
             metric=metric,
+            ip6=history.ip6,
+            previous_exit_code=history.previous_exit_code,
         )
 
     def with_status(self, history: LocalStatus, number: int) -> LocalInstance:

@@ -165,7 +165,10 @@ def _start(situation: InstanceSituation) -> InstanceStep:
         assert view.started_at is not None
         running = history.become(InstanceStatus.RUNNING, view.started_at, "")
         return ReportStatus(
-            _unchecked(situation, replace(running, ip=view.address, last_run_at=view.started_at))
+            _unchecked(
+                situation,
+                replace(running, ip=view.address, ip6=view.address6, last_run_at=view.started_at),
+            )
         )
     if situation.is_pending(history.retry_at):
         return WaitUntil(history.retry_at)

@@ -1,4 +1,5 @@
-"""The node's end of a tunnel: streams the logs of an instance, or runs a program in it (exec).
+"""The node's end of a tunnel: streams the logs of an instance, runs a program in it (exec), lists cells, or
+sends the metrics of the node.
 
 `skerry.node.agent.session` opens the tunnel that the server requested. Frames are those of
 `skerry.model.streams`. Errors are sent to the other end as frames; a tunnel that breaks ends the work for it.
@@ -13,6 +14,7 @@ from collections.abc import Coroutine
 from contextlib import aclosing
 from typing import Any, Final, Protocol
 
+from skerry.kit import metrics
 from skerry.kit.sequence_gap import SequenceGap
 from skerry.kit.tasks import failure_of, race
 from skerry.model import errors, workloads
@@ -23,16 +25,19 @@ from skerry.model.node_messages import TunnelRequest
 from skerry.model.statuses import TERMINAL, InstanceStatus
 from skerry.model.streams import (
     MAX_FRAME,
+    CellListRequest,
     ExecStreamRequest,
     GuestSessionRequest,
     GuestStreamRequest,
     LogStreamRequest,
+    MetricsRequest,
     TunnelChannel,
     TunnelFrame,
     TunnelStream,
 )
 from skerry.model.volume_tasks import VolumeTask
 from skerry.model.workloads import WorkloadKind
+from skerry.node.agent.cell_reporter import CellReporter
 from skerry.node.agent.instances.instances import NodeInstances
 from skerry.node.containers.containers import Containers
 from skerry.node.containers.exec_relay import relay_stdio
@@ -75,11 +80,13 @@ class TunnelHandler:
         containers: Containers,
         guests: GuestTunnels | None = None,
         volumes: VolumeTunnels | None = None,
+        cells: CellReporter | None = None,
     ) -> None:
         self._instances = instances
         self._containers = containers
         self._guests = guests
         self._volumes = volumes
+        self._cells = cells
 
     async def serve(self, request: TunnelRequest, tunnel: TunnelStream) -> None:
         """Handle `request`, and wait until the other end has received everything. Raises if the tunnel
@@ -99,6 +106,14 @@ class TunnelHandler:
             if self._volumes is None:
                 raise errors.FailedPrecondition("this node has no volumes")
             await self._volumes.handle(request.stream, tunnel)
+            return
+        if isinstance(request.stream, CellListRequest):
+            if self._cells is None:
+                raise errors.FailedPrecondition("this node does not list its cells")
+            await _while_open(tunnel, self._cells.handle(tunnel))
+            return
+        if isinstance(request.stream, MetricsRequest):
+            await _send_metrics(request.stream, tunnel)
             return
         instance, remote = request.instance, _RemoteEnd(tunnel)
         is_cell = self._instances.copy(instance).order.spec.kind is WorkloadKind.CELL
@@ -123,9 +138,12 @@ class TunnelHandler:
                 )
 
     async def _send_logs(self, instance: InstanceId, options: LogStreamRequest, remote: _RemoteEnd) -> None:
-        """Send the output of the last run; with `follow` that of every run, until the instance is
-        terminal."""
+        """Send the output of the last run; with `follow` that of every run, until the instance is terminal;
+        with `previous` that of the run before the last one."""
         sent, tail = None, options.tail
+        if options.previous:
+            await self._send_run_logs(self._instances.container(instance), options, tail, remote)
+            return
         while True:
             name = self._instances.container(instance)
             view = self._find(name)
@@ -152,7 +170,10 @@ class TunnelHandler:
         self, name: str, options: LogStreamRequest, tail: int | None, remote: _RemoteEnd
     ) -> None:
         channels = OutputChannel if options.stream is None else (options.stream,)
-        sources = [LogSource(stream, self._containers.logs(name, stream)) for stream in channels]
+        sources = [
+            LogSource(stream, self._containers.logs(name, stream, previous=options.previous))
+            for stream in channels
+        ]
         passed_over = None if tail is None else await merge.skip_to_tail(sources, tail)
         async with aclosing(merge.pieces(sources, follow=options.follow)) as found:
             async for stream, item in found:
@@ -227,6 +248,13 @@ async def _while_open(tunnel: TunnelStream, work: Coroutine[Any, Any, None]) -> 
 async def _drain(tunnel: TunnelStream) -> None:
     while await tunnel.receive() is not None:
         pass
+
+
+async def _send_metrics(request: MetricsRequest, tunnel: TunnelStream) -> None:
+    text = (await metrics.EXPOSITIONS.render(is_open=request.is_open_metrics)).content
+    most = MAX_FRAME - 1
+    for at in range(0, len(text), most):
+        await tunnel.send(TunnelFrame(TunnelChannel.OUTPUT, text[at : at + most]).pack())
 
 
 def _streams_for(options: ExecStreamRequest) -> StdioStreams:

@@ -64,7 +64,8 @@ class UsageSampler:
                 resources = await self._measure(instance, backend, name)
             except (errors.SkerryError, OSError):
                 continue  # it has just ended
-            if _differs(self._reported.get(instance, NO_RESOURCES), resources):
+            # The first is always reported: until then nothing is known of it.
+            if instance not in self._reported or _differs(self._reported[instance], resources):
                 self._reported[instance] = resources
                 changed.add(instance)
         return changed
@@ -82,7 +83,8 @@ class UsageSampler:
             cpu = round((used.cpu_ns - last.cpu_ns) / (now - last.at) / 1e6)
         resources = Resources(
             Millicores(min(max(cpu, 0), MAX_AMOUNT)),
-            Megabytes(round(used.memory_bytes / _MEGABYTE)),
+            # Never 0 of what runs: that would read as not measured.
+            Megabytes(max(round(used.memory_bytes / _MEGABYTE), min(used.memory_bytes, 1))),
             Gigabytes(round(disk_bytes / _GIGABYTE)),
         )
         self._samples[instance] = _UsageSample(run, now, used.cpu_ns, disk_at, disk_bytes, resources)

@@ -14,6 +14,7 @@ from typing import Final, cast
 
 import structlog
 
+from skerry.kit import listening_sockets
 from skerry.node.network.dns.budgets import ClientLimit
 from skerry.node.network.dns.messages import MAX_MESSAGE, MAX_QUERY
 from skerry.node.network.dns.resolver import Client, Resolver
@@ -208,6 +209,12 @@ class _Connection(asyncio.Protocol):
 
 
 def _bind(kind: socket.SocketKind, address: str, port: int) -> socket.socket:
+    name = f"dns {kind.name} {address}"
+    inherited = listening_sockets.current().adopt(name, (address, port), kind)
+    if inherited is not None:
+        if port in (0, inherited.getsockname()[1]):
+            return inherited
+        inherited.close()
     bound = socket.socket(socket.AF_INET, kind | socket.SOCK_NONBLOCK | socket.SOCK_CLOEXEC)
     try:
         if kind is socket.SOCK_STREAM:
@@ -220,4 +227,5 @@ def _bind(kind: socket.SocketKind, address: str, port: int) -> socket.socket:
     except BaseException:
         bound.close()
         raise
+    listening_sockets.current().register(name, bound)
     return bound

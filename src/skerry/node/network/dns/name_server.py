@@ -16,6 +16,7 @@ from typing import Final
 
 import structlog
 
+from skerry.kit import tasks
 from skerry.kit.clock import Clock
 from skerry.model import errors
 from skerry.model.ids import Namespace
@@ -172,7 +173,7 @@ class NameServer:
             gateways = {str(each.gateway) for each in subnets}
             for address in [each for each in self._listeners if each not in gateways]:
                 await self._listeners.pop(address).close()
-            await asyncio.to_thread(self._write_rules)
+            await tasks.in_thread(self._write_rules)
             await self._listen()
 
     async def _listen(self) -> None:
@@ -254,7 +255,7 @@ class NameServer:
             if self._rules is not None and self._subnets:
                 tables, _ = self._rules
                 if await asyncio.to_thread(tables.is_altered):
-                    await asyncio.to_thread(self._write_rules)
+                    await tasks.in_thread(self._write_rules)
 
     async def close(self) -> None:
         """Stop, and remove the rules."""

@@ -6,7 +6,7 @@
     ID.instances.shop.skerry           one instance by its id
     _http._tcp.web.shop.skerry         SRV: its ready copies, with the port called `http`
     hello.fn.shop.skerry               the function `hello`, at the node that is asked
-    3.0.64.10.in-addr.arpa             PTR: which of them has an address
+    3.0.64.10.in-addr.arpa             PTR: which of them has an address; likewise in ip6.arpa
 
 `skerry.node.network.dns.resolver` asks; `skerry.node.network.dns.messages` writes answers down.
 """
@@ -21,6 +21,7 @@ from ipaddress import IPv4Address, IPv4Network, IPv6Address
 from typing import Final, NamedTuple
 
 from skerry.model.ids import Namespace
+from skerry.model.ipv6_addresses import CLOUD_PREFIX
 from skerry.model.network_objects import (
     EndpointState,
     InstanceAddress,
@@ -232,7 +233,11 @@ class Zone:
                 [Record(name, RecordType.PTR, f"{entries[0].value}{self._suffix}")] if has_records else []
             )
             return ZoneAnswer(LookupStatus.FOUND, tuple(records))
-        is_own = isinstance(address, IPv4Address) and any(address in each for each in self._ranges)
+        is_own = (
+            any(address in each for each in self._ranges)
+            if isinstance(address, IPv4Address)
+            else (address in CLOUD_PREFIX)
+        )
         return _UNKNOWN if is_own else _OUTSIDE
 
     def _add(self, key: NetworkKey, value: NetworkObject) -> None:

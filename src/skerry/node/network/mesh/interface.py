@@ -9,14 +9,16 @@ from __future__ import annotations
 import socket
 from collections.abc import Collection, Sequence
 from contextlib import suppress
-from ipaddress import IPv4Address, IPv4Network
+from ipaddress import IPv4Address
 from pathlib import Path
 from typing import Final, Protocol
 
 import structlog
 
+from skerry.kit.networks import Network
 from skerry.model import errors
 from skerry.model.ids import NodeId
+from skerry.model.ipv6_addresses import CLOUD_PREFIX, ipv6_of
 from skerry.model.mesh import probe_address
 from skerry.node.network import host_routes
 from skerry.node.network.commands import NetworkCommands
@@ -99,21 +101,25 @@ class LinkSetup:
                 ]
             )
 
-    def routed(self) -> frozenset[IPv4Network]:
-        return frozenset(each.network for each in host_routes.read() if each.interface == self.name)
+    def routed(self) -> frozenset[Network]:
+        """The networks of the cloud that are routed to it."""
+        found = {each.network for each in host_routes.read() if each.interface == self.name}
+        found6 = {each.network for each in host_routes.read_ipv6() if each.interface == self.name}
+        return frozenset((*found, *(each for each in found6 if each.subnet_of(CLOUD_PREFIX))))
 
     def set_routes(self, peers: Sequence[PeerConfig], source: IPv4Address | None, *, has_hops: bool) -> None:
         """Reach exactly the subnets of `peers`, from `source` of this node; with `has_hops`, by the probe
         address of each."""
-        stale = sorted(self.routed() - plans.routes(peers))
-        hint = f" src {source}" if source is not None else ""
+        stale = sorted(map(str, self.routed() - plans.routes(peers)))
+        hints = {4: "", 6: ""} if source is None else {4: f" src {source}", 6: f" src {ipv6_of(source)}"}
         self._commands.ip([f"route del {network} dev {self.name}" for network in stale], ignore_errors=True)
         self._commands.ip(
             [
                 f"route replace {network}{f' via inet6 {probe_address(peer.node)}' if has_hops else ''} "
-                f"dev {self.name} proto {_ROUTE_PROTOCOL}{hint}{' onlink' if has_hops else ''}"
+                f"dev {self.name} proto {_ROUTE_PROTOCOL}{hints[network.version]}"
+                f"{' onlink' if has_hops else ''}"
                 for peer in peers
-                for network in peer.subnets
+                for network in peer.networks
             ]
         )
 

@@ -13,13 +13,14 @@ import os
 import socket
 import threading
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
 from ipaddress import IPv4Address, IPv4Network
 from pathlib import Path
 from typing import Final, Protocol
 
+import msgspec
 import structlog
 
+from skerry.kit import tasks
 from skerry.kit.clock import Clock
 from skerry.model import errors
 from skerry.model.ids import NodeId
@@ -74,9 +75,13 @@ class MeshGround(Protocol):
     @property
     def gateway(self) -> IPv4Address | None: ...
 
+    @property
+    def has_ipv6(self) -> bool:
+        """True if containers have IPv6 addresses, too."""
+        ...
 
-@dataclass(frozen=True, slots=True)
-class MeshDeps:
+
+class MeshDeps(msgspec.Struct, frozen=True):
     """What the mesh uses of this process."""
 
     node: NodeId
@@ -97,7 +102,7 @@ class NodeMesh:
         self._configured = configured_endpoints(settings.endpoints)
         self._node, self._ground, self._clock = deps.node, deps.ground, deps.clock
         self._report, self._addresses = deps.report, deps.addresses
-        self._unreachable_changed = deps.unreachable_changed
+        self._unreachable_changed = [deps.unreachable_changed]
         self._unreachable: frozenset[NodeId] = frozenset()
         self._programs = programs.find()
         self._peers: Mapping[str, MeshPeer] = {}
@@ -135,11 +140,16 @@ class NodeMesh:
         self._peers = dict(peers)
         self._wake.set()
 
+    def follow_unreachable(self, call: Callable[[frozenset[NodeId]], None]) -> None:
+        """Call this, too, with the nodes to which no packet gets, now and when they change."""
+        self._unreachable_changed.append(call)
+        call(self._unreachable)
+
     async def open(self) -> NodeMesh:
         """Read or make the key, choose the port, and report this node."""
         if missing_programs(self._programs):
             return self
-        await asyncio.to_thread(self._open)
+        await tasks.in_thread(self._open)
         self._report_node()
         return self
 
@@ -199,7 +209,9 @@ class NodeMesh:
             self._report_node()
             await self._rotate_key()
             return
-        is_new = await asyncio.to_thread(self._ensure)
+        # Read here: there may be none any more when the thread runs.
+        encryption = next(iter(self._peers.values())).encryption
+        is_new = await tasks.in_thread(self._ensure, encryption)
         if is_new or (self._link is not None and not self._probes.is_open):
             self._probes.open(self._ground.names.mesh)
         if is_new or self._is_unsettled():
@@ -207,7 +219,7 @@ class NodeMesh:
             self._read_at = self._clock.monotonic()
         await self._follow_links(self._statuses)
         self._note_unreachable()
-        await asyncio.to_thread(self._apply)
+        await tasks.in_thread(self._apply)
         self._report_node()
         self._report_links()
         await self._rotate_key()
@@ -224,12 +236,11 @@ class NodeMesh:
 
     # The interface
 
-    def _ensure(self) -> bool:
+    def _ensure(self, encryption: MeshEncryption) -> bool:
         with self._kernel:
-            return not self._is_closed and self._ensure_interface()
+            return not self._is_closed and self._ensure_interface(encryption)
 
-    def _ensure_interface(self) -> bool:
-        encryption = next(iter(self._peers.values())).encryption
+    def _ensure_interface(self, encryption: MeshEncryption) -> bool:
         if encryption is not self._encryption or self._interface is None:
             if self._interface is not None and self._encryption is not MeshEncryption.NONE:
                 self._interface.remove()
@@ -279,7 +290,8 @@ class NodeMesh:
                 if route.interface not in (names.bridge, names.mesh) and route.network.prefixlen > 8
             ),
         ]
-        self._configs = plans.decide(self._peers, self._active_keys, local)
+        has_ipv6 = self._ground.has_ipv6
+        self._configs = plans.decide(self._peers, self._active_keys, local, has_ipv6=has_ipv6)
         networks = plans.routes(self._configs)
         subnets = frozenset(
             IPv4Network(text) for peer in self._peers.values() for text in peer.subnets
@@ -305,7 +317,8 @@ class NodeMesh:
 
     def _write_rules(self, own: tuple[IPv4Network, ...], peers: frozenset[IPv4Network]) -> None:
         assert self._tables is not None
-        self._tables.write(rules.write_table(self._ground.names, own, peers))
+        text = rules.write_table(self._ground.names, own, peers, has_ipv6=self._ground.has_ipv6)
+        self._tables.write(text)
         self._checked_at = self._clock.monotonic()
 
     def _remove(self) -> None:
@@ -341,7 +354,8 @@ class NodeMesh:
         found = plans.unreachable(self._peers, is_up)
         if found != self._unreachable:
             self._unreachable = found
-            self._unreachable_changed(found)
+            for call in self._unreachable_changed:
+                call(found)
 
     def _choose_key(self, peer: MeshPeer, statuses: Mapping[str, PeerStatus]) -> None:
         """Of a node that replaces its key, use the one that it used last."""
@@ -360,7 +374,7 @@ class NodeMesh:
             endpoint = link.next_endpoint(now, link.status, is_up=is_up)
             config = configs.get(node)
             if endpoint is not None and config is not None and config.public_key == link.status.public_key:
-                await asyncio.to_thread(self._require_interface().retry, config, endpoint)
+                await tasks.in_thread(self._require_interface().retry, config, endpoint)
                 link.received = 0
                 self._probes.send(node)
 
@@ -419,10 +433,10 @@ class NodeMesh:
             self._report_node()
         is_known = all(peer.known_key == keys.next_public for peer in self._peers.values())
         if keys.may_switch(now, is_known=is_known):
-            await asyncio.to_thread(keys.switch)
+            await tasks.in_thread(keys.switch)
             log.info("mesh.key_switched", public_key=keys.public)
             if self._peers:
-                await asyncio.to_thread(self._apply)
+                await tasks.in_thread(self._apply)
                 for node in self._links:
                     self._probes.send(node)  # which begins a handshake with the new key
             self._report_node()

@@ -11,7 +11,9 @@ from ipaddress import IPv4Network
 
 import msgspec
 
+from skerry.kit.networks import Network
 from skerry.model.ids import NodeId
+from skerry.model.ipv6_addresses import ipv6_network_of
 from skerry.model.mesh import MeshPeer, probe_address
 
 KEEPALIVE_S = 20  # routers forget UDP flows after 30 s or more
@@ -26,11 +28,17 @@ class PeerConfig(msgspec.Struct, frozen=True):
     subnets: tuple[IPv4Network, ...] = ()  # that are reached by it, its own and those that it relays for
     has_probe: bool = True
     endpoint: str = ""  # to begin with
+    has_ipv6: bool = False  # the IPv6 addresses of `subnets` are reached by it, too
+
+    @property
+    def networks(self) -> tuple[Network, ...]:
+        """All that is reached by it."""
+        return (*self.subnets, *(map(ipv6_network_of, self.subnets) if self.has_ipv6 else ()))
 
     @property
     def allowed(self) -> tuple[str, ...]:
         probe = (f"{probe_address(self.node)}/128",) if self.has_probe else ()
-        return (*probe, *map(str, self.subnets))
+        return (*probe, *map(str, self.networks))
 
 
 class PeerStatus(msgspec.Struct, frozen=True):
@@ -44,12 +52,17 @@ class PeerStatus(msgspec.Struct, frozen=True):
 
 
 def decide(
-    peers: Mapping[str, MeshPeer], active_keys: Mapping[NodeId, str], local: Iterable[IPv4Network]
+    peers: Mapping[str, MeshPeer],
+    active_keys: Mapping[NodeId, str],
+    local: Iterable[IPv4Network],
+    *,
+    has_ipv6: bool = False,
 ) -> list[PeerConfig]:
     """The peers of the interface, by node.
 
     `active_keys`: of nodes that are replacing their key, the one that they use now. `local`: networks that
-    this machine reaches otherwise, which stay as they are.
+    this machine reaches otherwise, which stay as they are. `has_ipv6`: of this node's containers; a peer that
+    has none drops what is sent to it.
     """
     known = {peer.node: peer for peer in peers.values()}
     occupied = list(local)
@@ -68,7 +81,8 @@ def decide(
         peer = known[node]
         active = active_keys.get(node, peer.public_key)
         endpoint = peer.endpoints[0] if peer.endpoints else ""
-        configs.append(PeerConfig(node, active, tuple(sorted(subnets[node])), endpoint=endpoint))
+        reached = tuple(sorted(subnets[node]))
+        configs.append(PeerConfig(node, active, reached, endpoint=endpoint, has_ipv6=has_ipv6))
         others = [key for key in (peer.public_key, peer.next_key) if key and key != active]
         configs.extend(PeerConfig(node, key, has_probe=False, endpoint=endpoint) for key in others)
     return configs
@@ -86,9 +100,9 @@ def _hop(peer: MeshPeer, known: Mapping[NodeId, MeshPeer]) -> NodeId:
     return peer.node if peer.via is None or peer.via not in known else peer.via
 
 
-def routes(configs: Iterable[PeerConfig]) -> frozenset[IPv4Network]:
+def routes(configs: Iterable[PeerConfig]) -> frozenset[Network]:
     """The networks that are reached by the interface."""
-    return frozenset(network for config in configs for network in config.subnets)
+    return frozenset(network for config in configs for network in config.networks)
 
 
 def write_wireguard(private_key: str, port: int, configs: Iterable[PeerConfig], known: Iterable[str]) -> str:

@@ -8,9 +8,10 @@ from __future__ import annotations
 import os
 import shutil
 import subprocess
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
+
+import msgspec
 
 from skerry.model import errors
 
@@ -19,8 +20,7 @@ _SYSTEM: Final = "/usr/sbin:/sbin:/usr/bin:/bin"
 SOCKETS: Final = Path("/var/run/wireguard")  # where wireguard-go is reached; by interface, for all namespaces
 
 
-@dataclass(frozen=True, slots=True)
-class MeshPrograms:
+class MeshPrograms(msgspec.Struct, frozen=True):
     """Paths of programs; an empty one is not installed."""
 
     ip: str
