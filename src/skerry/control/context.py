@@ -6,8 +6,9 @@ The daemon makes it; `skerry.wire` serves from it. It owns nothing and starts no
 from __future__ import annotations
 
 from collections.abc import Awaitable, Callable, Sequence
-from dataclasses import dataclass
 from typing import TYPE_CHECKING
+
+import msgspec
 
 from skerry.control.events.log import EventLog
 from skerry.kit.clock import Clock
@@ -16,11 +17,11 @@ from skerry.store.protocol import Store
 
 if TYPE_CHECKING:
     from skerry.control.identity.authenticator import Authenticator
+    from skerry.control.identity.authority_rotation import AuthorityRotation
     from skerry.kit.pki import CertificateAuthority
 
 
-@dataclass(frozen=True, slots=True)
-class ControlPlane:
+class ControlPlane(msgspec.Struct, frozen=True):
     """The parts of a running control plane."""
 
     settings: Settings
@@ -34,3 +35,4 @@ class ControlPlane:
     lacking: tuple[str, ...]  # what this process cannot do, in plain sentences
     warnings: tuple[str, ...] = ()  # security warnings, likewise
     unreachable: Callable[[], Sequence[str]] = tuple  # nodes that cannot be dialled now, likewise
+    rotation: AuthorityRotation | None = None  # of the CA

@@ -6,6 +6,8 @@ formats; the numbers are in the results.
 
 from __future__ import annotations
 
+from msgspec.structs import replace
+
 from skerry.model.container_options import NodeFeature
 from skerry.model.resources import NO_RESOURCES, Resources
 from skerry.schedule.results import (
@@ -118,3 +120,11 @@ def _counted(reason: RejectionCount, nodes: int) -> str:
     else:
         text = describe_rejection(rejection)
     return f"{reason.nodes} {'node' if reason.nodes == 1 else 'nodes'}: {text}"
+
+
+def without_instances(verdict: NodeFeasibility) -> NodeFeasibility:
+    """The same without which instance has a port, as that may be of another namespace."""
+    rejections = tuple(
+        replace(each, by=None) if isinstance(each, PortConflict) else each for each in verdict.rejections
+    )
+    return replace(verdict, rejections=rejections)

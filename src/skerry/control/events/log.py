@@ -10,6 +10,7 @@ encrypted (`positions`), and errors have no numbers.
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import AsyncGenerator, AsyncIterator, Callable, Iterable, Iterator
 from contextlib import AbstractAsyncContextManager, aclosing, asynccontextmanager, contextmanager
 from itertools import groupby, islice
@@ -32,6 +33,7 @@ PREFIX = "event/"
 _TRIMMED = "event-trimmed"  # the revision of the newest event that was trimmed
 # Trimming waits for this many too many, so that it costs a small share of the writes that made it needed.
 _SLACK = 64
+_PAGE = 1000
 
 
 class StoredEvent(msgspec.Struct, frozen=True):
@@ -109,15 +111,33 @@ class EventLog:
 
     async def of(self, subject: str, *, reader: NamespaceScope = WHOLE_CLOUD) -> list[StoredEvent]:
         """Stored events of one subject, as `reader` may know of them."""
-        page = await self._store.range(PREFIX)
         mark = json_codec.encode(subject)
-        # An event whose bytes do not contain the subject need not be decoded.
-        events = _decode(page.entries, lambda entry: mark in entry.value)
+        # An event whose bytes do not contain the subject need not be decoded; those of its revision count for
+        # its id.
+        entries, revisions = await self._containing(mark)
+        events = _decode(
+            (entry for entry in entries if entry.revision in revisions), lambda entry: mark in entry.value
+        )
         return [
             self._shown(one, reader)
             for one in events
             if one.event.subject == subject and reader.admits(one.event.namespace)
         ]
+
+    async def _containing(self, mark: bytes) -> tuple[list[Entry], set[int]]:
+        """All stored events, and the revisions of those that contain `mark`. There may be many, so other
+        tasks run meanwhile."""
+        page = await self._store.range(PREFIX, limit=_PAGE)
+        newest = page.revision  # one of a later page may be newer than what was before it
+        entries: list[Entry] = []
+        revisions: set[int] = set()
+        while True:
+            entries += (entry for entry in page.entries if entry.revision <= newest)
+            revisions.update(entry.revision for entry in page.entries if mark in entry.value)
+            if page.cursor is None:
+                return entries, revisions
+            await asyncio.sleep(0)
+            page = await self._store.range(PREFIX, limit=_PAGE, cursor=page.cursor)
 
     @asynccontextmanager
     async def _stream(

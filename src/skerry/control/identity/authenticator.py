@@ -10,14 +10,16 @@ from __future__ import annotations
 import asyncio
 import hmac
 import re
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Collection, Iterable, Sequence
 
 import msgspec
 import structlog
 
 from skerry.control.events.log import EventLog
 from skerry.control.identity import certificates, edge_names, tokens
+from skerry.control.identity.authority_rotation import AUTHORITY_KEY, AuthorityRotation
 from skerry.control.identity.certificates import CertificateRegistry
+from skerry.control.identity.console_sessions import ConsoleSessions
 from skerry.control.identity.offline_feed import OfflineTokenFeed
 from skerry.control.identity.token_keys import TokenKeys
 from skerry.control.identity.tokens import TokenRegistry
@@ -40,12 +42,12 @@ from skerry.model.callers import (
 from skerry.model.identity_settings import IdentitySettings
 from skerry.model.namespace_scope import check_bound_namespaces
 from skerry.model.offline_tokens import RevokedToken
+from skerry.model.token_text import pin_of
 from skerry.store.protocol import ABSENT, MAX_OPS, Delete, Expect, Op, Put, Store
 from skerry.store.tables.table import Record
 
 log = structlog.get_logger(__name__)
 
-AUTHORITY_KEY = "identity/ca"
 _SWEEP_EVERY_S = 600.0
 _MIN_CLIENT_S = 60.0
 _MAX_CLIENT_S = 366 * 86400.0
@@ -91,10 +93,37 @@ class Authenticator:
         self._clock = clock
         self._settings = settings
         self._token_keys = TokenKeys(store, events, clock, authority)
-        self._tokens = TokenRegistry(store, events, clock, settings, authority.fingerprint, self._token_keys)
+        self._rotation: AuthorityRotation | None = None
+        self._tokens = TokenRegistry(
+            store,
+            events,
+            clock,
+            settings,
+            self._token_keys,
+            join_pin=lambda: pin_of(authority.newest.fingerprint),
+            issuer=lambda: pin_of(authority.fingerprint),
+            issuers=self._issuers,
+        )
         self.offline_feed = OfflineTokenFeed(self._tokens, self._token_keys)  # for nodes
         self._edge_names = edge_names.parse_allowed(settings.edge_names)
         self._certificates = CertificateRegistry(store, events, clock, authority)
+        self.console_sessions = ConsoleSessions(store, events, clock, self._check_credential)
+
+    def use_rotation(self, rotation: AuthorityRotation) -> None:
+        """Issue certificates as the replacement of the CA requires it. Before `run`."""
+        self._rotation = rotation
+        rotation.holders = lambda: (self._certificates.all(), self._tokens.all())
+
+    def _issuers(self) -> Collection[str]:
+        """The names of this cloud in offline tokens."""
+        if self._rotation is None:
+            return (pin_of(self._authority.fingerprint),)
+        return self._rotation.issuers()
+
+    def _issuer_for(self, node: str = "") -> pki.CertificateAuthority:
+        """The CA that issues a certificate now: to a node, or to another holder."""
+        is_new = self._rotation is not None and self._rotation.uses_successor(node)
+        return self._authority.newest if is_new else self._authority
 
     async def run(self) -> None:
         """Follow the store and remove what has expired, for ever."""
@@ -102,6 +131,7 @@ class Authenticator:
             group.create_task(self._tokens.table.run())
             group.create_task(self._token_keys.table.run())
             group.create_task(self._certificates.table.run())
+            group.create_task(self.console_sessions.table.run())
             group.create_task(self._certificates.record_used())
             group.create_task(self._sweep_for_ever())
 
@@ -115,6 +145,16 @@ class Authenticator:
         await self._tokens.table.ready()
         await self._token_keys.table.ready()
         await self._certificates.table.ready()
+        await self.console_sessions.table.ready()
+
+    def _check_credential(self, caller: Caller) -> None:
+        """Raise `Unauthenticated` if what this caller showed once would be refused now."""
+        if caller.origin is AuthMethod.TOKEN:
+            self._tokens.check(caller.token)
+        elif caller.origin is AuthMethod.CERTIFICATE:
+            self._certificates.check(caller.serial)
+        elif caller.origin is not AuthMethod.LOOPBACK or not self._settings.local_trust:
+            raise errors.Unauthenticated("identity.local_trust is off, so local users need a token")
 
     def caller_from_token(self, text: str) -> Caller:
         """The caller of this token; `Unauthenticated` if it is not valid."""
@@ -183,6 +223,11 @@ class Authenticator:
         restored from before that. `actor` is the node that knew them."""
         await self._certificates.import_revoked(revoked, actor=actor)
 
+    def listen_records(self, changed: Callable[[], None]) -> None:
+        """Call `changed` when a token or a certificate is made, used or revoked."""
+        self._tokens.table.subscribe(lambda _: changed())
+        self._certificates.table.subscribe(lambda _: changed())
+
     def listen(self, changed: Callable[[], None]) -> None:
         """Call `changed` when certificates no longer count."""
         self._certificates.listen(lambda revoked: changed())
@@ -214,8 +259,8 @@ class Authenticator:
             try:
                 if token.used_at is None:
                     returning = await self._previous_node(previous_pem, request)
-                    return await self._join_first(record, request, name, returning)
-                return await self._join_again(token, request)
+                    return await self._join_first(record, request, name, returning, shown.pin)
+                return await self._join_again(token, request, shown.pin)
             except errors.Conflict:
                 continue  # another join or a revocation was quicker; reading again shows which
 
@@ -231,15 +276,20 @@ class Authenticator:
             certificates.verify_certificate(record and record.value, self._clock.now())
             assert record is not None, "a certificate without a record is refused"
             try:
-                return (await self._follow_up(record, request)).pem
+                return (await self._follow_up(record, request, self._issuer_for(caller.node))).pem
             except errors.Conflict:
                 continue  # renewed twice at once, or revoked; reading again shows which
+
+    def issuer_of(self, role: str) -> pki.CertificateAuthority:
+        """The CA of a certificate of this machine. Listeners show one of the old CA until that is dropped:
+        those who were away know no other."""
+        return self._authority if role == SERVER else self._issuer_for()
 
     async def issue_local(
         self, csr_pem: bytes, *, role: str, name: str, hosts: Iterable[str] = ()
     ) -> pki.IssuedCertificate:
         """A certificate for this machine's own listeners (role `server`) or its local client, on record."""
-        issued = self._authority.issue(
+        issued = self.issuer_of(role).issue(
             _checked(csr_pem),
             name=name,
             role=role,
@@ -287,7 +337,7 @@ class Authenticator:
             raise errors.Invalid(
                 f"this node may have none of these names: {'; '.join(decided.refused)}", field="hosts"
             )
-        issued = self._authority.issue(
+        issued = self._issuer_for(caller.node).issue(
             request,
             name=caller.node,
             role=EDGE,
@@ -341,7 +391,7 @@ class Authenticator:
                 f"{_MAX_CLIENT_S / 86400:.0f} days",
                 field="ttl_s",
             )
-        issued = self._authority.issue(
+        issued = self._issuer_for().issue(
             _checked(csr_pem),
             name=_checked_name(name, "client"),
             role=certificate_role(role, bound),
@@ -367,9 +417,10 @@ class Authenticator:
         return record, issued.pem
 
     async def sweep(self) -> None:
-        """Remove tokens and certificates that expired long enough ago."""
+        """Remove tokens and certificates that expired long enough ago, and sessions of the console."""
         keys = self._token_keys.overdue(self._tokens.signed_by())
-        overdue = [*self._tokens.overdue(), *keys, *self._certificates.overdue()]
+        sessions = self.console_sessions.overdue()
+        overdue = [*self._tokens.overdue(), *keys, *self._certificates.overdue(), *sessions]
         for start in range(0, len(overdue), MAX_OPS):
             await self._store.commit([Delete(key) for key in overdue[start : start + MAX_OPS]])
         if overdue:
@@ -407,7 +458,7 @@ class Authenticator:
             previous = pki.read_certificate(previous_pem)
         except pki.InvalidCertificate:
             return unknown
-        is_ours = pki.is_issued_by(previous_pem, self._authority.certificate_pem)
+        is_ours = pki.is_issued_by(previous_pem, self._authority.bundle_pem)
         if not is_ours or previous.role != Role.NODE or previous.key != request.digest:
             return unknown
         record = await self._certificates.table.read(previous.serial)
@@ -421,10 +472,16 @@ class Authenticator:
         return _EnrolledNode(previous.name, record)
 
     async def _join_first(
-        self, record: Record[Token], request: pki.SigningRequest, name: str, returning: _EnrolledNode
+        self,
+        record: Record[Token],
+        request: pki.SigningRequest,
+        name: str,
+        returning: _EnrolledNode,
+        pin: str,
     ) -> EnrollmentResult:
         token, node = record.value, returning.node
-        issued = self._issue_to(node, request)
+        issuer = self._issuer_of_pin(pin)
+        issued = self._issue_to(node, request, issuer)
         certificate = certificates.record_of(issued, name=name, node=node)
         used = msgspec.structs.replace(token, used_at=self._clock.now(), used_by=issued.serial)
         event = self._events.put(
@@ -440,23 +497,29 @@ class Authenticator:
             )
         )
         log.info("node.joined", node=node, name=name, token=token.id, serial=issued.serial)
-        return EnrollmentResult(node, issued.pem, self._authority.certificate_pem)
+        return EnrollmentResult(node, issued.pem, issuer.certificate_pem)
 
-    async def _join_again(self, token: Token, request: pki.SigningRequest) -> EnrollmentResult:
+    def _issuer_of_pin(self, pin: str) -> pki.CertificateAuthority:
+        """The CA that an invitation names: a newcomer knows no other."""
+        newest = self._authority.newest
+        return newest if pin == pin_of(newest.fingerprint) else self._authority
+
+    async def _join_again(self, token: Token, request: pki.SigningRequest, pin: str) -> EnrollmentResult:
         record = await self._certificates.table.read(token.used_by)
         if record is None or not hmac.compare_digest(record.value.key, request.digest):
             raise tokens.used_up(token)
         certificates.verify_certificate(record.value, self._clock.now())
-        issued = await self._follow_up(record, request)
-        return EnrollmentResult(record.value.node, issued.pem, self._authority.certificate_pem)
+        issuer = self._issuer_of_pin(pin)
+        issued = await self._follow_up(record, request, issuer)
+        return EnrollmentResult(record.value.node, issued.pem, issuer.certificate_pem)
 
     async def _follow_up(
-        self, record: Record[Certificate], request: pki.SigningRequest
+        self, record: Record[Certificate], request: pki.SigningRequest, issuer: pki.CertificateAuthority
     ) -> pki.IssuedCertificate:
         """The next certificate of the node that holds `record`."""
         certificate = record.value
         self._check_live(certificate.node)
-        issued = self._issue_to(certificate.node, request)
+        issued = self._issue_to(certificate.node, request, issuer)
         await self._commit_next(
             certificates.record_of(issued, name=certificate.name, node=certificate.node), record
         )
@@ -491,9 +554,11 @@ class Authenticator:
                 retry_after_s=60.0,
             )
 
-    def _issue_to(self, node: str, request: pki.SigningRequest) -> pki.IssuedCertificate:
+    def _issue_to(
+        self, node: str, request: pki.SigningRequest, issuer: pki.CertificateAuthority
+    ) -> pki.IssuedCertificate:
         # A node also serves: the runtime on its own socket, under the one name that Aurae's clients verify.
-        return self._authority.issue(
+        return issuer.issue(
             request,
             name=node,
             role=Role.NODE,

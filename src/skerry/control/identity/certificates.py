@@ -61,14 +61,16 @@ class CertificateRegistry:
         # Verifying a signature costs ten times all the rest, and a client sends the same certificate with
         # every request.
         self._proof_key = authority.derive(b"skerry revocations")
-        self._read = lru_cache(maxsize=1024)(authority.read)
+        self._authority = authority
+        self._read = lru_cache(maxsize=1024)(lambda der, authorities: authority.read(der))
         self._unrecorded: dict[str, pki.IssuedCertificate] = {}  # of nodes, used and not recorded yet
         self._revoked_nodes: dict[str, float] = {}  # and when
         self._is_used = asyncio.Event()
 
     def caller(self, der: bytes) -> Caller:
         try:
-            shown = self._read(der)
+            # By the CAs that count now: one of a former CA is not accepted from the cache either.
+            shown = self._read(der, self._authority.bundle_pem)
         except pki.InvalidCertificate as error:
             raise errors.Unauthenticated(f"{error}; use one of this cloud's CA") from None
         now = self._clock.now()
@@ -112,6 +114,10 @@ class CertificateRegistry:
     def all(self) -> list[Certificate]:
         now = self._clock.now()
         return [record for record in self.table.values() if not is_past(record.not_after, now)]
+
+    def check(self, serial: str) -> None:
+        """Raise `Unauthenticated` if the certificate of this serial was revoked, or has expired."""
+        verify_certificate(self.table.value(serial), self._clock.now())
 
     def counts(self, serial: str) -> bool:
         """Whether it has a record and is not revoked."""
@@ -309,6 +315,7 @@ def record_of(
         not_after=issued.not_after,
         key=issued.key,
         namespaces=namespaces,
+        issuer=issued.issuer,
     )
 
 

@@ -11,12 +11,14 @@ from __future__ import annotations
 import asyncio
 import ssl
 from collections.abc import Callable
-from dataclasses import dataclass, replace
 from pathlib import Path
 
+import msgspec
 import structlog
+from msgspec.structs import replace
 
 from skerry.control.identity.authenticator import Authenticator
+from skerry.control.identity.server_names import ServerNames
 from skerry.kit import files, pki, renewal, tls
 from skerry.kit.clock import Clock, iso
 from skerry.model import errors
@@ -25,25 +27,14 @@ from skerry.model.callers import LOCAL_ADMIN, SERVER, Role
 log = structlog.get_logger(__name__)
 
 
-@dataclass(frozen=True, slots=True)
-class ServerNames:
-    """What a server is called."""
-
-    name: str  # short host name
-    own: frozenset[str]  # names for other machines; empty while the listeners are on loopback
-    hosts: frozenset[str]  # every name and address in the listeners' certificate
-
-
-@dataclass(frozen=True, slots=True)
-class TlsContexts:
+class TlsContexts(msgspec.Struct, frozen=True):
     """What listeners are given."""
 
     grpc: ssl.SSLContext  # TCP and unix socket: only clients with a certificate
     http: ssl.SSLContext  # HTTPS: a client may show a certificate or send a token
 
 
-@dataclass(frozen=True, slots=True)
-class _CertificateFiles:
+class _CertificateFiles(msgspec.Struct, frozen=True):
     """A certificate that this machine should have."""
 
     certificate_file: Path
@@ -86,7 +77,9 @@ class ServerCertificates:
         runs."""
         pki_folder = folder / "pki"
         self._identity = identity
+        self._authority = authority
         self._clock = clock
+        self._trusted = authority.bundle_pem
         self._sleep = sleep
         self._names = names
         self.names: frozenset[str] = frozenset()  # of this machine, in the certificate that is shown now
@@ -103,12 +96,13 @@ class ServerCertificates:
         self._node: _CertificateFiles | None = None
         if node:
             self._node = _CertificateFiles(pki_folder / "node.crt", pki_folder / "node.key", Role.NODE, node)
-        self.node_context = tls.client(authority.certificate_pem)  # for dialling a server as `node`
-        self.client_context = tls.client(authority.certificate_pem)  # for dialling another server
+        self.node_context = tls.client(authority.bundle_pem)  # for dialling a server as `node`
+        self.client_context = tls.client(authority.bundle_pem)  # for dialling another server
         self._certificates: dict[Path, pki.IssuedCertificate] = {}
+        self._preparing = asyncio.Lock()  # it is called when something is due, and when the CA is replaced
         self.contexts = TlsContexts(
-            grpc=tls.mutual_server(authority.certificate_pem),
-            http=tls.https_server(authority.certificate_pem),
+            grpc=tls.mutual_server(authority.bundle_pem),
+            http=tls.https_server(authority.bundle_pem),
         )
 
     async def prepare(self) -> None:
@@ -116,9 +110,25 @@ class ServerCertificates:
         names = self._names()
         self.names = names.own
         self._server = replace(self._server, hosts=names.hosts)
-        for pair in (self._server, self._client, *((self._node,) if self._node else ())):
-            await self._ensure(pair)
-        self._load()
+        async with self._preparing:
+            for pair in (self._server, self._client, *((self._node,) if self._node else ())):
+                await self._ensure(pair)
+            self._load()
+            self._trust()
+
+    def _trust(self) -> None:
+        """Trust the CAs that count now, if they are others than before."""
+        if self._trusted != self._authority.bundle_pem:
+            self._trusted = self._authority.bundle_pem
+            contexts = (self.contexts.grpc, self.contexts.http, self.node_context, self.client_context)
+            for context in contexts:
+                tls.trust(context, self._trusted)
+            log.info("certificate.trust_changed", authorities=self._trusted.count(b"BEGIN CERTIFICATE"))
+
+    @property
+    def current(self) -> pki.IssuedCertificate:
+        """The one that the listeners show, once they are prepared."""
+        return self._certificates[self._server.key_file]
 
     async def run(self) -> None:
         """Renew them in time, for ever."""
@@ -144,6 +154,9 @@ class ServerCertificates:
         reason = replacement_reason(
             certificate, pair.role, pair.hosts, pki.key_digest(key_pem), self._clock.now()
         )
+        chain = self._authority.cross_pem() if pair.role == SERVER else b""
+        if reason is None and not await asyncio.to_thread(self._is_of_present_authority, pair):
+            reason = "the CA is replaced"
         if certificate is not None and reason is None:
             if self._identity.counts(certificate.serial):
                 self._certificates[pair.key_file] = certificate
@@ -152,7 +165,7 @@ class ServerCertificates:
         issued = await self._identity.issue_local(
             pki.make_request(key_pem), role=pair.role, name=pair.name, hosts=pair.hosts
         )
-        await asyncio.to_thread(files.write_atomically, pair.certificate_file, issued.pem)
+        await asyncio.to_thread(files.write_atomically, pair.certificate_file, issued.pem + chain)
         self._certificates[pair.key_file] = issued
         log.info(
             "certificate.replaced",
@@ -160,6 +173,13 @@ class ServerCertificates:
             reason=reason,
             not_after=iso(issued.not_after),
         )
+
+    def _is_of_present_authority(self, pair: _CertificateFiles) -> bool:
+        """Whether the certificate is of the CA that would issue it now, with the chain that it needs."""
+        pem = pair.certificate_file.read_bytes()
+        issuer = self._identity.issuer_of(pair.role)
+        links = 1 if pair.role == SERVER and self._authority.successor is not None else 0
+        return pki.is_issued_by(pem, issuer.certificate_pem) and len(pki.split_bundle(pem)) == 1 + links
 
     def _load(self) -> None:
         for context in (self.contexts.grpc, self.contexts.http):

@@ -10,7 +10,7 @@ That of a revoked one stays until the token has expired: nodes refuse what is on
 from __future__ import annotations
 
 import hmac
-from collections.abc import Sequence
+from collections.abc import Callable, Collection, Sequence
 from contextlib import suppress
 from functools import lru_cache
 
@@ -26,7 +26,7 @@ from skerry.model.callers import AuthMethod, Caller, Role, Token, check_may_bind
 from skerry.model.identity_settings import IdentitySettings
 from skerry.model.namespace_scope import check_bound_namespaces
 from skerry.model.offline_tokens import OfflineClaims, RevokedToken
-from skerry.model.token_text import MalformedToken, TokenText, new_secret, pin_of
+from skerry.model.token_text import MalformedToken, TokenText, new_secret
 from skerry.store.protocol import Store
 from skerry.store.tables.table import Record, Table, Write, json_of
 
@@ -52,13 +52,20 @@ class TokenRegistry:
         events: EventLog,
         clock: Clock,
         settings: IdentitySettings,
-        fingerprint: str,
         keys: TokenKeys,
+        *,
+        join_pin: Callable[[], str],
+        issuer: Callable[[], str],
+        issuers: Callable[[], Collection[str]],
     ) -> None:
+        """`join_pin` is that of the CA by which newcomers know this cloud, `issuer` its name in new offline
+        tokens, and `issuers` are all that it has had in them."""
         self._events = events
         self._clock = clock
         self._settings = settings
-        self._pin = pin_of(fingerprint)
+        self._join_pin = join_pin
+        self._issuer = issuer
+        self._issuers = issuers
         self._keys = keys
         # Verifying a signature costs more than all the rest; whether its key still counts is asked each time.
         self._read_signed = lru_cache(maxsize=1024)(
@@ -86,9 +93,17 @@ class TokenRegistry:
             namespaces=token.namespaces,
         )
 
+    def check(self, id: str) -> None:
+        """Raise `Unauthenticated` if the token of this id was revoked, or has expired."""
+        token = self.table.value(id)
+        if token is None or token.revoked_at is not None or _is_past(token, self._clock.now()):
+            raise errors.Unauthenticated("the token behind it was revoked, or has expired")
+        if token.is_offline and self._keys.public_of(token.key) is None:
+            raise errors.Unauthenticated("the key of the token behind it was revoked")
+
     def _offline_caller(self, text: str) -> Caller:
         claims, key = self._read_signed(text)
-        offline_tokens.check_claims(claims, self._pin, self._clock.now())
+        offline_tokens.check_claims(claims, self._issuers(), self._clock.now())
         token = self.table.value(claims.id)
         if token is None or token.key != key or token.revoked_at is not None:
             raise errors.Unauthenticated(
@@ -147,7 +162,7 @@ class TokenRegistry:
         return token, text
 
     def _with_secret(self, token: Token) -> tuple[Token, str]:
-        text = TokenText(token.id, new_secret(), self._pin if token.role is Role.NODE else "")
+        text = TokenText(token.id, new_secret(), self._join_pin() if token.role is Role.NODE else "")
         return msgspec.structs.replace(token, digest=text.digest), text.format()
 
     async def _sign(self, token: Token) -> tuple[Token, str]:
@@ -156,7 +171,7 @@ class TokenRegistry:
         key = await self._keys.current()
         claims = OfflineClaims(
             id=token.id,
-            iss=self._pin,
+            iss=self._issuer(),
             role=token.role,
             nbf=max(0, int(token.created_at - offline_tokens.BACKDATE_S)),
             exp=expires_at,

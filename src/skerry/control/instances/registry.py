@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import asyncio
 from collections import deque
-from collections.abc import AsyncGenerator, Callable, Iterator, Sequence
+from collections.abc import AsyncGenerator, Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from typing import TypeVar
 
@@ -289,6 +289,10 @@ class InstanceRegistry:
     def usage(self, id: str) -> Resources:
         """What it used when its node last reported to this server; nothing if it did not."""
         return self._reporter.usage(InstanceId(id))
+
+    def usages(self) -> Iterable[tuple[InstanceId, Resources]]:
+        """What each instance used when its node last reported to this server, as far as it did."""
+        return self._reporter.usages()
 
     def load(self, id: InstanceId) -> tuple[Resources | None, float | None]:
         """What it used, and the metric that it showed, as far as its node reported that to this server."""

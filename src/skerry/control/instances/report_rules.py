@@ -161,7 +161,9 @@ def _observe(
         exit_code=report.exit_code,
         retry_at=report.retry_at,
     )
-    return replace(_apply_checks(after, report), restarts=report.restarts, ip=report.ip)
+    after = _apply_checks(after, report)
+    observed = replace(after.observed, previous_exit_code=report.previous_exit_code)
+    return replace(after, observed=observed, restarts=report.restarts, ip=report.ip, ip6=report.ip6)
 
 
 def _apply_checks(instance: Instance, report: InstanceReport) -> Instance:

@@ -6,7 +6,7 @@ Usage is not durable: the server that the node reports to keeps it in memory.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 
 import structlog
 
@@ -35,6 +35,10 @@ class ReportProcessor:
         self._usage: dict[InstanceId, Resources] = {}
         self._metrics: dict[InstanceId, float] = {}
         table.listen(self._forget)
+
+    def usages(self) -> Iterable[tuple[InstanceId, Resources]]:
+        """What each instance used that a node reported to this server."""
+        return self._usage.items()
 
     def usage(self, id: InstanceId) -> Resources:
         """What the instance used when it was last reported to this server."""

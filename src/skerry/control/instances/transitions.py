@@ -158,7 +158,9 @@ def evict(instance: Instance, *, reason: str) -> InstanceTransition | None:
 
 def unbind(instance: Instance, *, at: float, reason: str, actor: str) -> InstanceTransition:
     """No longer on its node: what its node still has of it is stale."""
-    after = replace(instance, node=None, ip="", leaving=None, devices=(), generation=instance.generation + 1)
+    after = replace(
+        instance, node=None, ip="", ip6="", leaving=None, devices=(), generation=instance.generation + 1
+    )
     return _finish(after, at=at, reason=reason, actor=actor)
 
 

@@ -2,7 +2,8 @@
 
 A job is reconciled when it or one of its tries changes, and at the times that a plan names. A plan is written
 in one transaction, under the leader's fence, which expects the job's record as it was read: no try is made
-twice, and none of a job that has changed.
+twice, and none of a job that has changed. Every try was created in a transaction that wrote the record, so
+that a table of instances that is as new as the record has them all; no other is good enough to create more.
 """
 
 from __future__ import annotations
@@ -93,6 +94,10 @@ class JobController:
         if record is None:
             return None
         plan = self._decide(record, decisions.MAX_CREATES)
+        if plan.creates and record.value.tries and self._instances.revision < record.revision:
+            # The record may have come before the tries of a transaction whose result was not known here.
+            await self._instances.wait_for_revision(record.revision)
+            plan = self._decide(record, decisions.MAX_CREATES)
         try:
             await self._write(record, plan, fence)
         except errors.QuotaExceeded as error:

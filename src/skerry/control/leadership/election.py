@@ -18,7 +18,7 @@ from typing import Any, NoReturn
 import structlog
 
 from skerry.control.events.log import EventLog
-from skerry.kit import tasks
+from skerry.kit import metrics, tasks
 from skerry.kit.clock import Clock
 from skerry.model import errors
 from skerry.store.fencing import LeadershipLost
@@ -26,6 +26,9 @@ from skerry.store.protocol import ABSENT, Expect, LeaseId, Put, Store
 from skerry.store.tables.leases import RENEWALS
 
 log = structlog.get_logger(__name__)
+
+LEADS = metrics.gauge("skerry_leader", "1 if this server leads")
+TERMS = metrics.counter("skerry_leader_terms_total", "Elections that this server won")
 
 KEY = "leader"
 
@@ -82,6 +85,8 @@ class LeaderElection:
             lease, fence = await self._win()
             term = self._term = _Term(fence)
             self._begun.set()
+            LEADS.set(1)
+            TERMS.inc()
             log.info("leader.won", name=self._name, revision=fence.revision)
             try:
                 await self._hold(lease, term)
@@ -90,6 +95,7 @@ class LeaderElection:
             finally:
                 self._term = None
                 self._begun.clear()
+                LEADS.set(0)
                 await tasks.cancel_and_wait(term.loops)  # before another may begin
                 term.is_over.set()
                 with suppress(errors.NotFound, errors.Unavailable):

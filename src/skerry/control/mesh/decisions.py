@@ -21,6 +21,7 @@ _HOP = 1 << 96
 _NAT = 1 << 80
 _HASH_BYTES = 8
 _LAN_WIDTHS = {4: 24, 6: 64}
+_UNIQUE_LOCAL = ipaddress.IPv6Network("fc00::/7")
 
 
 class MeshGraph(NamedTuple):
@@ -123,12 +124,16 @@ def candidate_endpoints(
 
     `observed`: the address that a server sees its session come from. `seen`: endpoints that neighbours see
     its packets come from, which are right unless its router gives every destination another port. `near`:
-    addresses of the other node: those of the same network come first.
+    addresses of the other node: those of the same network come first, and global ones of IPv6, which no
+    router translates, count only if it has one, too.
     """
     own = [format_endpoint(each, node.port) for each in node.addresses]
     close = [format_endpoint(each, node.port) for each in node.addresses if _is_near(each, near)]
     outside = [format_endpoint(observed, node.port)] if _is_dialable(observed) else []
-    ordered = [*node.endpoints, *close, *outside, *sorted(seen), *own]
+    global6 = [format_endpoint(each, node.port) for each in node.addresses if _is_global6(each)]
+    ordered = [*node.endpoints, *close, *outside, *global6, *sorted(seen), *own]
+    if near and not any(map(_is_global6, near)):
+        ordered = [each for each in ordered if each not in global6]
     return tuple(dict.fromkeys(ordered))[:MAX_ENDPOINTS]
 
 
@@ -141,6 +146,12 @@ def _network(address: str) -> ipaddress.IPv4Network | ipaddress.IPv6Network:
     """The usual network of one LAN around an address."""
     width = _LAN_WIDTHS[ipaddress.ip_address(address).version]
     return ipaddress.ip_network((address, width), strict=False)
+
+
+def _is_global6(address: str) -> bool:
+    parsed = ipaddress.ip_address(address)
+    is_wide = not (parsed.is_link_local or parsed.is_loopback or parsed.is_multicast)
+    return parsed.version == 6 and is_wide and parsed not in _UNIQUE_LOCAL
 
 
 def _is_dialable(address: str) -> bool:

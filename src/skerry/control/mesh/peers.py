@@ -11,6 +11,8 @@ import asyncio
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Final, NamedTuple
 
+from msgspec.structs import replace
+
 from skerry.control.mesh import decisions
 from skerry.control.mesh.decisions import MeshGraph
 from skerry.control.mesh.tables import MeshLinksRecord, MeshTables, lasting_links
@@ -24,6 +26,9 @@ from skerry.model.nodes import Liveness, Node
 from skerry.store.tables.table import RecordChange
 
 _PAUSE_S: Final = 0.05  # changes within this time are one
+# Of a borrowed node, whatever it reports. It dials: what its provider names as its addresses, our nodes would
+# send packets to. It relays for nobody, and so is sent, and accepted from, its own subnet only.
+_BORROWED: Final = {"addresses": (), "endpoints": (), "relays": False, "machine": ""}
 
 
 class MeshView(NamedTuple):
@@ -73,10 +78,7 @@ class MeshPeers:
         return [
             node
             for node in self._nodes.list()
-            if node.subnet
-            and not node.is_foreign
-            and not node.is_borrowed
-            and self._tables.nodes.get(node.id) is None
+            if node.subnet and node.has_network and self._tables.nodes.get(node.id) is None
         ]
 
     def objects(self, node: NodeId) -> Iterable[NetworkObject]:
@@ -94,19 +96,23 @@ class MeshPeers:
         """Handle `MeshNode`s; a node reports itself only."""
         for each in objects:
             if isinstance(each, MeshNode) and self._is_own(node, each.node):
-                await self._tables.put_node(each, self.observed(node))
+                own = replace(each, **_BORROWED) if self._nodes.get(node).is_borrowed else each
+                await self._tables.put_node(own, self.observed(node))
 
     async def links_reported(self, node: NodeId, objects: Sequence[NetworkObject]) -> None:
         """Handle `MeshLinks`."""
         for each in objects:
             if isinstance(each, MeshLinks) and self._is_own(node, each.node):
-                await self._tables.put_links(each)
+                links = each
+                if self._nodes.get(node).is_borrowed:  # as with its own addresses
+                    links = replace(each, links=tuple(replace(link, endpoint="") for link in each.links))
+                await self._tables.put_links(links)
 
     def _is_own(self, node: NodeId, reported: NodeId) -> bool:
         if node != reported:
             raise errors.Forbidden("a node reports itself only, and no other node of the mesh")
         found = None if self._nodes.condition(node) is None else self._nodes.get(node)
-        return found is not None and not found.is_borrowed and not found.is_foreign
+        return found is not None and found.has_network
 
     async def run(self) -> None:
         """Tell nodes what changes, for ever."""
@@ -115,8 +121,9 @@ class MeshPeers:
         while True:
             self._changed.clear()
             for node in self._tables.nodes.ids():
-                if self._nodes.condition(NodeId(node)) is None:
-                    await self._tables.remove(NodeId(node))
+                id = NodeId(node)
+                if self._nodes.condition(id) is None or not self._nodes.get(id).has_network:
+                    await self._tables.remove(id)
             self._refresh()
             await self._changed.wait()
             await asyncio.sleep(self._pause_s)
@@ -131,7 +138,10 @@ class MeshPeers:
         inputs = (
             self._links_revision,
             [(key, record.revision) for key, record in self._tables.nodes.items()],
-            [(node.id, node.name, self._subnets(node), self._nodes.liveness(node.id)) for node in present],
+            [
+                (node.id, node.name, self._subnets(node), self._nodes.liveness(node.id), node.has_network)
+                for node in present
+            ],
         )
         if inputs == self._inputs:
             return
@@ -149,7 +159,9 @@ class MeshPeers:
         nodes = {
             id: node
             for id in records
-            if self._nodes.condition(id) is not None and (node := self._nodes.get(id)).subnet
+            if self._nodes.condition(id) is not None
+            and (node := self._nodes.get(id)).subnet
+            and node.has_network
         }
         links = {NodeId(key): record.value.links.by_node for key, record in self._tables.links.items()}
         graph = MeshGraph(

@@ -12,10 +12,12 @@ already, such as an instance that a node claims after a restore of the store, is
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Callable, Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from contextlib import AbstractAsyncContextManager, AsyncExitStack
 from dataclasses import dataclass
 from typing import Any, TypeVar
+
+import msgspec
 
 from skerry.control.namespaces.quotas import NamespaceQuotas, quota_exceeded
 from skerry.control.namespaces.usage import CountedUse
@@ -23,7 +25,8 @@ from skerry.kit import metrics
 from skerry.model import errors
 from skerry.model.ids import Namespace
 from skerry.model.namespaces import NO_QUOTA, NOTHING, QuotaAmounts
-from skerry.store.protocol import ABSENT, Batch, Delete, Entry, Expect, LeaseId, Op, Put, RangePage, Store
+from skerry.store import commit_metrics
+from skerry.store.protocol import ABSENT, Delete, Entry, Expect, LeaseId, Op, Put, RangePage, Store, Watch
 from skerry.store.tables.table import Record, Table
 
 T = TypeVar("T")
@@ -32,8 +35,7 @@ _KEYS = "quota-use/"
 REFUSED = metrics.counter("skerry_quota_refusals_total", "Transactions above the quota of their namespace")
 
 
-@dataclass(frozen=True, slots=True)
-class _CountedTable:
+class _CountedTable(msgspec.Struct, frozen=True):
     """A table whose records count towards quotas."""
 
     kind: str
@@ -78,6 +80,10 @@ class AdmissionStore(Store):
 
     async def commit(self, ops: Sequence[Op], expect: Sequence[Expect] = ()) -> int:
         """As `Store.commit`; raises `QuotaExceeded` if a namespace would use more than its quota."""
+        with commit_metrics.measured():
+            return await self._commit(ops, expect)
+
+    async def _commit(self, ops: Sequence[Op], expect: Sequence[Expect]) -> int:
         expected = {each.key: each.revision for each in expect}
         growth = self._growth(ops, expected)
         while growth is None or growth:
@@ -248,7 +254,7 @@ class AdmissionStore(Store):
     async def range(self, prefix: str, *, limit: int = 0, cursor: str | None = None) -> RangePage:
         return await self._store.range(prefix, limit=limit, cursor=cursor)
 
-    def watch(self, prefix: str, *, since: int) -> AbstractAsyncContextManager[AsyncIterator[Batch]]:
+    def watch(self, prefix: str, *, since: int) -> AbstractAsyncContextManager[Watch]:
         return self._store.watch(prefix, since=since)
 
     async def grant_lease(self, ttl_s: int) -> LeaseId:

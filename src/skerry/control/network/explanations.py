@@ -6,8 +6,9 @@ decision is `skerry.model.connectivity`. What a caller may not see does not exis
 
 from __future__ import annotations
 
+import ipaddress
 from collections.abc import Sequence
-from ipaddress import IPv4Address, IPv4Network
+from ipaddress import IPv4Address, IPv4Network, IPv6Address, IPv6Network
 from typing import Final, NamedTuple
 
 from skerry.control.instance_index import InstanceTable
@@ -24,6 +25,7 @@ from skerry.model.connectivity import (
     ReservedNetworks,
 )
 from skerry.model.ids import Namespace, NodeId
+from skerry.model.ipv6_addresses import ipv4_of
 from skerry.model.namespace_scope import NamespaceScope
 from skerry.model.network import Ingress
 from skerry.model.nodes import Liveness, Node
@@ -35,7 +37,7 @@ from skerry.model.workloads import Instance, OwnerKind, WorkloadKind
 INTERNET: Final = "internet"
 MAX_COPIES = 20  # of a service, on either side
 _FORMS = (
-    "write [NAMESPACE/]NAME of an instance or a service, instance/NAME, service/NAME, node/NAME, an IPv4 "
+    "write [NAMESPACE/]NAME of an instance or a service, instance/NAME, service/NAME, node/NAME, an IP "
     f"address, or {INTERNET}"
 )
 
@@ -68,8 +70,15 @@ class ConnectionExplainer:
         self._subnets = subnets
         self._service_subnet = service_subnet
         self._networks = ReservedNetworks(
-            tuple(map(IPv4Network, address_ranges.METADATA)),
-            (*map(IPv4Network, address_ranges.PRIVATE), subnets),
+            (
+                *map(IPv4Network, address_ranges.METADATA),
+                *map(IPv6Network, address_ranges.METADATA6),
+            ),
+            (
+                *map(IPv4Network, address_ranges.PRIVATE),
+                *map(IPv6Network, address_ranges.PRIVATE6),
+                subnets,
+            ),
         )
 
     def explain(
@@ -154,7 +163,7 @@ class ConnectionExplainer:
             Ingress.NAMESPACE if is_isolated else Ingress.ALL,
             self._policies.egress(instance.namespace, instance.spec.egress),
             instance.spec.ports,
-            is_guest=(node is not None and node.is_borrowed) or instance.spec.kind is WorkloadKind.CELL,
+            is_guest=(node is not None and not node.has_network) or instance.spec.kind is WorkloadKind.CELL,
             is_node_live=node is None or self._is_live(node),
         )
 
@@ -166,8 +175,13 @@ class ConnectionExplainer:
             f"node {node.name}", EndpointKind.NODE, node=node.name, is_node_live=self._is_live(node)
         )
 
-    def _at(self, address: IPv4Address, scope: NamespaceScope) -> Sequence[NetworkEndpoint]:
-        """What has an address: a container, or a service, whose copies are meant."""
+    def _at(self, address: IPv4Address | IPv6Address, scope: NamespaceScope) -> Sequence[NetworkEndpoint]:
+        """What has an address: a container, or a service, whose copies are meant. The rules are the same for
+        the IPv4 and the IPv6 address of one."""
+        if isinstance(address, IPv6Address):
+            if (address4 := ipv4_of(address)) is None:
+                return [NetworkEndpoint(str(address), EndpointKind.OUTSIDE, str(address))]
+            address = address4
         text = str(address)
         for service in self._services.values():
             if service.address == text and scope.admits(service.namespace):
@@ -201,8 +215,8 @@ class ConnectionExplainer:
         return node.is_foreign or self._nodes.liveness(node.id) is not Liveness.LOST
 
 
-def _address(text: str) -> IPv4Address | None:
+def _address(text: str) -> IPv4Address | IPv6Address | None:
     try:
-        return IPv4Address(text)
+        return ipaddress.ip_address(text)
     except ValueError:
         return None

@@ -4,14 +4,16 @@
 A copy is ready as it is for its service: it runs, is in service and has passed its checks. One that is out of
 service, or is to be stopped, is draining while it still runs. A copy on a silent node is not ready, unless
 there is no other: the node may be cut off from the server and still serve. Copies on nodes that are not of
-this cloud's network (foreign and borrowed ones) are left out. A change of one copy sends one object; changes
-of a service with very many copies are sent together, at most half a second later.
+this cloud's network (foreign ones, and borrowed ones that are not in the mesh) are left out. A change of one
+copy sends one object; changes of a service with very many copies are sent together, at most half a second
+later.
 """
 
 from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable, Iterable, Sequence
+from ipaddress import IPv4Address
 from typing import Final
 
 from msgspec.structs import replace
@@ -22,6 +24,7 @@ from skerry.control.services.copies import owner_of
 from skerry.control.services.tables import ServiceRecord, ServiceTables
 from skerry.kit.callbacks import CallbackList
 from skerry.model.ids import MARKET_NAMESPACE, InstanceId, NodeId, ServiceId
+from skerry.model.ipv6_addresses import ipv6_of
 from skerry.model.network_objects import (
     EndpointState,
     InstanceAddress,
@@ -152,7 +155,7 @@ class ServiceAddressSource:
 
     def _liveness(self, node: NodeId) -> Liveness | None:
         condition = self._nodes.condition(node)
-        if condition is None or condition.is_foreign or condition.view.is_borrowed:
+        if condition is None or not condition.has_network:
             return None
         return condition.liveness
 
@@ -180,7 +183,16 @@ def service_address(service: Service, copies: Sequence[Instance], liveness: Node
         service.ports,
         service.affinity_s,
         tuple(shown),
+        _virtual_ipv6(service, shown),
     )
+
+
+def _virtual_ipv6(service: Service, copies: Sequence[ServiceEndpoint]) -> str:
+    """The IPv6 address of a service: it has one if all of its copies do, so that clients of both kinds are
+    balanced over the same ones."""
+    if not service.address or not copies or not all(each.address6 for each in copies):
+        return ""
+    return str(ipv6_of(IPv4Address(service.address)))
 
 
 def instance_address(instance: Instance, liveness: NodeLiveness) -> InstanceAddress | None:
@@ -208,7 +220,7 @@ def has_address(instance: Instance, liveness: NodeLiveness) -> bool:
 def endpoint_of(instance: Instance, index: int | None = None) -> ServiceEndpoint:
     assert instance.node is not None, "it has an address"
     return ServiceEndpoint(
-        instance.id, instance.node, instance.ip, _state(instance), index, instance.spec.name
+        instance.id, instance.node, instance.ip, _state(instance), index, instance.spec.name, instance.ip6
     )
 
 

@@ -11,6 +11,7 @@ from typing import Protocol
 
 import msgspec
 
+from skerry.model.container_options import NodeFeature
 from skerry.model.ids import NodeId
 from skerry.model.nodes import Liveness
 from skerry.model.resources import NO_RESOURCES, Resources
@@ -27,6 +28,13 @@ class NodeCondition(msgspec.Struct, frozen=True):
     machine: Resources = NO_RESOURCES  # all that it has, with what is kept in reserve
     is_foreign: bool = False  # it takes no orders, whether or not it is live
     silent_s: float | None = None  # for how long there have been no heartbeats; None: it is live
+
+    @property
+    def has_network(self) -> bool:
+        """True if its containers are part of this cloud's network."""
+        if self.view.is_borrowed:
+            return NodeFeature.NETWORK in self.view.features
+        return not self.is_foreign
 
 
 class NodeConditions(Protocol):

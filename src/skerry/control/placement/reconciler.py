@@ -28,9 +28,10 @@ from skerry.control.placement.rollout import RolloutPlanner
 from skerry.control.placement.volume_bindings import VolumeWrite
 from skerry.control.volumes.table import VolumeRecord, VolumeTable
 from skerry.control.workloads.registry import WorkloadRecord, WorkloadRegistry
-from skerry.kit import metrics
+from skerry.kit import metrics, traces
 from skerry.kit.backoff import Backoff
 from skerry.kit.clock import Clock
+from skerry.kit.traces import SpanRecorder
 from skerry.model import errors
 from skerry.model.ids import InstanceId, Namespace, NodeId
 from skerry.model.resources import Resources
@@ -187,6 +188,9 @@ class Reconciler:
                 await self._sync_volumes(writes)
         else:
             PLACED.inc(sum(step.after.observed.status is InstanceStatus.SCHEDULED for _, step in batch))
+            if traces.recorder is not None:
+                for _, step in batch:
+                    _trace(traces.recorder, step.after)
 
     async def _refuse(self, instance: Instance, reason: str) -> None:
         """The next version of its workload exceeds the quota of the namespace: the rollout waits."""
@@ -280,3 +284,17 @@ def _batches(
         ops += more
     if batch:
         yield batch
+
+
+def _trace(recorder: SpanRecorder, placed: Instance) -> None:
+    """The placement of a new instance, in the trace of the request that created it."""
+    seen, parent = placed.observed, traces.context_of(placed.request_id)
+    if parent is None or seen.status is not InstanceStatus.SCHEDULED or placed.generation != 1:
+        return
+    recorder.end(
+        recorder.begin(parent),
+        parent,
+        "place instance",
+        max(0.0, seen.since - placed.created_at),
+        attributes={"skerry.instance": placed.id, "skerry.node": str(placed.node or "")},
+    )

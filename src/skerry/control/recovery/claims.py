@@ -83,6 +83,7 @@ def adopted_instance(receipt: OrderReceipt, report: InstanceReport) -> Instance:
         node=receipt.node,
         observed=observed,
         ip=report.ip,
+        ip6=report.ip6,
         restarts=report.restarts,
         leaving=None,
         is_adopted=True,

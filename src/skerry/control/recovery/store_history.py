@@ -27,7 +27,7 @@ from skerry.store.protocol import ABSENT, Delete, Expect, Op, Put, Store
 log = structlog.get_logger(__name__)
 
 PREFIX = "history/"
-_RESTORED_BY = "restored-by"  # the run that noticed the last restore
+RESTORED_BY = "restored-by"  # the run that noticed the last restore
 # Of a run that is not known any more, the store is taken to be older than that run.
 _MAX_RUNS = 4096
 _REMEMBER_S = 10.0
@@ -66,6 +66,12 @@ def is_unknown(stamp: StoreStamp, runs: Mapping[str, tuple[ServerRun, int]], rev
     return bool(later) and stamp.revision >= min(later)
 
 
+def history_of_restored(revision: int, restored_by: str) -> bytes:
+    """The file of a server's last run, for one whose store was restored at `revision`: a run that no store
+    knows. `restored_by` is what the restored store has."""
+    return json_codec.encode(_HistoryFile("before the restore", revision, restored_by))
+
+
 class StoreHistory:
     """The runs of servers on one store, and this one among them."""
 
@@ -100,7 +106,7 @@ class StoreHistory:
         before = await asyncio.to_thread(self._read)
         while True:
             known, revision = await self._runs(), await self._store.revision()
-            noticed = await self._store.get(_RESTORED_BY)
+            noticed = await self._store.get(RESTORED_BY)
             was_restored = self._was_restored(before, known, revision)
             noticed_by = "" if noticed is None else noticed.value.decode()
             is_first = was_restored and (before is None or noticed_by == before.restored_by)
@@ -108,8 +114,8 @@ class StoreHistory:
             ops: list[Op] = [Put(PREFIX + self.run_id, json_codec.encode(run))]
             expect = [Expect(PREFIX + self.run_id, ABSENT)]
             if is_first:
-                ops.append(Put(_RESTORED_BY, self.run_id.encode()))
-                expect.append(Expect(_RESTORED_BY, ABSENT if noticed is None else noticed.revision))
+                ops.append(Put(RESTORED_BY, self.run_id.encode()))
+                expect.append(Expect(RESTORED_BY, ABSENT if noticed is None else noticed.revision))
             oldest = sorted(known, key=lambda id: known[id][1])
             surplus = oldest[: max(0, min(len(oldest) - _MAX_RUNS, _MOST_AT_ONCE))]
             ops += [Delete(PREFIX + id) for id in surplus]

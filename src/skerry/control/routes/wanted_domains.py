@@ -15,17 +15,20 @@ from skerry.kit.callbacks import CallbackList
 from skerry.model import errors
 from skerry.model.container_options import NodeFeature
 from skerry.model.ids import NodeId
-from skerry.model.tls_certificates import CertificateSource, WantedDomain, check_domain, is_internal
+from skerry.model.tls_certificates import CertificateSource, InternalDomains, WantedDomain, check_domain
 from skerry.model.tls_settings import TlsSettings
 
 
 class RouteDomains:
     """The host names of all routes with TLS."""
 
-    def __init__(self, table: RouteTable, nodes: NodeRegistry, settings: TlsSettings) -> None:
+    def __init__(
+        self, table: RouteTable, nodes: NodeRegistry, settings: TlsSettings, internal: InternalDomains
+    ) -> None:
         self._table = table
         self._nodes = nodes
         self._settings = settings
+        self._internal = internal
         self._edges: frozenset[NodeId] = frozenset()
         self._listeners: CallbackList[[]] = CallbackList()
         table.subscribe(lambda _: self._listeners.notify())
@@ -47,7 +50,7 @@ class RouteDomains:
         return self._listeners.add(changed)
 
     def _source(self, host: str) -> CertificateSource:
-        if is_internal(host, self._settings.internal_domains):
+        if self._internal.has(host):
             return CertificateSource.OWN_CA
         is_configured = self._settings.acme_terms_agreed and self._settings.acme_directory
         return CertificateSource.ACME if is_configured else CertificateSource.IMPORTED

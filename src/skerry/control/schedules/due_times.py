@@ -19,6 +19,7 @@ from cronsim import CronSim, CronSimError
 from skerry.model import errors
 
 _FIELDS = 5
+_MAX_KNOWN = 10_000
 
 
 def check(cron: str, timezone: str, now: float) -> None:
@@ -60,6 +61,28 @@ def after(cron: str, timezone: str, time: float) -> Iterator[float]:
 def upcoming(cron: str, timezone: str, time: float, count: int) -> list[float]:
     """The next `count` due times."""
     return list(islice(after(cron, timezone, time), count))
+
+
+class UpcomingTimes:
+    """Remembers `upcoming` of each expression until the first of its times is over: those of a yearly one
+    take a millisecond to find."""
+
+    def __init__(self, count: int) -> None:
+        self._count = count
+        self._known: dict[
+            tuple[str, str], tuple[float, list[float]]
+        ] = {}  # with the time that they are after
+
+    def after(self, cron: str, timezone: str, time: float) -> list[float]:
+        """The next due times."""
+        since, times = self._known.get((cron, timezone), (0.0, []))
+        if times and since <= time < times[0]:
+            return times
+        if len(self._known) >= _MAX_KNOWN:
+            self._known.clear()
+        times = upcoming(cron, timezone, time, self._count)
+        self._known[cron, timezone] = (time, times)
+        return times
 
 
 def display(time: float, timezone: str) -> str:

@@ -84,6 +84,7 @@ class ScheduleRegistry:
         self._has_function = has_function
         self._new_id = new_id
         self._idempotency = IdempotencyTable(store, clock)
+        self._upcoming = due_times.UpcomingTimes(SHOWN_TIMES)
 
     async def create(
         self,
@@ -156,7 +157,7 @@ class ScheduleRegistry:
         if schedule.is_paused:
             return []
         since = max(self._clock.now(), schedule.handled_until)
-        return due_times.upcoming(schedule.cron, schedule.timezone, since, SHOWN_TIMES)
+        return self._upcoming.after(schedule.cron, schedule.timezone, since)
 
     def list(
         self,

@@ -266,6 +266,8 @@ class SecretRegistry:
 
     def _trimmed(self, secret: Secret) -> tuple[Secret, Sequence[SecretRef]]:
         """It without versions that are too old and that nothing uses."""
+        if len(secret.versions) <= MAX_VERSIONS:
+            return secret, ()  # to find its users all instances and services are looked at
         used = {
             version
             for user in self._users(secret.namespace, secret.kind, secret.name)

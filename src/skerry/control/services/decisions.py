@@ -20,6 +20,8 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 
+import msgspec
+
 from skerry.control.services import rollouts
 from skerry.control.services.copies import NodeAvailability, ServiceCopies, newest_first, owner_of
 from skerry.control.services.rollouts import ServiceEvent
@@ -39,8 +41,7 @@ _MOST_ATTEMPTS = 16  # beyond which the pause does not grow
 _CLOCKS_DIFFER_S = 60.0
 
 
-@dataclass(frozen=True, slots=True)
-class NewCopy:
+class NewCopy(msgspec.Struct, frozen=True):
     """A copy to be created."""
 
     index: int

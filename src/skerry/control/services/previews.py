@@ -6,8 +6,9 @@ Used by `skerry.control.services.registry`. Copies are placed one after the othe
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 from typing import NamedTuple, Protocol
+
+import msgspec
 
 from skerry.control.placement.preview import PreviewStep
 from skerry.control.services.copies import owner_of
@@ -32,8 +33,7 @@ class PlacementPreview(Protocol):
     def explain(self, instance: Instance) -> Sequence[NodeFeasibility]: ...
 
 
-@dataclass(frozen=True, slots=True)
-class CopyPreview:
+class CopyPreview(msgspec.Struct, frozen=True):
     """A copy that would be created."""
 
     index: int

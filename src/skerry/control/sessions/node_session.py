@@ -23,6 +23,7 @@ from skerry.control.nodes.registry import NodeRegistry
 from skerry.control.recovery.claims import ClaimProcessor
 from skerry.control.sessions.change_feed import ChangeFeed
 from skerry.control.sessions.feeds import NO_FEEDS, OrderSource, SessionFeeds
+from skerry.control.sessions.heartbeat_interval import heartbeat_interval
 from skerry.control.sessions.tunnels import TunnelBroker, TunnelEndpoint
 from skerry.kit import metrics
 from skerry.model import errors
@@ -367,13 +368,14 @@ class NodeSessions:
             SessionConfig(
                 node.id,
                 node.subnet,
-                self._settings.report_s,
+                heartbeat_interval(self._settings, len(self._nodes.list())),
                 self._settings.restart_base_s,
                 self._settings.restart_cap_s,
                 self._settings.restart_reset_s,
                 silence_s=self._settings.suspect_after_s,
                 takes_claims=makes_claims,
                 wants_claims=makes_claims and claims is not None and claims.is_settling,
+                joins_mesh=node.is_borrowed and node.has_network,
             ),
             lambda: self._instances.orders(node.id),
             as_sent=lambda order: self._as_sent(node.id, hello, order),

@@ -13,19 +13,29 @@ import asyncio
 import secrets
 from collections import deque
 from collections.abc import AsyncIterator, Callable
-from contextlib import asynccontextmanager
+from contextlib import AbstractAsyncContextManager, asynccontextmanager
+from typing import Protocol
 
 import structlog
 
 from skerry.model import errors
-from skerry.model.ids import NodeId
-from skerry.model.streams import MAX_FRAME
+from skerry.model.ids import InstanceId, NodeId
+from skerry.model.streams import MAX_FRAME, StreamRequest, TunnelStream
 
 log = structlog.get_logger(__name__)
 
 _DEPTH = 8  # frames under way in one direction
 _PER_NODE = 64
 _PATIENCE_S = 10.0
+
+
+class NodeTunnels(Protocol):
+    """Tunnels to nodes, wherever they are connected: `skerry.transport.links.nodes.tunnel_router`, or the
+    sessions of a server that is alone."""
+
+    def open_tunnel(
+        self, node: NodeId, instance: InstanceId, request: StreamRequest
+    ) -> AbstractAsyncContextManager[TunnelStream]: ...
 
 
 class _Pipe:

@@ -8,27 +8,19 @@ from __future__ import annotations
 
 from collections.abc import Awaitable, Callable, Iterator
 from contextlib import AbstractAsyncContextManager, contextmanager
-from typing import Protocol
 
 import msgspec
 
+from skerry.control.sessions.tunnels import NodeTunnels
 from skerry.control.snapshots.decisions import NodeTask
 from skerry.kit.tasks import failure_of, race
 from skerry.model import errors
-from skerry.model.ids import InstanceId, NodeId
-from skerry.model.streams import StreamRequest, TunnelStream
+from skerry.model.ids import InstanceId
+from skerry.model.streams import TunnelStream
 from skerry.model.volume_tasks import TaskChannel, TaskFrame, TaskProgress, TaskResult
 
 OnProgress = Callable[[TaskProgress], Awaitable[None]]
 _BROKEN = "the node ended its task early"
-
-
-class NodeTunnels(Protocol):
-    """Tunnels to nodes, wherever they are connected: `skerry.transport.links.nodes.tunnel_router`."""
-
-    def open_tunnel(
-        self, node: NodeId, instance: InstanceId, request: StreamRequest
-    ) -> AbstractAsyncContextManager[TunnelStream]: ...
 
 
 class NodeTaskRunner:

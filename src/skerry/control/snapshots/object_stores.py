@@ -6,16 +6,13 @@ and are in no record: nodes get them with each task.
 
 from __future__ import annotations
 
-import os
-import stat
 from pathlib import Path
 from urllib.parse import urlsplit
 
+from skerry.kit import credential_files
 from skerry.model import errors
 from skerry.model.snapshot_settings import SnapshotSettings
 from skerry.model.snapshots import ObjectStore
-
-_MAX_FILE = 4096
 
 
 class StoreSource:
@@ -50,18 +47,11 @@ class StoreSource:
 
 def _read_keys(path: Path) -> dict[str, str]:
     try:
-        file = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
-    except OSError as error:
+        keys = credential_files.read(path)
+    except credential_files.UnusableCredentials as error:
         raise errors.FailedPrecondition(
-            f"the credentials in {path} (snapshots.s3_credentials) cannot be read: {error.strerror}"
+            f"the credentials for snapshots (snapshots.s3_credentials): {error}"
         ) from error
-    with open(file, encoding="utf-8") as text:
-        if stat.S_IMODE(os.fstat(file).st_mode) & 0o077:
-            raise errors.FailedPrecondition(
-                f"{path} (snapshots.s3_credentials) can be read by others; chmod 600 {path}"
-            )
-        lines = text.read(_MAX_FILE).splitlines()
-    keys = {key.strip(): value.strip() for key, _, value in (line.partition("=") for line in lines)}
     if not keys.get("access_key") or not keys.get("secret_key"):
         raise errors.FailedPrecondition(
             f"{path} (snapshots.s3_credentials) must have the lines access_key=... and secret_key=..."

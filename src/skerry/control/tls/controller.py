@@ -63,7 +63,7 @@ class TlsController:
         internal: InternalIssuer,
         settled: Callable[[], Awaitable[None]] = settled_at_once,
     ) -> None:
-        self._table, _, self._events, self._clock, self._settings = deps
+        self._table, _, self._events, self._clock, self._settings, self._internal_domains = deps
         self._accounts = accounts
         self._wanted = wanted
         self._account = account
@@ -100,7 +100,7 @@ class TlsController:
             OrderLimits(
                 can_order=not acme_problem(self._settings),
                 held_until=self._account.held_until,
-                internal_domains=self._settings.internal_domains,
+                internal_domains=self._internal_domains,
             ),
             self._running,
         )

@@ -20,11 +20,11 @@ from skerry.model import errors
 from skerry.model.ids import Namespace
 from skerry.model.tls_certificates import (
     CertificateSource,
+    InternalDomains,
     RouteCertificate,
     TlsCertificate,
     WantedDomain,
     check_domain,
-    check_internal,
     matches,
     name_of,
 )
@@ -86,7 +86,7 @@ class OrderLimits(msgspec.Struct, frozen=True):
     can_order: bool = True  # ACME is configured
     held_until: float = 0.0  # the ACME server asked for a pause
     orders_at_once: int = 5
-    internal_domains: tuple[str, ...] = ()
+    internal_domains: InternalDomains = InternalDomains()
 
 
 class TlsPlan(msgspec.Struct, frozen=True):
@@ -147,7 +147,7 @@ def _wanted_sources(wanted: Iterable[WantedDomain], limits: OrderLimits) -> dict
         try:
             check_domain(each.domain)
             if each.source is CertificateSource.OWN_CA:
-                check_internal(each.domain, each.namespace, limits.internal_domains)
+                limits.internal_domains.check(each.domain, each.namespace)
         except (errors.Invalid, errors.Unprocessable):
             continue  # nobody would issue it
         found.setdefault(key_of_name(name_of(each.domain), each.namespace), each)

@@ -8,6 +8,7 @@ from skerry.control.events.log import EventLog
 from skerry.control.secrets.vault import SecretVault
 from skerry.control.tls.tables import TlsTable
 from skerry.kit.clock import Clock
+from skerry.model.tls_certificates import InternalDomains
 from skerry.model.tls_settings import TlsSettings
 
 
@@ -19,3 +20,4 @@ class TlsDeps(NamedTuple):
     events: EventLog
     clock: Clock
     settings: TlsSettings
+    internal: InternalDomains

@@ -16,6 +16,8 @@ from typing import Final
 import structlog
 
 from skerry.control.tls.acme_api import AcmeFailure
+from skerry.kit import child_process
+from skerry.kit.child_process import ChildProcess
 from skerry.model.tls_certificates import WILDCARD
 from skerry.model.tls_settings import TlsSettings
 
@@ -51,12 +53,10 @@ class DnsHook:
         plain = domain.removeprefix(WILDCARD)
         arguments = (verb, plain, f"_acme-challenge.{plain}", value)
         try:
-            process = await asyncio.create_subprocess_exec(
-                self._program,
-                *arguments,
-                stdin=asyncio.subprocess.DEVNULL,
-                stdout=asyncio.subprocess.PIPE,
-                stderr=asyncio.subprocess.STDOUT,
+            process = await child_process.start(
+                (self._program, *arguments),
+                stdout=child_process.PIPE,
+                stderr=child_process.STDOUT,
                 env=_ENVIRONMENT,
                 cwd="/",
                 start_new_session=True,
@@ -84,7 +84,7 @@ class DnsHook:
         log.info("tls.dns_hook", verb=verb, domain=plain)
 
 
-async def _read(process: asyncio.subprocess.Process) -> bytes:
+async def _read(process: ChildProcess) -> bytes:
     """The beginning of the output; the rest is read too, so that the program does not block."""
     assert process.stdout is not None
     kept = b""
@@ -93,14 +93,13 @@ async def _read(process: asyncio.subprocess.Process) -> bytes:
     return kept
 
 
-async def _kill(process: asyncio.subprocess.Process) -> None:
+async def _kill(process: ChildProcess) -> None:
     """End it with what it has started; one that has ended may leave something behind."""
     if process.returncode is not None:
         return
     with contextlib.suppress(ProcessLookupError, PermissionError):
         os.killpg(process.pid, signal.SIGKILL)
-    # What it has written is read first: asyncio does not see the end of a process whose pipe is full. What
-    # has left its session may hold the pipe open.
+    # What it has written is read first, so that the pipe closes. What has left its session may hold it open.
     with contextlib.suppress(TimeoutError):
         async with asyncio.timeout(_REAP_S):
             await _read(process)

@@ -16,7 +16,7 @@ from skerry.control.tls.orders import ACTOR, installed
 from skerry.kit import pki
 from skerry.kit.pki import CertificateAuthority, SigningRequest
 from skerry.model import errors
-from skerry.model.tls_certificates import CertificateSource, TlsCertificate, check_internal
+from skerry.model.tls_certificates import CertificateSource, TlsCertificate
 from skerry.store.protocol import Expect, Op
 
 ROUTE_ROLE: Final = "route"  # in the certificates; no caller has this role
@@ -32,7 +32,7 @@ class InternalIssuer:
         *,
         chance: Callable[[], float] = random.random,
     ) -> None:
-        self._table, self._vault, self._events, self._clock, self._settings = deps
+        self._table, self._vault, self._events, self._clock, self._settings, self._domains = deps
         self._authority = authority
         self._chance = chance
 
@@ -74,7 +74,7 @@ class InternalIssuer:
 
     def _pair(self, certificate: TlsCertificate) -> certificate_pair.CertificatePair:
         (domain,) = certificate.domains
-        check_internal(domain, certificate.namespace, self._settings.internal_domains)
+        self._domains.check(domain, certificate.namespace)
         private = pki.new_key()
         issued = self._authority.issue(
             SigningRequest.parse(pki.make_request(private)),

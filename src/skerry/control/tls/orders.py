@@ -84,7 +84,7 @@ class OrderRunner:
         sleep: Sleep = asyncio.sleep,
         chance: Callable[[], float] = random.random,
     ) -> None:
-        self._table, self._vault, self._events, self._clock, self._settings = deps
+        self._table, self._vault, self._events, self._clock, self._settings, _ = deps
         self._accounts = accounts
         self._hook = hook or DnsHook(deps.settings)
         self._sleep = sleep

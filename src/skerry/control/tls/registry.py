@@ -31,10 +31,8 @@ from skerry.model.tls_certificates import (
     TlsCertificate,
     WantedDomains,
     check_domain,
-    check_internal,
     check_name,
     domain_of,
-    is_internal,
     name_of,
 )
 from skerry.model.tls_settings import TlsSettings
@@ -54,7 +52,7 @@ class TlsRegistry:
         *,
         new_id: Callable[[float], str] = ulid.new_id,
     ) -> None:
-        self._table, self._vault, self._events, self._clock, self._settings = deps
+        self._table, self._vault, self._events, self._clock, self._settings, self._internal = deps
         self._wanted = wanted
         self._new_id = new_id
 
@@ -214,8 +212,8 @@ class TlsRegistry:
         return acme_problem(self._settings, certificate.domains[0])
 
     def _source_of(self, domain: str, namespace: Namespace) -> CertificateSource:
-        if is_internal(domain, self._settings.internal_domains):
-            check_internal(domain, namespace, self._settings.internal_domains)
+        if self._internal.has(domain):
+            self._internal.check(domain, namespace)
             return CertificateSource.OWN_CA
         if problem := acme_problem(self._settings, domain):
             raise errors.FailedPrecondition(problem)

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator
-from dataclasses import dataclass
+
+import msgspec
 
 from skerry.control.instance_index import InstanceTable
 from skerry.model.ids import Namespace
@@ -13,8 +14,7 @@ from skerry.model.volumes import Volume, volume_name
 from skerry.model.workloads import InstanceSpec
 
 
-@dataclass(frozen=True, slots=True)
-class TemplateUse:
+class TemplateUse(msgspec.Struct, frozen=True):
     """A spec that instances are made from, whose it is, and how many copies it is for."""
 
     noun: str  # `service`, `job`, `schedule`

@@ -81,6 +81,7 @@ class BorrowedNodeController:
     async def run(self, fence: Expect) -> None:
         """Reconcile now, and again when something has changed or a time has come."""
         stop = self._nodes.listen(self._node_changed)
+        stop_peers = self._peers.listen(self._wake.set)
         try:
             while True:
                 self._wake.clear()
@@ -91,6 +92,7 @@ class BorrowedNodeController:
                 await race(self._wake.wait(), moved.wait(), asyncio.sleep(wait_s))
         finally:
             stop()
+            stop_peers()
             await self.close_session()
 
     async def reconcile(self, fence: Expect | None = None) -> bool:
@@ -142,6 +144,13 @@ class BorrowedNodeController:
     async def _act(self, plan: BorrowedNodePlan, node: Node | None, fence: Expect | None) -> None:
         id = plan.record.borrowed.id
         if plan.wants_tunnel:
+            opened = self._open_sessions.get(id)
+            if (
+                opened is not None
+                and opened[0].is_connected
+                and opened[0].was_in_mesh != self._in_mesh(plan.record)
+            ):
+                await self._close(id)  # a new session announces it
             self._open(plan.record)
         else:
             await self._close(id)  # first: a node that is in session registers again
@@ -189,6 +198,7 @@ class BorrowedNodeController:
                 converse=self._converse,
                 changed=self._wake.set,
                 backoff=self.backoff,
+                in_mesh=lambda: self._in_mesh(record),
             )
             running = asyncio.ensure_future(session.run())
             running.add_done_callback(lambda _: self._wake.set())
@@ -196,6 +206,9 @@ class BorrowedNodeController:
         elif (task := self._open_sessions[id][1]).done():
             del self._open_sessions[id]
             task.result()  # a fault of ours, which the supervisor logs
+
+    def _in_mesh(self, record: BorrowedContractRecord) -> bool:
+        return self._peers.get(record.borrowed.peer).mesh
 
     async def _close(self, id: ContractId) -> None:
         if (opened := self._open_sessions.pop(id, None)) is not None:

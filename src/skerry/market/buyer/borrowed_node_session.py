@@ -65,6 +65,7 @@ class BorrowedNodeIdentity(msgspec.Struct, frozen=True):
     name: str
     resources: Resources
     labels: dict[str, str]
+    in_mesh: bool = False  # it may take part in our mesh
 
 
 class BorrowedNodeHooks(NamedTuple):
@@ -86,7 +87,8 @@ class BorrowedNodeConversation(Protocol):
 class BorrowedNodeSession:
     """`run` for ever; `changed` is called whenever something else is to be seen here.
 
-    `provider` is called whenever the tunnel is dialled, because the peer's address may change.
+    `provider` is called whenever the tunnel is dialled, because the peer's address may change, and so is
+    `in_mesh`: whether its node takes part in our mesh.
     """
 
     def __init__(
@@ -99,8 +101,10 @@ class BorrowedNodeSession:
         converse: BorrowedNodeConversation,
         changed: Callable[[], None],
         backoff: Backoff,
+        in_mesh: Callable[[], bool] = lambda: False,
     ) -> None:
         self._converse = converse
+        self._in_mesh = in_mesh
         self._borrowed = record.borrowed
         self._hold = record.hold
         self._provider = provider
@@ -115,6 +119,7 @@ class BorrowedNodeSession:
         self.contract_state: RemoteContractStatus | None = None
         self.last_error = ""  # why the tunnel did not open last time
         self.is_connected = False  # the node is in session
+        self.was_in_mesh = False  # and takes part in our mesh, by what was set when it began
 
     @property
     def silent_s(self) -> float:
@@ -173,12 +178,13 @@ class BorrowedNodeSession:
     async def _run_session(
         self, provider: BorrowedContractClient, credential: str, frames: TunnelStream
     ) -> None:
-        borrowed = self._borrowed
+        borrowed, self.was_in_mesh = self._borrowed, self._in_mesh()
         identity = BorrowedNodeIdentity(
             borrowed.node,
             f"{borrowed.peer}-{borrowed.id[-_TAIL:]}",
             borrowed.taken,
             {BORROWED_LABEL: borrowed.peer, CONTRACT_LABEL: borrowed.id},
+            self.was_in_mesh,
         )
         hooks = BorrowedNodeHooks(
             frame_received=self._frame_received,

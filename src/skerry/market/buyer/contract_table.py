@@ -88,6 +88,11 @@ class BorrowedContractTable:
         """An event that is set at the next change. Get it first, then read, then wait."""
         return self._moved
 
+    def listen(self, changed: Callable[[], None]) -> None:
+        """Call `changed` whenever a purchase or a contract has changed."""
+        self._deals.subscribe(lambda _: changed())
+        self._contracts.subscribe(lambda _: changed())
+
     def _notify(self) -> None:
         moved, self._moved = self._moved, asyncio.Event()
         moved.set()

@@ -9,7 +9,7 @@ request.
 from __future__ import annotations
 
 import re
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Final
 from urllib.parse import urlsplit
 
@@ -43,6 +43,10 @@ class MarketPeerTable:
 
     async def ready(self) -> None:
         await self._table.ready()
+
+    def listen(self, changed: Callable[[], None]) -> Callable[[], None]:
+        """Call `changed` when a peer is added, changed or removed; the result ends that."""
+        return self._table.subscribe(lambda changes: changed())
 
     def all(self) -> Sequence[MarketPeer]:
         """By name."""

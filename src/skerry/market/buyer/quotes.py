@@ -7,7 +7,7 @@ use it. Nothing here knows the protocol of a provider.
 from __future__ import annotations
 
 import enum
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import AsyncIterator, Callable, Sequence
 from decimal import Decimal
 from typing import Protocol
 
@@ -26,6 +26,7 @@ class MarketPeer(msgspec.Struct, frozen=True, omit_defaults=True):
     url: str
     cloud: str  # its id on the market, which its signatures must be of: the trust anchor
     ca: str = ""  # PEM; its https certificate must be of this one, or else of the system's
+    mesh: bool = False  # nodes borrowed from it take part in this cloud's mesh
 
 
 class PeerStatus(msgspec.Struct, frozen=True):
@@ -149,6 +150,9 @@ class BuyProgress(msgspec.Struct, frozen=True):
 
 class BuyerPort(Protocol):
     """The part of a cloud that buys."""
+
+    def listen(self, changed: Callable[[], None]) -> None:
+        """Call `changed` whenever a peer, a purchase or a contract has changed."""
 
     def peers(self) -> Sequence[PeerStatus]: ...
 

@@ -8,7 +8,7 @@ out.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import AsyncIterator, Callable, Sequence
 from contextlib import suppress
 
 from msgspec.structs import replace
@@ -56,6 +56,10 @@ class BuyerService:
         self._key = key
         self._clock = clock
         self._settings = settings
+
+    def listen(self, changed: Callable[[], None]) -> None:
+        self._contracts.listen(changed)
+        self._peers.listen(changed)
 
     # Peers
 

@@ -45,10 +45,15 @@ class OfferCatalog:
         self.catch_up()
         return self._catalogue.find(selector, limit=limit, after=after)
 
+    def is_current(self, offer: OfferSnapshot) -> bool:
+        """Whether an offer that was found is still as it was."""
+        return self._catalogue.get(offer.flavor.id) is offer
+
     async def run(self) -> None:
         """Apply changes, for ever, so that there are never many before a search."""
         while True:
             self.catch_up()
+            await self._catalogue.prepare()
             await asyncio.sleep(_PAUSE_S)
             await self._follower.wait()
 

@@ -6,6 +6,9 @@ columns of numbers (`skerry.market.provider.catalog.column_index`, and with it n
 
 from __future__ import annotations
 
+import asyncio
+import importlib
+import sys
 from collections.abc import Iterable, Iterator
 from typing import TYPE_CHECKING, Final
 
@@ -26,6 +29,7 @@ if TYPE_CHECKING:
 
 # From here on columns are quicker than looking at each.
 MANY: Final = 512
+_COLUMNS: Final = "skerry.market.provider.catalog.column_index"
 
 
 class OfferIndex:
@@ -35,7 +39,7 @@ class OfferIndex:
         self._offers = {offer.flavor.id: offer for offer in offers}
         self._many = many
         self._index: OfferColumnIndex | None = None
-        if len(self._offers) >= max(1, many):
+        if self._is_large:
             self._indexed()  # takes a while, so not in the middle of the first search
 
     def __len__(self) -> int:
@@ -60,13 +64,24 @@ class OfferIndex:
     def find(self, selector: OfferSelector, *, limit: int = PAGE, after: str = "") -> OfferPage:
         """The first `limit` of what the selector means, behind the place that `after` is the token of."""
         begin = OfferCursor.read(after) if after else None
-        if len(self._offers) >= self._many or self._index is not None:
+        if self._index is not None or (self._is_large and _COLUMNS in sys.modules):
             found = self._indexed().find(selector, limit + 1, begin)
         else:
             found = self._one_by_one(selector, limit + 1, begin)
         if len(found) <= limit:
             return OfferPage(found)
         return OfferPage(found[:limit], cursor_for(found[limit - 1], selector).token() if limit else "")
+
+    async def prepare(self) -> None:
+        """Have the columns of a catalog that has become large. numpy is imported in a thread; until it is,
+        offers are searched one by one."""
+        if self._is_large and self._index is None:
+            await asyncio.to_thread(importlib.import_module, _COLUMNS)
+            self._indexed()
+
+    @property
+    def _is_large(self) -> bool:
+        return len(self._offers) >= max(1, self._many)
 
     def _one_by_one(
         self, selector: OfferSelector, limit: int, begin: OfferCursor | None

@@ -13,6 +13,7 @@ from __future__ import annotations
 
 import secrets
 from collections.abc import Callable, Iterator, Sequence
+from contextlib import suppress
 
 from msgspec.structs import replace
 
@@ -342,6 +343,17 @@ class Ledger:
         now = self._time.now()
         accounts = (self._as_of(account, now) for _, account in sorted(self._state.flavors.items()))
         return [account for account in accounts if account is not None and account.withdrawn is None]
+
+    def accounts(self) -> Sequence[OfferRecord]:
+        """All that is offered, and what was withdrawn and is still held or sold, in the order of ids."""
+        found = {account.flavor.id: account for account in self.flavors()}
+        now = self._time.now()
+        taken = {hold.flavor.id for hold in self.holds() if hold.is_live(now)}
+        taken |= {sale.contract.flavor.id for sale in self.contracts() if sale.contract.ended_at is None}
+        for id in taken - found.keys():
+            with suppress(errors.NotFound):  # which the audit reports
+                found[id] = self.flavor(id)
+        return [account for _, account in sorted(found.items())]
 
     def flavors_of_nodes(self) -> Sequence[OfferRecord]:
         """All that are carved from a node, also those that were withdrawn and are kept."""

@@ -1,0 +1,1 @@
+"""Alerts: rules of admins, what they observe, what fires, and who is notified."""

@@ -1,0 +1,1 @@
+"""Backups of a cloud: one file with the store, the identity, the code of functions and async results."""

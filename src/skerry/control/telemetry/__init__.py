@@ -1,0 +1,1 @@
+"""What `/metrics` shows of the cloud: nodes, instances, services, jobs, certificates and the store."""
