@@ -6,13 +6,13 @@ worker is started, which calls it gets and when it ends; a host decides nothing 
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from contextlib import AbstractAsyncContextManager
 from pathlib import Path
-from typing import Protocol
+from typing import Protocol, runtime_checkable
 
 from skerry.kit.response_stream import ResponseStream
-from skerry.model.calls import CallResult
+from skerry.model.calls import CallResult, CallWaiter
 from skerry.model.functions import Function
 from skerry.model.ids import FunctionName
 from skerry.model.web_calls import WebResponseHead
@@ -39,8 +39,16 @@ class FunctionWorker(Protocol):
         """False from the moment it is known that no further call would be answered."""
         ...
 
-    async def call(self, params: bytes, *, wants_output: bool, within_s: float) -> CallResult:
-        """Run the handler once; never more than `max_concurrency` of these at once.
+    @property
+    def start_phases(self) -> Sequence[tuple[str, float]]:
+        """What it did until it was ready, in order, and for how many seconds; as far as that is known."""
+        ...
+
+    async def call(
+        self, params: bytes, *, wants_output: bool, within_s: float, traceparent: str = ""
+    ) -> CallResult:
+        """Run the handler once; never more than `max_concurrency` of these at once. The handler gets the
+        `traceparent`, if there is one.
 
         After `within_s` the answer is one with `CallFailure.TIMEOUT`. Raises `WorkerExited` as soon as the
         worker has ended, with the cause. If the caller is cancelled, this ends at once. After a time-out or a
@@ -72,6 +80,27 @@ class FunctionWorker(Protocol):
 
         Calls that are in it raise `WorkerExited`.
         """
+        ...
+
+
+@runtime_checkable
+class DirectWorker(FunctionWorker, Protocol):
+    """A worker that also takes calls without a task that awaits each."""
+
+    def begin_call(self, params: bytes, *, wants_output: bool, within_s: float, waiter: CallWaiter) -> int:
+        """Hand over a call, as `call` does; the worker must be alive. Returns its number.
+
+        `waiter` is told later, from the event loop: the result, or an error for `explain_end`.
+        """
+        ...
+
+    async def explain_end(self, error: Exception, *, began: float, within_s: float) -> CallResult:
+        """The result of a call that ended with `error` and began at that wall time; raises `WorkerExited`
+        with the cause, as `call` does."""
+        ...
+
+    def abandon_call(self, number: int) -> None:
+        """Nobody waits for this call any more; as if the caller of `call` was cancelled."""
         ...
 
 

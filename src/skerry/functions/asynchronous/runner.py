@@ -17,16 +17,17 @@ from typing import Final, Protocol
 
 import msgspec
 import structlog
+from msgspec.structs import replace
 
 from skerry.functions.asynchronous import results
 from skerry.functions.asynchronous.results import AsyncCallResult
 from skerry.functions.asynchronous.round_robin import RoundRobinQueue
-from skerry.kit import disk_reserve, metrics, tasks
+from skerry.kit import disk_reserve, metrics, tasks, traces
 from skerry.kit.backoff import Backoff
 from skerry.kit.clock import Clock
 from skerry.model import errors
 from skerry.model.calls import CallFailure, CallReport, CallRequest, CallState
-from skerry.model.function_names import namespace_of
+from skerry.model.function_names import namespace_of, plain_name
 from skerry.model.ids import DEFAULT_NAMESPACE, Namespace
 from skerry.model.settings import FunctionSettings
 from skerry.store.sqlite.call_rows import ROW_BYTES
@@ -334,7 +335,7 @@ class AsyncCallRunner:
             shortened = results.with_remaining_time(request, waited_s)
             if shortened is None:
                 return results.failed(CallFailure.TIMEOUT, results.TOO_LATE)
-            report = await self._invoker.invoke(shortened, begins=lambda: self._begin(call))
+            report = await self._invoke_traced(call, shortened)
         except asyncio.CancelledError:
             if call.state is CallState.QUEUED:
                 return None  # it only waited for a worker
@@ -365,6 +366,29 @@ class AsyncCallRunner:
         ):
             self._wait(_RETRY_AFTER_S)
             return None
+        return report
+
+    async def _invoke_traced(self, call: _Call, request: CallRequest) -> CallReport:
+        """If the request that was accepted is traced, this is another trace with a link to that: it may be
+        much later."""
+        accepted, recorder = traces.parse_traceparent(request.traceparent), traces.recorder
+        if accepted is None or recorder is None:
+            return await self._invoker.invoke(request, begins=lambda: self._begin(call))
+        span, began = recorder.begin(None)._replace(is_sampled=True), self._clock.monotonic()
+        request = replace(request, traceparent=span.traceparent)
+        report = await self._invoker.invoke(request, begins=lambda: self._begin(call))
+        failure = report.answer.failure
+        if failure is not CallFailure.NO_ROOM:  # else it is tried again
+            recorder.end(
+                span,
+                None,
+                f"process {request.function}",
+                self._clock.monotonic() - began,
+                kind=traces.CONSUMER,
+                attributes={"faas.name": plain_name(request.function), "faas.invocation_id": call.id},
+                error=failure,
+                links=(accepted,),
+            )
         return report
 
     async def _begin(self, call: _Call) -> None:

@@ -27,10 +27,13 @@ from skerry.functions.continuum.member_api import (
 )
 from skerry.functions.continuum.member_table import MemberState, MemberTable
 from skerry.functions.continuum.prober import MemberProber
+from skerry.functions.invocation.call_history import FunctionHistory
 from skerry.functions.invocation.invoker import Invoker
+from skerry.kit import traces
 from skerry.kit.clock import Clock
 from skerry.model import errors
 from skerry.model.calls import CallFailure, CallReport, CallRequest, CallResult
+from skerry.model.function_names import plain_name
 from skerry.model.functions import Function
 from skerry.model.web_calls import WebCallRequest
 
@@ -214,6 +217,7 @@ class CallForwarder:
         if peer is None or not peer.is_up:
             return None  # since the decision
         demand = call.demand
+        history = self._invoker.history.of(call.function.name)
         forwarded = ForwardedCall(
             call.request, call.function.version, max(0, demand.hops_left - 1), call.left_s(sent)
         )
@@ -222,7 +226,7 @@ class CallForwarder:
         at_once = call.begins is None and (demand.is_idempotent or place.warm > 0)
         self._places.take(peer, demand)
         try:
-            report = await self._links.invoke(peer.member, forwarded, at_once=at_once, begins=call.begins)
+            report = await self._invoke_at(peer, forwarded, at_once, call.begins)
         except CallNotStarted as error:
             self._call_times.record_refusal(place)
             call.note(f"{peer.member.name}: {error.reason}", is_full=error.kind in _FULL)
@@ -247,9 +251,56 @@ class CallForwarder:
         self._places.give_back(peer, demand, leaves_worker=report.answer.failure in _WORKER_STAYS)
         now = self._monotonic()
         self._call_times.record(demand, place, observation_of(report, now - sent))
+        _add_to_history(history, report, call.arrived, sent, now)
         return replace(
             report,
             response_s=now - call.arrived,
             offload_s=max(0.0, now - sent - report.answer.duration_s - report.init_s),
             action=OFFLOADED,
         )
+
+    async def _invoke_at(
+        self, peer: MemberState, forwarded: ForwardedCall, at_once: bool, begins: BeforeStart | None
+    ) -> CallReport:
+        """Have it run there, as a span of its trace if it has one."""
+        invoke, recorder = self._links.invoke, traces.recorder
+        parent = traces.parse_traceparent(forwarded.request.traceparent)
+        if recorder is None or parent is None:
+            return await invoke(peer.member, forwarded, at_once=at_once, begins=begins)
+        span = recorder.begin(parent)
+        request = replace(forwarded.request, traceparent=span.traceparent)
+        sent, error = self._monotonic(), "it was cancelled"
+        try:
+            report = await invoke(
+                peer.member, replace(forwarded, request=request), at_once=at_once, begins=begins
+            )
+            error = report.answer.failure or ""
+            return report
+        except (CallNotStarted, CallOutcomeUnknown) as failed:
+            error = failed.reason
+            raise
+        finally:
+            recorder.end(
+                span,
+                parent,
+                f"offload {request.function}",
+                self._monotonic() - sent,
+                kind=traces.CLIENT,
+                attributes={
+                    "faas.invoked_name": plain_name(request.function),
+                    "server.address": peer.member.name,
+                    "skerry.area": peer.member.area,
+                },
+                error=error or None,
+            )
+
+
+def _add_to_history(
+    history: FunctionHistory, report: CallReport, arrived: float, sent: float, now: float
+) -> None:
+    """A call that another member has run: what its phases there do not account for was spent on the way."""
+    answer = report.answer
+    queue_s = sent - arrived + report.queueing_s
+    history.add((now, queue_s, report.init_s, answer.duration_s, now - arrived, answer.failure, report.node))
+    history.failed += answer.failure is not None
+    history.cold += report.init_s > 0

@@ -26,10 +26,12 @@ __all__ = [
     "BeforeStart",
     "CallNotStarted",
     "CallOutcomeUnknown",
+    "CallsClient",
     "CodeList",
     "ContinuumMember",
     "CopyRefused",
     "ForwardedCall",
+    "FunctionCalls",
     "MemberClient",
     "MemberLoad",
     "MemberService",
@@ -54,6 +56,20 @@ class MemberLoad(Struct, frozen=True):
     waiting: _Count  # calls in its queue
     # Idle workers of functions; of those that have any, at most so many.
     warm: Annotated[dict[FunctionName, _Count], Meta(max_length=MAX_WARM)]
+
+
+class FunctionCalls(Struct, frozen=True, array_like=True):
+    """Calls of a function that ended in the workers of a member since it started."""
+
+    function: Annotated[FunctionName, Meta(max_length=256)]
+    succeeded: _Count = 0
+    failed: _Count = 0
+    cold_starts: _Count = 0
+    run_s: Annotated[float, Meta(ge=0)] = 0.0
+
+    @property
+    def ended(self) -> int:
+        return self.succeeded + self.failed
 
 
 class ForwardedCall(Struct, frozen=True):
@@ -154,6 +170,12 @@ class MemberClient(Protocol):
         ...
 
 
+class CallsClient(Protocol):
+    """Reads what members have counted. `Unavailable` as with `MemberClient`."""
+
+    async def read_calls(self, member: ContinuumMember) -> tuple[FunctionCalls, ...]: ...
+
+
 class ReplicationClient(Protocol):
     """What a member has others keep, so that it outlives this one. `Unavailable` as with `MemberClient`."""
 
@@ -214,3 +236,5 @@ class MemberService(Protocol):
     def list_code(self, known: str) -> CodeList: ...
 
     async def store_result(self, copy: ResultCopy) -> None: ...
+
+    def calls(self) -> tuple[FunctionCalls, ...]: ...

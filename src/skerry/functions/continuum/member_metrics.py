@@ -5,35 +5,31 @@ The metrics of a neighbour that leaves the cloud are removed.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator
 
-from prometheus_client.metrics_core import CounterMetricFamily, GaugeMetricFamily, Metric
-from prometheus_client.registry import Collector
+from prometheus_client.metrics_core import Metric
 
 from skerry.functions.continuum.member_table import MemberTable
 from skerry.kit import metrics
 
+CALLS = metrics.counter_family(
+    "skerry_offloaded_calls_total", "Calls forwarded to a neighbour, by result", ["node", "outcome"]
+)
+UP = metrics.gauge_family("skerry_neighbour_up", "1 if the neighbour can be reached", ["node"])
+ROUND_TRIP = metrics.gauge_family(
+    "skerry_neighbour_round_trip_seconds", "A round trip to the neighbour", ["node"]
+)
 
-class MemberMetrics(Collector):
+
+class MemberMetrics(metrics.UndescribedCollector):
     """All of it, as one collector of the process's registry."""
 
     def __init__(self, places: MemberTable) -> None:
         self._places = places
         metrics.REGISTRY.register(self)
 
-    def describe(self) -> Iterable[Metric]:
-        return ()  # several members may live in one process, as in tests
-
     def collect(self) -> Iterator[Metric]:
-        calls = CounterMetricFamily(
-            "skerry_offloaded_calls",
-            "Calls forwarded to a neighbour, by result",
-            labels=["node", "outcome"],
-        )
-        up = GaugeMetricFamily("skerry_neighbour_up", "1 if the neighbour can be reached", labels=["node"])
-        rtt = GaugeMetricFamily(
-            "skerry_neighbour_round_trip_seconds", "A round trip to the neighbour", labels=["node"]
-        )
+        calls, up, rtt = CALLS(), UP(), ROUND_TRIP()
         for peer in self._places.peers.values():
             node = peer.member.name
             calls.add_metric([node, "answered"], peer.done)

@@ -18,11 +18,13 @@ from msgspec.structs import replace
 from skerry.functions.asynchronous.results import AsyncCallResult
 from skerry.functions.continuum import replica_placement
 from skerry.functions.continuum.async_locator import LocalAsyncCalls
+from skerry.functions.continuum.cloud_calls import count_calls
 from skerry.functions.continuum.forwarding import StartOnce
 from skerry.functions.continuum.member_api import (
     BeforeStart,
     CodeList,
     ForwardedCall,
+    FunctionCalls,
     MemberLoad,
     ResultCopy,
     StaleFunction,
@@ -143,6 +145,9 @@ class LocalMemberService:
     def list_code(self, known: str) -> CodeList:
         stamp = self._code.stamp
         return CodeList(stamp, None if stamp == known else tuple(self._code.archived))
+
+    def calls(self) -> tuple[FunctionCalls, ...]:
+        return count_calls(self._invoker.metrics.groups())
 
     async def store_result(self, copy: ResultCopy) -> None:
         await self._polls.keep_copy(

@@ -29,6 +29,7 @@ from skerry.functions.continuum.policies.localonly import LocalOnly
 from skerry.functions.continuum.policy import Offload, RejectCall, RoutingDecision, RoutingPolicy
 from skerry.functions.continuum.prober import MemberProber
 from skerry.functions.coordinates import Vivaldi
+from skerry.functions.invocation.direct_calls import CallDone, DirectCall
 from skerry.functions.invocation.invoker import Invoker, PoolStatus
 from skerry.functions.ports import FunctionLookup
 from skerry.kit.clock import Clock
@@ -124,6 +125,16 @@ class CallRouter:
             if entry.stays or (entry.is_content and self._invoker.has_warm(function)):
                 return self._invoker.invoke(request, begins=begins)
         return self.route(request, begins, self._settings.max_hops)
+
+    def begin(self, request: CallRequest, done: CallDone) -> DirectCall | None:
+        """The same without a task, if it runs here (`Invoker.begin`); None, with nothing done, if not."""
+        function = self._get(request.function)
+        if function is None:
+            return None
+        entry = self._entry(function)
+        if entry.stays or (entry.is_content and self._invoker.has_warm(function)):
+            return self._invoker.begin(request, done)
+        return None
 
     async def route(self, request: CallRequest, begins: BeforeStart | None, hops_left: int) -> CallReport:
         """Decide where it runs, and have it run there."""

@@ -15,7 +15,7 @@ import structlog
 
 from skerry.functions.invocation import estimates
 from skerry.functions.invocation.estimates import MovingAverage
-from skerry.functions.invocation.queue import CallQueue, QueuedCall
+from skerry.functions.invocation.queue import AwaitedCall, CallQueue, QueuedCall
 from skerry.functions.invocation.worker_pool import FunctionWorkers, WorkerPool, WorkerSlot
 from skerry.functions.ports import WorkerHost
 from skerry.functions.qos import parse_classes
@@ -76,21 +76,21 @@ class Dispatcher:
 
     # Calls
 
+    def take(self, group: FunctionWorkers) -> WorkerSlot | None:
+        """A worker for a call, which is counted in it, at once; None if it has to wait for one."""
+        if self.queue.count and (group.waiting or self._overdue is not None):
+            return None  # others come first
+        return self.pool.take(group)
+
     async def wait(self, group: FunctionWorkers, qos_class: int, arrived: float, limit: float) -> WorkerSlot:
         """A worker for a call, which is counted in it, as soon as one is assigned.
 
         Raises `CallAborted` if there is none by `limit`, `Overloaded` if too many wait already.
         """
-        if not group.waiting and self._overdue is None and (slot := self.pool.take(group)) is not None:
+        if (slot := self.take(group)) is not None:
             return slot
-        self._check_can_wait(group)
-        waiter = QueuedCall(group, qos_class, arrived, limit, asyncio.get_running_loop().create_future())
-        if not group.waiting:
-            group.moved_at = group.crowded_since = arrived
-        self.queue.add(waiter)
-        self._ensure_workers(group)
-        if limit < self._deadline_at:
-            self._set_deadline(limit)
+        waiter = AwaitedCall(group, qos_class, arrived, limit, asyncio.get_running_loop().create_future())
+        self.enqueue(waiter)
         try:
             return await waiter.granted
         except asyncio.CancelledError:
@@ -100,6 +100,17 @@ class Dispatcher:
             raise
         finally:
             self.queue.remove(waiter)
+
+    def enqueue(self, waiter: QueuedCall) -> None:
+        """Have a call wait for which no worker is free. Raises what `wait` raises, and it is not queued."""
+        group = waiter.group
+        self._check_can_wait(group)
+        if not group.waiting:
+            group.moved_at = group.crowded_since = waiter.arrived
+        self.queue.add(waiter)
+        self._ensure_workers(group)
+        if waiter.limit < self._deadline_at:
+            self._set_deadline(waiter.limit)
 
     def left(self, slot: WorkerSlot, now: float) -> None:
         """A call in this worker is over: the next one, or idle."""
@@ -170,14 +181,14 @@ class Dispatcher:
             self._set_deadline(next_at)
 
     def _first(self, group: FunctionWorkers) -> QueuedCall | None:
-        while (waiter := self.queue.first(group)) is not None and waiter.granted.done():
+        while (waiter := self.queue.first(group)) is not None and waiter.has_left:
             self.queue.remove(waiter)  # its caller has left, and was not removed yet
         return waiter
 
     def _grant(self, waiter: QueuedCall, slot: WorkerSlot, now: float) -> None:
         self.queue.serve(waiter, now)
         waiter.group.moved_at = now
-        waiter.granted.set_result(slot)
+        waiter.grant(slot)
 
     # Workers
 
@@ -310,6 +321,7 @@ class Dispatcher:
         group.timeout_s = timeout_s
         group.init, group.run = MovingAverage(), MovingAverage()
         group.paused_until = 0.0
+        group.has_direct_workers = False
         for slot in list(group.slots):
             self.pool.retire(slot)
         if not self.pool.could_ever_fit(function):
@@ -343,8 +355,7 @@ class Dispatcher:
 
     def _end_waiter(self, waiter: QueuedCall, reason: CallAborted) -> None:
         self.queue.remove(waiter)
-        if not waiter.granted.done():
-            waiter.granted.set_exception(reason)
+        waiter.abort(reason)
 
     # Words
 

@@ -1,9 +1,9 @@
 """The invoker of functions: takes calls, prewarms, validates, and follows updates and deletions.
 
-A call that finds a warm worker goes straight to it: no lock, no task, no log, nothing durable, and nothing
-that grows with the number of functions. All others wait in `skerry.functions.invocation.dispatcher`. Knows
-functions by `ports.FunctionLookup` and workers by `ports.WorkerHost`; what it knows of them is lost with the
-process.
+A call that finds a warm worker goes straight to it: no lock, no log, nothing durable, and nothing that grows
+with the number of functions; by `begin` also without a task. All others wait in
+`skerry.functions.invocation.dispatcher`. Knows functions by `ports.FunctionLookup` and workers by
+`ports.WorkerHost`; what it knows of them is lost with the process.
 """
 
 from __future__ import annotations
@@ -13,25 +13,25 @@ from collections.abc import Awaitable, Callable
 from pathlib import Path
 
 import msgspec
-import structlog
 
 from skerry.functions.coordinates import Coordinate
+from skerry.functions.invocation.call_history import CallHistory
+from skerry.functions.invocation.call_outcomes import CallOutcomes, InvokedCall
+from skerry.functions.invocation.call_trace import CallTrace
+from skerry.functions.invocation.direct_calls import CallDone, DirectCall, DirectCalls
 from skerry.functions.invocation.dispatcher import CallAborted, Dispatcher
 from skerry.functions.invocation.metrics import InvocationMetrics
 from skerry.functions.invocation.worker_pool import FunctionWorkers, WorkerSlot
 from skerry.functions.ports import FunctionLookup, WorkerHost
 from skerry.kit.clock import Clock
 from skerry.model import errors
-from skerry.model.calls import CallFailure, CallReport, CallRequest, CallResult, CodeLoadError, WorkerExited
+from skerry.model.calls import CallFailure, CallReport, CallRequest, CallResult, CodeLoadError
 from skerry.model.functions import Function
 from skerry.model.ids import Digest, FunctionName
 from skerry.model.settings import FunctionSettings
 from skerry.model.web_calls import WebCallRequest
 
-log = structlog.get_logger(__name__)
-
 _PREWARMS_AT_ONCE = 8
-_CANCELLED = "Cancelled"  # its caller has left
 
 BeforeStart = Callable[[], Awaitable[None]]
 
@@ -77,16 +77,23 @@ class Invoker:
         """`memory_mb` and `cpus` are what all workers together may take, with no zero left to be resolved."""
         self._host = host
         self._settings = settings
-        self._area = settings.area
-        self._node = node
         self._get = registry.get
         self._code_folder = registry.code_folder
         self._monotonic = clock.monotonic
         self._groups: dict[FunctionName, FunctionWorkers] = {}
+        self.history = CallHistory()
         self._dispatcher = Dispatcher(host, settings, clock, memory_mb=memory_mb, cpus=cpus)
         self._pool = self._dispatcher.pool
         self._queue = self._dispatcher.queue
-        self._counts = InvocationMetrics(self._groups.values, self._gauges)
+        self.metrics = InvocationMetrics(self._groups.values, self._gauges)
+        self._outcomes = CallOutcomes(self._dispatcher, self.metrics, settings, clock, node)
+        self._direct = DirectCalls(
+            self._dispatcher,
+            self._outcomes,
+            clock,
+            queue_wait_s=settings.queue_wait_s,
+            continue_call=lambda call, slot: self._wait_and_run(call, slot=slot),
+        )
 
     # Calls
 
@@ -101,59 +108,63 @@ class Invoker:
         function = self._get(request.function)
         if function is None:
             raise errors.NotFound(f"there is no function {request.function!r}")
-        group = self._groups.get(function.name)
-        if group is None or group.function is not function:
-            group = self._group(function)
-        began, queueing_s, init_s, is_warm = arrived, 0.0, 0.0, True
-        if begins is not None or self._queue.count or (slot := self._pool.take(group)) is None:
-            try:
-                slot = await self._wait(request, group, arrived, begins)
-            except CallAborted as ended:
-                return self._unserved(request, group, ended, arrived)
-            began = self._monotonic()
-            is_warm = not slot.is_fresh
-            init_s = 0.0 if is_warm else min(slot.worker.init_s, began - arrived)
-            queueing_s = began - arrived - init_s
-            self._note_wait(group, slot, queueing_s, init_s)
-        within_s = group.timeout_s
-        if request.max_response_s is not None:
-            within_s = min(within_s, arrived + request.max_response_s - began)
+        call = InvokedCall(request, self._group_of(function), arrived, self._settings.queue_wait_s)
+        trace = CallTrace.of(request) if request.traceparent else None
+        slot = None if begins is not None else self._dispatcher.take(call.group)
+        if slot is not None:
+            call.slot = slot
+            return await self._run(call, trace)
+        return await self._wait_and_run(call, begins, trace)
+
+    def begin(self, request: CallRequest, done: CallDone) -> DirectCall | None:
+        """Begin a call without a task (`direct_calls`); None, with nothing done, if it takes `invoke`.
+
+        `done` gets the report later, from the event loop, or an error as `invoke` raises it. Raises
+        `Overloaded` and `Unavailable`.
+        """
+        function = self._get(request.function)
+        if function is None or request.is_web or request.traceparent:
+            return None
+        return self._direct.begin(request, self._group_of(function), done)
+
+    async def _wait_and_run(
+        self,
+        call: InvokedCall,
+        begins: BeforeStart | None = None,
+        trace: CallTrace | None = None,
+        slot: WorkerSlot | None = None,
+    ) -> CallReport:
+        """With a `slot` it has got that one, which may not be fit for it any more."""
         try:
-            if request.is_web:
-                answer = await _call_web(slot, request, within_s)
-            else:
-                answer = await slot.worker.call(
-                    request.params, wants_output=request.wants_output, within_s=within_s
+            slot = await self._wait(call, begins, slot)
+        except CallAborted as ended:
+            report = self._outcomes.unserved(call, ended)
+            if trace is not None:
+                waited_s = report.response_s
+                trace.end(
+                    report.answer,
+                    total_s=waited_s,
+                    queueing_s=waited_s,
+                    init_s=0.0,
+                    is_warm=True,
+                    worker="",
                 )
-        except BaseException as error:  # noqa: BLE001 - distinguished there, and a cancellation goes on
-            answer = self._broken(group, slot, error, began)
-        now = self._monotonic()
-        if answer.failure is None:
-            group.succeeded += 1
-        elif answer.failure is CallFailure.ABANDONED:
-            _count(group, _CANCELLED)
-        else:
-            answer = self._note_failure(request, group, slot, answer, queueing_s, init_s, now - began)
-        group.run.add(now - began)
-        group.run_total_s += now - began
-        self._counts.duration.add(answer.duration_s)
-        self._dispatcher.left(slot, now)
-        return CallReport(
-            answer, now - arrived, is_warm, init_s, queueing_s, area=self._area, node=self._node
-        )
+            return report
+        call.assign(slot, self._monotonic())
+        self._outcomes.note_wait(call)
+        return await self._run(call, trace)
 
     async def _wait(
-        self, request: CallRequest, group: FunctionWorkers, arrived: float, begins: BeforeStart | None
+        self, call: InvokedCall, begins: BeforeStart | None, slot: WorkerSlot | None
     ) -> WorkerSlot:
-        may_wait_s = self._settings.queue_wait_s
-        if request.max_response_s is not None:
-            may_wait_s = min(may_wait_s, request.max_response_s)
+        group, limit = call.group, call.limit
         while True:
-            try:
-                slot = await self._dispatcher.wait(group, request.qos_class, arrived, arrived + may_wait_s)
-            except errors.Overloaded:
-                _count(group, "Overloaded")
-                raise
+            if slot is None:
+                try:
+                    slot = await self._dispatcher.wait(group, call.request.qos_class, call.arrived, limit)
+                except errors.Overloaded:
+                    self._outcomes.note_refused(group)
+                    raise
             if begins is not None and slot.is_open:
                 try:
                     await begins()
@@ -164,7 +175,7 @@ class Invoker:
             now = self._monotonic()
             if not slot.worker.is_alive:
                 self._pool.retire(slot)
-            is_late = now >= arrived + may_wait_s
+            is_late = now >= limit
             if slot.is_open and not is_late:
                 return slot
             self._dispatcher.left(slot, now)
@@ -175,78 +186,34 @@ class Invoker:
                 raise CallAborted(
                     CallFailure.GONE, "the function was deleted while the call waited for a worker"
                 )
+            slot = None
 
-    def _note_wait(self, group: FunctionWorkers, slot: WorkerSlot, queueing_s: float, init_s: float) -> None:
-        self._counts.queueing.add(queueing_s)
-        if slot.is_fresh:
-            slot.is_fresh = False
-            group.cold += 1
-            self._counts.init.add(init_s)
-
-    def _broken(
-        self, group: FunctionWorkers, slot: WorkerSlot, error: BaseException, began: float
-    ) -> CallResult:
-        """What to answer if the worker does not; it is not called again."""
-        self._pool.retire(slot)
-        now = self._monotonic()
-        if isinstance(error, WorkerExited):
-            if self._dispatcher.is_closed:
-                return CallResult(
-                    now - began, b"", error.output, CallFailure.INTERRUPTED, "the node stopped meanwhile"
+    async def _run(self, call: InvokedCall, trace: CallTrace | None) -> CallReport:
+        request, worker = call.request, call.slot.worker
+        try:
+            if request.is_web:
+                answer = await _call_web(call)
+            else:
+                answer = await worker.call(
+                    request.params,
+                    wants_output=request.wants_output,
+                    within_s=call.within_s,
+                    traceparent="" if trace is None else trace.run.traceparent,
                 )
-            return CallResult(now - began, b"", error.output, error.failure, error.error)
-        if isinstance(error, Exception):
-            log.error("worker.call_failed", function=group.name, error=repr(error), exc_info=error)
-            return CallResult(
-                now - began,
-                failure=CallFailure.INTERNAL,
-                error="the call failed inside the node; its log says why",
+        except BaseException as error:  # noqa: BLE001 - distinguished there, and a cancellation goes on
+            answer = self._outcomes.broken(call, error)
+        report = self._outcomes.finish(call, answer)
+        if trace is not None:
+            trace.end(
+                report.answer,
+                total_s=report.response_s,
+                queueing_s=call.queueing_s,
+                init_s=call.init_s,
+                is_warm=call.is_warm,
+                worker=worker.id,
+                phases=worker.start_phases,
             )
-        _count(group, _CANCELLED)
-        self._dispatcher.left(slot, now)
-        raise error
-
-    def _note_failure(
-        self,
-        request: CallRequest,
-        group: FunctionWorkers,
-        slot: WorkerSlot,
-        answer: CallResult,
-        queueing_s: float,
-        init_s: float,
-        run_s: float,
-    ) -> CallResult:
-        assert answer.failure is not None
-        _count(group, answer.failure)
-        if answer.failure is not CallFailure.TIMEOUT:
-            return answer
-        self._pool.retire(slot)  # the handler may go on in there
-        return msgspec.structs.replace(
-            answer,
-            error=f"the call was ended after {queueing_s + init_s + run_s:.3f} s: "
-            f"{queueing_s:.3f} s in the queue, {init_s:.3f} s for the start of a worker, {run_s:.3f} s "
-            f"running; its function may run {group.timeout_s:g} s"
-            + (
-                f", its caller waits {request.max_response_s:g} s"
-                if request.max_response_s is not None
-                else ""
-            ),
-        )
-
-    def _unserved(
-        self, request: CallRequest, group: FunctionWorkers, ended: CallAborted, arrived: float
-    ) -> CallReport:
-        """The report of a call that never came to a worker."""
-        waited_s = self._monotonic() - arrived
-        failure, error = ended.failure, ended.error
-        if ended.is_late:
-            if request.max_response_s is not None and request.max_response_s <= self._settings.queue_wait_s:
-                failure = CallFailure.TIMEOUT
-            error = f"the call was ended after {waited_s:.3f} s, all of it in the queue: {error}"
-        _count(group, failure)
-        self._counts.queueing.add(waited_s)
-        answer = CallResult(0.0, b"", ended.output, failure, error)
-        return CallReport(answer, waited_s, queueing_s=waited_s, area=self._area, node=self._node)
+        return report
 
     # Workers ahead of calls
 
@@ -341,6 +308,8 @@ class Invoker:
     def _follow(self, name: FunctionName) -> None:
         """Take the function as it is registered now, which may be another one since."""
         function = self._get(name)
+        if function is None:
+            self.history.forget(name)
         if name not in self._groups:
             return
         if function is None:
@@ -348,11 +317,15 @@ class Invoker:
         else:
             self._group(function)
 
+    def _group_of(self, function: Function) -> FunctionWorkers:
+        group = self._groups.get(function.name)
+        return group if group is not None and group.function is function else self._group(function)
+
     def _group(self, function: Function) -> FunctionWorkers:
         group = self._groups.get(function.name)
         if group is None:
             group = self._groups[function.name] = FunctionWorkers(
-                function, self._code_folder, self._timeout_s(function)
+                function, self._code_folder, self._timeout_s(function), self.history.of(function.name)
             )
         elif function != group.function:
             self._dispatcher.renew(group, function, self._timeout_s(function))
@@ -431,18 +404,16 @@ class Invoker:
     async def close(self) -> None:
         """Take no more calls and end all workers; may be repeated."""
         if not self._dispatcher.is_closed:
-            self._counts.close()
+            self.metrics.close()
         await self._dispatcher.close()
+        await self._direct.close()
 
 
-async def _call_web(slot: WorkerSlot, request: CallRequest, within_s: float) -> CallResult:
+async def _call_web(call: InvokedCall) -> CallResult:
+    request = call.request
     assert isinstance(request, WebCallRequest), "a call of a web function has a place for its response"
     response = request.response
-    answer = await slot.worker.call_web(request.params, response, within_s=within_s)
+    answer = await call.slot.worker.call_web(request.params, response, within_s=call.within_s)
     if response.is_abandoned and answer.failure in (None, CallFailure.HANDLER):
         return msgspec.structs.replace(answer, failure=CallFailure.ABANDONED, error="its caller has left")
     return answer
-
-
-def _count(group: FunctionWorkers, outcome: str) -> None:
-    group.failed[outcome] = group.failed.get(outcome, 0) + 1

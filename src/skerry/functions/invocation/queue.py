@@ -21,9 +21,36 @@ _MOMENTS = 64
 
 
 class QueuedCall:
-    """One call that waits; `granted` gets the worker's slot with the call already counted in it."""
+    """One call that waits. A subclass has what follows: `grant` or `abort`, once, from the event loop."""
 
-    __slots__ = ("arrived", "granted", "group", "is_queued", "limit", "number", "qos_class")
+    __slots__ = ("arrived", "group", "is_queued", "limit", "number", "qos_class")
+
+    def __init__(self, group: FunctionWorkers, qos_class: int, arrived: float, limit: float) -> None:
+        self.group = group
+        self.qos_class = qos_class
+        self.arrived = arrived
+        self.limit = limit  # it waits no longer than this
+        self.number = 0
+        self.is_queued = False
+
+    @property
+    def has_left(self) -> bool:
+        """True if its caller has left, and it was not removed yet."""
+        return False
+
+    def grant(self, slot: WorkerSlot) -> None:
+        """It has a worker, with the call already counted in it."""
+        raise NotImplementedError
+
+    def abort(self, reason: Exception) -> None:
+        """It gets none."""
+        raise NotImplementedError
+
+
+class AwaitedCall(QueuedCall):
+    """A call whose task waits for its worker."""
+
+    __slots__ = ("granted",)
 
     def __init__(
         self,
@@ -33,13 +60,19 @@ class QueuedCall:
         limit: float,
         granted: asyncio.Future[WorkerSlot],
     ) -> None:
-        self.group = group
-        self.qos_class = qos_class
-        self.arrived = arrived
-        self.limit = limit  # it waits no longer than this
+        super().__init__(group, qos_class, arrived, limit)
         self.granted = granted
-        self.number = 0
-        self.is_queued = False
+
+    @property
+    def has_left(self) -> bool:
+        return self.granted.done()
+
+    def grant(self, slot: WorkerSlot) -> None:
+        self.granted.set_result(slot)
+
+    def abort(self, reason: Exception) -> None:
+        if not self.granted.done():
+            self.granted.set_exception(reason)
 
 
 class CallQueue:

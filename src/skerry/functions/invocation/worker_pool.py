@@ -16,8 +16,9 @@ from pathlib import Path
 
 import structlog
 
+from skerry.functions.invocation.call_history import FunctionHistory
 from skerry.functions.invocation.estimates import MovingAverage
-from skerry.functions.ports import FunctionWorker, WorkerHost
+from skerry.functions.ports import DirectWorker, FunctionWorker, WorkerHost
 from skerry.kit.clock import Clock
 from skerry.model import errors
 from skerry.model.calls import CodeLoadError
@@ -35,6 +36,8 @@ class FunctionWorkers:
         "crowded_since",
         "failed",
         "function",
+        "has_direct_workers",
+        "history",
         "idle",
         "init",
         "last_error",
@@ -52,11 +55,19 @@ class FunctionWorkers:
         "workers",
     )
 
-    def __init__(self, function: Function, code: Callable[[Function], Path | None], timeout_s: float) -> None:
+    def __init__(
+        self,
+        function: Function,
+        code: Callable[[Function], Path | None],
+        timeout_s: float,
+        history: FunctionHistory | None = None,
+    ) -> None:
         self.name = function.name
+        self.history = history or FunctionHistory()
         self.function = function
         self.code = code
         self.timeout_s = timeout_s
+        self.has_direct_workers = False  # of this version, as far as one has started
         self.slots: set[WorkerSlot] = set()  # all that have not ended, of any version
         self.idle: dict[WorkerSlot, None] = {}  # the last one is the latest used
         self.open: dict[WorkerSlot, None] = {}  # with calls in them, and a place for one more
@@ -81,6 +92,7 @@ class WorkerSlot:
     __slots__ = (
         "busy",
         "cpu",
+        "direct",
         "error",
         "function",
         "group",
@@ -96,6 +108,7 @@ class WorkerSlot:
     )
 
     worker: FunctionWorker  # once it has started
+    direct: DirectWorker | None  # the same, if it takes calls without a task
     task: asyncio.Task[FunctionWorker] | asyncio.Task[None]  # that starts it, then that ends it
 
     def __init__(self, group: FunctionWorkers, *, is_fresh: bool) -> None:
@@ -253,10 +266,12 @@ class WorkerPool:
 
     def _welcome(self, slot: WorkerSlot, worker: FunctionWorker) -> None:
         slot.worker = worker
+        slot.direct = worker if isinstance(worker, DirectWorker) else None
         slot.is_started = True
         now = self._clock.monotonic()
         slot.group.moved_at = slot.group.crowded_since = now
         if slot.is_open:
+            slot.group.has_direct_workers = slot.direct is not None
             slot.group.init.add(worker.init_s)
             worker.on_end(partial(self.retire, slot))
             if not worker.is_alive:

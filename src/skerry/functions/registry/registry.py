@@ -63,6 +63,7 @@ class NewFunction(msgspec.Struct, frozen=True):
     caller_access: ImageAccess = ImageAccess.REGISTRIES  # the access of the caller to images
     secrets: tuple[SecretUse, ...] = ()
     is_web: bool = False
+    uses_template: bool = True
 
 
 class FunctionEventWriter(Protocol):
@@ -350,6 +351,7 @@ class FunctionRegistry:
             version=1 if before is None else before.value.version + 1,
             secrets=secret_versions.newest(new.secrets, namespace, self._secrets),
             is_web=new.is_web,
+            uses_template=new.uses_template,
         )
 
     def _event(self, kind: str, key: str, actor: str, **data: str) -> Put:
