@@ -29,6 +29,7 @@ _MAX_REPLY = 64 * 1024 * 1024
 _CHUNK = 64 * 1024
 _HOST = "localhost"  # over a unix socket
 _TIMEOUT_S = 60.0
+_DEFAULT = -1.0  # the timeout of the client
 _SLOW_S = 1.0
 _MAX_LINE = 200  # longer texts are pages of a proxy
 
@@ -66,7 +67,7 @@ def _report_if_slow(report: Callable[[str], None] | None, url: str) -> Iterator[
 
 class ApiClient:
     """One server, called over HTTP. `report_slow` gets a message if a connection takes more than a second;
-    `namespace` is that of every call, if it is given."""
+    `namespace` is that of every call, if it is given; `timeout_s` of calls that have none of their own."""
 
     def __init__(
         self,
@@ -74,8 +75,10 @@ class ApiClient:
         report_slow: Callable[[str], None] | None = None,
         *,
         namespace: str | None = None,
+        timeout_s: float = _TIMEOUT_S,
     ) -> None:
         self.target = target
+        self._timeout_s = timeout_s
         self._namespace = namespace
         self._report_slow = report_slow
         self._split = target.split
@@ -84,12 +87,19 @@ class ApiClient:
     def get(self, *path: str, **query: str | None) -> JsonObject:
         return self._call("GET", path, query)
 
-    def get_list(self, *path: str) -> list[Any]:
+    def get_list(self, *path: str, **query: str | None) -> list[Any]:
         """For routes that answer with a JSON array."""
-        with self._open("GET", path, {}) as response:
+        with self._exchange("GET", path, query, None) as response:
+            _raise_for(response)
             return _expect(list, _read(response))
 
-    def post(self, *path: str, body: Any = None, timeout: float | None = _TIMEOUT_S) -> JsonObject:
+    def get_text(self, *path: str, **query: str | None) -> str:
+        """For routes that answer with text."""
+        with self._exchange("GET", path, query, None, headers={"Accept": "*/*"}) as response:
+            _raise_for(response)
+            return _read(response).decode("utf-8", "replace")
+
+    def post(self, *path: str, body: Any = None, timeout: float | None = _DEFAULT) -> JsonObject:
         """`body` is sent as JSON, or unchanged if it is bytes."""
         return self._call("POST", path, {}, body, timeout)
 
@@ -120,10 +130,16 @@ class ApiClient:
             while data := response.read1(_CHUNK):
                 yield data
 
+    def download(self, *path: str) -> Iterator[bytes]:
+        """The bytes of the reply of a POST, as they come; `IncompleteReply` if it breaks off."""
+        with self._open("POST", path, {}, {"Accept": "*/*"}) as response, _whole():
+            while data := response.read1(_CHUNK):
+                yield data
+
     def websocket(self, *path: str, **query: Any) -> WebSocketTarget:
         """What a WebSocket client needs to connect to `path`; lists in `query` are repeated."""
         where, headers = self._target(path, query), self._headers({})
-        connected = self._connect_socket(_TIMEOUT_S)
+        connected = self._connect_socket(self._timeout_s)
         if connected is not None or self._split is None:
             return WebSocketTarget(f"ws://{_HOST}{where}", headers, None, connected)
         if self._split.scheme == "http":
@@ -154,7 +170,7 @@ class ApiClient:
         path: tuple[str, ...],
         query: dict[str, str | None],
         body: Any = None,
-        timeout: float | None = _TIMEOUT_S,
+        timeout: float | None = _DEFAULT,
     ) -> JsonObject:
         """The reply; empty if it has no content."""
         with self._exchange(verb, path, query, body, timeout) as response:
@@ -169,7 +185,7 @@ class ApiClient:
         path: tuple[str, ...],
         query: dict[str, str | None],
         body: Any,
-        timeout: float | None = _TIMEOUT_S,
+        timeout: float | None = _DEFAULT,
         headers: dict[str, str] | None = None,
     ) -> Iterator[http.client.HTTPResponse]:
         """A request, and its response within this block."""
@@ -179,6 +195,7 @@ class ApiClient:
         if body is not None:
             data = body if isinstance(body, bytes) else json.dumps(body).encode()
             sent["Content-Type"] = "application/json"
+        timeout = self._timeout_s if timeout == _DEFAULT else timeout
         with closing(self._connection(timeout)) as connection:
             try:
                 if connection.sock is None:
@@ -221,8 +238,10 @@ class ApiClient:
 
     def _tls(self) -> ssl.SSLContext:
         try:
-            return ssl.create_default_context(cafile=self.target.ca)
+            return ssl.create_default_context(cafile=self.target.ca, cadata=self.target.ca_text or None)
         except OSError as error:
+            if self.target.ca_text:
+                raise InvalidTarget(f"The CA certificate of {self.target.found_by} is invalid.") from None
             raise InvalidTarget(f"The CA file {self.target.ca} cannot be read: {error}") from None
 
     def _target(self, path: tuple[str, ...], query: dict[str, Any]) -> str:

@@ -1,10 +1,11 @@
-"""Discovery of the server: by option, by environment, or by the ready file of the Skerry on this machine.
+"""Discovery of the server: by option, by environment, by context, or by the Skerry on this machine.
 
-In this order: `--url`, `SKERRY_URL`, and the ready file in the data folder of a running Skerry. That of a
-server names a unix socket, which is tried before its TCP address: it needs no TLS, and the kernel tells
-the server who is calling. The ready file of a node names the server that it joined, which needs a token: the
-certificate of a node is for the node alone and never used by a command. Nothing here connects. `os.environ`
-is read only here and in `skerry.cli.settings`.
+In this order: `--url` or `--context`, `SKERRY_URL`, `--data`, `SKERRY_CONTEXT`, `SKERRY_DATA`, the current
+context (`skerry.client.contexts`), and the ready file in the default data folder. The ready file of a server
+names a unix socket, which is tried before its TCP address: it needs no TLS, and the kernel tells the server
+who is calling. The ready file of a node names the server that it joined, which needs a token: the certificate
+of a node is for the node alone and never used by a command. The token of a context is sent to the server of
+that context alone. Nothing here connects. `os.environ` is read only here and in `skerry.cli.settings`.
 """
 
 from __future__ import annotations
@@ -15,6 +16,8 @@ from pathlib import Path
 from typing import NamedTuple
 from urllib.parse import SplitResult, urlsplit
 
+from skerry.client import contexts
+from skerry.client.contexts import ContextFile, ServerContext
 from skerry.client.errors import InvalidTarget, ServerUnreachable
 
 _UNIX = "unix:"
@@ -29,6 +32,7 @@ class ServerTarget(NamedTuple):
     ca: str | None
     found_by: str
     socket: Path | None = None  # of the same server, tried first
+    ca_text: str = ""  # PEM, instead of the file `ca`
 
     @property
     def split(self) -> SplitResult | None:
@@ -45,27 +49,90 @@ class ReadyFile(NamedTuple):
     http: str = ""
     http_socket: str = ""
     server: str = ""
+    grpc: str = ""
     socket: str = ""
     ca: str = ""
     client_cert: str = ""
     client_key: str = ""
 
 
-def find(
-    url: str | None, data: str | None, token: str | None, ca: str | None, *, at_node: bool = False
-) -> ServerTarget:
+class TargetOptions(NamedTuple):
+    """What a command line says about the server."""
+
+    url: str | None = None
+    data: str | None = None
+    token: str | None = None
+    ca: str | None = None
+    context: str | None = None
+
+
+def find(options: TargetOptions, *, at_node: bool = False) -> ServerTarget:
     """Find the server; `ServerUnreachable` says how to name one if there is none.
 
     With `at_node` the HTTP address of a node is accepted, if it has one: it serves functions.
     """
-    token = token or os.environ.get("SKERRY_TOKEN")
+    token = options.token or os.environ.get("SKERRY_TOKEN")
     if token and not (token.isascii() and token.isprintable()):
         raise InvalidTarget("The token has invalid characters; give it as it was printed.")
-    ca = ca or os.environ.get("SKERRY_CA")
-    if url:
-        return _named(url, token, ca, "--url")
-    if named := os.environ.get("SKERRY_URL"):
+    ca = options.ca or os.environ.get("SKERRY_CA")
+    if options.url and options.context:
+        raise InvalidTarget("--url and --context both name a server; give one of them.")
+    if options.url:
+        return _named(options.url, token, ca, "--url")
+    if not options.context and (named := os.environ.get("SKERRY_URL")):
         return _named(named, token, ca, "SKERRY_URL")
+    chosen = _chosen_context(options)
+    if chosen is not None:
+        # What the command line names, with its credentials, is before the environment.
+        own, environment = (options.token, options.ca), (token, ca)
+        token, ca = own if options.context else environment
+        return _of_context(chosen, token, ca)
+    return _on_this_machine(options.data, token, ca, at_node=at_node)
+
+
+def _chosen_context(options: TargetOptions) -> ServerContext | None:
+    """The context to use; None: the Skerry of this machine."""
+    if options.context:
+        return read_contexts().find(options.context, "--context")
+    if options.data:
+        return None
+    if named := os.environ.get("SKERRY_CONTEXT"):
+        return read_contexts().find(named, "SKERRY_CONTEXT")
+    if os.environ.get("SKERRY_DATA"):
+        return None
+    file = read_contexts()
+    return file.find(file.current, str(contexts_file()))
+
+
+def _of_context(context: ServerContext, token: str | None, ca: str | None) -> ServerTarget:
+    target = _named(context.url, token or context.token or None, ca, f"the context '{context.name}'")
+    return target if ca else target._replace(ca_text=context.ca)
+
+
+def read_contexts() -> ContextFile:
+    """The contexts of this user."""
+    return contexts.read(contexts_file())
+
+
+def contexts_file() -> Path:
+    """Where the contexts of this user are; `InvalidTarget` for a user without a home folder."""
+    folder = config_folder()
+    if folder is None:
+        raise InvalidTarget("You have no home folder for contexts; set XDG_CONFIG_HOME.")
+    return folder / "skerry" / contexts.FILE
+
+
+def config_folder() -> Path | None:
+    """Where files of settings of this user are; None for a user without a home folder."""
+    if base := os.environ.get("XDG_CONFIG_HOME"):
+        return Path(base)
+    try:
+        return Path.home() / ".config"
+    except RuntimeError:
+        return None
+
+
+def _on_this_machine(data: str | None, token: str | None, ca: str | None, *, at_node: bool) -> ServerTarget:
     folder = data_folder(data or os.environ.get("SKERRY_DATA"))
     ready = read_ready(folder)
     found_by = f"{folder}/ready.json"
@@ -81,7 +148,7 @@ def find(
 
 def read_ready(folder: Path) -> ReadyFile:
     """The ready file of the Skerry that runs with the data folder `folder`."""
-    start = "Start it with 'skerry up', or give a server with --url or SKERRY_URL."
+    start = "Start it with 'skerry up', or give a server with --url, SKERRY_URL or a context."
     try:
         ready = _parse_ready((folder / "ready.json").read_bytes())
     except PermissionError:
@@ -141,6 +208,11 @@ def _server_of_node(ready: ReadyFile, token: str | None, ca: str | None, folder:
 
 def _is_loopback(host: str) -> bool:
     return host in ("localhost", "::1") or host.startswith("127.")
+
+
+def check_url(url: str) -> None:
+    """Raises `InvalidTarget`."""
+    _named(url, None, None, "--url")
 
 
 def _checked(url: str) -> str:

@@ -5,13 +5,12 @@ dnslib and psutil are imported only when a name is looked up, so that `--help` s
 
 from __future__ import annotations
 
-import hashlib
-import os
 import socket
 from pathlib import Path
 from typing import Final, NamedTuple
 
 from skerry.client.errors import InvalidTarget, ServerUnreachable
+from skerry.kit.folder_keys import folder_key
 
 PORT: Final = 53
 _TIMEOUT_S: Final = 5.0
@@ -36,8 +35,7 @@ def server_of(folder: Path) -> str:
     """The address of the name server of the node with this data folder. Raises ServerUnreachable."""
     import psutil
 
-    key = hashlib.sha256(os.fsencode(folder)).hexdigest()[:8]
-    addresses = psutil.net_if_addrs().get(f"sk-{key}", [])
+    addresses = psutil.net_if_addrs().get(f"sk-{folder_key(folder)}", [])
     found = [each.address for each in addresses if each.family is socket.AF_INET]
     if not found:
         raise ServerUnreachable(

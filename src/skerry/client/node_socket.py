@@ -1,11 +1,11 @@
 """gRPC calls of the node on this machine, over its unix socket and with its client certificate.
 
-gRPC is imported only when a call is made, so that `--help` stays fast. Callers choose the service.
+gRPC and asyncio are imported only when a call is made, so that other commands start quickly. Callers choose
+the service.
 """
 
 from __future__ import annotations
 
-import asyncio
 import ssl
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
 from contextlib import asynccontextmanager, contextmanager
@@ -70,6 +70,7 @@ def containers(channel: Channel) -> ContainerServiceStub:
 
 def call_node(node: NodeSocket, service: Callable[[Channel], S], work: Callable[[S], Awaitable[T]]) -> T:
     """Do `work` with a service of the node."""
+    import asyncio
 
     async def call() -> T:
         async with connected(node, service) as stub:

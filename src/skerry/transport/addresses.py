@@ -11,12 +11,13 @@ import ipaddress
 import os
 import re
 import socket
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from contextlib import suppress
 from pathlib import Path
 
-from skerry.control.identity.server_certificates import ServerNames
-from skerry.kit import files
+from skerry.control.identity.server_names import ServerNames
+from skerry.kit import files, listening_sockets
+from skerry.kit.service_manager import InheritedSocket
 from skerry.model import errors
 from skerry.model.callers import NODE_TLS_NAME
 from skerry.model.settings import Settings
@@ -43,7 +44,7 @@ def split_host_port(text: str, flag: str) -> tuple[str, int]:
 
 
 def bind(text: str, flag: str) -> socket.socket:
-    """A TCP socket bound to `HOST:PORT`, not yet accepting."""
+    """A TCP socket bound to `HOST:PORT`, or that of the process before, not yet accepting."""
     host, port = split_host_port(text, flag)
     try:
         family, kind, protocol, _, address = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)[0]
@@ -51,6 +52,9 @@ def bind(text: str, flag: str) -> socket.socket:
         raise errors.Invalid(
             f"{flag}: the host '{host}' is not known here. Use an address of this machine."
         ) from None
+    name = f"{flag} {text}"
+    if (inherited := listening_sockets.current().adopt(name, address)) is not None:
+        return inherited
     bound = socket.socket(family, kind, protocol)
     try:
         bound.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
@@ -60,7 +64,31 @@ def bind(text: str, flag: str) -> socket.socket:
         bound.close()
         raise _explained(error, text, flag) from None
     bound.setblocking(False)
+    listening_sockets.current().register(name, bound)
     return bound
+
+
+def inherit_or_bind(
+    text: str, flag: str, name: str, inherited: Mapping[str, InheritedSocket]
+) -> socket.socket:
+    """The socket called `name` that the service manager has passed, if it listens on `text`; else one that is
+    bound here."""
+    passed = inherited.get(name)
+    if passed is None:
+        return bind(text, flag)
+    host, port = split_host_port(text, flag)
+    try:
+        wanted = {str(found[4][0]) for found in socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)}
+    except (OSError, UnicodeError):
+        wanted = {host}
+    is_tcp = passed.family in (socket.AF_INET, socket.AF_INET6)
+    if not is_tcp or passed.getsockname()[0] not in wanted or port not in (0, passed.getsockname()[1]):
+        where = display_address(passed) if is_tcp else "a socket that is not TCP"
+        raise errors.FailedPrecondition(
+            f"{flag} is {text}, but the service manager passed {where} as the socket '{name}'. "
+            "Run 'skerry install' again, which writes both."
+        )
+    return passed
 
 
 def grpc_listen(settings: Settings) -> str:
@@ -78,11 +106,16 @@ def is_exposed(settings: Settings) -> bool:
     return not all(host == "localhost" or peers.is_loopback(host) for host in hosts)
 
 
-def server_names(settings: Settings, machine: HostIdentity) -> ServerNames:
-    """What a server on this machine is called, for its certificate and the Host check."""
-    for name in settings.http.names:
+def check_names(names: Iterable[str]) -> None:
+    """Raise `Invalid` for a name of the setting `http.names` that cannot be one."""
+    for name in names:
         if _plain_host(name) is None:
             raise errors.Invalid(f"http.names: {name!r} is no host name and no address", field="http.names")
+
+
+def server_names(settings: Settings, machine: HostIdentity) -> ServerNames:
+    """What a server on this machine is called, for its certificate and the Host check."""
+    check_names(settings.http.names)
     own = _plain_hosts(*machine.names, *machine.addresses) if is_exposed(settings) else frozenset()
     given = _plain_hosts(*_listening_hosts(settings), *settings.http.names, machine.name)
     hosts = frozenset({"localhost", "127.0.0.1", "::1", NODE_TLS_NAME, *given, *own})
@@ -180,7 +213,8 @@ def bind_member_listener(wanted: str, folder: Path, *, host: str) -> socket.sock
     except (FileNotFoundError, ValueError):
         ports = [_MEMBER_PORT, 0]
     bound = bind_first_free(host, ports, _MEMBERS)
-    files.write_atomically(remembered, str(bound.getsockname()[1]).encode())
+    if (port := bound.getsockname()[1]) != ports[0] or not remembered.exists():
+        files.write_atomically(remembered, str(port).encode())
     return bound
 
 

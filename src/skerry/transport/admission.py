@@ -24,8 +24,9 @@ from __future__ import annotations
 import ipaddress
 from collections import Counter
 from collections.abc import Callable, Hashable, Sequence
-from dataclasses import dataclass
 from typing import Final
+
+import msgspec
 
 from skerry.kit.networks import Network, is_within
 from skerry.transport.access.peers import ConnectionPeer
@@ -50,8 +51,7 @@ _SOURCE_FRAMES_PER_S: Final = 400
 FAULTS: Final = 32  # connections on which a source breaks the protocol, while it has others, count as a flood
 
 
-@dataclass(frozen=True, slots=True)
-class AdmissionLimits:
+class AdmissionLimits(msgspec.Struct, frozen=True):
     """How many there are."""
 
     most: int

@@ -10,10 +10,11 @@ import ipaddress
 import socket
 import threading
 from collections.abc import Iterable
-from dataclasses import dataclass, replace
 from typing import Final
 
+import msgspec
 import psutil
+from msgspec.structs import replace
 
 from skerry.node.network.subnets import BRIDGE_PREFIX, MESH_PREFIX
 
@@ -25,8 +26,7 @@ _ELSEWHERE: Final = (
 )  # reserved for documentation
 
 
-@dataclass(frozen=True, slots=True)
-class HostIdentity:
+class HostIdentity(msgspec.Struct, frozen=True):
     """A machine as others may call it."""
 
     name: str  # short host name

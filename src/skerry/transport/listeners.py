@@ -14,16 +14,17 @@ import errno
 import socket
 import ssl
 from collections.abc import Callable, Coroutine, Sequence
-from dataclasses import dataclass
 from functools import partial
 from typing import Any, Final, Generic, Protocol, TypeVar, cast
 
+import msgspec
 import structlog
 from prometheus_client import Counter, Gauge
 
-from skerry.kit import metrics
+from skerry.kit import listening_sockets, metrics
 from skerry.kit.backoff import Backoff
 from skerry.kit.networks import Network
+from skerry.kit.service_manager import InheritedSocket
 from skerry.kit.tls import on_refusal, pace_reads
 from skerry.transport.access import peers
 from skerry.transport.admission import (
@@ -40,8 +41,7 @@ from skerry.transport.handshake_errors import ConnectionRejected, rejection_of
 log = structlog.get_logger(__name__)
 
 
-@dataclass(frozen=True, slots=True)
-class ListenerMetrics:
+class ListenerMetrics(msgspec.Struct, frozen=True):
     """What is counted of listeners."""
 
     held: Gauge  # by listener
@@ -60,6 +60,7 @@ _TLS_RECORD: Final = 0x16  # the first byte of a TLS handshake; no HTTP/2 connec
 _AFTER_FLOODER_S: Final = 0.001
 _ACCEPTS_PER_WAKE: Final = 1  # then the loop gets to the others; what follows an accept is the dear part
 _BACKOFF: Final = Backoff(first_s=0.1, cap_s=5.0)
+HANDSHAKE_GRACE_S: Final = 1.0  # for clients that were accepted last before a handover
 _SHUTDOWN_S: Final = 1.0  # for the peer's half of a TLS goodbye
 # Connections without a slot that get an error, where the protocol has one; more are closed without it.
 MAX_REFUSED: Final = 64
@@ -112,8 +113,7 @@ class _ConnectionHandle:
             connection.abort()
 
 
-@dataclass(frozen=True, slots=True)
-class ListenerOptions:
+class ListenerOptions(msgspec.Struct, frozen=True):
     """What a listener takes. Without `tls` all is plaintext; without `plaintext` all is TLS."""
 
     tls: ssl.SSLContext | None
@@ -168,18 +168,27 @@ class Listener(Generic[C]):
         return self._sock.fileno() >= 0
 
     def close(self) -> None:
-        """Accept nothing more, and drop connections in their handshake."""
+        """Accept nothing more, and drop connections in their handshake: soon, if another process goes on with
+        the socket, since their clients could not know that they must come again."""
         if self._sock.fileno() < 0:
             return
         if self._resume is not None:
             self._resume.cancel()
         self._loop.remove_reader(self._sock)
-        with contextlib.suppress(OSError):
-            # A child that was forked and has not reached its program yet holds the socket too, and while
-            # anybody does it would go on taking connections.
-            self._sock.shutdown(socket.SHUT_RDWR)
+        is_shared = isinstance(self._sock, InheritedSocket) or listening_sockets.current().is_shared
+        if not is_shared:
+            with contextlib.suppress(OSError):
+                # A child that was forked and has not reached its program yet holds the socket too, and while
+                # anybody does it would go on taking connections.
+                self._sock.shutdown(socket.SHUT_RDWR)
         self._sock.close()
-        for handle in self._welcoming:
+        if is_shared:
+            self._loop.call_later(HANDSHAKE_GRACE_S, self._drop_handshakes)
+        else:
+            self._drop_handshakes()
+
+    def _drop_handshakes(self) -> None:
+        for handle in list(self._welcoming):
             handle.drop()
 
     async def drained(self) -> None:
@@ -203,6 +212,14 @@ class Listener(Generic[C]):
             if not self._admit(sock, _address_text(address)):
                 self._rest(_AFTER_FLOODER_S)
                 return
+
+    def continue_connection(self, sock: socket.socket) -> None:
+        """Serve a connection that the process before has accepted, and on which nothing is half done."""
+        with contextlib.suppress(OSError):  # the client has left
+            sock.setblocking(False)
+            self._admit(sock, _address_text(sock.getpeername()))
+            return
+        sock.close()
 
     def _admit(self, sock: socket.socket, address: str) -> bool:
         """False if its source floods, has all its slots or is not served: the next connection waits."""

@@ -12,11 +12,12 @@ import grp
 import os
 import socket
 import stat
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
-from skerry.kit import unix_addresses
+import msgspec
+
+from skerry.kit import listening_sockets, unix_addresses
 from skerry.model import errors
 from skerry.model.settings import GrpcSettings
 
@@ -24,8 +25,7 @@ _BACKLOG: Final = 1024
 _GROUP_CONNECTS: Final = 0o060
 
 
-@dataclass(frozen=True, slots=True)
-class SocketPermissions:
+class SocketPermissions(msgspec.Struct, frozen=True):
     """Who may connect to a socket."""
 
     mode: int
@@ -69,6 +69,9 @@ def bind(
 ) -> socket.socket:
     """A listening socket at `path`, whose folder is created if needed; `FailedPrecondition` if that fails,
     with the `option` for another path."""
+    name = f"{option} {path}"
+    if (inherited := _inherited(name, path, permissions)) is not None:
+        return inherited
     sock = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
     try:
         path.parent.mkdir(mode=0o755, parents=True, exist_ok=True)
@@ -80,9 +83,7 @@ def bind(
         with unix_addresses.address_of(path) as address:
             sock.bind(address)
         # No process can connect before it listens, and by then it has its permissions.
-        path.chmod(0o600)
-        os.chown(path, -1, permissions.group)
-        path.chmod(permissions.mode)
+        _set_permissions(path, permissions)
         sock.listen(_BACKLOG)
     except OSError as error:
         sock.close()
@@ -92,7 +93,29 @@ def bind(
     except BaseException:
         sock.close()
         raise
+    listening_sockets.current().register(name, sock)
     return sock
+
+
+def _set_permissions(path: Path, permissions: SocketPermissions) -> None:
+    path.chmod(0o600)
+    os.chown(path, -1, permissions.group)
+    path.chmod(permissions.mode)
+
+
+def _inherited(name: str, path: Path, permissions: SocketPermissions) -> socket.socket | None:
+    """The listening socket that the process before had at `path`, unless its file was removed."""
+    sock = listening_sockets.current().adopt(name)
+    if sock is None:
+        return None
+    try:
+        if stat.S_ISSOCK(path.lstat().st_mode):
+            _set_permissions(path, permissions)
+            return sock
+    except OSError:
+        pass
+    sock.close()
+    return None
 
 
 def remove_stale(path: Path) -> bool:

@@ -7,12 +7,11 @@ from typing import Annotated
 
 import msgspec
 from msgspec import Meta
-from msgspec.structs import replace
 
 from skerry.control.events.log import StoredEvent
 from skerry.model.callers import Caller
 from skerry.schedule import explanations
-from skerry.schedule.results import NodeFeasibility, PortConflict, Rejection
+from skerry.schedule.results import NodeFeasibility, Rejection
 from skerry.wire.spec_documents import ResourceDocument, resource_document
 
 
@@ -49,15 +48,8 @@ def node_verdicts(verdicts: Iterable[NodeFeasibility], caller: Caller) -> tuple[
     """The feasibility of nodes as `caller` may know it: one that is bound to namespaces is not told which
     instance has a port, as that may be of another namespace."""
     if caller.scope.is_bound:
-        verdicts = map(_without_instances, verdicts)
+        verdicts = map(explanations.without_instances, verdicts)
     return tuple(map(_node_verdict, verdicts))
-
-
-def _without_instances(verdict: NodeFeasibility) -> NodeFeasibility:
-    rejections = tuple(
-        replace(each, by=None) if isinstance(each, PortConflict) else each for each in verdict.rejections
-    )
-    return replace(verdict, rejections=rejections)
 
 
 def _node_verdict(verdict: NodeFeasibility) -> NodeVerdict:

@@ -9,11 +9,11 @@ is bound to namespaces always arrives here with one of its own: `skerry.transpor
 from __future__ import annotations
 
 import functools
-from dataclasses import replace
 from typing import Annotated, Any, ClassVar, TypeAlias, TypedDict
 
 import msgspec
 from msgspec import UNSET, Meta, UnsetType
+from msgspec.structs import replace
 
 from skerry.model import errors, ids
 from skerry.model.ids import DEFAULT_NAMESPACE, Namespace

@@ -36,6 +36,7 @@ class AccessRule(msgspec.Struct, frozen=True):
     owners: bool = False  # of those keys also ones that may not buy any more: it is about their own deals
     addresses: bool = False  # also a buyer that is identified by its address, on the listener for those
     scope: AccessScope = AccessScope.CLUSTER
+    session: bool = False  # for a session of the web console alone, by its cookie
 
 
 OPEN_RULE = AccessRule(anybody=True, scope=AccessScope.OWN)
@@ -43,6 +44,8 @@ OPEN_RULE = AccessRule(anybody=True, scope=AccessScope.OWN)
 # PUT and POST routes that are served also when the disk is full: they add nothing, or free space.
 ON_FULL_DISK = frozenset(
     {
+        "POST /backup/",
+        "POST /backup/s3",
         "POST /certificate/{serial}/revoke",
         "POST /job/{name}/cancel",
         "POST /namespace/{namespace}/job/{name}/cancel",
@@ -89,16 +92,24 @@ HTTP_RULES: dict[str, AccessRule] = {
     "GET /healthz": OPEN_RULE,
     "GET /readyz": OPEN_RULE,
     "GET /metrics": _READERS,
+    "GET /metrics/targets": _READERS,
     "GET /openapi.json": OPEN_RULE,
     "GET /about": _USERS,
+    "POST /console/link": _USERS,
     "GET /events": _READERS,
     "GET /token/": _ADMIN,
     "POST /token/": _ADMIN,
     "DELETE /token/{id}": _ADMIN,
     "POST /token-key/rotate": _ADMIN,
+    "POST /backup/": _ADMIN,
+    "POST /backup/s3": _ADMIN,
+    "GET /backup/": _ADMIN,
     "GET /certificate/": _ADMIN,
     "POST /certificate/": _ADMIN,
     "POST /certificate/{serial}/revoke": _ADMIN,
+    "GET /certificate/authority": _ADMIN,
+    "POST /certificate/authority/rotate": _ADMIN,
+    "POST /certificate/authority/finish": _ADMIN,
     "GET /ca.pem": OPEN_RULE,
     "GET /join": _only(Role.NODE, Role.ADMIN),  # also without TLS, on loopback, where no certificate is shown
     "POST /join": OPEN_RULE,  # the join token in the body is the proof
@@ -191,8 +202,15 @@ HTTP_RULES: dict[str, AccessRule] = {
     "PUT /tls/{name}": _DEPLOYERS,
     "POST /tls/": _DEPLOYERS,
     "DELETE /tls/{name}": _DEPLOYERS,
+    "GET /alert/": _READERS,
+    "GET /alert/{name}": _READERS,
+    "PUT /alert/{name}": _ADMIN,
+    "DELETE /alert/{name}": _ADMIN,
+    "POST /alert/{name}/test": _ADMIN,
     "GET /node/": _READERS,
     "GET /node/{id}": _READERS,
+    "GET /node/{id}/cells": _READERS,
+    "GET /node/{id}/metrics": _READERS,
     "PATCH /node/{id}": _ADMIN,
     "DELETE /node/{id}": _ADMIN,
     "POST /node/{id}/cordon": _ADMIN,
@@ -213,6 +231,7 @@ HTTP_RULES: dict[str, AccessRule] = {
     "POST /prewarm": _DEPLOYERS,
     "GET /status": _READERS,
     "GET /neighbours": _READERS,
+    "GET /function-calls": _READERS,
     "GET /function": _READERS,
     "GET /functions": _READERS,
     "GET /function/{name}": _READERS,
@@ -287,16 +306,20 @@ _HTTP_SCOPES: dict[str, AccessScope] = {
     "/readyz": AccessScope.OWN,
     "/openapi.json": AccessScope.OWN,
     "/about": AccessScope.OWN,
+    "/console": AccessScope.OWN,
     "/ca.pem": AccessScope.OWN,
     "/join": AccessScope.CLUSTER,
     "/metrics": AccessScope.CLUSTER,
     "/token": AccessScope.CLUSTER,
     "/token-key": AccessScope.CLUSTER,
+    "/backup": AccessScope.CLUSTER,
     "/certificate": AccessScope.CLUSTER,
     "/node": AccessScope.CLUSTER,
     "/mesh": AccessScope.CLUSTER,
+    "/alert": AccessScope.CLUSTER,
     "/status": AccessScope.CLUSTER,
     "/neighbours": AccessScope.CLUSTER,
+    "/function-calls": AccessScope.CLUSTER,
     "/api": AccessScope.CLUSTER,
     "/market": AccessScope.CLUSTER,
     "/namespace": AccessScope.OWN,  # the list, which shows a bound caller its own

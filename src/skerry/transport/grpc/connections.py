@@ -10,11 +10,11 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable
-from dataclasses import dataclass
 from functools import partial
 from time import monotonic
 from typing import Any, Final, cast
 
+import msgspec
 import structlog
 from grpclib import protocol
 from grpclib.config import Configuration
@@ -35,8 +35,7 @@ from skerry.transport.pacing import FrameBudget, PacedInput
 log = structlog.get_logger(__name__)
 
 
-@dataclass(frozen=True, slots=True)
-class ConnectionLimits:
+class ConnectionLimits(msgspec.Struct, frozen=True):
     """What one connection may use."""
 
     concurrent_calls: int = 256

@@ -11,10 +11,10 @@ from __future__ import annotations
 import asyncio
 import re
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from functools import partial
 from typing import Protocol
 
+import msgspec
 import structlog
 from grpclib import const, protocol
 from grpclib._typing import IServable
@@ -63,16 +63,14 @@ class CallConnection(Protocol):
     def is_stopping(self) -> bool: ...
 
 
-@dataclass(frozen=True, slots=True)
-class GrpcMethod:
+class GrpcMethod(msgspec.Struct, frozen=True):
     """One RPC: its handler and who may call it."""
 
     handler: const.Handler
     access: rules.AccessRule
 
 
-@dataclass(frozen=True, slots=True)
-class RejectedCall:
+class RejectedCall(msgspec.Struct, frozen=True):
     """An answer to what is not a call of a method that is served."""
 
     http: int

@@ -19,7 +19,7 @@ from typing import Final
 import structlog
 from grpclib._typing import IServable
 
-from skerry.kit import unix_addresses
+from skerry.kit import listening_sockets, unix_addresses
 from skerry.kit.clock import Clock, SystemClock
 from skerry.model import errors
 from skerry.model.settings import GrpcSettings
@@ -29,7 +29,7 @@ from skerry.transport.access.peers import is_loopback
 from skerry.transport.admission import AdmissionLimits
 from skerry.transport.grpc.connections import ConnectionLimits, GrpcServerConnection
 from skerry.transport.grpc.dispatcher import GrpcDispatcher, methods_of
-from skerry.transport.listeners import Listener, ListenerOptions
+from skerry.transport.listeners import HANDSHAKE_GRACE_S, Listener, ListenerOptions
 
 log = structlog.get_logger(__name__)
 
@@ -91,8 +91,10 @@ class GrpcServer:
             listener.close()
         for path in self._paths:
             unix_sockets.remove_stale(path)
-        for connection in self._open():
-            connection.stop()
+        self._stop_connections()
+        late = None
+        if listening_sockets.current().is_shared:  # handshakes that go on are finished
+            late = asyncio.get_running_loop().call_later(HANDSHAKE_GRACE_S, self._stop_connections)
         if not await self._drained(within_s):
             log.warning("server.cancels_calls", connections=len(self._open()), after_s=within_s)
             for connection in self._open():
@@ -102,8 +104,15 @@ class GrpcServer:
                     connection.abort()
                 if not await self._drained(_LAST_WORDS_S):
                     log.error("server.left_calls", connections=len(self._open()))
+        if late is not None:
+            late.cancel()
         self._listeners.clear()
         self._paths.clear()
+
+    def _stop_connections(self) -> None:
+        for connection in self._open():
+            if not connection.is_stopping:
+                connection.stop()
 
     def _end_refused(self) -> None:
         """End the connections, with all their calls, whose certificates do not count any more."""

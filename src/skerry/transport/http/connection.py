@@ -18,12 +18,10 @@ from __future__ import annotations
 
 import asyncio
 import enum
-import functools
-import http
 import math
 import os
 from collections.abc import Callable
-from typing import Any, Protocol, cast
+from typing import Any, cast
 
 import httptools
 import structlog
@@ -32,11 +30,15 @@ from uvicorn.protocols.http.flow_control import FlowControl
 from uvicorn.protocols.http.httptools_impl import STATUS_LINE, HttpToolsProtocol, RequestResponseCycle
 from uvicorn.server import ServerState
 
-from skerry.kit import json_codec
+from skerry.model import errors
 from skerry.model.settings import HttpSettings
 from skerry.transport.access import peers
 from skerry.transport.admission import ConnectionSlot
-from skerry.transport.http.responses import Problem
+from skerry.transport.http import responses
+from skerry.transport.http.direct import DirectDispatcher, DirectHead, DirectRequest, HeadCache, direct_path
+from skerry.transport.http.direct_response import encode_response
+from skerry.transport.http.response_transport import ResponseTransport, header_lines
+from skerry.transport.http.upgraded_protocol import UpgradedProtocol
 from skerry.transport.pacing import PacedInput
 
 log = structlog.get_logger(__name__)
@@ -44,6 +46,10 @@ log = structlog.get_logger(__name__)
 # How long a connection that is to close still takes in what the client is sending. Closing at once would
 # make the kernel reset it, and the client would lose the answer with the reason.
 LINGER_S = 2.0
+# How long a new connection may take to send its request, if the server is about to hand over.
+FIRST_REQUEST_S = 1.0
+# How long the body of a request that may be direct may come behind its head: many clients send them apart.
+BODY_PATIENCE_S = 0.05
 # Requests that a client may send ahead on one connection before the first is answered.
 MAX_PIPELINED = 64
 # Bytes of a request with its headers and a small body.
@@ -67,62 +73,6 @@ class _Refusal(Exception):
         self.code = code
 
 
-class UpgradedProtocol(Protocol):
-    """The reader of a connection after an upgrade from HTTP."""
-
-    def data_received(self, data: bytes) -> None: ...
-
-    def ended(self) -> None:
-        """Nothing more will come. May be called more than once."""
-        ...
-
-
-class _Exit:
-    """What a running request sees of the transport: it closes gently, and never while input is unread.
-
-    The head of an answer is held until the first part of its body, which mostly comes at once, or until the
-    loop turns: an answer in one piece is one system call instead of two.
-    """
-
-    __slots__ = ("_close", "_holds", "_loop", "_pending_head", "_transport", "is_closing")
-
-    def __init__(
-        self,
-        transport: asyncio.Transport,
-        close: Callable[[], None],
-        loop: asyncio.AbstractEventLoop,
-        *,
-        holds: bool,
-    ) -> None:
-        self._transport = transport
-        self._close = close
-        self._loop = loop
-        self._holds = holds  # nothing has been written yet, and something will follow the head
-        self._pending_head = b""
-        self.is_closing = transport.is_closing
-
-    def write(self, data: bytes) -> None:
-        if self._holds:
-            self._holds = False
-            self._pending_head = data
-            self._loop.call_soon(self.flush)
-        elif self._pending_head:
-            head, self._pending_head = self._pending_head, b""
-            self._transport.writelines((head, data))
-        else:
-            self._transport.write(data)
-
-    def flush(self) -> None:
-        """Write what is held, if anything is."""
-        if self._pending_head:
-            head, self._pending_head = self._pending_head, b""
-            self._transport.write(head)
-
-    def close(self) -> None:
-        self.flush()
-        self._close()
-
-
 class HttpConnection(HttpToolsProtocol):
     """`scope["state"]["connection"]` of every request that came over it."""
 
@@ -136,11 +86,20 @@ class HttpConnection(HttpToolsProtocol):
         loop: asyncio.AbstractEventLoop,
         slot: ConnectionSlot | None,
         when_lost: Callable[[], None],
+        direct: DirectDispatcher | None = None,
     ) -> None:
         """Without a `slot` its client gets the error that there is none."""
         super().__init__(config, server_state, app_state, loop)
         self._settings = settings
+        self._retiring: asyncio.Event = app_state["retiring"]
         self._when_lost = when_lost
+        self._direct = direct
+        self._direct_path: str | None = None  # of a request that may be direct, if all of it comes at once
+        self._body = b""  # of that request
+        self._chunk = b""  # that is being parsed
+        self._dated: list[tuple[bytes, bytes]] = []  # headers of every response, which change with the time
+        self._date_line = b""
+        self._heads: HeadCache | None = None  # of direct requests, once there was one
         self._slot = slot
         self.closed: asyncio.Future[None] = loop.create_future()
         self._reading = _Reading.NOTHING
@@ -153,7 +112,7 @@ class HttpConnection(HttpToolsProtocol):
         self._is_leaving = False  # nothing more is written
         self._is_refused = slot is None
         self._leaves_at_eof = False
-        self._running: RequestResponseCycle | None = None
+        self._running: RequestResponseCycle | DirectRequest | None = None
         self._peer: peers.ConnectionPeer | None = None
         self._is_upgrade = False  # the last request asked for another protocol: no other can follow
         self._ahead = b""  # what came behind it
@@ -178,15 +137,15 @@ class HttpConnection(HttpToolsProtocol):
 
     def prepare_switch(self) -> None:
         """The running request is about to be answered with 101: a head that has neither body nor end."""
-        assert self._running is not None, "only a request can switch"
+        assert isinstance(self._running, RequestResponseCycle), "only a request can switch"
         self._running.keep_alive = True
         self._running.chunked_encoding = False
 
     def switch(self, receiver: UpgradedProtocol) -> None:
         """That answer is given; from now on what is read is `receiver`'s."""
-        assert self._running is not None, "only a request can switch"
+        assert isinstance(self._running, RequestResponseCycle), "only a request can switch"
         self._running.response_complete = True
-        cast(_Exit, self._running.transport).flush()
+        cast(ResponseTransport, self._running.transport).flush()
         self._receiver = receiver
         if self.transport.is_closing():
             receiver.ended()
@@ -231,6 +190,8 @@ class HttpConnection(HttpToolsProtocol):
             self._alarm(LINGER_S, self.drop)
         else:
             self._begin_idle()
+            if self._retiring.is_set():
+                self._alarm(FIRST_REQUEST_S, self._close_after_response)
 
     def connection_lost(self, exc: Exception | None) -> None:
         self._cancel_alarm()
@@ -260,7 +221,9 @@ class HttpConnection(HttpToolsProtocol):
         if self._is_refused:
             self._refuse(503, "overloaded", "too many connections are open here; try again in a moment")
             return
-        self._chunk_bytes = len(data)
+        if self._heads is not None and self._repeats(self._heads, data):
+            return
+        self._chunk, self._chunk_bytes = data, len(data)
         self._head_bytes = 0 if self._reading is _Reading.BODY else self._head_bytes + len(data)
         try:
             self.parser.feed_data(data)
@@ -272,6 +235,7 @@ class HttpConnection(HttpToolsProtocol):
             self._keep_ahead(data[upgrade.args[0] :])
             return
         except httptools.HttpParserError as error:
+            self._give_up_direct()
             refusal = error.__context__
             if isinstance(refusal, _Refusal):
                 self._refuse(refusal.status, refusal.code, str(refusal))
@@ -280,7 +244,10 @@ class HttpConnection(HttpToolsProtocol):
             else:
                 self._refuse(400, "bad-http", f"this is not HTTP/1.1: {error}")
             return
-        if self._reading is _Reading.HEAD:
+        if self._direct_path is not None:
+            if self._alarm_handle is None and not self._input.is_behind:
+                self._alarm(BODY_PATIENCE_S, self._give_up_direct)
+        elif self._reading is _Reading.HEAD:
             if self._head_bytes > self._settings.max_header_bytes:
                 self._refuse(*self._head_too_large())
             elif self._alarm_handle is None:
@@ -291,6 +258,7 @@ class HttpConnection(HttpToolsProtocol):
         if self._receiver is not None:
             self._receiver.ended()
             return None
+        self._give_up_direct()
         if self._discards_input or self._is_refused or self.scheme == "https":
             return None
         if self._reading is not _Reading.NOTHING:
@@ -312,8 +280,9 @@ class HttpConnection(HttpToolsProtocol):
         self._cancel_alarm()
         self._silent_since = math.inf
         self._reading = _Reading.HEAD
-        super().on_message_begin()
-        self.scope["state"]["connection"] = self
+        self.url = b""
+        self.headers = []
+        self.expect_100_continue = False
 
     def on_headers_complete(self) -> None:
         # A chunk may hold more than this head, so this is only a first, cheap check.
@@ -324,19 +293,136 @@ class HttpConnection(HttpToolsProtocol):
         if len(self.pipeline) >= MAX_PIPELINED:
             raise _Refusal(400, "bad-http", "too many requests were sent ahead; wait for answers")
         self._cancel_alarm()
-        super().on_headers_complete()
-        self._reading = _Reading.BODY
-        holds = self.scope["method"] != "HEAD"
-        way_out = _Exit(self.transport, self._close_after_response, self.loop, holds=holds)
-        self.cycle.transport = cast(asyncio.Transport, way_out)
+        if (
+            self._direct is not None
+            and self.url.startswith(self._direct.direct_prefixes)
+            and self._may_be_direct()
+        ):
+            self._direct_path, self._body = direct_path(self.url), b""
+        if self._direct_path is None:
+            self._begin_cycle()
+        else:
+            self._reading = _Reading.BODY
+
+    def on_body(self, body: bytes) -> None:
+        if self._direct_path is None:
+            super().on_body(body)
+        else:
+            self._body += body
 
     def on_message_complete(self) -> None:
+        if self._direct_path is not None:
+            self._cancel_alarm()
+            if self._begin_parsed(self._direct_path):
+                return
+            self._begin_cycle()
         self._reading = _Reading.NOTHING
         self._head_bytes = 0
         super().on_message_complete()
         if self.cycle.response_complete and not self.pipeline:
             # The rest of a body whose response was sent early has been discarded; the next request may come.
             self._begin_idle()
+
+    def _begin_cycle(self) -> None:
+        """Start the request by uvicorn, whose `on_message_begin` and `on_headers_complete` become one."""
+        url, headers, expects = self.url, self.headers, self.expect_100_continue
+        self._direct_path = None
+        super().on_message_begin()
+        self.url, self.headers, self.expect_100_continue = url, headers, expects
+        self.scope["headers"] = headers
+        self.scope["state"]["connection"] = self
+        super().on_headers_complete()
+        self._reading = _Reading.BODY
+        holds = self.scope["method"] != "HEAD"
+        way_out = ResponseTransport(self.transport, self._close_after_response, self.loop, holds=holds)
+        self.cycle.transport = cast(asyncio.Transport, way_out)
+        if self._retiring.is_set():
+            self.cycle.keep_alive = False
+        if self._body:
+            body, self._body = self._body, b""
+            super().on_body(body)
+
+    # Requests without a task (`skerry.transport.http.direct`).
+
+    def _may_be_direct(self) -> bool:
+        """True if the head of the present request asks for nothing unusual, and no other is under way."""
+        parser, cycle = self.parser, self.cycle
+        return (
+            parser.get_method() == b"POST"
+            and parser.get_http_version() == "1.1"
+            and parser.should_keep_alive()
+            and not parser.should_upgrade()
+            and not self.expect_100_continue
+            and (not cycle or cycle.response_complete)
+            and not self.flow.write_paused
+            and not self._retiring.is_set()
+        )
+
+    def _give_up_direct(self) -> None:
+        """A request that may be direct, and has not arrived, is now one like all others."""
+        if self._direct_path is not None:
+            self._begin_cycle()
+
+    def _is_between_requests(self) -> bool:
+        """True if all requests are answered, and the next one may be direct."""
+        is_open = not (self._head_bytes or self.flow.write_paused or self._retiring.is_set())
+        return is_open and self._reading is _Reading.NOTHING and self.cycle.response_complete
+
+    def _repeats(self, heads: HeadCache, data: bytes) -> bool:
+        """Begin the request that `data` is, if its head is known; the parser stays between two requests."""
+        if not self._is_between_requests() or (known := heads.split(data)) is None:
+            return False
+        self._silent_since = math.inf
+        return self._begin_direct(*known)
+
+    def _begin_parsed(self, path: str) -> bool:
+        """Begin the request that was just parsed."""
+        head = DirectHead(path, dict(self.headers), len(self._body))
+        if len(head.headers) != len(self.headers) or not self._begin_direct(head, self._body):
+            return False  # headers are repeated, or it is declined
+        if self._heads is None:
+            self._heads = HeadCache()
+        self._heads.add(self._chunk, head, self._body)
+        self._direct_path, self._body = None, b""
+        self._head_bytes = 0
+        return True
+
+    def _begin_direct(self, head: DirectHead, body: bytes) -> bool:
+        assert self._direct is not None
+        request = DirectRequest(self, head, body)
+        request.keep_alive = not self._retiring.is_set()
+        before = self._running, self.cycle
+        self._running, self.cycle = request, cast(RequestResponseCycle, request)
+        self._reading = _Reading.NOTHING
+        self._leaves_at_eof = False
+        if self._slot is not None:
+            self._slot.occupy()
+        if self._direct.begin(request):
+            return True
+        self._running, self.cycle = before
+        return False
+
+    def send_direct(self, request: DirectRequest, status: int, lines: bytes, body: bytes) -> None:
+        """The response to a request without a task; nothing if its client has left."""
+        if request.disconnected or self.transport.is_closing():
+            request.response_complete = True
+            return
+        request.response_started = request.response_complete = True
+        if self._dated is not self.server_state.default_headers:
+            self._dated = self.server_state.default_headers
+            self._date_line = header_lines(tuple(self._dated))
+        closes = not request.keep_alive
+        self.transport.write(
+            encode_response(status, self._date_line, lines, request.request_id, body, closes=closes)
+        )
+        if not request.keep_alive:
+            self._close_after_response()
+        self.on_response_complete()
+
+    def cancel_direct(self) -> None:
+        """The server stops, and waits no longer: end a request without a task."""
+        if isinstance(self._running, DirectRequest):
+            self._running.cancel(errors.Unavailable("the server is stopping; try again"))
 
     # From the running request.
 
@@ -349,6 +435,7 @@ class HttpConnection(HttpToolsProtocol):
         cycle = self._running
         if (
             cycle is None
+            or isinstance(cycle, DirectRequest)
             or cycle.response_started
             or cycle.disconnected
             or not cycle.keep_alive
@@ -359,7 +446,7 @@ class HttpConnection(HttpToolsProtocol):
         cycle.response_started = cycle.response_complete = True
         cycle.waiting_for_100_continue = False
         own = b"content-length: %d\r\nx-request-id: %b\r\n\r\n" % (len(body), request_id)
-        shared = _header_lines(tuple(cycle.default_headers)), _header_lines(headers)
+        shared = header_lines(tuple(cycle.default_headers)), header_lines(headers)
         self.transport.write(b"".join((STATUS_LINE[status], *shared, own, body)))
         cycle.message_event.set()
         cycle.on_response()
@@ -390,11 +477,38 @@ class HttpConnection(HttpToolsProtocol):
         elif self._reading is _Reading.NOTHING:
             self._begin_idle()
 
+    @property
+    def is_unanswered(self) -> bool:
+        """Whether its client waits for the first byte of an answer."""
+        running = self._running
+        return (
+            running is not None
+            and not running.response_started
+            and not running.disconnected
+            and self._receiver is None
+        )
+
+    def retire(self) -> None:
+        """Close the connection behind the answer to the request that runs, or to the next."""
+        self._give_up_direct()
+        if self._receiver is None and self._running is not None and not self.cycle.response_started:
+            self.cycle.keep_alive = False
+
+    def close_unused(self) -> None:
+        """Close the connection if no request has come on it."""
+        if self._running is None and self._reading is _Reading.NOTHING:
+            self._close_after_response()
+
     def shutdown(self) -> None:
         """The server stops: close what is silent, let what runs finish."""
         if self._receiver is not None:
             return  # its request knows, and closes in its own protocol
+        self._give_up_direct()
         running = self._running
+        if self._retiring.is_set() and (running is None or self._reading is not _Reading.NOTHING):
+            # It is new, and its request is on its way: the client could not know that it was not received.
+            self._alarm(FIRST_REQUEST_S, self._close_after_response)
+            return
         if running is None or running.response_complete:
             self._discards_input = True
             self.transport.close()
@@ -440,7 +554,7 @@ class HttpConnection(HttpToolsProtocol):
             self._notify_cycles()
         request_id = os.urandom(8).hex()
         log.info("request.refused", status=status, code=code, request_id=request_id, client=self.client)
-        self.transport.write(_refusal(status, Problem(message, code, request_id)))
+        self.transport.write(responses.refusal(status, message, code, request_id))
         self._close_after_response()
 
     def _head_too_large(self) -> tuple[int, str, str]:
@@ -481,19 +595,3 @@ class HttpConnection(HttpToolsProtocol):
             self._close_after_response()
         elif left_s < math.inf:
             self._silence_timer = self.loop.call_later(left_s, self._end_idle)
-
-
-@functools.lru_cache(maxsize=64)
-def _header_lines(headers: tuple[tuple[bytes, bytes], ...]) -> bytes:
-    return b"".join(b"%b: %b\r\n" % line for line in headers)
-
-
-def _refusal(status: int, problem: Problem) -> bytes:
-    body = json_codec.encode(problem)
-    retry = "retry-after: 1\r\n" if status == 503 else ""
-    head = (
-        f"HTTP/1.1 {status} {http.HTTPStatus(status).phrase}\r\n"
-        f"content-type: application/json\r\ncontent-length: {len(body)}\r\n"
-        f"x-request-id: {problem.request_id}\r\n{retry}connection: close\r\n\r\n"
-    )
-    return head.encode() + body

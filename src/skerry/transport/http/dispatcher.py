@@ -17,23 +17,33 @@ import logging
 import os
 import re
 from collections.abc import Callable, Iterable, Mapping
-from dataclasses import dataclass, field
 from functools import partial
 from types import MappingProxyType
-from typing import Any
+from typing import Any, NamedTuple
 
+import msgspec
 import structlog
 
-from skerry.kit import disk_reserve
+from skerry.kit import disk_reserve, traces
 from skerry.kit.clock import Clock
 from skerry.model import errors, ids
 from skerry.model.callers import ANONYMOUS, Caller
 from skerry.model.settings import HttpSettings
 from skerry.transport.access import gate, rules
-from skerry.transport.http import request_bodies, responses
+from skerry.transport.access.sessions import SessionGate
+from skerry.transport.http import request_bodies, request_traces, responses
 from skerry.transport.http.asgi import ASGIApp, Message, Receive, Scope, Send
 from skerry.transport.http.connection import HttpConnection
+from skerry.transport.http.direct import (
+    CheckedHead,
+    DirectHandler,
+    DirectHead,
+    DirectRequest,
+    RequestConnection,
+)
 from skerry.transport.http.metrics import HTTP_METRICS
+from skerry.transport.http.path_templates import PathTemplate
+from skerry.transport.http.request_traces import RequestTrace
 from skerry.transport.http.responses import ClientDisconnected, HttpError, RouteNotFound, WrongVerb
 
 log = structlog.get_logger(__name__)
@@ -50,8 +60,7 @@ ErrorResponse = tuple[int, responses.HttpHeaders, bytes]  # status, headers and 
 ErrorShape = Callable[[errors.SkerryError | HttpError, str], ErrorResponse]
 
 
-@dataclass(frozen=True, slots=True)
-class HttpRoute:
+class HttpRoute(msgspec.Struct, frozen=True):
     """One verb of one path: its handler, its access rule, and its limits."""
 
     method: str
@@ -62,9 +71,11 @@ class HttpRoute:
     timeout_s: float | None  # None for what streams, or bounds itself
     is_quiet: bool = False  # logged at debug only
     error_response: ErrorShape = responses.error_response  # in its own shape
-    problems: Mapping[str, Callable[[responses.Problem], Any]] = field(
+    problems: Mapping[str, Callable[[responses.Problem], Any]] = msgspec.field(
         default_factory=dict
     )  # by what is accepted
+    sessions: SessionGate | None = None  # of the web console, which alone open it if they are there
+    direct: DirectHandler | None = None  # for those of its POST requests that need no task
 
     @property
     def adds(self) -> bool:
@@ -75,7 +86,7 @@ class HttpRoute:
 class _Exchange:
     """One request on its way: what was answered so far, and the `send` that notes it."""
 
-    __slots__ = ("_send", "caller", "id_header", "more", "request_id", "status", "target")
+    __slots__ = ("_send", "caller", "id_header", "more", "request_id", "status", "target", "trace")
 
     def __init__(self, send: Send, id_header: bytes) -> None:
         self._send = send
@@ -85,6 +96,7 @@ class _Exchange:
         self.more: tuple[tuple[bytes, bytes], ...] = ()  # headers of the answer, whatever that will be
         self.caller: Caller = ANONYMOUS
         self.target: HttpRoute | None = None
+        self.trace: RequestTrace | None = None  # of a request that is recorded
 
     async def send(self, message: Message) -> None:
         if not self.status:
@@ -108,6 +120,16 @@ class _Exchange:
         await self.send({"type": "http.response.body", "body": body})
 
 
+class ServedHosts(NamedTuple):
+    """The names that a server answers to: some for ever, and its own, which may change while it runs."""
+
+    names: frozenset[str]
+    own_names: Callable[[], frozenset[str]] = frozenset
+
+    def all(self) -> frozenset[str]:
+        return self.names | self.own_names()
+
+
 class HttpDispatcher:
     """The ASGI app that the server calls."""
 
@@ -117,36 +139,42 @@ class HttpDispatcher:
         prefix_routes: Mapping[str, Iterable[HttpRoute]],
         routes: Iterable[HttpRoute],
         guard: gate.Guard,
-        hosts: frozenset[str] | None,
+        hosts: ServedHosts | None,
         settings: HttpSettings,
         clock: Clock,
-        own_names: Callable[[], frozenset[str]] = frozenset,
         shapes: Mapping[str, ErrorShape] = MappingProxyType({}),
     ) -> None:
         """`prefix_routes` are keyed by a path (`/healthz`) or a first segment and its slash (`/invoke/`).
-        `own_names` are hosts besides `hosts`, which may change while this runs; without `hosts` any name will
-        do, and any origin. `shapes` are those of errors
-        below first segments (`/workflow`) that have no route."""
+        Without `hosts` any name will do, and any origin. `shapes` are those of errors below first segments
+        (`/workflow`) that have no route."""
         self._prefix_routes = {
             path: {target.method: target for target in targets} for path, targets in prefix_routes.items()
         }
-        self._routes: dict[str, list[tuple[re.Pattern[str], HttpRoute]]] = {}
+        self._routes = list(routes)
+        # Those of paths by their first segment and the number of segments.
+        self._templates: dict[tuple[str, int], list[tuple[PathTemplate, HttpRoute]]] = {}
         self._plain_routes: dict[tuple[str, str], HttpRoute] = {}  # of those, what has no names in its path
-        for target in routes:
+        for target in self._routes:
             path = target.template.rstrip("/") or "/"
-            pattern = _path_pattern(path)
-            self._routes.setdefault(_first_segment(path), []).append((pattern, target))
-            if not pattern.groups:
+            template = PathTemplate(path)
+            key = _first_segment(path), path.count("/")
+            self._templates.setdefault(key, []).append((template, target))
+            if not template.names:
                 self._plain_routes.setdefault((target.method, path), target)
         # Of a path that nothing is at, errors have the shape of what is beside it: by the first segment.
         self._beside = {_first_segment(target.template): target for target in self.targets()}
         self._shapes = shapes
         self._gate = guard
         self._hosts = hosts
-        self._own_names = own_names
         self._known_hosts: set[bytes] = set()  # Host headers that were found good, as they were sent
         self._settings = settings
         self._clock = clock
+        self._direct = {
+            prefix: _DirectRoute(self, verbs["POST"], verbs["POST"].direct)
+            for prefix, verbs in self._prefix_routes.items()
+            if "POST" in verbs and verbs["POST"].direct is not None
+        }
+        self.direct_prefixes = tuple(prefix.encode() for prefix in self._direct)
         self._new_request_id = _numbered_ids(os.urandom(4))
         # Asked once: what is not logged should cost nothing.
         self._log = log.bind()
@@ -155,16 +183,19 @@ class HttpDispatcher:
     def targets(self) -> list[HttpRoute]:
         """Everything that is served, for tests and tables."""
         bare = [target for verbs in self._prefix_routes.values() for target in verbs.values()]
-        return bare + [target for routes in self._routes.values() for _, target in routes]
+        return bare + self._routes
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         assert scope["type"] == "http", "the server speaks HTTP only"
         started = self._clock.monotonic()
         headers = dict(scope["headers"])
         given = headers.get(b"x-request-id")
-        exchange = _Exchange(
-            send, given if given is not None and _REQUEST_ID.fullmatch(given) else self._new_request_id()
-        )
+        trace = None if traces.recorder is None else request_traces.begin(headers)
+        if given is None or not _REQUEST_ID.fullmatch(given):
+            # What is done for it later is found in its trace by its id.
+            given = self._new_request_id() if trace is None else trace.span.request_id.encode()
+        exchange = _Exchange(send, given)
+        exchange.trace = trace
         # The task is this request's own, so what is bound here needs no unbinding.
         structlog.contextvars.bind_contextvars(request_id=exchange.request_id)
         HTTP_METRICS.in_flight += 1
@@ -180,8 +211,7 @@ class HttpDispatcher:
             await self._send_error(exchange, scope, errors.Unavailable("the server is stopping; try again"))
         except Exception as error:
             log.error("request.failed", path=_logged_path(scope), exc_info=error)
-            message = f"a fault of this server; its log says more under request id {exchange.request_id}"
-            await self._send_error(exchange, scope, errors.Internal(message))
+            await self._send_error(exchange, scope, errors.Internal(_fault_text(exchange.request_id)))
         finally:
             HTTP_METRICS.in_flight -= 1
             self._note(exchange, scope, self._clock.monotonic() - started)
@@ -192,30 +222,18 @@ class HttpDispatcher:
     async def _serve(
         self, exchange: _Exchange, scope: Scope, headers: dict[bytes, bytes], receive: Receive
     ) -> None:
-        self._check_names(scope, headers)
+        if len(headers) != len(scope["headers"]):
+            _refuse_repeated(scope["headers"])
+        self._check_names(headers)
         target = exchange.target = self._find(scope)
         state = scope["state"]
-        if is_forwarded := gate.is_forwarding(headers):
-            state["connection"].distrust()
-        shown = headers.get(b"authorization")
-        # A request that a buyer signed is checked by its route, which has the body that was signed.
-        is_signed = target.row.buyers and shown is not None and shown[: len(_PROOF)].lower() == _PROOF
-        if not target.row.anybody and not is_signed:
-            authenticate = partial(
-                self._gate.caller,
-                state["connection"].peer(),
-                None if shown is None else shown.decode("latin-1"),
-                is_forwarded=is_forwarded,
-            )
-            exchange.caller = authenticate()
+        exchange.caller, authenticate = self._admit(target, scope["method"], headers, state["connection"])
+        if authenticate is not None:
             state["authenticate"] = authenticate  # again, if the answer is a stream
-            rules.authorize(target.row, exchange.caller)
-            if exchange.caller.role is not None:
-                state["connection"].recognize()
-        if (shortage := disk_reserve.shortage()) and target.adds:
-            raise errors.Unavailable(f"this server takes nothing new: {shortage}")
         state["caller"] = exchange.caller
         state["request_id"] = exchange.request_id
+        if exchange.trace is not None:
+            state["traceparent"] = exchange.trace.span.traceparent
         state["exchange"] = exchange
         state["headers"] = headers
         length = headers.get(b"content-length")
@@ -241,21 +259,51 @@ class HttpDispatcher:
                 f"this took longer than {target.timeout_s:g} s and was given up; part of it may be done"
             ) from None
 
-    def _check_names(self, scope: Scope, headers: dict[bytes, bytes]) -> None:
-        if len(headers) != len(scope["headers"]):
-            _refuse_repeated(scope["headers"])
+    def _admit(
+        self, target: HttpRoute, method: str, headers: dict[bytes, bytes], connection: RequestConnection
+    ) -> tuple[Caller, Callable[[], Caller] | None]:
+        """The caller of a request, who may do it, and what authenticates the caller again."""
+        if is_forwarded := gate.is_forwarding(headers):
+            connection.distrust()
+        shown = headers.get(b"authorization")
+        # A request that a buyer signed is checked by its route, which has the body that was signed.
+        is_signed = target.row.buyers and shown is not None and shown[: len(_PROOF)].lower() == _PROOF
+        caller, authenticate = ANONYMOUS, None
+        if not target.row.anybody and not is_signed:
+            authenticate = (
+                partial(target.sessions.caller, method, headers, connection.peer())
+                if target.sessions is not None
+                else self._authenticator(headers, connection, is_forwarded=is_forwarded)
+            )
+            caller = authenticate()
+            _authorize(target, caller, connection)
+        _check_disk(target)
+        return caller, authenticate
+
+    def _authenticator(
+        self, headers: dict[bytes, bytes], connection: RequestConnection, *, is_forwarded: bool
+    ) -> Callable[[], Caller]:
+        shown = headers.get(b"authorization")
+        return partial(
+            self._gate.caller,
+            connection.peer(),
+            None if shown is None else shown.decode("latin-1"),
+            is_forwarded=is_forwarded,
+        )
+
+    def _check_names(self, headers: dict[bytes, bytes]) -> None:
         if self._hosts is None:
             return
         host = headers.get(b"host")
         if host is None or host not in self._known_hosts:
-            gate.check_host(None if host is None else host.decode("latin-1"), self._hosts | self._own_names())
+            gate.check_host(None if host is None else host.decode("latin-1"), self._hosts.all())
             if host is not None and len(self._known_hosts) < _MAX_KNOWN_HOSTS:
                 self._known_hosts.add(host)
         origin = headers.get(b"origin")
         if origin is not None:
             gate.check_origin(
                 origin.decode("latin-1"),
-                self._hosts | self._own_names(),
+                self._hosts.all(),
                 host_header=host.decode("latin-1") if host else None,
             )
 
@@ -279,16 +327,78 @@ class HttpDispatcher:
             scope["path_params"] = {}
             return plain
         allowed = set()
-        for pattern, target in self._routes.get(first, ()):
-            if (match := pattern.fullmatch(path)) is None:
+        segments = path.split("/")
+        for template, target in self._templates.get((first, len(segments) - 1), ()):
+            if (values := template.match(segments)) is None:
                 continue
             if target.method == sought:
-                scope["path_params"] = match.groupdict()
+                scope["path_params"] = values
                 return target
             allowed.add(target.method)
-        if allowed:
+        if (
+            allowed and path != "/"
+        ):  # that is for browsers alone; to programs it is no path, whatever the verb
             raise _wrong_verb(method, allowed)
         raise RouteNotFound("there is nothing at this path; /openapi.json lists all paths")
+
+    # Requests without a task
+
+    def begin(self, request: DirectRequest) -> bool:
+        """Take a request that may be direct; False, with nothing done, if it is not."""
+        if traces.recorder is not None:
+            return False
+        head = request.head
+        checked = head.checked or self._unchecked(head)
+        context = request.context = checked.context
+        if len(request.body) > context.max_body_bytes:
+            return False
+        request.started = self._clock.monotonic()
+        request.request_id = checked.request_id or self._new_request_id()
+        HTTP_METRICS.in_flight += 1
+        try:
+            if head.checked is None:
+                checked = head.checked = self._check_head(checked, head, request.connection)
+            caller = request.caller = checked.authenticate()
+            context.admit(caller, request.connection)
+            if context.handler.begin(request):
+                return True
+        except Exception as error:  # noqa: BLE001 - distinguished there
+            request.fail(error)
+            return True
+        HTTP_METRICS.in_flight -= 1
+        return False
+
+    def _unchecked(self, head: DirectHead) -> CheckedHead:
+        route = self._direct[head.path[: head.path.index("/", 1) + 1]]
+        given = head.headers.get(b"x-request-id")
+        is_given = given is not None and _REQUEST_ID.fullmatch(given)
+        return CheckedHead(route, given if is_given else None, lambda: ANONYMOUS)
+
+    def _check_head(
+        self, unchecked: CheckedHead, head: DirectHead, connection: RequestConnection
+    ) -> CheckedHead:
+        self._check_names(head.headers)
+        if is_forwarded := gate.is_forwarding(head.headers):
+            connection.distrust()
+        return unchecked._replace(
+            authenticate=self._authenticator(head.headers, connection, is_forwarded=is_forwarded)
+        )
+
+    def note_direct(self, target: HttpRoute, request: DirectRequest, status: int) -> None:
+        """It was answered."""
+        HTTP_METRICS.in_flight -= 1
+        seconds = self._clock.monotonic() - request.started
+        HTTP_METRICS.note(target.template, target.method, status, seconds)
+        if self._is_debugging:
+            self._log.debug(
+                "request.answered",
+                method=target.method,
+                path=request.path,
+                status=status,
+                ms=round(seconds * 1000, 2),
+                caller=request.caller.name,
+                request_id=request.request_id.decode(),
+            )
 
     async def _send_error(
         self, exchange: _Exchange, scope: Scope, error: errors.SkerryError | HttpError
@@ -312,6 +422,8 @@ class HttpDispatcher:
         target = exchange.target
         method = scope["method"]
         HTTP_METRICS.note(None if target is None else target.template, method, exchange.status, seconds)
+        if exchange.trace is not None and target is not None:
+            request_traces.end(exchange.trace, method, target.template, exchange.status, seconds)
         is_quiet = target is not None and target.is_quiet
         if is_quiet and not self._is_debugging:
             return
@@ -324,6 +436,52 @@ class HttpDispatcher:
             ms=round(seconds * 1000, 2),
             caller=exchange.caller.name,
         )
+
+
+class _DirectRoute:
+    """A route that answers without a task; the `DirectContext` of its requests."""
+
+    def __init__(self, dispatcher: HttpDispatcher, target: HttpRoute, handler: DirectHandler | None) -> None:
+        assert handler is not None, "it has one"
+        assert target.is_quiet, "its requests are not logged"
+        assert target.sessions is None, "its callers are the gate's"
+        self._dispatcher = dispatcher
+        self.target = target
+        self.handler = handler
+        self.max_body_bytes = target.max_body_bytes
+
+    def admit(self, caller: Caller, connection: RequestConnection) -> None:
+        _authorize(self.target, caller, connection)
+        _check_disk(self.target)
+
+    def answered(self, request: DirectRequest, status: int) -> None:
+        self._dispatcher.note_direct(self.target, request, status)
+
+    def error_response(self, request: DirectRequest, error: Exception) -> tuple[int, bytes, bytes]:
+        request_id = request.request_id.decode()
+        if not isinstance(error, errors.SkerryError | HttpError):
+            log.error("request.failed", path=request.path, request_id=request_id, exc_info=error)
+            error = errors.Internal(_fault_text(request_id))
+        elif isinstance(error, errors.SkerryError) and error.detail:
+            log.info("request.detail", code=error.slug, detail=error.detail, request_id=request_id)
+        status, headers, body = _error_response(self.target, request.headers, error, request_id)
+        lines = (b"%b: %b\r\n" % line for line in headers if line[0] != b"content-length")
+        return status, b"".join(lines), body
+
+
+def _authorize(target: HttpRoute, caller: Caller, connection: RequestConnection) -> None:
+    rules.authorize(target.row, caller)
+    if caller.role is not None:
+        connection.recognize()
+
+
+def _check_disk(target: HttpRoute) -> None:
+    if (shortage := disk_reserve.shortage()) and target.adds:
+        raise errors.Unavailable(f"this server takes nothing new: {shortage}")
+
+
+def _fault_text(request_id: str) -> str:
+    return f"a fault of this server; its log says more under request id {request_id}"
 
 
 def _numbered_ids(chance: bytes) -> Callable[[], bytes]:
@@ -344,14 +502,6 @@ def _error_response(
         if responses.accepts(headers, media):
             return responses.in_shape(error, request_id, media, shape)
     return target.error_response(error, request_id)
-
-
-def _path_pattern(template: str) -> re.Pattern[str]:
-    """The pattern of paths of this template; each name in braces is a group for one segment."""
-    texts = re.split(r"\{(\w+)\}", template)
-    return re.compile(
-        "".join(f"(?P<{text}>[^/]+)" if index % 2 else re.escape(text) for index, text in enumerate(texts))
-    )
 
 
 def _first_segment(path: str) -> str:

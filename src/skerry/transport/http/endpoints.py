@@ -17,7 +17,6 @@ import re
 import typing
 from collections.abc import AsyncGenerator, Awaitable, Callable, Mapping
 from contextlib import AsyncExitStack
-from dataclasses import dataclass, field
 from typing import Any, TypedDict, Unpack
 
 import msgspec
@@ -41,6 +40,10 @@ class RequestContext(msgspec.Struct, frozen=True, kw_only=True):
     address: str  # of the client, for limits
     headers: Mapping[bytes, bytes]
     subprotocol: str = ""  # that was agreed on, on a WebSocket; empty if the client named none
+    uid: int | None = (
+        None  # the local user of the client, by the kernel's report; None: it is of another machine
+    )
+    traceparent: str = ""  # of its span; empty: it is not traced
 
     @property
     def idempotency_key(self) -> str | None:
@@ -49,22 +52,19 @@ class RequestContext(msgspec.Struct, frozen=True, kw_only=True):
         return None if given is None else given.decode("latin-1")
 
 
-@dataclass(frozen=True, slots=True)
-class RawBody:
+class RawBody(msgspec.Struct, frozen=True):
     """An answer that is no JSON: the bytes as they are, in the endpoint's media type."""
 
     content: bytes
 
 
-@dataclass(frozen=True, slots=True)
-class EncodedJson:
+class EncodedJson(msgspec.Struct, frozen=True):
     """JSON that is written already."""
 
     data: bytes
 
 
-@dataclass(frozen=True, slots=True)
-class Response:
+class Response(msgspec.Struct, frozen=True):
     """A value with more to it than the endpoint's usual answer: statuses and media that it lists, headers."""
 
     value: Any
@@ -73,8 +73,7 @@ class Response:
     media: str = ""  # empty: the usual one of its dialect
 
 
-@dataclass(frozen=True, slots=True)
-class StreamResponse:
+class StreamResponse(msgspec.Struct, frozen=True):
     """An answer that comes bit by bit; `cleanup` is closed when it has ended, or could not begin."""
 
     parts: AsyncGenerator[bytes, None]
@@ -83,8 +82,7 @@ class StreamResponse:
     heartbeat_s: float | None = None
 
 
-@dataclass(frozen=True, slots=True)
-class WebSocketResponse:
+class WebSocketResponse(msgspec.Struct, frozen=True):
     """A WebSocket, and the conversation on it; `cleanup` is closed when it has ended, or could not begin."""
 
     converse: Callable[[WebSocket], Awaitable[None]]
@@ -92,8 +90,7 @@ class WebSocketResponse:
     accepts_text: bool = False
 
 
-@dataclass(frozen=True)
-class Endpoint:
+class Endpoint(msgspec.Struct, frozen=True):
     """A declared endpoint. `inputs` holds the structs of `path`, `query` and `body`, where it has them."""
 
     method: str
@@ -107,17 +104,21 @@ class Endpoint:
     status: int = 200
     media: str = responses.JSON
     raises: tuple[type[errors.SkerryError], ...] = ()
-    extra_statuses: dict[int, str] = field(
+    extra_statuses: dict[int, str] = msgspec.field(
         default_factory=dict
     )  # other statuses with the same reply, and when
-    text_statuses: dict[int, str] = field(default_factory=dict)  # statuses answered in plain text, and when
+    text_statuses: dict[int, str] = msgspec.field(
+        default_factory=dict
+    )  # statuses answered in plain text, and when
     alternatives: tuple[Any, ...] = ()  # other replies with the same status
     problem: type[msgspec.Struct] = responses.Problem  # the shape of what it raises
-    other_media: dict[str, Any] = field(default_factory=dict)  # by Accept, with the shape of their replies
-    other_problems: dict[str, type[msgspec.Struct]] = field(
+    other_media: dict[str, Any] = msgspec.field(
+        default_factory=dict
+    )  # by Accept, with the shape of their replies
+    other_problems: dict[str, type[msgspec.Struct]] = msgspec.field(
         default_factory=dict
     )  # likewise, around a problem
-    headers: dict[str, str] = field(default_factory=dict)  # that it reads, and what for
+    headers: dict[str, str] = msgspec.field(default_factory=dict)  # that it reads, and what for
     streams: bool = False
     is_quiet: bool = False
     is_read: bool = False  # it changes nothing, as every GET

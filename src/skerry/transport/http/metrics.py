@@ -11,11 +11,17 @@ from bisect import bisect_left
 from collections.abc import Iterator
 
 from prometheus_client import Histogram, Metric
-from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, HistogramMetricFamily
 from prometheus_client.registry import Collector
 
 from skerry.kit import metrics
 
+REQUESTS = metrics.counter_family(
+    "skerry_http_requests_total", "HTTP requests answered", ["route", "method", "status"]
+)
+SECONDS = metrics.histogram_family(
+    "skerry_http_request_seconds", "From the end of the headers to the end of the answer", ["route", "method"]
+)
+IN_FLIGHT = metrics.gauge_family("skerry_http_requests_in_flight", "HTTP requests being answered now")
 UNMATCHED = "unmatched"
 _BOUNDS: tuple[float, ...] = Histogram.DEFAULT_BUCKETS  # the last one is infinity
 
@@ -49,9 +55,7 @@ class HttpMetrics(Collector):
         series.buckets[bisect_left(_BOUNDS, seconds)] += 1
 
     def collect(self) -> Iterator[Metric]:
-        requests = CounterMetricFamily(
-            "skerry_http_requests", "HTTP requests answered", labels=["route", "method", "status"]
-        )
+        requests = REQUESTS()
         by_route: dict[tuple[str, str], _Series] = {}
         for (route, method, status), series in self._series.items():
             requests.add_metric([route, method, str(status)], series.count)
@@ -59,17 +63,13 @@ class HttpMetrics(Collector):
             whole.seconds += series.seconds
             whole.buckets = [a + b for a, b in zip(whole.buckets, series.buckets, strict=True)]
         yield requests
-        times = HistogramMetricFamily(
-            "skerry_http_request_seconds",
-            "From the end of the headers to the end of the answer",
-            labels=["route", "method"],
-        )
+        times = SECONDS()
         for labels, whole in by_route.items():
             times.add_metric(list(labels), _cumulated(whole.buckets), whole.seconds)
         yield times
-        yield GaugeMetricFamily(
-            "skerry_http_requests_in_flight", "HTTP requests being answered now", value=self.in_flight
-        )
+        in_flight = IN_FLIGHT()
+        in_flight.add_metric([], self.in_flight)
+        yield in_flight
 
 
 def _cumulated(buckets: list[int]) -> list[tuple[str, float]]:

@@ -7,6 +7,7 @@ a slow body) are here.
 
 from __future__ import annotations
 
+import http
 import math
 from collections.abc import Callable, Iterable, Mapping
 from typing import Any
@@ -19,6 +20,8 @@ from skerry.transport import error_codes
 from skerry.transport.http.asgi import Scope, Send
 
 JSON = "application/json"
+
+_NOT_STORED = ((b"cache-control", b"no-store"),)
 
 HttpHeaders = list[tuple[bytes, bytes]]
 
@@ -89,6 +92,18 @@ def error_response(error: errors.SkerryError | HttpError, request_id: str) -> tu
     return in_shape(error, request_id, JSON, lambda problem: problem)
 
 
+def refusal(status: int, message: str, code: str, request_id: str) -> bytes:
+    """The whole response to what never became a request, in the same shape; the connection closes."""
+    body = json_codec.encode(Problem(message, code, request_id))
+    retry = "retry-after: 1\r\n" if status == http.HTTPStatus.SERVICE_UNAVAILABLE else ""
+    head = (
+        f"HTTP/1.1 {status} {http.HTTPStatus(status).phrase}\r\n"
+        f"content-type: {JSON}\r\ncontent-length: {len(body)}\r\n"
+        f"x-request-id: {request_id}\r\n{retry}connection: close\r\n\r\n"
+    )
+    return head.encode() + body
+
+
 def in_shape(
     error: errors.SkerryError | HttpError, request_id: str, media: str, shape: Callable[[Problem], Any]
 ) -> tuple[int, HttpHeaders, bytes]:
@@ -133,10 +148,12 @@ async def send_at_once(
 
 
 def _headers_of(media: str, more: Iterable[tuple[bytes, bytes]]) -> tuple[tuple[bytes, bytes], ...]:
-    return (b"content-type", media.encode()), (b"cache-control", b"no-store"), *more
+    given = tuple(more)
+    caching = () if any(name == b"cache-control" for name, _ in given) else _NOT_STORED
+    return (b"content-type", media.encode()), *caching, *given
 
 
-async def send_nothing(send: Send, status: int) -> None:
+async def send_nothing(send: Send, status: int, more: Iterable[tuple[bytes, bytes]] = ()) -> None:
     """An answer without a body."""
-    await send({"type": "http.response.start", "status": status, "headers": []})
+    await send({"type": "http.response.start", "status": status, "headers": [*more]})
     await send({"type": "http.response.body", "body": b""})

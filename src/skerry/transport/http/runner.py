@@ -7,9 +7,11 @@ dispatcher does limits, access, errors and logging. Nothing here knows what an e
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Awaitable, Callable
-from dataclasses import dataclass
 from typing import Any
+
+import msgspec
 
 from skerry.kit import json_codec
 from skerry.model import errors
@@ -49,8 +51,7 @@ def _encode(value: Any, query_string: bytes) -> bytes:
     return json_codec.encode(value)
 
 
-@dataclass(frozen=True, slots=True)
-class Dialect:
+class Dialect(msgspec.Struct, frozen=True):
     """How a contract decodes bodies, encodes values and formats errors. The defaults are Skerry's own."""
 
     error_response: ErrorShape = responses.error_response
@@ -91,7 +92,6 @@ class EndpointRunner:
         self._is_socket = declared.reply is WebSocketResponse
         self._path = declared.inputs.get("path")
         self._query = declared.inputs.get("query")
-        self._empty_query = None if self._query is None else _without_query(self._query)
         self._read = dialect.body_reader(declared) if "body" in declared.inputs else None
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
@@ -102,7 +102,9 @@ class EndpointRunner:
             request_id=state["request_id"],
             address=scope["client"][0] if scope["client"] else "",
             headers=state["headers"],
+            uid=state["connection"].peer().uid,
             subprotocol=dict(handshake).get(websocket.CHOSEN, b"").decode() if handshake else "",
+            traceparent=state.get("traceparent", ""),
         )
         data: bytes | None = None
         if self._identify is not None:
@@ -115,11 +117,13 @@ class EndpointRunner:
                 if self._skipped
                 else decoding.path(scope["path_params"], self._path)
             )
-        if self._empty_query is not None and not scope["query_string"]:
-            inputs["query"] = self._empty_query
-        elif self._query is not None:
+        if self._query is not None:
             try:
-                inputs["query"] = decoding.query(scope["query_string"], self._query)
+                inputs["query"] = (
+                    decoding.query(scope["query_string"], self._query)
+                    if scope["query_string"]
+                    else _without_query(self._query)
+                )
             except errors.Invalid as error:
                 if not declared.handles_query_error:
                     raise
@@ -152,10 +156,12 @@ class EndpointRunner:
             reply = Response(reply)
         value, status, media = reply.value, reply.status or declared.status, reply.media or dialect.media
         if value is None:
-            await responses.send_nothing(send, status)
+            await responses.send_nothing(send, status, reply.headers)
             return
         if isinstance(value, RawBody):
-            await responses.send_whole(send, status, value.content, declared.media, reply.headers)
+            await responses.send_whole(
+                send, status, value.content, reply.media or declared.media, reply.headers
+            )
             return
         if isinstance(value, EncodedJson):
             body = value.data
@@ -169,12 +175,10 @@ class EndpointRunner:
             await responses.send_whole(send, status, body, media, reply.headers)
 
 
+@functools.cache  # and not when it is declared: few of hundreds of endpoints are ever called
 def _without_query(kind: type[Any]) -> Any:
-    """The struct of a request without a query; None if that is refused."""
-    try:
-        return decoding.query(b"", kind)
-    except errors.Invalid:
-        return None
+    """The struct of a request without a query."""
+    return decoding.query(b"", kind)
 
 
 def build_route(

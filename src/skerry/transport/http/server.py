@@ -11,22 +11,27 @@ import asyncio
 import os
 import socket
 import ssl
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from contextlib import suppress
 from email.utils import formatdate
+from functools import partial
 from pathlib import Path
 
 import structlog
 import uvicorn
 from uvicorn.server import ServerState
 
-from skerry.kit import metrics
+from skerry.kit import listening_sockets, metrics
 from skerry.kit.networks import Network
 from skerry.model.settings import HttpSettings
 from skerry.transport import unix_sockets
 from skerry.transport.access import peers
 from skerry.transport.admission import AdmissionLimits, ConnectionSlot
 from skerry.transport.http.asgi import ASGIApp
-from skerry.transport.http.connection import HttpConnection
+from skerry.transport.http.connection import FIRST_REQUEST_S, HttpConnection
+from skerry.transport.http.dispatcher import HttpDispatcher
+from skerry.transport.http.front_connection import AssignableConnection
+from skerry.transport.http.front_pool import FrontPool
 from skerry.transport.listeners import Listener, ListenerMetrics, ListenerOptions
 
 log = structlog.get_logger(__name__)
@@ -55,9 +60,15 @@ class HttpServer:
     alone; `failed()` beside the rest of the process, then `await stop(...)`."""
 
     def __init__(
-        self, app: ASGIApp, settings: HttpSettings, *, trusted_uids: frozenset[int] | None = None
+        self,
+        app: ASGIApp,
+        settings: HttpSettings,
+        *,
+        trusted_uids: frozenset[int] | None = None,
+        fronts: FrontPool | None = None,
     ) -> None:
-        """`trusted_uids` are the local users that have reserved slots; root and our own if None."""
+        """`trusted_uids` are the local users that have reserved slots; root and our own if None. Connections
+        without TLS may be assigned to `fronts`, which are not stopped with this."""
         self._settings = settings
         self._trusted_uids = peers.trusted_uids(os.geteuid()) if trusted_uids is None else trusted_uids
         self._config = uvicorn.Config(
@@ -74,11 +85,16 @@ class HttpServer:
             timeout_keep_alive=settings.keep_alive_s,  # type: ignore[arg-type]  # handed to call_later as it is
         )
         self._config.load()
+        self._direct = app if isinstance(app, HttpDispatcher) and app.direct_prefixes else None
+        self._new_connection: Callable[..., HttpConnection] = HttpConnection
+        if fronts is not None and self._direct is not None:
+            self._new_connection = partial(AssignableConnection, pool=fronts)
         self._state = ServerState()
         self._listeners: list[Listener[HttpConnection]] = []
         self._paths: list[Path] = []
         self._ticker: asyncio.Task[None] | None = None
         self._stopping = asyncio.Event()
+        self._retiring = asyncio.Event()
         self._empty = asyncio.Event()
         self._address = ("", 0)
 
@@ -102,6 +118,8 @@ class HttpServer:
         self._address = (name[0], name[1])
         sock.listen(_BACKLOG)
         self._listen(listener, sock, tls, networks)
+        if tls is None:
+            self._continue_connections(name[1])
         self._ticker = asyncio.get_running_loop().create_task(self._tick(), name="http.tick")
         log.info("http.listening", listener=listener, host=name[0], port=name[1], tls=tls is not None)
 
@@ -132,10 +150,10 @@ class HttpServer:
         has_sources: bool = True,
     ) -> None:
         loop = asyncio.get_running_loop()
-        app_state = {"stopping": self._stopping}
+        app_state = {"stopping": self._stopping, "retiring": self._retiring}
 
         def connect(slot: ConnectionSlot | None = None) -> HttpConnection:
-            return HttpConnection(
+            return self._new_connection(
                 self._config,
                 self._state,
                 app_state,
@@ -143,6 +161,7 @@ class HttpServer:
                 loop=loop,
                 slot=slot,
                 when_lost=self._note_lost,
+                direct=self._direct,
             )
 
         options = ListenerOptions(
@@ -158,7 +177,26 @@ class HttpServer:
             networks=networks,
             measures=_MEASURES,
         )
+        if not self._listeners:
+            self._unretire = listening_sockets.current().when_retired(self.retire)
         self._listeners.append(Listener(name, sock, options, connect, refusal=connect))
+
+    def _continue_connections(self, port: int) -> None:
+        """Go on with the connections of the process before. One that stays silent is closed soon: its client
+        may wait for that, as the last answer of that process announced it."""
+        clients = set()
+        for sock in listening_sockets.current().adopt_connections(port):
+            with suppress(OSError):  # it has left
+                clients.add(sock.getpeername()[:2])
+            self._listeners[-1].continue_connection(sock)
+        if clients:
+            log.info("http.continued", connections=len(clients))
+            asyncio.get_running_loop().call_later(FIRST_REQUEST_S, self._close_unused, clients)
+
+    def _close_unused(self, clients: set[tuple[str, int]]) -> None:
+        for connection in list(self._state.connections):
+            if isinstance(connection, HttpConnection) and connection.client in clients:
+                connection.close_unused()
 
     async def failed(self) -> None:
         """Wait until the server has died by itself, and raise; returns once it was stopped."""
@@ -167,11 +205,24 @@ class HttpServer:
         if not self._stopping.is_set():
             raise RuntimeError("the HTTP server ended by itself")
 
+    def retire(self) -> list[asyncio.Future[None]]:
+        """Have clients connect anew: go on serving, and close each connection behind its next answer, which
+        says so. A client that finds a connection closed without that could not know whether its request was
+        received. Returns the ends of the connections whose clients wait for an answer now."""
+        self._retiring.set()
+        connections = [each for each in self._state.connections if isinstance(each, HttpConnection)]
+        for connection in connections:
+            connection.retire()
+        return [connection.closed for connection in connections if connection.is_unanswered]
+
     async def stop(self, within_s: float) -> None:
         """Take no more, end streams, let requests finish; by the end of the time nothing is left."""
         if not self._listeners or self._ticker is None:
             return
         listeners, self._listeners = self._listeners, []
+        self._unretire()
+        if listening_sockets.current().is_shared:
+            self.retire()  # also what a process has accepted that was to take over, and fails
         self._stopping.set()
         for listener in listeners:
             listener.close()
@@ -185,6 +236,9 @@ class HttpServer:
             log.warning("http.forced", connections=len(self._state.connections), tasks=len(self._state.tasks))
             for task in list(self._state.tasks):
                 task.cancel()
+            for connection in list(self._state.connections):
+                if isinstance(connection, HttpConnection):
+                    connection.cancel_direct()
             # Cancelled requests send that to their clients if they can; only then their connections are
             # closed.
             await asyncio.wait([*self._state.tasks, asyncio.ensure_future(asyncio.sleep(0))], timeout=0.1)
@@ -192,8 +246,16 @@ class HttpServer:
                 if isinstance(connection, HttpConnection):
                     connection.drop()
             await self._emptied(within_s * _FORCE_SHARE)
-        for listener in listeners:
-            await listener.drained()
+        try:
+            async with asyncio.timeout(within_s * _FORCE_SHARE):
+                for listener in listeners:
+                    await listener.drained()
+        except TimeoutError:  # connections that were accepted last
+            for connection in list(self._state.connections):
+                if isinstance(connection, HttpConnection):
+                    connection.drop()
+            for listener in listeners:
+                await listener.drained()
         log.info("http.stopped")
 
     async def _emptied(self, within_s: float) -> bool:

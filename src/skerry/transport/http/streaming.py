@@ -9,8 +9,9 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import AsyncGenerator, Coroutine
-from dataclasses import dataclass
 from typing import Any, NoReturn, TypeVar
+
+import msgspec
 
 from skerry.kit.tasks import cancel_and_wait, race
 from skerry.model import errors
@@ -25,8 +26,7 @@ T = TypeVar("T")
 STALL_S = 60.0
 
 
-@dataclass(frozen=True, slots=True)
-class StreamFormat:
+class StreamFormat(msgspec.Struct, frozen=True):
     """How a stream is written besides its parts."""
 
     media: str

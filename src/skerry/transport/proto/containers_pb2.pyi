@@ -214,7 +214,7 @@ class CreateItem(_message.Message):
     def __init__(self, progress: _Optional[_Union[Progress, _Mapping]] = ..., container: _Optional[_Union[Container, _Mapping]] = ...) -> None: ...
 
 class Container(_message.Message):
-    __slots__ = ("spec", "image", "state", "created_at", "address", "pid", "started_at", "exit", "reason")
+    __slots__ = ("spec", "image", "state", "created_at", "address", "pid", "started_at", "exit", "reason", "address6")
     SPEC_FIELD_NUMBER: _ClassVar[int]
     IMAGE_FIELD_NUMBER: _ClassVar[int]
     STATE_FIELD_NUMBER: _ClassVar[int]
@@ -224,6 +224,7 @@ class Container(_message.Message):
     STARTED_AT_FIELD_NUMBER: _ClassVar[int]
     EXIT_FIELD_NUMBER: _ClassVar[int]
     REASON_FIELD_NUMBER: _ClassVar[int]
+    ADDRESS6_FIELD_NUMBER: _ClassVar[int]
     spec: ContainerSpec
     image: str
     state: State
@@ -233,7 +234,8 @@ class Container(_message.Message):
     started_at: float
     exit: _cells_pb2.Exit
     reason: str
-    def __init__(self, spec: _Optional[_Union[ContainerSpec, _Mapping]] = ..., image: _Optional[str] = ..., state: _Optional[_Union[State, str]] = ..., created_at: _Optional[float] = ..., address: _Optional[str] = ..., pid: _Optional[int] = ..., started_at: _Optional[float] = ..., exit: _Optional[_Union[_cells_pb2.Exit, _Mapping]] = ..., reason: _Optional[str] = ...) -> None: ...
+    address6: str
+    def __init__(self, spec: _Optional[_Union[ContainerSpec, _Mapping]] = ..., image: _Optional[str] = ..., state: _Optional[_Union[State, str]] = ..., created_at: _Optional[float] = ..., address: _Optional[str] = ..., pid: _Optional[int] = ..., started_at: _Optional[float] = ..., exit: _Optional[_Union[_cells_pb2.Exit, _Mapping]] = ..., reason: _Optional[str] = ..., address6: _Optional[str] = ...) -> None: ...
 
 class StartRequest(_message.Message):
     __slots__ = ("container",)
@@ -284,7 +286,7 @@ class WaitReply(_message.Message):
     def __init__(self, exit: _Optional[_Union[_cells_pb2.Exit, _Mapping]] = ...) -> None: ...
 
 class LogsRequest(_message.Message):
-    __slots__ = ("container", "channel", "form", "stdout_after", "stderr_after", "follow", "tail")
+    __slots__ = ("container", "channel", "form", "stdout_after", "stderr_after", "follow", "tail", "previous")
     CONTAINER_FIELD_NUMBER: _ClassVar[int]
     CHANNEL_FIELD_NUMBER: _ClassVar[int]
     FORM_FIELD_NUMBER: _ClassVar[int]
@@ -292,6 +294,7 @@ class LogsRequest(_message.Message):
     STDERR_AFTER_FIELD_NUMBER: _ClassVar[int]
     FOLLOW_FIELD_NUMBER: _ClassVar[int]
     TAIL_FIELD_NUMBER: _ClassVar[int]
+    PREVIOUS_FIELD_NUMBER: _ClassVar[int]
     container: str
     channel: _cells_pb2.Channel
     form: _cells_pb2.Form
@@ -299,7 +302,8 @@ class LogsRequest(_message.Message):
     stderr_after: int
     follow: bool
     tail: int
-    def __init__(self, container: _Optional[str] = ..., channel: _Optional[_Union[_cells_pb2.Channel, str]] = ..., form: _Optional[_Union[_cells_pb2.Form, str]] = ..., stdout_after: _Optional[int] = ..., stderr_after: _Optional[int] = ..., follow: _Optional[bool] = ..., tail: _Optional[int] = ...) -> None: ...
+    previous: bool
+    def __init__(self, container: _Optional[str] = ..., channel: _Optional[_Union[_cells_pb2.Channel, str]] = ..., form: _Optional[_Union[_cells_pb2.Form, str]] = ..., stdout_after: _Optional[int] = ..., stderr_after: _Optional[int] = ..., follow: _Optional[bool] = ..., tail: _Optional[int] = ..., previous: _Optional[bool] = ...) -> None: ...
 
 class StatsRequest(_message.Message):
     __slots__ = ("container",)

@@ -181,7 +181,7 @@ class Room(_message.Message):
     def __init__(self, cpu_milli: _Optional[int] = ..., memory_mb: _Optional[int] = ..., disk_gb: _Optional[int] = ...) -> None: ...
 
 class Welcome(_message.Message):
-    __slots__ = ("node", "subnet", "report_s", "restart_base_s", "restart_cap_s", "restart_reset_s", "silence_s", "takes_claims", "wants_claims", "protocol")
+    __slots__ = ("node", "subnet", "report_s", "restart_base_s", "restart_cap_s", "restart_reset_s", "silence_s", "takes_claims", "wants_claims", "protocol", "joins_mesh", "version")
     NODE_FIELD_NUMBER: _ClassVar[int]
     SUBNET_FIELD_NUMBER: _ClassVar[int]
     REPORT_S_FIELD_NUMBER: _ClassVar[int]
@@ -192,6 +192,8 @@ class Welcome(_message.Message):
     TAKES_CLAIMS_FIELD_NUMBER: _ClassVar[int]
     WANTS_CLAIMS_FIELD_NUMBER: _ClassVar[int]
     PROTOCOL_FIELD_NUMBER: _ClassVar[int]
+    JOINS_MESH_FIELD_NUMBER: _ClassVar[int]
+    VERSION_FIELD_NUMBER: _ClassVar[int]
     node: str
     subnet: str
     report_s: float
@@ -202,7 +204,9 @@ class Welcome(_message.Message):
     takes_claims: bool
     wants_claims: bool
     protocol: int
-    def __init__(self, node: _Optional[str] = ..., subnet: _Optional[str] = ..., report_s: _Optional[float] = ..., restart_base_s: _Optional[float] = ..., restart_cap_s: _Optional[float] = ..., restart_reset_s: _Optional[float] = ..., silence_s: _Optional[float] = ..., takes_claims: _Optional[bool] = ..., wants_claims: _Optional[bool] = ..., protocol: _Optional[int] = ...) -> None: ...
+    joins_mesh: bool
+    version: str
+    def __init__(self, node: _Optional[str] = ..., subnet: _Optional[str] = ..., report_s: _Optional[float] = ..., restart_base_s: _Optional[float] = ..., restart_cap_s: _Optional[float] = ..., restart_reset_s: _Optional[float] = ..., silence_s: _Optional[float] = ..., takes_claims: _Optional[bool] = ..., wants_claims: _Optional[bool] = ..., protocol: _Optional[int] = ..., joins_mesh: _Optional[bool] = ..., version: _Optional[str] = ...) -> None: ...
 
 class Orders(_message.Message):
     __slots__ = ("sequence", "whole", "more", "orders", "gone")
@@ -219,7 +223,7 @@ class Orders(_message.Message):
     def __init__(self, sequence: _Optional[int] = ..., whole: _Optional[bool] = ..., more: _Optional[bool] = ..., orders: _Optional[_Iterable[_Union[Order, _Mapping]]] = ..., gone: _Optional[_Iterable[str]] = ...) -> None: ...
 
 class Order(_message.Message):
-    __slots__ = ("instance", "generation", "spec", "desired", "egress", "receipt", "request_id", "namespace", "is_isolated")
+    __slots__ = ("instance", "generation", "spec", "desired", "egress", "receipt", "request_id", "namespace", "is_isolated", "owner")
     INSTANCE_FIELD_NUMBER: _ClassVar[int]
     GENERATION_FIELD_NUMBER: _ClassVar[int]
     SPEC_FIELD_NUMBER: _ClassVar[int]
@@ -229,6 +233,7 @@ class Order(_message.Message):
     REQUEST_ID_FIELD_NUMBER: _ClassVar[int]
     NAMESPACE_FIELD_NUMBER: _ClassVar[int]
     IS_ISOLATED_FIELD_NUMBER: _ClassVar[int]
+    OWNER_FIELD_NUMBER: _ClassVar[int]
     instance: str
     generation: int
     spec: Spec
@@ -238,7 +243,8 @@ class Order(_message.Message):
     request_id: str
     namespace: str
     is_isolated: bool
-    def __init__(self, instance: _Optional[str] = ..., generation: _Optional[int] = ..., spec: _Optional[_Union[Spec, _Mapping]] = ..., desired: _Optional[_Union[Desired, str]] = ..., egress: _Optional[str] = ..., receipt: _Optional[bytes] = ..., request_id: _Optional[str] = ..., namespace: _Optional[str] = ..., is_isolated: _Optional[bool] = ...) -> None: ...
+    owner: str
+    def __init__(self, instance: _Optional[str] = ..., generation: _Optional[int] = ..., spec: _Optional[_Union[Spec, _Mapping]] = ..., desired: _Optional[_Union[Desired, str]] = ..., egress: _Optional[str] = ..., receipt: _Optional[bytes] = ..., request_id: _Optional[str] = ..., namespace: _Optional[str] = ..., is_isolated: _Optional[bool] = ..., owner: _Optional[str] = ...) -> None: ...
 
 class Claims(_message.Message):
     __slots__ = ("claims", "revoked")
@@ -543,7 +549,7 @@ class Reports(_message.Message):
     def __init__(self, sequence: _Optional[int] = ..., reports: _Optional[_Iterable[_Union[Report, _Mapping]]] = ...) -> None: ...
 
 class Report(_message.Message):
-    __slots__ = ("instance", "generation", "status", "at", "reason", "exit_code", "restarts", "ip", "usage", "retry_at", "has_passed", "checked_at", "check_message", "metric")
+    __slots__ = ("instance", "generation", "status", "at", "reason", "exit_code", "restarts", "ip", "usage", "retry_at", "has_passed", "checked_at", "check_message", "metric", "ip6", "previous_exit_code")
     INSTANCE_FIELD_NUMBER: _ClassVar[int]
     GENERATION_FIELD_NUMBER: _ClassVar[int]
     STATUS_FIELD_NUMBER: _ClassVar[int]
@@ -558,6 +564,8 @@ class Report(_message.Message):
     CHECKED_AT_FIELD_NUMBER: _ClassVar[int]
     CHECK_MESSAGE_FIELD_NUMBER: _ClassVar[int]
     METRIC_FIELD_NUMBER: _ClassVar[int]
+    IP6_FIELD_NUMBER: _ClassVar[int]
+    PREVIOUS_EXIT_CODE_FIELD_NUMBER: _ClassVar[int]
     instance: str
     generation: int
     status: Status
@@ -572,7 +580,9 @@ class Report(_message.Message):
     checked_at: float
     check_message: str
     metric: float
-    def __init__(self, instance: _Optional[str] = ..., generation: _Optional[int] = ..., status: _Optional[_Union[Status, str]] = ..., at: _Optional[float] = ..., reason: _Optional[str] = ..., exit_code: _Optional[int] = ..., restarts: _Optional[int] = ..., ip: _Optional[str] = ..., usage: _Optional[_Union[Room, _Mapping]] = ..., retry_at: _Optional[float] = ..., has_passed: _Optional[bool] = ..., checked_at: _Optional[float] = ..., check_message: _Optional[str] = ..., metric: _Optional[float] = ...) -> None: ...
+    ip6: str
+    previous_exit_code: int
+    def __init__(self, instance: _Optional[str] = ..., generation: _Optional[int] = ..., status: _Optional[_Union[Status, str]] = ..., at: _Optional[float] = ..., reason: _Optional[str] = ..., exit_code: _Optional[int] = ..., restarts: _Optional[int] = ..., ip: _Optional[str] = ..., usage: _Optional[_Union[Room, _Mapping]] = ..., retry_at: _Optional[float] = ..., has_passed: _Optional[bool] = ..., checked_at: _Optional[float] = ..., check_message: _Optional[str] = ..., metric: _Optional[float] = ..., ip6: _Optional[str] = ..., previous_exit_code: _Optional[int] = ...) -> None: ...
 
 class Heartbeat(_message.Message):
     __slots__ = ()
@@ -585,7 +595,7 @@ class Acknowledged(_message.Message):
     def __init__(self, sequence: _Optional[int] = ...) -> None: ...
 
 class OpenTunnel(_message.Message):
-    __slots__ = ("id", "instance", "logs", "exec", "session", "guest", "volume")
+    __slots__ = ("id", "instance", "logs", "exec", "session", "guest", "volume", "cells", "metrics")
     ID_FIELD_NUMBER: _ClassVar[int]
     INSTANCE_FIELD_NUMBER: _ClassVar[int]
     LOGS_FIELD_NUMBER: _ClassVar[int]
@@ -593,6 +603,8 @@ class OpenTunnel(_message.Message):
     SESSION_FIELD_NUMBER: _ClassVar[int]
     GUEST_FIELD_NUMBER: _ClassVar[int]
     VOLUME_FIELD_NUMBER: _ClassVar[int]
+    CELLS_FIELD_NUMBER: _ClassVar[int]
+    METRICS_FIELD_NUMBER: _ClassVar[int]
     id: str
     instance: str
     logs: LogsAsk
@@ -600,7 +612,19 @@ class OpenTunnel(_message.Message):
     session: SessionAsk
     guest: GuestAsk
     volume: VolumeAsk
-    def __init__(self, id: _Optional[str] = ..., instance: _Optional[str] = ..., logs: _Optional[_Union[LogsAsk, _Mapping]] = ..., exec: _Optional[_Union[ExecAsk, _Mapping]] = ..., session: _Optional[_Union[SessionAsk, _Mapping]] = ..., guest: _Optional[_Union[GuestAsk, _Mapping]] = ..., volume: _Optional[_Union[VolumeAsk, _Mapping]] = ...) -> None: ...
+    cells: CellsAsk
+    metrics: MetricsAsk
+    def __init__(self, id: _Optional[str] = ..., instance: _Optional[str] = ..., logs: _Optional[_Union[LogsAsk, _Mapping]] = ..., exec: _Optional[_Union[ExecAsk, _Mapping]] = ..., session: _Optional[_Union[SessionAsk, _Mapping]] = ..., guest: _Optional[_Union[GuestAsk, _Mapping]] = ..., volume: _Optional[_Union[VolumeAsk, _Mapping]] = ..., cells: _Optional[_Union[CellsAsk, _Mapping]] = ..., metrics: _Optional[_Union[MetricsAsk, _Mapping]] = ...) -> None: ...
+
+class CellsAsk(_message.Message):
+    __slots__ = ()
+    def __init__(self) -> None: ...
+
+class MetricsAsk(_message.Message):
+    __slots__ = ("is_open_metrics",)
+    IS_OPEN_METRICS_FIELD_NUMBER: _ClassVar[int]
+    is_open_metrics: bool
+    def __init__(self, is_open_metrics: _Optional[bool] = ...) -> None: ...
 
 class VolumeAsk(_message.Message):
     __slots__ = ("action", "operation", "volume", "name", "namespace", "size_gb", "generation", "snapshot", "location", "digest", "store")
@@ -659,14 +683,16 @@ class GuestAsk(_message.Message):
     def __init__(self, instance: _Optional[str] = ..., logs: _Optional[_Union[LogsAsk, _Mapping]] = ..., exec: _Optional[_Union[ExecAsk, _Mapping]] = ...) -> None: ...
 
 class LogsAsk(_message.Message):
-    __slots__ = ("follow", "tail", "stream")
+    __slots__ = ("follow", "tail", "stream", "previous")
     FOLLOW_FIELD_NUMBER: _ClassVar[int]
     TAIL_FIELD_NUMBER: _ClassVar[int]
     STREAM_FIELD_NUMBER: _ClassVar[int]
+    PREVIOUS_FIELD_NUMBER: _ClassVar[int]
     follow: bool
     tail: int
     stream: str
-    def __init__(self, follow: _Optional[bool] = ..., tail: _Optional[int] = ..., stream: _Optional[str] = ...) -> None: ...
+    previous: bool
+    def __init__(self, follow: _Optional[bool] = ..., tail: _Optional[int] = ..., stream: _Optional[str] = ..., previous: _Optional[bool] = ...) -> None: ...
 
 class ExecAsk(_message.Message):
     __slots__ = ("arguments", "environment", "user", "folder", "terminal", "takes_input", "rows", "columns")
@@ -733,7 +759,7 @@ class RevokedCertificate(_message.Message):
     def __init__(self, serial: _Optional[str] = ..., not_after: _Optional[float] = ..., proof: _Optional[bytes] = ...) -> None: ...
 
 class Function(_message.Message):
-    __slots__ = ("name", "runtime", "memory_mb", "cpu_milli", "max_concurrency", "handler", "code", "image", "environment", "network", "timeout_s", "created_at", "updated_at", "version", "idempotent", "policy", "image_access", "signature", "secrets", "web")
+    __slots__ = ("name", "runtime", "memory_mb", "cpu_milli", "max_concurrency", "handler", "code", "image", "environment", "network", "timeout_s", "created_at", "updated_at", "version", "idempotent", "policy", "image_access", "signature", "secrets", "web", "no_template")
     NAME_FIELD_NUMBER: _ClassVar[int]
     RUNTIME_FIELD_NUMBER: _ClassVar[int]
     MEMORY_MB_FIELD_NUMBER: _ClassVar[int]
@@ -754,6 +780,7 @@ class Function(_message.Message):
     SIGNATURE_FIELD_NUMBER: _ClassVar[int]
     SECRETS_FIELD_NUMBER: _ClassVar[int]
     WEB_FIELD_NUMBER: _ClassVar[int]
+    NO_TEMPLATE_FIELD_NUMBER: _ClassVar[int]
     name: str
     runtime: str
     memory_mb: int
@@ -774,7 +801,8 @@ class Function(_message.Message):
     signature: str
     secrets: _containers.RepeatedCompositeFieldContainer[SecretUse]
     web: bool
-    def __init__(self, name: _Optional[str] = ..., runtime: _Optional[str] = ..., memory_mb: _Optional[int] = ..., cpu_milli: _Optional[int] = ..., max_concurrency: _Optional[int] = ..., handler: _Optional[str] = ..., code: _Optional[str] = ..., image: _Optional[str] = ..., environment: _Optional[_Iterable[str]] = ..., network: _Optional[str] = ..., timeout_s: _Optional[float] = ..., created_at: _Optional[float] = ..., updated_at: _Optional[float] = ..., version: _Optional[int] = ..., idempotent: _Optional[bool] = ..., policy: _Optional[str] = ..., image_access: _Optional[str] = ..., signature: _Optional[str] = ..., secrets: _Optional[_Iterable[_Union[SecretUse, _Mapping]]] = ..., web: _Optional[bool] = ...) -> None: ...
+    no_template: bool
+    def __init__(self, name: _Optional[str] = ..., runtime: _Optional[str] = ..., memory_mb: _Optional[int] = ..., cpu_milli: _Optional[int] = ..., max_concurrency: _Optional[int] = ..., handler: _Optional[str] = ..., code: _Optional[str] = ..., image: _Optional[str] = ..., environment: _Optional[_Iterable[str]] = ..., network: _Optional[str] = ..., timeout_s: _Optional[float] = ..., created_at: _Optional[float] = ..., updated_at: _Optional[float] = ..., version: _Optional[int] = ..., idempotent: _Optional[bool] = ..., policy: _Optional[str] = ..., image_access: _Optional[str] = ..., signature: _Optional[str] = ..., secrets: _Optional[_Iterable[_Union[SecretUse, _Mapping]]] = ..., web: _Optional[bool] = ..., no_template: _Optional[bool] = ...) -> None: ...
 
 class CodeAsk(_message.Message):
     __slots__ = ("digest",)

@@ -13,10 +13,12 @@ from skerry.model.cells import OutputChannel
 from skerry.model.ids import InstanceId
 from skerry.model.node_messages import TunnelRequest
 from skerry.model.streams import (
+    CellListRequest,
     ExecStreamRequest,
     GuestSessionRequest,
     GuestStreamRequest,
     LogStreamRequest,
+    MetricsRequest,
     StreamRequest,
 )
 from skerry.model.volume_tasks import VolumeTask
@@ -53,6 +55,10 @@ def encode_tunnel(tunnel: TunnelRequest) -> pb.OpenTunnel:
             message.guest.CopyFrom(pb.GuestAsk(instance=instance, exec=_encode_exec(request)))
         case VolumeTask() as task:
             message.volume.CopyFrom(volume_task_codec.encode_task(task))
+        case CellListRequest():
+            message.cells.SetInParent()
+        case MetricsRequest(is_open_metrics):
+            message.metrics.CopyFrom(pb.MetricsAsk(is_open_metrics=is_open_metrics))
     return message
 
 
@@ -69,6 +75,10 @@ def decode_tunnel(message: pb.OpenTunnel) -> TunnelRequest:
             request = decode_guest(message.guest)
         case "volume":
             request = volume_task_codec.decode_task(message.volume)
+        case "cells":
+            request = CellListRequest()
+        case "metrics":
+            request = MetricsRequest(message.metrics.is_open_metrics)
         case _:
             raise errors.Invalid("the server requested a tunnel of an unknown kind")
     return TunnelRequest(message.id, InstanceId(message.instance), request)
@@ -86,7 +96,9 @@ def decode_guest(message: pb.GuestAsk) -> GuestStreamRequest:
 
 
 def _encode_logs(request: LogStreamRequest) -> pb.LogsAsk:
-    return pb.LogsAsk(follow=request.follow, tail=request.tail, stream=request.stream or "")
+    return pb.LogsAsk(
+        follow=request.follow, tail=request.tail, stream=request.stream or "", previous=request.previous
+    )
 
 
 def _encode_exec(request: ExecStreamRequest) -> pb.ExecAsk:
@@ -98,6 +110,7 @@ def _logs_of(logs: pb.LogsAsk) -> LogStreamRequest:
         follow=logs.follow,
         tail=logs.tail if logs.HasField("tail") else None,
         stream=decode_enum(OutputChannel, logs.stream, "stream") if logs.stream else None,
+        previous=logs.previous,
     )
 
 

@@ -2,16 +2,17 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+import msgspec
 
 from skerry.control.instances.registry import InstanceRegistry
 from skerry.control.nodes.registry import NodeRegistry
+from skerry.control.sessions.cell_lister import CellLister
+from skerry.control.sessions.tunnels import NodeTunnels
 from skerry.control.workloads.registry import WorkloadRegistry
 from skerry.kit.clock import Clock
 from skerry.model.callers import Caller
 from skerry.model.ids import Namespace
 from skerry.transport.limits import ConcurrencyLimit, shared_limit
-from skerry.transport.links.nodes.tunnel_router import TunnelDialer
 from skerry.wire import namespaces
 from skerry.wire.namespaces import NamespaceQuery
 
@@ -19,16 +20,16 @@ from skerry.wire.namespaces import NamespaceQuery
 _MAX_TUNNELS = 256
 
 
-@dataclass(frozen=True, slots=True)
-class KudoContext:
+class KudoContext(msgspec.Struct, frozen=True):
     """The first argument of every endpoint of this dialect."""
 
     workloads: WorkloadRegistry
     instances: InstanceRegistry
     nodes: NodeRegistry
-    tunnels: TunnelDialer
+    tunnels: NodeTunnels
     clock: Clock
-    slots: ConcurrencyLimit = field(
+    cells: CellLister
+    slots: ConcurrencyLimit = msgspec.field(
         default_factory=lambda: shared_limit(_MAX_TUNNELS, "tunnels to instances")
     )
 

@@ -80,9 +80,11 @@ class InstanceInput(SpecInput, frozen=True, forbid_unknown_fields=True, kw_only=
     description: ReadOnly = UNSET
     status_description: ReadOnly = msgspec.field(default=UNSET, name="statusDescription")
     exit_code: ReadOnly = UNSET
+    previous_exit_code: ReadOnly = UNSET
     retry_at: ReadOnly = UNSET
     restarts: ReadOnly = UNSET
     ip: ReadOnly = UNSET
+    ip6: ReadOnly = UNSET
     node_id: ReadOnly = UNSET
     workload_version: ReadOnly = UNSET
     owner: ReadOnly = UNSET
@@ -179,6 +181,10 @@ class InstanceDocument(OptionsDocument, frozen=True):
     assigned_devices: Annotated[
         tuple[str, ...], Meta(description="Of its node, for it alone, by their CDI names")
     ] = ()
+    ip6: Annotated[str, Meta(description="Its IPv6 address; empty while it has none")] = ""
+    previous_exit_code: Annotated[
+        int | None, Meta(description="Of the run before the last one; null: there was none, or it is unknown")
+    ] = None
 
 
 def workload_document(workload: Workload) -> WorkloadDocument:
@@ -210,9 +216,11 @@ def instance_document(instance: Instance, usage: Resources) -> InstanceDocument:
         ready=instance.is_ready,
         check_message=seen.check_message,
         exit_code=seen.exit_code,
+        previous_exit_code=seen.previous_exit_code,
         retry_at=seen.retry_at,
         restarts=instance.restarts,
         ip=instance.ip,
+        ip6=instance.ip6,
         node_id=instance.node,
         workload_id=instance.workload,
         workload_version=instance.version,

@@ -7,14 +7,15 @@ it is sent, not the final one.
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import replace
 from functools import partial
 from typing import Annotated
 
 import msgspec
 from msgspec import UNSET, Meta
+from msgspec.structs import replace
 
 from skerry.control.instances.registry import InstanceFilter
+from skerry.kit.tasks import map_in_turns
 from skerry.model import errors
 from skerry.model.callers import Role
 from skerry.model.ids import Namespace, NodeId, WorkloadId
@@ -92,7 +93,7 @@ async def list_instances(
         name=query.name or None,
     )
     found = kudo.instances.list(wanted, **query.arguments())
-    items = tuple(_document(kudo, instance) for instance in found.items)
+    items = await map_in_turns(partial(_document, kudo), found.items)
     return envelope.page_response(call, InstanceList(found.total, items, found.cursor), items)
 
 

@@ -20,6 +20,7 @@ from skerry.kit.tasks import cancel_and_wait, race
 from skerry.model import errors
 from skerry.model.callers import Caller
 from skerry.model.cells import OutputChannel
+from skerry.model.container_options import NodeFeature
 from skerry.model.ids import InstanceId, NodeId
 from skerry.model.streams import (
     MAX_FRAME,
@@ -65,6 +66,9 @@ class InstanceLogsQuery(NamespaceQuery, frozen=True, forbid_unknown_fields=True,
     follow: Annotated[bool, Meta(description="Follow the output")] = False
     tail: Annotated[int, Meta(ge=0, le=_MAX_TAIL, description="Only the last so many lines")] | None = None
     stream: Annotated[OutputChannel, Meta(description="`stdout` or `stderr`; without it both")] | None = None
+    previous: Annotated[
+        bool, Meta(description="Of the run before the last one; `follow` has no effect then")
+    ] = False
 
 
 class ExecQuery(NamespaceQuery, frozen=True, forbid_unknown_fields=True, kw_only=True):
@@ -104,7 +108,14 @@ async def logs(
     restarts until the instance has ended; a response that is cut off is not complete.
     """
     await kudo.check_in_namespace(path.id, query)
-    request = LogStreamRequest(follow=query.follow, tail=query.tail, stream=query.stream)
+    request = LogStreamRequest(
+        follow=query.follow and not query.previous,
+        tail=query.tail,
+        stream=query.stream,
+        previous=query.previous,
+    )
+    if query.previous:
+        _check_keeps_previous(kudo, path.id)
     async with AsyncExitStack() as undo:
         tunnel = await _opened(kudo, call.caller, path.id, request, undo)
         first = asyncio.ensure_future(tunnel.receive())
@@ -139,6 +150,15 @@ async def execute(
     async with AsyncExitStack() as undo:
         tunnel = await _opened(kudo, call.caller, path.id, request, undo)
         return WebSocketResponse(lambda socket: _relay(socket, tunnel), undo.pop_all())
+
+
+def _check_keeps_previous(kudo: KudoContext, id: str) -> None:
+    """A node of an earlier version would send the logs of the last run instead."""
+    node, _ = _node_of(kudo, id)
+    if NodeFeature.PREVIOUS_LOGS not in kudo.nodes.get(node).facts.features:
+        raise errors.FailedPrecondition(
+            f"node {node} runs an earlier version of Skerry, which keeps no logs of previous runs; upgrade it"
+        )
 
 
 def _check_may_execute(instance: Instance, caller: Caller) -> None:

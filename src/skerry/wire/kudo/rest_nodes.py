@@ -11,6 +11,7 @@ from msgspec.structs import replace
 from skerry.control import paging
 from skerry.kit.field_copy import copy_fields
 from skerry.model import errors
+from skerry.model.cell_reports import CellReport
 from skerry.model.nodes import Liveness, Node, NodeFacts, ReportedInstance
 from skerry.model.statuses import InstanceStatus, NodeStatus
 from skerry.transport.http.endpoints import RequestContext, Response, endpoint
@@ -91,6 +92,33 @@ class NodeList(msgspec.Struct, frozen=True):
     cursor: str | None
 
 
+class CellDocument(msgspec.Struct, frozen=True, kw_only=True):
+    """A cell of a node, with everything in it."""
+
+    name: Annotated[str, Meta(description="Its parents and its own, divided by `/`")]
+    owner: Annotated[str | None, Meta(description="`container`, `contract` or `functions`; null: a client's")]
+    instance_id: Annotated[str | None, Meta(description="Of the instance that runs in it; null: none")]
+    function: Annotated[
+        str | None, Meta(description="That it is a worker of, with its namespace; null: none")
+    ]
+    cpu: Annotated[int, Meta(description="Thousandths of a core that it uses now")]
+    cpu_limit: Annotated[int | None, Meta(description="Thousandths of a core; null: none of its own")]
+    memory_bytes: Annotated[int, Meta(description="That it uses now")]
+    memory_limit: Annotated[int | None, Meta(description="MB; null: none of its own")]
+    pids: int
+    executables: Annotated[
+        tuple[str, ...], Meta(description="Names of those that run, the first 16; `running` counts all")
+    ]
+    running: int
+
+
+class CellList(msgspec.Struct, frozen=True):
+    """All cells of a node, by name."""
+
+    count: int
+    cells: tuple[CellDocument, ...]
+
+
 class CordonRequest(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """The reason."""
 
@@ -150,6 +178,14 @@ async def list_nodes(kudo: KudoContext, call: RequestContext, query: NodeQuery) 
 async def show(kudo: KudoContext, call: RequestContext, path: NodePath) -> NodeDocument | Response:
     """By its id, or by its name if no other node has the same."""
     return _answer(kudo, call, kudo.nodes.get(path.id))
+
+
+@endpoint("GET", "/node/{id}/cells", summary="List the cells of a node", raises=(*_RAISES, errors.TimedOut))
+async def list_cells(kudo: KudoContext, call: RequestContext, path: NodePath) -> CellList:
+    """With what each uses, measured now by the node: instances, workers of functions, cells of clients and of
+    contracts. 412 from a node that does not list its cells."""
+    found = tuple(map(_cell_document, await kudo.cells.list(path.id)))
+    return CellList(len(found), found)
 
 
 @endpoint(
@@ -251,6 +287,17 @@ def _reported_document(instance: ReportedInstance) -> ReportedInstanceDocument:
         instance.uri,
         spec_documents.resource_document(instance.limit),
         spec_documents.resource_document(instance.usage),
+    )
+
+
+def _cell_document(report: CellReport) -> CellDocument:
+    return copy_fields(
+        CellDocument,
+        report,
+        instance_id=report.instance or None,
+        function=report.function or None,
+        cpu_limit=report.limits.cpu_quota,
+        memory_limit=report.limits.memory,
     )
 
 

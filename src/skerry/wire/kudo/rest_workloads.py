@@ -5,13 +5,14 @@ Translation only: `skerry.control` rolls out versions and deletes instances.
 
 from __future__ import annotations
 
-from dataclasses import replace
 from functools import partial
 from typing import Annotated
 
 import msgspec
 from msgspec import UNSET, Meta
+from msgspec.structs import replace
 
+from skerry.kit.tasks import map_in_turns
 from skerry.model import errors
 from skerry.model.ids import Namespace
 from skerry.model.workloads import RolloutStrategy, Workload
@@ -72,7 +73,7 @@ async def list_workloads(
     if query.type:
         spec_documents.kind_of(query.type)  # there is only one kind, so all match
     found = kudo.workloads.list(**query.arguments())
-    items = tuple(map(documents.workload_document, found.items))
+    items = await map_in_turns(documents.workload_document, found.items)
     return envelope.page_response(call, WorkloadList(found.total, items, found.cursor), items)
 
 

@@ -5,7 +5,7 @@ Errors come in the envelope, too, if the client accepts that.
 
 from __future__ import annotations
 
-from dataclasses import replace
+from msgspec.structs import replace
 
 from skerry.transport.http.endpoints import Endpoint
 from skerry.wire.kudo import rest_diagnostics, rest_instances, rest_logs_exec, rest_nodes, rest_workloads
@@ -35,6 +35,7 @@ _ALL: tuple[Endpoint, ...] = (
     *map(in_namespace, _NAMESPACED),
     rest_nodes.list_nodes,
     rest_nodes.show,
+    rest_nodes.list_cells,
     rest_nodes.relabel,
     rest_nodes.unregister,
     rest_nodes.cordon,

@@ -11,7 +11,7 @@ from msgspec import Meta
 
 from skerry import __version__
 from skerry.kit import metrics
-from skerry.transport.http.endpoints import RawBody, RequestContext, endpoint
+from skerry.transport.http.endpoints import RawBody, RequestContext, Response, endpoint
 from skerry.wire.own.context import OwnContext
 
 
@@ -63,13 +63,27 @@ async def about(own: OwnContext, call: RequestContext) -> ServerInfo:
     )
 
 
-@endpoint("GET", "/metrics", summary="Metrics for Prometheus", media=metrics.CONTENT_TYPE, is_quiet=True)
-async def show_metrics(own: OwnContext, call: RequestContext) -> RawBody:
-    """Every metric of this process, in the text format."""
-    return RawBody(metrics.render())
+@endpoint(
+    "GET",
+    "/metrics",
+    summary="Metrics for Prometheus",
+    media=metrics.CONTENT_TYPE,
+    headers={"Accept": "`application/openmetrics-text` for OpenMetrics"},
+    is_quiet=True,
+)
+async def show_metrics(own: OwnContext, call: RequestContext) -> RawBody | Response:
+    """Every metric of this process, in the text format. Scrapes that follow each other within a moment may
+    get the same text."""
+    made = await metrics.EXPOSITIONS.render(is_open=wants_open_metrics(call))
+    return Response(RawBody(made.content), media=made.media)
 
 
 @endpoint("GET", "/openapi.json", summary="This description")
 async def openapi(own: OwnContext, call: RequestContext) -> RawBody:
     """OpenAPI 3.1, generated from the endpoints."""
     return RawBody(await asyncio.to_thread(own.openapi))  # generated at the first request
+
+
+def wants_open_metrics(call: RequestContext) -> bool:
+    """Whether metrics are to be in OpenMetrics."""
+    return metrics.accepts_open_metrics(call.headers.get(b"accept", b"").decode("latin-1"))

@@ -7,6 +7,7 @@ from typing import Annotated
 import msgspec
 from msgspec import Meta
 
+from skerry.control.identity.authority_rotation import AuthorityRotation
 from skerry.kit.field_copy import copy_fields
 from skerry.model import errors
 from skerry.model.callers import Role
@@ -91,7 +92,7 @@ async def issue(
         IssuedClientCertificate,
         record,
         certificate=pem.decode(),
-        ca=own.plane.authority.certificate_pem.decode(),
+        ca=own.plane.authority.bundle_pem.decode(),
     )
 
 
@@ -109,5 +110,64 @@ async def revoke(own: OwnContext, call: RequestContext, path: CertificatePath) -
 
 @endpoint("GET", "/ca.pem", summary="The CA's certificate", media=PEM)
 async def show_authority(own: OwnContext, call: RequestContext) -> RawBody:
-    """For clients to verify this server. A joining node compares it with the fingerprint in its token."""
-    return RawBody(own.plane.authority.certificate_pem)
+    """For clients to verify this server; two while it is replaced. A joining node takes the one whose
+    fingerprint is in its token."""
+    return RawBody(own.plane.authority.bundle_pem)
+
+
+class AuthorityInfo(msgspec.Struct, frozen=True):
+    """The CA, and its replacement."""
+
+    fingerprint: Annotated[str, Meta(description="SHA-256")]
+    not_after: float
+    phase: Annotated[str, Meta(description="`trusting` or `issuing` while it is replaced, else empty")]
+    successor: Annotated[str, Meta(description="The fingerprint of the new one, while it is replaced")]
+    pending: Annotated[tuple[str, ...], Meta(description="Who still needs the old one")]
+
+
+class FinishRotationRequest(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """The end of a replacement."""
+
+    force: Annotated[bool, Meta(description="Also if some still need the old CA: they are locked out")] = (
+        False
+    )
+
+
+@endpoint("GET", "/certificate/authority", summary="Show the CA")
+async def authority_status(own: OwnContext, call: RequestContext) -> AuthorityInfo:
+    """The CA, and if it is being replaced, who still needs the old one."""
+    return copy_fields(AuthorityInfo, _rotation(own).status())
+
+
+@endpoint(
+    "POST",
+    "/certificate/authority/rotate",
+    summary="Begin to replace the CA",
+    raises=(errors.FailedPrecondition, errors.Conflict, errors.Unavailable),
+)
+async def rotate_authority(own: OwnContext, call: RequestContext) -> AuthorityInfo:
+    """A new CA is created and trusted beside the old one; nodes renew their certificates by it."""
+    rotation = _rotation(own)
+    await rotation.begin(actor=call.caller.name)
+    return copy_fields(AuthorityInfo, rotation.status())
+
+
+@endpoint(
+    "POST",
+    "/certificate/authority/finish",
+    summary="Finish the replacement of the CA",
+    raises=(errors.FailedPrecondition, errors.Conflict, errors.Unavailable),
+)
+async def finish_rotation(
+    own: OwnContext, call: RequestContext, body: FinishRotationRequest
+) -> AuthorityInfo:
+    """The new CA is the only one from now on. Refused while somebody still needs the old one."""
+    rotation = _rotation(own)
+    await rotation.finish(force=body.force, actor=call.caller.name)
+    return copy_fields(AuthorityInfo, rotation.status())
+
+
+def _rotation(own: OwnContext) -> AuthorityRotation:
+    if own.plane.rotation is None:
+        raise errors.FailedPrecondition("the CA cannot be replaced by this process")
+    return own.plane.rotation

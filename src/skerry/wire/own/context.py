@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+
+import msgspec
 
 from skerry.control.context import ControlPlane
 from skerry.transport.limits import ConcurrencyLimit, FailureLimit, shared_limit
 
 
-@dataclass(frozen=True, slots=True)
-class OwnContext:
+class OwnContext(msgspec.Struct, frozen=True):
     """The first argument of these endpoints."""
 
     plane: ControlPlane

@@ -8,7 +8,6 @@ from __future__ import annotations
 import re
 from collections.abc import AsyncGenerator, AsyncIterator
 from contextlib import AbstractAsyncContextManager, AsyncExitStack
-from dataclasses import dataclass
 from typing import Annotated
 
 import msgspec
@@ -97,8 +96,7 @@ def _kinds(text: str) -> frozenset[str]:
     return kinds
 
 
-@dataclass(frozen=True, slots=True)
-class _Selection:
+class _Selection(msgspec.Struct, frozen=True):
     """The events that a request selects, for its caller."""
 
     log: EventLog

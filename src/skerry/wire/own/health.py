@@ -8,23 +8,14 @@ from collections.abc import Awaitable, Callable, Mapping
 import msgspec
 import structlog
 
-from skerry.kit import json_codec
 from skerry.model import errors
-from skerry.transport.access import rules
-from skerry.transport.http.asgi import Receive, Scope, Send
-from skerry.transport.http.dispatcher import HttpRoute
 from skerry.transport.http.endpoints import RequestContext, Response, endpoint
 from skerry.wire.own.context import OwnContext
+from skerry.wire.own.health_route import ALIVE, HealthDocument
 
 log = structlog.get_logger(__name__)
 
 CHECK_TIMEOUT_S = 2.0
-
-
-class HealthDocument(msgspec.Struct, frozen=True):
-    """The process is alive."""
-
-    status: str
 
 
 class ReadinessDocument(msgspec.Struct, frozen=True):
@@ -34,33 +25,10 @@ class ReadinessDocument(msgspec.Struct, frozen=True):
     checks: dict[str, str]
 
 
-_ALIVE = HealthDocument("ok")
-_BODY = json_codec.encode(_ALIVE)
-_HEADERS = ((b"content-type", b"application/json"), (b"content-length", str(len(_BODY)).encode()))
-
-
 @endpoint("GET", "/healthz", summary="Liveness of the process", is_quiet=True)
 async def healthz(own: OwnContext, call: RequestContext) -> HealthDocument:
     """Answers as long as the event loop runs; nothing else is checked."""
-    return _ALIVE
-
-
-def build_health_route() -> HttpRoute:
-    """`/healthz` without the layers of other routes: it is also the baseline of benchmarks."""
-
-    async def answer(scope: Scope, receive: Receive, send: Send) -> None:
-        await send({"type": "http.response.start", "status": 200, "headers": list(_HEADERS)})
-        await send({"type": "http.response.body", "body": _BODY})
-
-    return HttpRoute(
-        method=healthz.method,
-        template=healthz.path,
-        app=answer,
-        row=rules.HTTP_RULES[healthz.name],
-        max_body_bytes=healthz.max_body_bytes,
-        timeout_s=None,
-        is_quiet=True,
-    )
+    return ALIVE
 
 
 @endpoint(

@@ -3,9 +3,9 @@ servers have, so that the same commands and devices read both."""
 
 from __future__ import annotations
 
+import asyncio
 import os
 from collections.abc import Awaitable, Callable, Mapping
-from dataclasses import dataclass
 from typing import Annotated
 
 import msgspec
@@ -19,8 +19,7 @@ from skerry.wire.own.certificates import PEM
 from skerry.wire.own.health import ReadinessDocument
 
 
-@dataclass(frozen=True, slots=True)
-class NodeInfoContext:
+class NodeInfoContext(msgspec.Struct, frozen=True):
     """What the endpoints work with."""
 
     node: str
@@ -28,7 +27,7 @@ class NodeInfoContext:
     server: str
     clock: Clock
     started_at: float
-    authority_pem: bytes
+    authority_pem: Callable[[], bytes]
     checks: Mapping[str, Callable[[], Awaitable[None]]]
     urls: Callable[[], tuple[str, ...]]
     contact_at: Callable[[], float]
@@ -101,7 +100,7 @@ async def readyz(context: NodeInfoContext, call: RequestContext) -> ReadinessDoc
 @endpoint("GET", "/ca.pem", summary="The CA's certificate", media=PEM)
 async def show_authority(context: NodeInfoContext, call: RequestContext) -> RawBody:
     """For devices, to verify this node and the servers of its cloud; compare its fingerprint first."""
-    return RawBody(context.authority_pem)
+    return RawBody(await asyncio.to_thread(context.authority_pem))
 
 
 ENDPOINTS: tuple[Endpoint, ...] = (about, readyz, show_authority)

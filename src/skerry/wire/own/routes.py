@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from skerry.transport.http.endpoints import Endpoint
-from skerry.wire.own import about, certificates, events, health, join, tokens
+from skerry.wire.own import about, certificates, console_links, events, health, join, tokens
 
 ENDPOINTS: tuple[Endpoint, ...] = (
     health.healthz,
@@ -20,6 +20,10 @@ ENDPOINTS: tuple[Endpoint, ...] = (
     certificates.issue,
     certificates.revoke,
     certificates.show_authority,
+    certificates.authority_status,
+    certificates.rotate_authority,
+    certificates.finish_rotation,
     join.find_address,
     join.join,
+    console_links.create,
 )

@@ -111,7 +111,7 @@ async def create(own: OwnContext, call: RequestContext, body: CreateTokenRequest
         namespaces=body.namespaces,
         offline=body.offline,
     )
-    invitation = _invitation(own, text) if token.role is Role.NODE else ""
+    invitation = invitation_of(own, text) if token.role is Role.NODE else ""
     return copy_fields(CreatedToken, token, token=text, invitation=invitation)
 
 
@@ -139,6 +139,7 @@ async def rotate_key(own: OwnContext, call: RequestContext, body: RotateTokenKey
     return TokenKeyInfo(await own.plane.identity.rotate_token_key(actor=call.caller.name, revoke=body.revoke))
 
 
-def _invitation(own: OwnContext, text: str) -> str:
+def invitation_of(own: OwnContext, text: str) -> str:
+    """What `skerry node --join` needs, for the text of a node's token; empty without an address."""
     urls = tuple(dict.fromkeys(own.urls()))[:MAX_URLS]
-    return Invitation(urls, own.plane.authority.fingerprint, text).format() if urls else ""
+    return Invitation(urls, own.plane.authority.newest.fingerprint, text).format() if urls else ""

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass, field
 from typing import Final
+
+import msgspec
 
 from skerry.market.provider.ledger.ledger import Ledger
 from skerry.market.terms.request_proofs import ProofVerifier
@@ -22,8 +23,7 @@ MAX_OF_ONE_BUYER: Final = 1024
 HEARTBEAT_S: Final = 15.0
 
 
-@dataclass(frozen=True, slots=True)
-class RearContext:
+class RearContext(msgspec.Struct, frozen=True):
     """The first argument of every endpoint of this dialect."""
 
     ledger: Ledger
@@ -34,7 +34,7 @@ class RearContext:
     offers: OfferDocumentCache
     changes: EncodedChangeCache
     tunnels: ContractTunnelServer | None = None  # None: this server does not lend
-    subscribers: ConcurrencyLimit = field(
+    subscribers: ConcurrencyLimit = msgspec.field(
         default_factory=lambda: ConcurrencyLimit(
             MAX_SUBSCRIBERS, "subscribers to offers", each=MAX_OF_ONE_BUYER
         )

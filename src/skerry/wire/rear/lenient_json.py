@@ -32,12 +32,11 @@ class LenientReader(Generic[T]):
     def __init__(self, shape: type[T]) -> None:
         self._shape = shape
         self._wrapper = str(getattr(shape, "wrapper", "")).lower()
-        self._may_lack = all(not field.required for field in msgspec.structs.fields(shape))
 
     def read(self, data: bytes) -> tuple[T, list[str]]:
         """The decoded `data`, and the unknown names in it."""
         if not data.strip():
-            if self._may_lack:
+            if all(not field.required for field in msgspec.structs.fields(self._shape)):
                 return json_codec.convert({}, self._shape), []
             raise errors.Invalid("the body is empty; send JSON as /openapi.json describes it")
         return self.convert(parse_json(data))

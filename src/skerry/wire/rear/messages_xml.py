@@ -7,14 +7,16 @@ are limited. Elements have no namespace, as in the document. `rear.xsd` describe
 from __future__ import annotations
 
 from importlib import resources
-from typing import Any, Final
+from typing import TYPE_CHECKING, Any, Final
 
 import msgspec
-from lxml import etree
 
 from skerry.model import errors
 from skerry.wire.rear import messages
 from skerry.wire.rear.messages import ClientSubscriptionMessage, ServerSubscriptionMessage
+
+if TYPE_CHECKING:
+    from lxml import etree  # imported with the first message in XML
 
 MAX_BYTES: Final = 64 * 1024
 MAX_DEPTH: Final = 8
@@ -30,11 +32,15 @@ def schema() -> bytes:
 
 def encode(message: ServerSubscriptionMessage) -> bytes:
     """The message as XML."""
+    from lxml import etree
+
     root = _element(type(message).__name__, msgspec.to_builtins(message))
     return bytes(etree.tostring(root, encoding="utf-8"))
 
 
 def _element(name: str, value: Any) -> etree._Element:
+    from lxml import etree
+
     element = etree.Element(name)
     if isinstance(value, dict):
         for inner, part in value.items():
@@ -58,6 +64,8 @@ def parse_xml(data: bytes) -> etree._Element:
     """The root of a document within the limits and without references."""
     if len(data) > MAX_BYTES:
         raise errors.TooLarge(f"a message may have at most {MAX_BYTES} bytes; send less")
+    from lxml import etree
+
     parser = etree.XMLParser(
         encoding="utf-8",  # always, whatever the declaration says: another encoding could hide something
         resolve_entities=False,

@@ -6,8 +6,9 @@ buyers send the same request. `skerry.market.provider.catalog.offer_catalog` fin
 
 from __future__ import annotations
 
+import asyncio
 from collections import OrderedDict
-from collections.abc import Callable, Hashable, Iterable
+from collections.abc import Callable, Hashable, Iterable, Sequence
 from typing import Any, Final
 
 from skerry.kit import json_codec
@@ -18,6 +19,7 @@ from skerry.model.ids import OfferId
 
 _MAX_WRITTEN: Final = 20_000
 _MAX_RESPONSES: Final = 128
+_AT_ONCE: Final = 50
 _LARGEST_RESPONSE: Final = 128 * 1024
 
 
@@ -43,6 +45,20 @@ class OfferDocumentCache:
         ]
         while len(kept) > _MAX_WRITTEN:
             kept.popitem(last=False)  # a few at a time: all at once would block other requests
+        return found
+
+    async def written_in_turns(
+        self, offers: Sequence[OfferSnapshot], dialect: str, write: Callable[[OfferSnapshot], Any]
+    ) -> list[bytes]:
+        """The same for very many: other tasks run meanwhile, so some may have changed since."""
+        found: list[bytes] = []
+        for at in range(0, len(offers), _AT_ONCE):
+            for offer in offers[at : at + _AT_ONCE]:
+                if self._catalog.is_current(offer):
+                    found += self.written((offer,), dialect, write)
+                else:
+                    found.append(json_codec.encode(write(offer)))
+            await asyncio.sleep(0)
         return found
 
     def response(self, request: Hashable, make: Callable[[], bytes]) -> bytes:

@@ -48,7 +48,7 @@ class FlavorKindPath(msgspec.Struct, frozen=True):
 async def list_flavors(rear: RearContext, call: RequestContext) -> list[FlavorV2] | Response:
     """The first thousand, the cheapest first; 204 if there are none, as in that version."""
     found = rear.offers.find(EVERYTHING, limit=MAX_PAGE).offers
-    return _listed(rear, found) if found else Response(None, 204)
+    return await _listed(rear, found) if found else Response(None, 204)
 
 
 @endpoint(
@@ -66,18 +66,19 @@ async def select(
     """
     kind = _PLURALS.get(path.kind, path.kind)
     if kind != K8SLICE and not rear.offers.find(OfferSelector(kind=kind), limit=1).offers:
-        return _listed(rear, [])
+        return await _listed(rear, [])
     if isinstance(query, errors.Invalid):
         raise query
     selector = query.selector(kind)
-    return _listed(rear, [] if selector is None else rear.offers.find(selector, limit=MAX_PAGE).offers)
+    return await _listed(rear, [] if selector is None else rear.offers.find(selector, limit=MAX_PAGE).offers)
 
 
-def _listed(rear: RearContext, offers: Sequence[OfferSnapshot]) -> Response:
+async def _listed(rear: RearContext, offers: Sequence[OfferSnapshot]) -> Response:
     def write(offer: OfferSnapshot) -> FlavorV2:
         return documents_v2.flavor_v2(offer, rear.owner)
 
-    return Response(EncodedJson(b"[%b]" % b",".join(rear.offers.written(offers, _DIALECT, write))))
+    items = await rear.offers.written_in_turns(offers, _DIALECT, write)
+    return Response(EncodedJson(b"[%b]" % b",".join(items)))
 
 
 @endpoint(

@@ -14,6 +14,7 @@ from typing import Final
 from msgspec.structs import replace
 
 from skerry.control.instance_index import InstanceRecord
+from skerry.control.sessions.tunnels import NodeTunnels
 from skerry.market.provider import contract_cells
 from skerry.market.provider.ledger.ledger import Ledger
 from skerry.market.terms import contract_credentials
@@ -22,7 +23,6 @@ from skerry.model import errors
 from skerry.model.ids import CloudId, ContractId, InstanceId, NodeId, OfferId
 from skerry.model.market import Contract, EndReason
 from skerry.transport.limits import ConcurrencyLimit
-from skerry.transport.links.nodes.tunnel_router import TunnelDialer
 from skerry.wire.rear import documents
 from skerry.wire.rear.contract_status import ContractStatusMessage
 from skerry.wire.rear.ports import BuyerHeartbeatsPort, ContractCellsPort
@@ -39,7 +39,7 @@ class ContractTunnelServer:
         ledger: Ledger,
         credentials: ContractCredentials,
         cells: ContractCellsPort,
-        dialer: TunnelDialer,
+        dialer: NodeTunnels,
         heartbeats: BuyerHeartbeatsPort,
         *,
         provider: CloudId,

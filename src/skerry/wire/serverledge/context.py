@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable
-from dataclasses import dataclass, field
+
+import msgspec
 
 from skerry.kit.clock import Clock
 from skerry.model.functions import Function
@@ -13,6 +14,7 @@ from skerry.transport.limits import ConcurrencyLimit, shared_limit
 from skerry.wire.serverledge.node_headers import NodeHeaders
 from skerry.wire.serverledge.ports import (
     AsyncCallService,
+    CallsReader,
     FunctionLogReader,
     FunctionService,
     InvocationService,
@@ -22,8 +24,7 @@ from skerry.wire.serverledge.ports import (
 _MAX_STREAMS = 256
 
 
-@dataclass(frozen=True, slots=True)
-class ServerledgeContext:
+class ServerledgeContext(msgspec.Struct, frozen=True):
     """The first argument of every endpoint of this dialect."""
 
     functions: FunctionService
@@ -34,9 +35,10 @@ class ServerledgeContext:
     clock: Clock
     url: str  # of this server
     node_headers: NodeHeaders
+    calls: CallsReader
     # Raises `QuotaExceeded` if so many more workers do not fit into the quota of the function's namespace.
     check_prewarm: Callable[[Function, int], None] = lambda function, instances: None
     load: Callable[[], tuple[float, float, float]] = os.getloadavg
-    streams: ConcurrencyLimit = field(
+    streams: ConcurrencyLimit = msgspec.field(
         default_factory=lambda: shared_limit(_MAX_STREAMS, "streams of functions' output")
     )

@@ -12,6 +12,7 @@ from typing import Annotated, Final
 import msgspec
 from msgspec import Meta, field
 
+from skerry.functions.continuum.cloud_calls import CloudCallCounts
 from skerry.functions.continuum.code_replication import CodeCopies, ReplicationStatus
 from skerry.functions.coordinates import Coordinate
 from skerry.functions.invocation.invoker import PoolStatus
@@ -45,6 +46,7 @@ _OBJECT_OR_NULL: Final[dict[str, object]] = {"type": ["object", "null"]}
 _SIGNATURE: Final = "Its inputs and outputs as declared by its author: stored and returned unchanged"
 _MOST_NAMES: Final = 100
 _WEB: Final = "Its handler takes HTTP requests, at `/web/NAME`"
+_TEMPLATE: Final = "Its workers may be copies of one that has loaded the code; false: each loads it"
 _COPIES: Final = "Members that have its code, as far as a server knows; null for an image, and at nodes"
 _COPIES_WANTED: Final = "Members that should have it: two, or one where there is no other"
 
@@ -85,6 +87,7 @@ class FunctionBody(msgspec.Struct, frozen=True, rename="pascal"):
         default_factory=list
     )
     web: Annotated[bool, Meta(description=_WEB)] = False
+    template: Annotated[bool, Meta(description=_TEMPLATE)] = True
 
     def new_function(self, caller: Caller, key: FunctionName) -> NewFunction:
         """The registration of `caller` under `key`; `Invalid` for values that it cannot hold."""
@@ -108,6 +111,7 @@ class FunctionBody(msgspec.Struct, frozen=True, rename="pascal"):
             caller_access=caller.image_access,
             secrets=secret_documents.merge_uses((), self.secrets, self.configs),
             is_web=self.web,
+            uses_template=self.template,
         )
 
 
@@ -342,6 +346,45 @@ def status_document(
     )
 
 
+class FunctionCallsDocument(msgspec.Struct, frozen=True, rename="pascal"):
+    """Calls of a function that have ended. Numbers only grow, until all its members have forgotten it."""
+
+    name: str
+    namespace: str
+    calls: int
+    failed: Annotated[int, Meta(description="How many of them failed")]
+    cold_starts: Annotated[int, Meta(description="How many of them waited for their worker to start")]
+    run_seconds: Annotated[float, Meta(description="Time that they spent in workers")]
+
+
+class CallCountsDocument(msgspec.Struct, frozen=True, rename="pascal"):
+    """Calls in the whole cloud, as its members count them."""
+
+    time: Annotated[float, Meta(description="Of this reading, in seconds since the epoch")]
+    members: Annotated[int, Meta(description="How many members were read")]
+    missing: Annotated[tuple[str, ...], Meta(description="Members that were not, and why")]
+    functions: tuple[FunctionCallsDocument, ...]
+
+
+def call_counts_document(counts: CloudCallCounts) -> CallCountsDocument:
+    return CallCountsDocument(
+        time=counts.at,
+        members=counts.members,
+        missing=tuple(counts.missing),
+        functions=tuple(
+            FunctionCallsDocument(
+                plain_name(one.function),
+                namespace_of(one.function),
+                one.ended,
+                one.failed,
+                one.cold_starts,
+                round(one.run_s, 6),
+            )
+            for one in counts.functions
+        ),
+    )
+
+
 class NeighbourDocument(msgspec.Struct, frozen=True, rename="pascal"):
     """Another node that takes calls, as known to this one."""
 
@@ -405,6 +448,7 @@ class FunctionDocument(msgspec.Struct, frozen=True, rename="pascal"):
     configs: tuple[SecretUseDocument, ...] = ()
     # Left out where it is not so: clients of before know nothing of it.
     web: Annotated[bool | msgspec.UnsetType, Meta(description=_WEB)] = msgspec.UNSET
+    template: Annotated[bool | msgspec.UnsetType, Meta(description=_TEMPLATE)] = msgspec.UNSET
 
 
 def created_document(function: Function, runs: str, copies: CodeCopies | None) -> FunctionCreated:
@@ -446,4 +490,5 @@ def function_document(
         secrets=secret_documents.use_documents(function.secrets, SecretKind.SECRET),
         configs=secret_documents.use_documents(function.secrets, SecretKind.CONFIG),
         web=function.is_web or msgspec.UNSET,
+        template=msgspec.UNSET if function.uses_template else False,
     )

@@ -19,6 +19,7 @@ from skerry.transport.http.endpoints import RequestContext, endpoint
 from skerry.wire.serverledge import documents, error_texts
 from skerry.wire.serverledge.context import ServerledgeContext
 from skerry.wire.serverledge.documents import (
+    CallCountsDocument,
     FunctionBody,
     FunctionCreated,
     FunctionDeleted,
@@ -150,6 +151,18 @@ async def status(context: ServerledgeContext, call: RequestContext) -> StatusDoc
 async def neighbours(context: ServerledgeContext, call: RequestContext) -> list[NeighbourDocument]:
     """As known to this node: those that its policy may choose come first, nearest first."""
     return [documents.neighbour_document(seen) for seen in context.invoker.neighbours()]
+
+
+@endpoint(
+    "GET",
+    "/function-calls",
+    summary="Calls of all functions in the whole cloud",
+    problem=ErrorDocument,
+    is_quiet=True,
+)
+async def calls(context: ServerledgeContext, call: RequestContext) -> CallCountsDocument:
+    """The counters of all members, added up: the difference of two readings is what happened between them."""
+    return documents.call_counts_document(await context.calls.read())
 
 
 @endpoint("GET", "/function", summary="List functions", problem=ErrorDocument)

@@ -8,12 +8,15 @@ polls as 404, with its state: clients poll until 200.
 from __future__ import annotations
 
 import re
+from collections.abc import Mapping
 from typing import Annotated, Final
 
 import msgspec
 from msgspec import Meta
 
+from skerry.kit import traces
 from skerry.model import errors
+from skerry.model.callers import Caller
 from skerry.model.calls import CallFailure, CallReport, CallState
 from skerry.model.function_names import plain_name
 from skerry.transport.http.endpoints import RequestContext, Response, endpoint
@@ -75,35 +78,44 @@ async def invoke(
     written. With `?pretty` the response is indented.
     """
     request = body.to_call_request(query.key(path.function))
+    if traces.recorder is not None:
+        request = msgspec.structs.replace(request, traceparent=call.traceparent)
     if body.is_async:
         if context.functions.get(request.function) is None:
             raise FixedTextError(404, error_texts.FUNCTION_UNKNOWN)
         id = await context.asynchronous.accept(request)
-        return Response(AcceptedCallDocument(plain_name(id)), headers=_headers(context, call))
+        return Response(
+            AcceptedCallDocument(plain_name(id)), headers=_headers(context, call.caller, call.headers)
+        )
     try:
         report = await context.invoker.invoke(request)
     except errors.NotFound:
         raise FixedTextError(404, error_texts.FUNCTION_UNKNOWN) from None
-    return _answer(context, call, report)
-
-
-def _answer(context: ServerledgeContext, call: RequestContext, report: CallReport) -> Response:
-    failure = report.answer.failure
-    if failure is CallFailure.GONE:
-        raise FixedTextError(404, error_texts.FUNCTION_UNKNOWN)
-    headers, status = _headers(context, call), 200
-    if failure is not None:
-        status = 500
-        if failure is CallFailure.NO_ROOM or report.timed_out_in_queue:
-            status, headers = 429, (*headers, _RETRY)
+    status, headers = response_head(context, call.caller, call.headers, report)
     return Response(documents.report_document(report), status, headers)
 
 
-def _headers(context: ServerledgeContext, call: RequestContext) -> ExtraHeaders:
+def response_head(
+    context: ServerledgeContext, caller: Caller, headers: Mapping[bytes, bytes], report: CallReport
+) -> tuple[int, ExtraHeaders]:
+    """The status and headers of the response to a call with these headers; raises the error of a function
+    that is gone."""
+    failure = report.answer.failure
+    more = _headers(context, caller, headers)
+    if failure is None:
+        return 200, more
+    if failure is CallFailure.GONE:
+        raise FixedTextError(404, error_texts.FUNCTION_UNKNOWN)
+    if failure is CallFailure.NO_ROOM or report.timed_out_in_queue:
+        return 429, (*more, _RETRY)
+    return 500, more
+
+
+def _headers(context: ServerledgeContext, caller: Caller, headers: Mapping[bytes, bytes]) -> ExtraHeaders:
     # The load of the node is of all tenants together.
-    headers = context.node_headers.headers() if call.caller.namespaces is None else ()
-    bandit = call.headers.get(_BANDIT)
-    return headers if bandit is None or not _PLAIN.fullmatch(bandit) else (*headers, (_BANDIT, bandit))
+    more = context.node_headers.headers() if caller.namespaces is None else ()
+    bandit = headers.get(_BANDIT)
+    return more if bandit is None or not _PLAIN.fullmatch(bandit) else (*more, (_BANDIT, bandit))
 
 
 class PollQuery(FunctionQuery, frozen=True, kw_only=True):

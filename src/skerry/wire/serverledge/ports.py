@@ -10,7 +10,9 @@ from collections.abc import AsyncGenerator, Sequence
 from typing import Protocol
 
 from skerry.functions.asynchronous.results import AsyncCallResult
+from skerry.functions.continuum.cloud_calls import CloudCallCounts
 from skerry.functions.continuum.code_replication import CodeCopies, ReplicationStatus
+from skerry.functions.invocation.direct_calls import CallDone
 from skerry.functions.invocation.invoker import PoolStatus
 from skerry.functions.registry.registry import NewFunction
 from skerry.model.calls import CallReport, CallRequest
@@ -55,11 +57,27 @@ class FunctionService(Protocol):
         ...
 
 
+class BegunCall(Protocol):
+    """A call without a task."""
+
+    def cancel(self) -> None:
+        """Its caller has left: end the call, and report nothing."""
+        ...
+
+
 class InvocationService(Protocol):
     """Synchronous calls, and their workers."""
 
     async def invoke(self, request: CallRequest) -> CallReport:
         """Raises `NotFound`, `Overloaded`, `Unavailable`; a failure of the function is in the report."""
+        ...
+
+    def begin(self, request: CallRequest, done: CallDone) -> BegunCall | None:
+        """The same without a task; None, with nothing done, if it takes `invoke`.
+
+        `done` gets the report, or what `invoke` raises, from the event loop. Raises `Overloaded`,
+        `Unavailable`.
+        """
         ...
 
     async def prewarm(self, name: str, instances: int, *, force: bool = False) -> int: ...
@@ -69,6 +87,12 @@ class InvocationService(Protocol):
     def neighbours(self) -> Sequence[MemberStatus]:
         """The other members, as known here."""
         ...
+
+
+class CallsReader(Protocol):
+    """Calls in the whole cloud."""
+
+    async def read(self) -> CloudCallCounts: ...
 
 
 class AsyncCallService(Protocol):

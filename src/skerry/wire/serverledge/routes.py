@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
+from msgspec.structs import replace
+
 from skerry.model.settings import Settings
 from skerry.transport.http.dispatcher import ErrorShape, HttpRoute
 from skerry.transport.http.endpoints import Endpoint
@@ -11,6 +13,7 @@ from skerry.transport.http.runner import build_route
 from skerry.wire.serverledge import error_texts, functions, invocations, logs
 from skerry.wire.serverledge.context import ServerledgeContext
 from skerry.wire.serverledge.dialect import DIALECT
+from skerry.wire.serverledge.direct_invocations import DirectInvocations
 
 # Matched by the prefix of their path, because a name may hold slashes (and is then not that of a function).
 PREFIX_ENDPOINTS: dict[str, Endpoint] = {
@@ -24,6 +27,7 @@ ROUTED_ENDPOINTS: tuple[Endpoint, ...] = (
     functions.prewarm,
     functions.status,
     functions.neighbours,
+    functions.calls,
     functions.list_functions,
     functions.list_by_the_document,
     functions.show,
@@ -52,7 +56,10 @@ def _route(
     declared: Endpoint, context: ServerledgeContext | None, settings: Settings, prefix: str = ""
 ) -> HttpRoute:
     most = _max_body_bytes(declared, settings)
-    return build_route(declared, DIALECT, context, settings.http, max_body_bytes=most, prefix=prefix)
+    route = build_route(declared, DIALECT, context, settings.http, max_body_bytes=most, prefix=prefix)
+    if declared is invocations.invoke and context is not None:
+        return replace(route, direct=DirectInvocations(context))
+    return route
 
 
 def _max_body_bytes(declared: Endpoint, settings: Settings) -> int:

@@ -12,7 +12,6 @@ import asyncio
 import ssl
 from collections import deque
 from collections.abc import Awaitable, Callable
-from dataclasses import dataclass
 from typing import Any, Final, TypeVar
 
 import msgspec
@@ -25,6 +24,7 @@ from skerry.functions.continuum.member_api import (
     ContinuumMember,
     CopyRefused,
     ForwardedCall,
+    FunctionCalls,
     MemberLoad,
     ResultCopy,
 )
@@ -47,6 +47,7 @@ from skerry.transport.links.members.link_identity import (
 from skerry.transport.links.members.messages import ReplyMessage
 from skerry.transport.links.members.pending_requests import (
     LinkCall,
+    LinkCallsReading,
     LinkCodeListing,
     LinkFetch,
     LinkPing,
@@ -61,8 +62,7 @@ _MAX_MISSED: Final = 4  # per timeout, at whether anything came
 _ROUND_TRIPS: Final = 4  # remembered
 
 
-@dataclass(frozen=True, slots=True)
-class ClientLinkDeps:
+class ClientLinkDeps(msgspec.Struct, frozen=True):
     """What is the same for all links of a process."""
 
     here: NodeId
@@ -202,6 +202,15 @@ class ClientLink(MemberLink[ReplyMessage]):
         await self._may_send()
         request = LinkCodeListing(self._loop.create_future())
         frame = encode_frame(messages.ListCode(number, known))
+        return await self._request(request, number, frame, self._deps.timeout_s)
+
+    async def read_calls(self) -> tuple[FunctionCalls, ...]:
+        if self._version < messages.CALLS_SINCE:
+            raise errors.Unavailable("it is of a version that does not tell its calls; upgrade it")
+        number = self._next()
+        await self._may_send()
+        request = LinkCallsReading(self._loop.create_future())
+        frame = encode_frame(messages.ReadCalls(number))
         return await self._request(request, number, frame, self._deps.timeout_s)
 
     async def store_result(self, copy: ResultCopy) -> None:

@@ -23,6 +23,7 @@ from skerry.functions.continuum.member_api import (
     CodeList,
     ContinuumMember,
     ForwardedCall,
+    FunctionCalls,
     MemberLoad,
     ResultCopy,
 )
@@ -132,6 +133,10 @@ class LinkPool:
     async def list_code(self, member: ContinuumMember, known: str) -> CodeList:
         link = self._open_link(member) or await self._link_to(member, despite_backoff=True)
         return await link.list_code(known)
+
+    async def read_calls(self, member: ContinuumMember) -> tuple[FunctionCalls, ...]:
+        link = self._open_link(member) or await self._link_to(member)
+        return await link.read_calls()
 
     async def store_result(self, member: ContinuumMember, copy: ResultCopy) -> None:
         link = self._open_link(member) or await self._link_to(member)

@@ -9,6 +9,7 @@
     PollCall                        PollReply, LinkRefusal
     StoreCode, StoreResult          StoreReply, LinkRefusal since version 2, as what follows
     ListCode                        CodeListReply
+    ReadCalls                       CallsReply              since version 4
     GrantBytes, AbandonResponse     ResponseHead, ResponsePart  since version 3: of calls of web functions,
                                                                 before their CallDone
                                     KeepAlive               a long message is still coming in
@@ -25,12 +26,19 @@ from typing import Annotated, Final, TypeAlias
 from msgspec import Meta, Struct
 
 from skerry.functions.asynchronous.results import AsyncCallResult
-from skerry.functions.continuum.member_api import CodeList, ForwardedCall, MemberLoad, ResultCopy
+from skerry.functions.continuum.member_api import (
+    CodeList,
+    ForwardedCall,
+    FunctionCalls,
+    MemberLoad,
+    ResultCopy,
+)
 from skerry.model.calls import CallReport
 from skerry.model.ids import Digest, NodeId
 from skerry.model.web_calls import WebResponseHead
 
-VERSION: Final = 3
+VERSION: Final = 4
+CALLS_SINCE: Final = 4  # the version of the first members that tell what calls they counted
 WEB_SINCE: Final = 3  # the version of the first members that run web functions for others
 COPIES_SINCE: Final = 2  # the version of the first members that keep copies for others
 
@@ -194,6 +202,17 @@ class ResponsePart(LinkMessage, frozen=True, tag=24):
     data: bytes
 
 
+class ReadCalls(LinkMessage, frozen=True, tag=25):
+    """Request the counters of calls."""
+
+    number: Number
+
+
+class CallsReply(LinkMessage, frozen=True, tag=26):
+    number: Number
+    counted: tuple[FunctionCalls, ...]
+
+
 RequestMessage: TypeAlias = (
     LinkHello
     | PingMessage
@@ -207,6 +226,7 @@ RequestMessage: TypeAlias = (
     | StoreResult
     | GrantBytes
     | AbandonResponse
+    | ReadCalls
 )
 ReplyMessage: TypeAlias = (
     LinkWelcome
@@ -221,4 +241,5 @@ ReplyMessage: TypeAlias = (
     | CodeListReply
     | ResponseHead
     | ResponsePart
+    | CallsReply
 )

@@ -26,6 +26,7 @@ from skerry.functions.continuum.member_api import (
     CallOutcomeUnknown,
     CodeList,
     CopyRefused,
+    FunctionCalls,
     MemberLoad,
 )
 from skerry.kit.response_stream import ResponseStream, StreamOverrun
@@ -37,6 +38,7 @@ from skerry.transport.links.members.framing import MalformedFrame
 from skerry.transport.links.members.messages import (
     CallDone,
     CallReady,
+    CallsReply,
     CodeChunk,
     CodeListReply,
     LinkMessage,
@@ -240,3 +242,14 @@ class LinkCodeListing(LinkRequest[CodeList]):
         if type(message) is not CodeListReply:
             raise MalformedFrame(f"{type(message).__name__} for a list of code")
         self.finish(message.listed)
+
+
+class LinkCallsReading(LinkRequest[tuple[FunctionCalls, ...]]):
+    """The neighbour's counters of calls."""
+
+    __slots__ = ()
+
+    def take(self, message: ReplyMessage) -> None:
+        if type(message) is not CallsReply:
+            raise MalformedFrame(f"{type(message).__name__} for counters of calls")
+        self.finish(message.counted)

@@ -10,7 +10,6 @@ from __future__ import annotations
 import asyncio
 import contextlib
 from collections.abc import Awaitable, Callable, Iterator
-from dataclasses import dataclass
 from functools import partial
 from typing import Final, TypeVar
 
@@ -44,8 +43,7 @@ _ENDED: Final = "the call was ended there before it was done"
 _FAULT: Final = "by a fault of the neighbour; its log has the reason"
 
 
-@dataclass(frozen=True, slots=True)
-class MemberLinkLimits:
+class MemberLinkLimits(msgspec.Struct, frozen=True):
     """What one neighbour may use."""
 
     calls: int = 1024  # under way at once on one link
@@ -57,8 +55,7 @@ class MemberLinkLimits:
     keep_alive_s: float = 0.4  # while a long message comes in, a keep-alive is sent so often
 
 
-@dataclass(frozen=True, slots=True)
-class ServerLinkDeps:
+class ServerLinkDeps(msgspec.Struct, frozen=True):
     """What is the same for all links that were dialled."""
 
     here: NodeId
@@ -187,6 +184,8 @@ class ServerLink(MemberLink[RequestMessage]):
             self._start(message, self._poll)
         elif isinstance(message, messages.ListCode):
             self._list_code(message)
+        elif isinstance(message, messages.ReadCalls):
+            self._send_list(messages.CallsReply(message.number, self._serves.calls()))
         elif isinstance(message, messages.StoreCode):
             self._start(message, self._store_code)
         else:
@@ -342,10 +341,12 @@ class ServerLink(MemberLink[RequestMessage]):
         call.may_have_run = True
 
     def _list_code(self, request: messages.ListCode) -> None:
-        listed = self._serves.list_code(request.known)
-        frame = encode_frame(messages.CodeListReply(request.number, listed))
+        self._send_list(messages.CodeListReply(request.number, self._serves.list_code(request.known)))
+
+    def _send_list(self, reply: messages.CodeListReply | messages.CallsReply) -> None:
+        frame = encode_frame(reply)
         if len(frame) > self._max_sent:
-            raise MalformedFrame("the list of code is longer than the peer accepts")
+            raise MalformedFrame(f"{type(reply).__name__} is longer than the peer accepts")
         self.send_frame(frame)
 
     async def _store_code(self, request: messages.StoreCode, _: _Call) -> bytearray:

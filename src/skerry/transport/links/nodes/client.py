@@ -26,7 +26,7 @@ from skerry.model.node_messages import (
 )
 from skerry.model.streams import StreamRequest
 from skerry.transport.grpc.channels import dial, map_errors
-from skerry.transport.links.nodes import messages
+from skerry.transport.links.nodes import messages, protocol
 from skerry.transport.proto import nodes_pb2 as pb
 from skerry.transport.proto.nodes_grpc import NodeServiceStub, ServerServiceStub
 from skerry.transport.tunnels import tunnel_codec
@@ -90,6 +90,7 @@ class GrpcControlConnection:
                 await self._stream.recv_trailing_metadata()  # raises what the server has against us
         if first is None or first.WhichOneof("message") != "welcome":
             raise errors.Unavailable("the server did not send a welcome; is it a Skerry of another version?")
+        protocol.check_server_version(first.welcome.version)
         return messages.decode_welcome(first.welcome)
 
     async def messages(self) -> AsyncIterator[ServerMessage]:

@@ -1,19 +1,15 @@
 """DepartureService: a node drains itself, and leaves its cloud for good.
 
-The server's half, and the node's, which `skerry.daemon.node_leave` uses. A node is identified by the
-certificate of its connection, and acts only for itself; `skerry.control.nodes.registry` drains and
-unregisters.
+The server's half; the node's is `departure_client`. A node is identified by the certificate of its
+connection, and acts only for itself; `skerry.control.nodes.registry` drains and unregisters.
 """
 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator
 from contextlib import aclosing
-from typing import Final
 
 import structlog
-from grpclib.client import Channel
 from grpclib.server import Stream
 
 from skerry.control.identity.authenticator import Authenticator
@@ -22,14 +18,11 @@ from skerry.kit.clock import Clock
 from skerry.model import errors
 from skerry.model.callers import Caller
 from skerry.transport.grpc.call_streams import caller_of
-from skerry.transport.grpc.channels import map_errors
 from skerry.transport.links.nodes.service import calling_node
 from skerry.transport.proto import nodes_pb2 as pb
-from skerry.transport.proto.nodes_grpc import DepartureServiceBase, DepartureServiceStub
+from skerry.transport.proto.nodes_grpc import DepartureServiceBase
 
 log = structlog.get_logger(__name__)
-
-_LEAVE_S: Final = 30.0
 
 
 class DepartureService(DepartureServiceBase):
@@ -74,20 +67,3 @@ class DepartureService(DepartureServiceBase):
             await self._identity.revoke_certificate(caller.serial, actor=caller.name)
         except errors.SkerryError as error:
             log.warning("node.left_not_revoked", node=caller.node, error=error.message)
-
-
-async def drain(channel: Channel, within_s: float) -> AsyncIterator[int]:
-    """Drain the node of the channel's certificate; yields how many instances it has, until it has none."""
-    with map_errors("drain this node"):
-        async with DepartureServiceStub(channel).Drain.open() as stream:
-            await stream.send_message(pb.DrainRequest(within_s=within_s), end=True)
-            async for progress in stream:
-                yield progress.instances
-
-
-async def leave(channel: Channel) -> int:
-    """Unregister the node of the channel's certificate; returns how many instances are placed on other
-    nodes."""
-    with map_errors("unregister this node"):
-        reply = await DepartureServiceStub(channel).Leave(pb.LeaveRequest(), timeout=_LEAVE_S)
-    return reply.instances

@@ -67,6 +67,7 @@ def encode_function(function: Function) -> pb.Function:
         idempotent=function.is_idempotent,
         secrets=secret_messages.encode_uses(function.secrets),
         web=function.is_web,
+        no_template=not function.uses_template,
     )
 
 
@@ -87,4 +88,5 @@ def decode_function(message: pb.Function) -> Function:
         image_access=decode_image_access(message.image_access),
         secrets=secret_messages.decode_uses(message.secrets),
         is_web=message.web,
+        uses_template=not message.no_template,
     )

@@ -14,6 +14,7 @@ import math
 from collections.abc import Iterator, Mapping, Sequence
 from typing import TypeVar
 
+from skerry import __version__
 from skerry.kit.field_copy import copy_fields
 from skerry.model import errors, ids, ports
 from skerry.model.callers import RevokedCertificate
@@ -203,14 +204,17 @@ def _encode_report(report: InstanceReport) -> pb.Report:
         checked_at=report.checked_at,
         check_message=_readable(report.check_message),
         metric=report.metric,
+        ip6=report.ip6,
+        previous_exit_code=report.previous_exit_code,
     )
 
 
 def _report_of(message: pb.Report) -> InstanceReport:
     if not all(map(math.isfinite, (message.at, message.retry_at, message.checked_at))):
         raise errors.Invalid("the times of a report must be numbers of seconds", field="at")
-    if len(message.ip) > _MAX_ADDRESS:
-        raise errors.Invalid("ip must be an address", field="ip")
+    for field, address in (("ip", message.ip), ("ip6", message.ip6)):
+        if len(address) > _MAX_ADDRESS:
+            raise errors.Invalid(f"{field} must be an address", field=field)
     return InstanceReport(
         instance=InstanceId(ids.check_id(message.instance, "instance")),
         generation=message.generation,
@@ -226,6 +230,8 @@ def _report_of(message: pb.Report) -> InstanceReport:
         checked_at=message.checked_at,
         check_message=_readable(message.check_message),
         metric=_metric_of(message),
+        ip6=ids.check_display_text(message.ip6, "ip6"),
+        previous_exit_code=message.previous_exit_code if message.HasField("previous_exit_code") else None,
     )
 
 
@@ -238,7 +244,7 @@ def _metric_of(message: pb.Report) -> float | None:
 
 
 def encode_welcome(welcome: SessionConfig) -> pb.ToNode:
-    return pb.ToNode(welcome=copy_fields(pb.Welcome, welcome, protocol=protocol.CURRENT))
+    return pb.ToNode(welcome=copy_fields(pb.Welcome, welcome, protocol=protocol.CURRENT, version=__version__))
 
 
 def decode_welcome(message: pb.Welcome) -> SessionConfig:
@@ -387,6 +393,7 @@ def _encode_order(order: InstanceOrder) -> pb.Order:
         request_id=order.request_id,
         namespace=order.namespace,
         is_isolated=order.is_isolated,
+        owner=order.owner,
         spec=copy_fields(
             pb.Spec,
             spec,
@@ -419,6 +426,7 @@ def _order_of(message: pb.Order) -> InstanceOrder:
         request_id=message.request_id if ids.is_request_id(message.request_id) else "",
         namespace=ids.check_namespace(message.namespace or DEFAULT_NAMESPACE),
         is_isolated=message.is_isolated,
+        owner=ids.check_display_text(message.owner, "owner"),
         spec=InstanceSpec(
             name=spec.name,
             uri=spec.uri,

@@ -3,15 +3,18 @@
 Each side states its number in its first message, `Hello` or `Welcome`; programs from before the field have 1.
 The number goes up when one side can no longer do without something that the other side of the version before
 does not send, and by one in a minor version at most. Messages and fields that a side can do without do not
-change it. A server takes nodes of its own number and of the one before, so servers are upgraded first. See
-`docs/versioning.md`.
+change it. A server takes nodes of its own number and of the one before, so servers are upgraded first.
+
+Nodes of a cloud must fit its servers by the version of Skerry, too (`skerry.model.versions`): of the same
+minor version or of the one before. Borrowed nodes need not, since each cloud is upgraded by its own operator.
+See `docs/versioning.md`.
 """
 
 from __future__ import annotations
 
 from typing import Final
 
-from skerry.model import errors
+from skerry.model import errors, versions
 
 CURRENT: Final = 1
 _UNSTATED: Final = 1
@@ -31,6 +34,18 @@ def check_node(stated: int, version: str, *, ours: int = CURRENT) -> None:
             f"the node's Skerry {version or '(no version)'} is too new: it has version {protocol} of the"
             f" node protocol, and {takes}; upgrade the servers first, or install their version on the node"
         )
+
+
+def check_node_version(version: str) -> None:
+    """Refuse a node of this cloud whose Skerry does not go with ours."""
+    if problem := versions.node_problem(version):
+        raise errors.FailedPrecondition(problem)
+
+
+def check_server_version(version: str) -> None:
+    """Refuse a server of this node's cloud that is older than the node; empty: it did not state a version."""
+    if problem := versions.server_problem(version):
+        raise errors.FailedPrecondition(problem)
 
 
 def check_server(stated: int, *, ours: int = CURRENT) -> None:

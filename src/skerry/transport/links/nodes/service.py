@@ -23,7 +23,7 @@ from skerry.model import errors, ids
 from skerry.model.callers import AuthMethod, Caller
 from skerry.model.ids import InstanceId, NodeId
 from skerry.transport.grpc.call_streams import caller_of, peer_address
-from skerry.transport.links.nodes import messages
+from skerry.transport.links.nodes import messages, protocol
 from skerry.transport.links.nodes.session_handler import CLOSE_GRACE_S, handle_session
 from skerry.transport.proto import nodes_pb2 as pb
 from skerry.transport.proto.nodes_grpc import NodeServiceBase, ServerServiceBase
@@ -53,8 +53,9 @@ class NodeSessionService(NodeServiceBase):
         first = await _first_of(stream)
         if first.WhichOneof("message") != "hello":
             raise errors.Invalid("the first message of a session must be a hello", field="hello")
-        address = peer_address(stream)
-        async with self._sessions.connect(node, messages.decode_hello(first.hello), address) as session:
+        hello, address = messages.decode_hello(first.hello), peer_address(stream)
+        protocol.check_node_version(hello.facts.version)
+        async with self._sessions.connect(node, hello, address) as session:
             await handle_session(
                 stream, self._sessions, session, self._clock, check=lambda: self._check(caller)
             )

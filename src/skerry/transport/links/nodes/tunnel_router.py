@@ -9,23 +9,14 @@ from __future__ import annotations
 
 import ssl
 from collections.abc import AsyncIterator
-from contextlib import AbstractAsyncContextManager, asynccontextmanager
-from typing import Protocol
+from contextlib import asynccontextmanager
 
 from skerry.control.cluster.servers import ServerDirectory
 from skerry.control.sessions.node_session import NodeSessions
 from skerry.control.sessions.tunnels import TunnelEndpoint
 from skerry.model.ids import InstanceId, NodeId
-from skerry.model.streams import StreamRequest, TunnelStream
+from skerry.model.streams import StreamRequest
 from skerry.transport.links.nodes.client import GrpcTunnel, open_remote_tunnel
-
-
-class TunnelDialer(Protocol):
-    """The way to instances: `TunnelRouter`, or the sessions of a server that is alone."""
-
-    def open_tunnel(
-        self, node: NodeId, instance: InstanceId, request: StreamRequest
-    ) -> AbstractAsyncContextManager[TunnelStream]: ...
 
 
 class TunnelRouter:

@@ -115,7 +115,8 @@ class ContainerService(ContainerServiceBase):
 
     async def Logs(self, stream: Stream[pb.LogsRequest, cells_pb2.LogItem]) -> None:  # noqa: N802 - gRPC's name
         request = await request_of(stream)
-        sources = grpc_logs.log_sources(request, partial(self._containers.logs, _name(request)))
+        logs = partial(self._containers.logs, _name(request), previous=request.previous)
+        sources = grpc_logs.log_sources(request, logs)
         async with aclosing(grpc_logs.log_items(sources, request)) as items:
             async for item in items:
                 await stream.send_message(item)

@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
+
+import msgspec
 
 from skerry.control.routes.registry import RouteRegistry
 from skerry.model.routes import Route
 
 
-@dataclass(frozen=True, slots=True)
-class RouteContext:
+class RouteContext(msgspec.Struct, frozen=True):
     """The first argument of these endpoints."""
 
     routes: RouteRegistry

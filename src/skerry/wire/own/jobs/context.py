@@ -2,15 +2,14 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+import msgspec
 
 from skerry.control.jobs.registry import JobRegistry
 from skerry.control.schedules.registry import ScheduleRegistry
 from skerry.kit.clock import Clock
 
 
-@dataclass(frozen=True, slots=True)
-class JobContext:
+class JobContext(msgspec.Struct, frozen=True):
     """The first argument of these endpoints."""
 
     jobs: JobRegistry

@@ -5,11 +5,13 @@ Translation only: `skerry.control.schedules` starts the runs.
 
 from __future__ import annotations
 
+from functools import partial
 from typing import Annotated
 
 import msgspec
 from msgspec import UNSET, Meta
 
+from skerry.kit.tasks import map_in_turns
 from skerry.model import errors
 from skerry.model.jobs import Job
 from skerry.model.schedules import Schedule
@@ -41,7 +43,8 @@ class ScheduleList(msgspec.Struct, frozen=True):
 async def list_schedules(context: JobContext, call: RequestContext, query: PageQuery) -> ScheduleList:
     """In the order of their creation."""
     page = context.schedules.list(**query.arguments())
-    return ScheduleList(page.total, tuple(_document(context, each) for each in page.items), page.cursor)
+    shown = await map_in_turns(partial(_document, context), page.items)
+    return ScheduleList(page.total, shown, page.cursor)
 
 
 @endpoint("GET", "/schedule/{name}", summary="Show a schedule", raises=(errors.Invalid, errors.NotFound))

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
 from typing import Final, Protocol
+
+import msgspec
 
 from skerry.market.buyer.quotes import BuyerPort
 from skerry.market.provider.allowlist import AllowedBuyer
@@ -31,8 +32,7 @@ class AllowlistPort(Protocol):
         ...
 
 
-@dataclass(frozen=True, slots=True)
-class MarketContext:
+class MarketContext(msgspec.Struct, frozen=True):
     """The first argument of these endpoints."""
 
     ledger: Ledger
@@ -43,4 +43,6 @@ class MarketContext:
     shortage: Callable[[Offer], str] = lambda _: (
         ""
     )  # why the nodes cannot deliver an offer; empty if they can
-    purchases: ConcurrencyLimit = field(default_factory=lambda: ConcurrencyLimit(MAX_PURCHASES, "purchases"))
+    purchases: ConcurrencyLimit = msgspec.field(
+        default_factory=lambda: ConcurrencyLimit(MAX_PURCHASES, "purchases")
+    )

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-from contextlib import suppress
 from typing import Annotated, Any, Final
 
 import msgspec
@@ -204,7 +203,7 @@ async def withdraw(
 @endpoint("GET", "/market/ledger", summary="Show the ledger", raises=(errors.Invalid, errors.Unavailable))
 async def show_ledger(market: MarketContext, call: RequestContext, query: PageQuery) -> LedgerInfo:
     """Every flavor of this cloud that is offered, held or sold, and its capacity."""
-    page = pagination.paginate(_accounts(market), lambda account: account.flavor.id, query)
+    page = pagination.paginate(market.ledger.accounts(), lambda account: account.flavor.id, query)
     wrong: dict[str, list[str]] = {}
     for number, (id, why) in enumerate(market.ledger.audits(), 1):
         if why:
@@ -214,15 +213,3 @@ async def show_ledger(market: MarketContext, call: RequestContext, query: PageQu
     return LedgerInfo(
         page.total, [OfferAccountInfo.of(one) for one in page.items], page.cursor, not wrong, wrong
     )
-
-
-def _accounts(market: MarketContext) -> list[OfferRecord]:
-    """Also withdrawn ones of which something is still held or sold."""
-    found = {account.flavor.id: account for account in market.ledger.flavors()}
-    now = market.ledger.now()
-    taken = {hold.flavor.id for hold in market.ledger.holds() if hold.is_live(now)}
-    taken |= {sale.contract.flavor.id for sale in market.ledger.contracts() if sale.contract.ended_at is None}
-    for id in taken - found.keys():
-        with suppress(errors.NotFound):  # which the audit reports
-            found[id] = market.ledger.flavor(id)
-    return list(found.values())

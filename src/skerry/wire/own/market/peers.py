@@ -27,6 +27,10 @@ class SetPeerRequest(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
         str, Meta(min_length=1, max_length=ids.MAX_ID, description="Its id, which it must sign as: `key....`")
     ]
     ca: Annotated[str, Meta(max_length=MAX_CA, description="PEM; else the system's CAs are trusted")] = ""
+    mesh: Annotated[
+        bool,
+        Meta(description="Nodes that are borrowed from it take part in this cloud's mesh, if it allows that"),
+    ] = False
 
 
 class PeerInfo(msgspec.Struct, frozen=True):
@@ -36,6 +40,7 @@ class PeerInfo(msgspec.Struct, frozen=True):
     url: str
     cloud: str
     ca: str
+    mesh: bool
     is_reached: Annotated[bool | None, Meta(description="Null before the first check")]
     message: str
     latency_s: float | None
@@ -79,7 +84,7 @@ async def set_peer(
     """Refused with the reason if another cloud answers at the address, or if it is not trusted; a cloud that
     does not answer is added all the same.
     """
-    peer = MarketPeer(name=path.name, url=body.url, cloud=body.cloud, ca=body.ca)
+    peer = MarketPeer(name=path.name, url=body.url, cloud=body.cloud, ca=body.ca, mesh=body.mesh)
     await market.buyer.set_peer(peer, actor=call.caller.name)
     return PeerInfo.of(require_peer(market, path.name))
 

@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import enum
 from collections.abc import Iterable
-from dataclasses import dataclass
 from itertools import combinations, pairwise
 
 import msgspec
@@ -21,8 +20,7 @@ from skerry.model.mesh import MeshLink
 from skerry.transport.http.endpoints import Endpoint, RequestContext, endpoint
 
 
-@dataclass(frozen=True, slots=True)
-class MeshContext:
+class MeshContext(msgspec.Struct, frozen=True):
     """The first argument of these endpoints."""
 
     peers: MeshPeers
@@ -41,7 +39,8 @@ class MeshPath(enum.StrEnum):
 
 
 class MeshNodeDocument(msgspec.Struct, frozen=True):
-    """A node of the mesh. `behind_nat`: it is not reached at its own address."""
+    """A node of the mesh. `behind_nat`: it is not reached at its own address. `borrowed`: it belongs to
+    another cloud, and is part of this one by a contract."""
 
     id: str
     name: str
@@ -51,6 +50,7 @@ class MeshNodeDocument(msgspec.Struct, frozen=True):
     observed_address: str
     behind_nat: bool
     relays: bool
+    borrowed: bool
 
 
 class MeshPairDocument(msgspec.Struct, frozen=True):
@@ -81,6 +81,11 @@ class MeshDocument(msgspec.Struct, frozen=True):
 @endpoint("GET", "/mesh/", summary="Show the mesh")
 async def show(context: MeshContext, call: RequestContext) -> MeshDocument:
     """Every pair of nodes: direct or relayed by whom, round trip, last handshake, and bytes."""
+    return mesh_document(context)
+
+
+def mesh_document(context: MeshContext) -> MeshDocument:
+    """The mesh as it is now."""
     view, tables = context.peers.view, context.tables
     links = {NodeId(id): record.value.links.by_node for id, record in tables.links.items()}
     view = view._replace(graph=view.graph._replace(links=links))  # with the latest measurements
@@ -101,6 +106,7 @@ async def show(context: MeshContext, call: RequestContext) -> MeshDocument:
                 record.observed,
                 id not in view.graph.public,
                 record.node.relays,
+                view.nodes[id].is_borrowed,
             )
         )
     now = context.clock.now()

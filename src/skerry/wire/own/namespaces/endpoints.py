@@ -6,7 +6,6 @@ it (`skerry.wire.namespaces`).
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import Annotated
 
 import msgspec
@@ -28,8 +27,7 @@ from skerry.wire.own.namespaces.documents import (
 )
 
 
-@dataclass(frozen=True, slots=True)
-class NamespaceContext:
+class NamespaceContext(msgspec.Struct, frozen=True):
     """The first argument of these endpoints."""
 
     namespaces: NamespaceRegistry
@@ -122,7 +120,7 @@ async def delete(context: NamespaceContext, call: RequestContext, path: Namespac
 
 class ConnectionQuery(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
     """A connection; both ends are `[NAMESPACE/]NAME` of an instance or a service, `instance/NAME`,
-    `service/NAME`, `node/NAME`, an IPv4 address, or `internet`."""
+    `service/NAME`, `node/NAME`, an IP address, or `internet`."""
 
     source: Annotated[str, Meta(description="Who connects", max_length=256)] = msgspec.field(name="from")
     destination: Annotated[str, Meta(description="To whom", max_length=256)] = msgspec.field(name="to")

@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
+
+import msgspec
 
 from skerry.control.secrets.registry import SecretRegistry
 from skerry.control.secrets.rotation import KeyRotation
 
 
-@dataclass(frozen=True, slots=True)
-class SecretContext:
+class SecretContext(msgspec.Struct, frozen=True):
     """The first argument of these endpoints."""
 
     secrets: SecretRegistry

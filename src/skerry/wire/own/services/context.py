@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+import msgspec
 
 from skerry.control.services.registry import ServiceRegistry
 
 
-@dataclass(frozen=True, slots=True)
-class ServiceContext:
+class ServiceContext(msgspec.Struct, frozen=True):
     """The first argument of these endpoints."""
 
     services: ServiceRegistry

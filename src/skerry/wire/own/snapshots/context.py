@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+import msgspec
 
 from skerry.control.snapshots.registry import SnapshotRegistry
 
 
-@dataclass(frozen=True, slots=True)
-class SnapshotContext:
+class SnapshotContext(msgspec.Struct, frozen=True):
     """The first argument of these endpoints."""
 
     snapshots: SnapshotRegistry

@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+import msgspec
 
 from skerry.control.tls.registry import TlsRegistry
 
 
-@dataclass(frozen=True, slots=True)
-class TlsContext:
+class TlsContext(msgspec.Struct, frozen=True):
     """The first argument of these endpoints."""
 
     certificates: TlsRegistry

@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+import msgspec
 
 from skerry.control.volumes.registry import VolumeRegistry
 
 
-@dataclass(frozen=True, slots=True)
-class VolumeContext:
+class VolumeContext(msgspec.Struct, frozen=True):
     """The first argument of these endpoints."""
 
     volumes: VolumeRegistry

@@ -114,7 +114,12 @@ async def serve(
         raise requests.unknown_function()
     body = await request_bodies.read_whole(receive)
     response: ResponseStream[WebResponseHead] = ResponseStream()
-    request = WebCallRequest(function=key, params=encode_request(head, body), response=response)
+    request = WebCallRequest(
+        function=key,
+        params=encode_request(head, body),
+        response=response,
+        traceparent=scope["state"].get("traceparent", ""),
+    )
     del body
     call = asyncio.ensure_future(context.invoker.invoke(request))
     call.add_done_callback(lambda _: response.end())

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import Protocol
+
+import msgspec
 
 from skerry.model.calls import CallReport, CallRequest
 from skerry.model.functions import Function
@@ -23,8 +24,7 @@ class CallInvoker(Protocol):
         ...
 
 
-@dataclass(frozen=True, slots=True)
-class WebFunctionContext:
+class WebFunctionContext(msgspec.Struct, frozen=True):
     """What routes of web functions need."""
 
     functions: FunctionSource

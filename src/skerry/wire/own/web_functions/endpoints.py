@@ -6,7 +6,6 @@ description of the API and for the access rules. HEAD is served with GET.
 
 from __future__ import annotations
 
-import dataclasses
 from typing import Annotated, Final
 
 import msgspec
@@ -62,7 +61,7 @@ def _declare(verb: str) -> Endpoint:
         is_quiet=True,
         streams=True,
     )(_declared)
-    return dataclasses.replace(declared, operation=verb.lower())
+    return msgspec.structs.replace(declared, operation=verb.lower())
 
 
 ENDPOINTS: tuple[Endpoint, ...] = tuple(map(_declare, _VERBS))

@@ -1,0 +1,1 @@
+"""Forwarding of logs from rings on disk to files, syslog and Loki."""

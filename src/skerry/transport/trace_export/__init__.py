@@ -1,0 +1,1 @@
+"""Export of traces by OTLP over HTTP."""

@@ -1,0 +1,1 @@
+"""Metrics of servers and nodes over HTTP."""
