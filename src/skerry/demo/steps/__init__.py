@@ -1,0 +1,1 @@
+"""The steps of the demo, one module each."""
