@@ -1,3 +1,3 @@
 """A small cloud on one machine or many. See docs/architecture.md for the packages."""
 
-__version__ = "0.1.0"
+__version__ = "0.2.0"

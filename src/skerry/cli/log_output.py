@@ -54,11 +54,22 @@ def _options(*tail: str) -> Callable[[F], F]:
     )
 
 
+previous = click.option(
+    "-p", "--previous", is_flag=True, help="Show the run before the last one, such as the one that crashed."
+)
 options = _options("-n", "--tail")
 options_in_namespace = _options("--tail")  # where -n is the namespace
 
 
-def print_logs(server: ApiClient, instance: str, *, follow: bool, tail: int | None, only: str | None) -> None:
+def print_logs(
+    server: ApiClient,
+    instance: str,
+    *,
+    follow: bool,
+    tail: int | None,
+    only: str | None,
+    previous: bool = False,
+) -> None:
     """Print the output of an instance, which its node sends through the server."""
     chunks = server.output(
         "instance",
@@ -67,9 +78,15 @@ def print_logs(server: ApiClient, instance: str, *, follow: bool, tail: int | No
         follow=str(follow).lower(),
         tail=None if tail is None else str(tail),
         stream=only,
+        previous="true" if previous else None,  # servers of earlier versions do not know it
     )
     for data in chunks:
         click.echo(data, nl=False)
+
+
+def check_previous(*, previous: bool, follow: bool) -> None:
+    if previous and follow:
+        raise click.UsageError("--previous cannot be followed: that run is over; leave out one of the two.")
 
 
 class OutputClosed(Exception):

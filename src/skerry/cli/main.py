@@ -8,6 +8,7 @@ Exit codes: 0 done, 1 refused or failed, 2 wrong usage, 3 no server reached, 130
 from __future__ import annotations
 
 import importlib
+import os
 import sys
 from typing import Any, NamedTuple
 
@@ -30,6 +31,9 @@ SECTIONS = {
         "up": Verb("skerry.cli.commands.daemon", "Start everything on this machine."),
         "server": Verb("skerry.cli.commands.daemon", "Start the control plane alone."),
         "node": Verb("skerry.cli.commands.nodes", "Join this machine to a server, or manage nodes."),
+        "install": Verb("skerry.cli.commands.install", "Make Skerry a service of this machine."),
+        "uninstall": Verb("skerry.cli.commands.install", "Remove the service, and with --purge the data."),
+        "demo": Verb("skerry.cli.commands.demo", "Show what Skerry does, on this machine."),
     },
     "Workloads": {
         "run": Verb("skerry.cli.commands.instances", "Run an image on a node with enough resources."),
@@ -78,12 +82,24 @@ SECTIONS = {
         "status": Verb(
             "skerry.cli.commands.status", "Show whether the server is ready, and what is unavailable."
         ),
+        "doctor": Verb(
+            "skerry.cli.commands.doctor", "Find what is wrong on this machine, and how to fix it."
+        ),
+        "top": Verb("skerry.cli.commands.top", "Show nodes, instances, services and functions, live."),
+        "console": Verb("skerry.cli.commands.console", "Open the web console."),
         "mesh": Verb("skerry.cli.commands.mesh", "Show how nodes reach each other."),
+        "alert": Verb("skerry.cli.commands.alerts", "Notify somebody when something is wrong."),
         "events": Verb("skerry.cli.commands.events", "Show events, and follow them."),
         "namespace": Verb("skerry.cli.commands.namespaces", "Show namespaces, and limit what they may use."),
         "token": Verb("skerry.cli.commands.tokens", "Create, list and revoke access tokens."),
         "certificate": Verb("skerry.cli.commands.certificates", "List and revoke certificates."),
+        "backup": Verb("skerry.cli.commands.backup", "Back up the cloud, and verify backups."),
+        "restore": Verb("skerry.cli.commands.restore", "Restore a backup into an empty data folder."),
         "sim": Verb("skerry.cli.commands.sim", "Simulate the control plane."),
+    },
+    "This command": {
+        "context": Verb("skerry.cli.commands.contexts", "Name servers, and choose the one that is used."),
+        "completion": Verb("skerry.cli.commands.completion", "Complete commands and names in your shell."),
         "version": Verb("skerry.cli.commands.status", "Show the version."),
     },
 }
@@ -92,6 +108,13 @@ VERBS = {name: verb for section in SECTIONS.values() for name, verb in section.i
 
 class LazyGroup(click.Group):
     """A group that knows the names and summaries of its commands, and imports a command when it runs."""
+
+    def main(self, *args: Any, **extra: Any) -> Any:
+        if "_SKERRY_COMPLETE" in os.environ:  # a shell requests completions
+            from skerry.cli import shells
+
+            shells.register()
+        return super().main(*args, **extra)
 
     def list_commands(self, ctx: click.Context) -> list[str]:
         return list(VERBS)
@@ -102,6 +125,10 @@ class LazyGroup(click.Group):
             return None
         command = getattr(importlib.import_module(verb.module), cmd_name)
         assert isinstance(command, click.Command)
+        if ctx.resilient_parsing:  # a shell requests completions
+            from skerry.cli import completion
+
+            completion.attach(command, cmd_name)
         return command
 
     def invoke(self, ctx: click.Context) -> Any:
@@ -126,20 +153,19 @@ class LazyGroup(click.Group):
     def resolve_command(
         self, ctx: click.Context, args: list[str]
     ) -> tuple[str | None, click.Command | None, list[str]]:
-        if args and args[0] not in VERBS and not args[0].startswith("-"):
-            import difflib
+        is_unknown = args and args[0] not in VERBS and not args[0].startswith("-")
+        if is_unknown and not ctx.resilient_parsing:
+            from skerry.cli import suggestions
 
-            near = difflib.get_close_matches(args[0], VERBS, n=1)
-            hint = f"did you mean '{near[0]}'?" if near else "see 'skerry --help'."
-            raise click.UsageError(f"Unknown command '{args[0]}'; {hint}", ctx)
+            raise click.UsageError(f"Unknown command '{args[0]}'; {suggestions.suggest(args[0], VERBS)}", ctx)
         return super().resolve_command(ctx, args)
 
 
 @click.group(
     cls=LazyGroup,
     context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 100},
-    epilog="Start with 'skerry up' in one terminal and 'skerry run -p 8080:80 IMAGE' in another. "
-    "Every command has --help; those that print take --output json.",
+    epilog="Start with 'skerry up' in one terminal and 'skerry run -p 8080:80 $(skerry image "
+    "sample)' in another. Every command has --help; those that print take --output json.",
 )
 @raw
 @click.version_option(__version__, "-V", "--version", prog_name="skerry")

@@ -26,6 +26,8 @@
       - name: nightly
         cron: "30 3 * * *"
         job: {image: "example.org/backup:2"}
+    alerts:                   # of the whole cloud
+      - {name: nodes, on: node-lost, for_s: 60, webhook: "https://hooks.example.org/TOKEN"}
 
 Fields are those of the server, validated by the same code; fields that are left out get their defaults. YAML
 is read by the core schema of version 1.2: `8080:53` and `no` are strings. This module, like the parser, is
@@ -51,13 +53,14 @@ from skerry.model.images import ImageAccess
 from skerry.model.workloads import InstanceSpec
 from skerry.node.images import references
 from skerry.wire.option_documents import OPTION_FIELDS
+from skerry.wire.own.alerts.documents import AlertInput
 from skerry.wire.own.http_routes.documents import RouteInput
 from skerry.wire.own.jobs.inputs import NUMBERS, JobSpecInput, ScheduleInput
 from skerry.wire.own.services.inputs import BudgetInput, ServiceInput, UpdateInput
 from skerry.wire.own.volumes.documents import VolumeInput
 from skerry.wire.spec_documents import SpecInput
 
-_LISTS: Final = ("volumes", "workloads", "instances", "services", "jobs", "schedules", "routes")
+_LISTS: Final = ("volumes", "workloads", "instances", "services", "jobs", "schedules", "routes", "alerts")
 _PARTS: Final = {
     "cpu": quantities.parse_cpu,
     "memory": quantities.parse_memory,
@@ -97,7 +100,7 @@ _JOB_FIELDS: Final = (
 )
 _SCHEDULE_FIELDS: Final = ("cron", "timezone", "overlap", "window_s", "paused")
 _VOLUME_FIELDS: Final = ("name", "size", "node", "constraints")
-_ROUTE_FIELDS: Final = tuple(
+ROUTE_FIELDS: Final = tuple(
     field for field in RouteInput.__struct_fields__ if field not in ("kind", "namespace", "basic", "token")
 )
 _TARGETS: Final = ("job", "from_job", "function")
@@ -133,6 +136,14 @@ class ManifestRoute(NamedTuple):
     body: JsonObject
 
 
+class ManifestAlert(NamedTuple):
+    """An alert rule: the request body, with all fields, and its destination to compare with."""
+
+    name: str
+    body: JsonObject
+    destination: str
+
+
 class ManifestVolume(NamedTuple):
     """A volume: the request body."""
 
@@ -151,6 +162,7 @@ class ApplyManifest(NamedTuple):
     namespace: str | None  # None: not given
     volumes: list[ManifestVolume] = []  # noqa: RUF012 - a default, which nobody changes
     routes: list[ManifestRoute] = []  # noqa: RUF012
+    alerts: list[ManifestAlert] = []  # noqa: RUF012
 
 
 def read(file: IO[bytes]) -> ApplyManifest:
@@ -220,12 +232,28 @@ def _manifest(content: Any) -> ApplyManifest:
     namespace = _namespace(content.get("namespace"))
     routes = [_route(f"routes[{n}]", one) for n, one in enumerate(lists["routes"])]
     _check_once("route", (one.name for one in routes))
-    return ApplyManifest(workloads, instances, services, jobs, schedules, namespace, volumes, routes)
+    alerts = [_alert(f"alerts[{n}]", one) for n, one in enumerate(lists["alerts"])]
+    _check_once("alert", (one.name for one in alerts))
+    return ApplyManifest(workloads, instances, services, jobs, schedules, namespace, volumes, routes, alerts)
+
+
+def _alert(place: str, one: Mapping[str, Any]) -> ManifestAlert:
+    place = f"{place} ({one.get('name')})"
+    _check_keys(place, one, ("name", *AlertInput.__struct_fields__))
+    fields = {field: value for field, value in one.items() if field != "name"}
+    try:
+        given = msgspec.convert(fields, AlertInput)
+        rule = given.request(str(one.get("name"))).rule("", 0.0, 1)
+    except msgspec.ValidationError as error:
+        raise _Wrong(f"{place}: {error}") from None
+    except errors.SkerryError as error:
+        raise _Wrong(f"{place}: {error.message}") from None
+    return ManifestAlert(rule.name, msgspec.to_builtins(given), given.webhook or given.mail)
 
 
 def _route(place: str, one: Mapping[str, Any]) -> ManifestRoute:
     place = f"{place} ({one.get('name') or one.get('host')})"
-    _check_keys(place, one, _ROUTE_FIELDS)
+    _check_keys(place, one, ROUTE_FIELDS)
     try:
         name, _ = msgspec.convert(dict(one), RouteInput).route()
     except msgspec.ValidationError as error:

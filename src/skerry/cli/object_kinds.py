@@ -209,8 +209,13 @@ class ObjectKindParam(click.ParamType[ObjectKind, str]):
     def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> ObjectKind:
         kind = self._kinds.get(str(value).lower())
         if kind is None:
+            from skerry.cli import suggestions
+
             path = ctx.command_path if ctx else "skerry"
-            hint = f"write {self._words} before a name, as in '{path} {next(iter(self._kinds))} {value}'"
+            hint = suggestions.suggest_kind(str(value), self._kinds, path)
+            hint = (
+                hint or f"write {self._words} before a name, as in '{path} {next(iter(self._kinds))} {value}'"
+            )
             self.fail(f"unknown kind '{value}'; {hint}", param, ctx)
         return kind
 

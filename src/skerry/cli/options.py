@@ -12,6 +12,7 @@ from skerry.kit import terminal_text
 
 if TYPE_CHECKING:
     from skerry.client.api import ApiClient
+    from skerry.client.discovery import TargetOptions
     from skerry.client.node_socket import NodeSocket
 
 F = TypeVar("F", bound=Callable[..., Any])
@@ -114,16 +115,33 @@ class AliasGroup(click.Group):
     def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
         return super().get_command(ctx, self._aliases.get(cmd_name, cmd_name))
 
+    def resolve_command(
+        self, ctx: click.Context, args: list[str]
+    ) -> tuple[str | None, click.Command | None, list[str]]:
+        is_unknown = not args[0].startswith("-") and self.get_command(ctx, args[0]) is None
+        if is_unknown and not ctx.resilient_parsing:
+            from skerry.cli import suggestions
+
+            hint = suggestions.suggest(args[0], (*self.commands, *self._aliases), ctx.command_path)
+            raise click.UsageError(f"Unknown command '{ctx.command_path} {args[0]}'; {hint}", ctx)
+        return super().resolve_command(ctx, args)
+
 
 class DefaultCommandGroup(AliasGroup):
-    """A group that runs a default command if none is named; its options may follow the name of the group."""
+    """A group that runs a default command if none is named; its options may follow the name of the group, and
+    with `takes_argument` its argument, if that is not the name of a command."""
 
-    def __init__(self, *arguments: Any, default: str, **more: Any) -> None:
+    def __init__(self, *arguments: Any, default: str, takes_argument: bool = False, **more: Any) -> None:
         super().__init__(*arguments, **more)
         self._default = default
+        self._takes_argument = takes_argument
 
     def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
-        if not args or (args[0].startswith("-") and args[0] not in ctx.help_option_names):
+        first = args[0] if args else ""
+        is_default = not first or (first.startswith("-") and first not in ctx.help_option_names)
+        if self._takes_argument and not first.startswith("-"):
+            is_default = is_default or self.get_command(ctx, first) is None
+        if is_default:
             args = [self._default, *args]
         return super().parse_args(ctx, args)
 
@@ -143,39 +161,50 @@ raw = click.option(
 )
 
 
-def _connect(
-    token: str | None,
-    ca: str | None,
-    *,
-    url: str | None,
-    data: str | None,
-    at_node: bool,
-    namespace: str | None = None,
-) -> ApiClient:
+def _connect(options: TargetOptions, *, at_node: bool = False, namespace: str | None = None) -> ApiClient:
     # Imported here: these options are defined before the command is known.
     from skerry.client import discovery
     from skerry.client.api import ApiClient
 
-    target = discovery.find(url, data, token, ca, at_node=at_node)
+    target = discovery.find(options, at_node=at_node)
     return ApiClient(target, lambda text: click.echo(text, err=True), namespace=namespace)
 
 
-def _server(url: str | None, data: str | None, token: str | None, ca: str | None) -> ApiClient:
-    return _connect(token, ca, url=url, data=data, at_node=False)
+def target_options(
+    url: str | None, context: str | None, data: str | None, token: str | None, ca: str | None
+) -> TargetOptions:
+    from skerry.client.discovery import TargetOptions
+
+    return TargetOptions(url, data, token, ca, context)
 
 
-def _server_or_node(url: str | None, data: str | None, token: str | None, ca: str | None) -> ApiClient:
-    return _connect(token, ca, url=url, data=data, at_node=True)
+def _server(
+    url: str | None, context: str | None, data: str | None, token: str | None, ca: str | None
+) -> ApiClient:
+    return _connect(target_options(url, context, data, token, ca))
+
+
+def _server_or_node(
+    url: str | None, context: str | None, data: str | None, token: str | None, ca: str | None
+) -> ApiClient:
+    return _connect(target_options(url, context, data, token, ca), at_node=True)
 
 
 def _functions(
-    url: str | None, data: str | None, token: str | None, ca: str | None, namespace: str | None
+    url: str | None,
+    context: str | None,
+    data: str | None,
+    token: str | None,
+    ca: str | None,
+    namespace: str | None,
 ) -> ApiClient:
-    return _connect(token, ca, url=url, data=data, at_node=True, namespace=namespace)
+    return _connect(target_options(url, context, data, token, ca), at_node=True, namespace=namespace)
 
 
-def _server_without_ca(url: str | None, data: str | None, token: str | None) -> ApiClient:
-    return _connect(token, None, url=url, data=data, at_node=False)
+def _server_without_ca(
+    url: str | None, context: str | None, data: str | None, token: str | None
+) -> ApiClient:
+    return _connect(target_options(url, context, data, token, None))
 
 
 def _node(data: str | None, socket: str | None) -> NodeSocket:
@@ -186,6 +215,9 @@ def _node(data: str | None, socket: str | None) -> NodeSocket:
 
 _TARGET = option_group(
     click.option("--url", metavar="URL", help="Server: http://127.0.0.1:1323, unix:/PATH. [env: SKERRY_URL]"),
+    click.option(
+        "--context", metavar="CONTEXT", help="Server by the name of 'skerry context'. [env: SKERRY_CONTEXT]"
+    ),
     click.option("--data", metavar="DIR", help="Data folder of a Skerry on this machine. [env: SKERRY_DATA]"),
     click.option(
         "--token", metavar="TEXT", help="Access token; your own Skerry needs none. [env: SKERRY_TOKEN]"
@@ -193,6 +225,8 @@ _TARGET = option_group(
 )
 _CA = click.option("--ca", metavar="FILE", help="CA certificate of an https server. [env: SKERRY_CA]")
 
+# Of commands that look for a server themselves: they get the options as `target`.
+target = option_object("target", target_options, _TARGET, _CA)
 # Of every command that talks to a server, which it gets as `server`.
 server = option_object("server", _server, _TARGET, _CA)
 # Of commands for functions, which a node with an HTTP address serves too; `functions` with a namespace.

@@ -42,6 +42,12 @@ def styled(text: str, **style: Any) -> None:
     click.echo(click.style(terminal_text.visible(text), **style), file=terminal_text.unfiltered(sys.stdout))
 
 
+def styled_start(start: str, rest: str, **style: Any) -> None:
+    """A line that begins in a style of our own."""
+    shown = f"{click.style(terminal_text.visible(start), **style)}{terminal_text.visible(rest)}"
+    click.echo(shown, file=terminal_text.unfiltered(sys.stdout))
+
+
 def show(
     value: Any, output: str, *, columns: Sequence[str], rows: Callable[[Any], list[Sequence[str]]]
 ) -> None:

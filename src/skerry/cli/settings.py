@@ -8,18 +8,25 @@ from __future__ import annotations
 
 import difflib
 import os
-import tomllib
-from collections.abc import Mapping
+import sys
+from collections.abc import Iterable, Mapping
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any, TypeVar
 
 import click
+from msgspec import Struct, structs
 
+from skerry.client import discovery
 from skerry.kit import json_codec
 from skerry.model.settings import SettingField, Settings, setting_fields
 
+if TYPE_CHECKING:
+    from skerry.kit.service_manager import ServiceManager
+
+T = TypeVar("T", bound=Struct)
+
 # Variables of the client side, which are not settings of a server.
-_OTHERS = {"SKERRY_URL", "SKERRY_TOKEN", "SKERRY_CA", "SKERRY_CONFIG", "SKERRY_NAMESPACE"}
+_OTHERS = {"SKERRY_URL", "SKERRY_CONTEXT", "SKERRY_TOKEN", "SKERRY_CA", "SKERRY_CONFIG", "SKERRY_NAMESPACE"}
 
 
 def load(
@@ -38,10 +45,28 @@ def load(
         if value is not None:
             field = known.get(key) or _unknown(key, known, "--set")
             values[key] = _checked(field, value, f"the flag for {key}", from_text=isinstance(value, str))
-    return json_codec.convert(_nested(values), Settings)
+    return _replaced(Settings(), _nested(values))
+
+
+def environment_variable(name: str) -> str | None:
+    """The value of a variable that an option names."""
+    return os.environ.get(name)
+
+
+def parse_assignments(assignments: Iterable[str]) -> dict[str, str]:
+    """The values of `--set KEY=VALUE`, by key."""
+    found = {}
+    for assignment in assignments:
+        key, equals, value = assignment.partition("=")
+        if not equals:
+            raise click.UsageError(f"--set takes KEY=VALUE, not '{assignment}'")
+        found[key.strip()] = value
+    return found
 
 
 def _from_file(path: Path, known: Mapping[str, SettingField]) -> dict[str, Any]:
+    import tomllib  # compiles its patterns, which most starts do not need
+
     try:
         tree = tomllib.loads(path.read_text())
     except OSError as error:
@@ -49,7 +74,7 @@ def _from_file(path: Path, known: Mapping[str, SettingField]) -> dict[str, Any]:
     except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
         raise click.UsageError(f"The settings file {path} is not valid TOML: {error}") from None
     values = {}
-    for key, value in _flat(tree):
+    for key, value in flatten(tree):
         field = known.get(key) or _unknown(key, known, str(path))
         values[key] = _checked(field, value, f"'{key}' in {path}", from_text=False)
     return values
@@ -83,11 +108,12 @@ def _unknown(key: str, known: Any, source: str) -> Any:
     raise click.UsageError(f"Unknown setting '{key}' in {source}.{hint} docs/settings.md lists them all.")
 
 
-def _flat(tree: Mapping[str, Any], prefix: str = "") -> list[tuple[str, Any]]:
+def flatten(tree: Mapping[str, Any], prefix: str = "") -> list[tuple[str, Any]]:
+    """The values of nested tables by dotted key."""
     pairs: list[tuple[str, Any]] = []
     for name, value in tree.items():
         if isinstance(value, dict):
-            pairs += _flat(value, f"{prefix}{name}.")
+            pairs += flatten(value, f"{prefix}{name}.")
         else:
             pairs.append((f"{prefix}{name}", value))
     return pairs
@@ -104,18 +130,37 @@ def _nested(values: Mapping[str, Any]) -> dict[str, Any]:
     return tree
 
 
+def _replaced(tree: T, values: Mapping[str, Any]) -> T:
+    """`tree` with `values`, each of which is checked."""
+    changed = {
+        name: _replaced(getattr(tree, name), value) if isinstance(value, dict) else value
+        for name, value in values.items()
+    }
+    return structs.replace(tree, **changed)
+
+
 def _config_file() -> Path | None:
     """The default settings file, if it exists."""
-    home = os.environ.get("XDG_CONFIG_HOME")
-    own = [Path(home)] if home else _own_config_folder()
-    for path in (*(folder / "skerry" / "skerry.toml" for folder in own), Path("/etc/skerry/skerry.toml")):
+    own = discovery.config_folder()
+    system = Path("/etc/skerry/skerry.toml")
+    for path in (*([own / "skerry" / "skerry.toml"] if own else []), system):
         if path.is_file():
             return path
     return None
 
 
-def _own_config_folder() -> list[Path]:
+def service_manager() -> ServiceManager:
+    """The service manager that started this process, with its sockets; its variables are removed."""
+    from skerry.kit.service_manager import InvalidSockets, ServiceManager
+
     try:
-        return [Path.home() / ".config"]
-    except RuntimeError:
-        return []  # a user without a home folder
+        return ServiceManager.take(os.environ)
+    except InvalidSockets as error:
+        raise click.UsageError(f"The sockets of the service manager cannot be used: {error}") from None
+
+
+def has_display() -> bool:
+    """Whether a browser could show something to the person at this terminal."""
+    if not sys.stdout.isatty() or os.environ.get("SSH_CONNECTION"):
+        return False
+    return sys.platform == "darwin" or bool(os.environ.get("DISPLAY") or os.environ.get("WAYLAND_DISPLAY"))

@@ -8,10 +8,10 @@ from __future__ import annotations
 
 import asyncio
 import os
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
+import msgspec
 import structlog
 from grpclib._typing import IServable
 
@@ -21,7 +21,7 @@ from skerry.kit.tasks import TaskSupervisor
 from skerry.model import errors
 from skerry.model.ids import Namespace
 from skerry.model.images import Platform
-from skerry.model.settings import NodeSettings
+from skerry.model.settings import NodeSettings, Settings
 from skerry.node import host
 from skerry.node.agent.network_policies import cloud_of
 from skerry.node.agent.network_state import NetworkState
@@ -35,9 +35,12 @@ from skerry.node.containers.runtimes import OciRuntime, find_runtime, userns_fai
 from skerry.node.containers.state import ContainerDeps
 from skerry.node.containers.writable_layers import WritableLayers
 from skerry.node.devices.device_catalog import NO_DEVICES, DeviceCatalog
+from skerry.node.guest_networks.networks import GuestNetworks
 from skerry.node.images.images import Images, NamespaceImages
 from skerry.node.layers.unpacker_client import LayerUnpacker
 from skerry.node.network.dns.name_server import NameServer
+from skerry.node.network.mesh import programs
+from skerry.node.network.mesh.mesh import missing_programs
 from skerry.node.network.network import Network
 from skerry.node.network.subnet_assignment import SubnetAssignment
 from skerry.node.network.subnets import parse_network
@@ -55,11 +58,11 @@ from skerry.wire.own.containers.service import ContainerService, ImageService
 log = structlog.get_logger(__name__)
 
 SUBNET_FILE: Final = "subnet.json"  # in the data folder
+GUEST_NETWORKS: Final = "guest-networks"  # a folder there: networks of guests in the meshes of their buyers
 NETWORK_FILE: Final = "network.json"  # likewise: the last network objects
 
 
-@dataclass(frozen=True, slots=True)
-class ContainerEngine:
+class ContainerEngine(msgspec.Struct, frozen=True):
     """What runs containers."""
 
     runtime: OciRuntime
@@ -86,8 +89,7 @@ class ContainerEngine:
         return f"{self.runtime.name} {self.runtime.version}"
 
 
-@dataclass(frozen=True, slots=True)
-class ContainerParts:
+class ContainerParts(msgspec.Struct, frozen=True):
     """What serves images and containers here; None where there can be no containers."""
 
     services: list[IServable]
@@ -161,6 +163,11 @@ async def _open(
         cloud=lambda own: cloud_of(NetworkState(folder / NETWORK_FILE), own),
     )
     undo.push_async_callback(network.close)
+    guest_networks = GuestNetworks(
+        folder / GUEST_NETWORKS, network, settings.network, is_allowed=_allows_guest_mesh(settings)
+    )
+    await guest_networks.open()
+    undo.push_async_callback(guest_networks.close)
     memory = MemoryFolder(memory_folder.FOLDER / key)
     undo.callback(memory.close)
     secrets = SecretSupply(NodeSecrets(memory), SecretFileWriter(memory))
@@ -184,6 +191,7 @@ async def _open(
         users=users("containers"),
         secrets=secrets,
         volumes=volumes,
+        guest_networks=guest_networks,
     )
     containers = await Containers(parts).open()
     undo.push_async_callback(containers.close)
@@ -202,6 +210,15 @@ async def _open(
         volumes,
         names,
     )
+
+
+def _allows_guest_mesh(settings: Settings) -> bool:
+    """True if guests of the market may take part in the mesh of their buyers from this machine."""
+    if not settings.market.guest_mesh:
+        return False
+    if reason := missing_programs(programs.find()):
+        log.warning("guest_networks.unavailable", reason=reason)
+    return not reason
 
 
 def _open_devices(settings: NodeSettings, home: Path) -> DeviceCatalog:

@@ -8,9 +8,10 @@ from __future__ import annotations
 
 import math
 from collections.abc import Awaitable, Callable
-from dataclasses import dataclass
+from functools import partial
 from ipaddress import IPv4Network
 
+import msgspec
 from grpclib._typing import IServable
 
 from skerry.control.cluster.members import MemberDirectory
@@ -27,6 +28,7 @@ from skerry.control.recovery.claims import ClaimProcessor
 from skerry.control.routes.reports import RouteReports
 from skerry.control.secrets.followers import ServiceFollower, WorkloadFollower
 from skerry.control.secrets.users import SecretUsers
+from skerry.control.sessions.cell_lister import CellLister
 from skerry.control.sessions.feeds import SessionFeeds
 from skerry.control.sessions.node_session import NodeSessions
 from skerry.control.volumes.table import VolumeTable
@@ -42,6 +44,8 @@ from skerry.daemon.snapshots import SnapshotParts
 from skerry.daemon.tls import TlsParts
 from skerry.daemon.volumes import VolumeParts
 from skerry.functions.registry.registry import FunctionRegistry
+from skerry.model.authority_bundle import TrustedAuthorities
+from skerry.model.callers import Role
 from skerry.model.ids import NodeId
 from skerry.model.network import NamespaceEgress
 from skerry.transport.links.nodes.code_transfer import CodeService
@@ -54,8 +58,7 @@ from skerry.wire.own.namespaces.endpoints import NamespaceContext
 from skerry.wire.own.secrets.context import SecretContext
 
 
-@dataclass(frozen=True, slots=True)
-class ControlPlaneParts:
+class ControlPlaneParts(msgspec.Struct, frozen=True):
     """The parts that are served."""
 
     instance_table: InstanceTable
@@ -178,6 +181,8 @@ def start(base: ServerBase, functions: FunctionRegistry, secrets: SecretParts) -
     tls_parts = tls.start(base, nodes, secrets, route_parts.domains)
     network_feed.add(tls_parts.edge)
     network_feed.add(base.identity.offline_feed)
+    network_feed.add(base.rotation)
+    network_feed.handle(TrustedAuthorities, base.rotation.trusted)
     deliveries = secrets.deliveries(
         instance_table, functions, is_member=is_member, serves=tls_parts.edge.may_have
     )
@@ -200,6 +205,7 @@ def start(base: ServerBase, functions: FunctionRegistry, secrets: SecretParts) -
         service_parts.lead(leader)
         snapshot_parts.lead(leader)
         tls_parts.lead(leader)
+        loops.forever("ca rotation", lambda: base.rotation.lead(leader, partial(_connected, base, nodes)))
         secrets.lead(
             leader,
             [
@@ -231,7 +237,7 @@ def start(base: ServerBase, functions: FunctionRegistry, secrets: SecretParts) -
         instances=instances,
         reconciler=reconciler,
         tunnels=tunnels,
-        kudo=KudoContext(workloads, instances, nodes, tunnels, clock),
+        kudo=KudoContext(workloads, instances, nodes, tunnels, clock, CellLister(nodes, tunnels, clock)),
         services=service_parts,
         jobs=job_parts,
         namespaces=namespaces.context(
@@ -285,6 +291,12 @@ def _claims(base: ServerBase, instance_table: InstanceTable, workloads: Workload
         # The same for all servers of this cloud, and secret.
         key=base.authority.derive(order_receipts.KEY_USE),
     )
+
+
+def _connected(base: ServerBase, nodes: NodeRegistry) -> list[str]:
+    """Nodes that are alive and have a certificate."""
+    holders = {one.node or one.name for one in base.identity.certificates() if one.role == Role.NODE}
+    return [node for node in holders if nodes.heartbeat(NodeId(node)) is not None]
 
 
 def _election(base: ServerBase) -> LeaderElection:

@@ -14,6 +14,7 @@ from skerry.daemon.role_parts import RoleContext
 from skerry.kit.tasks import TaskSupervisor
 from skerry.model import errors
 from skerry.node.agent.network_state import NetworkState
+from skerry.node.network.network import Network
 from skerry.node.routes import edge
 from skerry.node.routes.edge import EdgeRoutes
 from skerry.node.secrets.node_secrets import NodeSecrets
@@ -42,25 +43,31 @@ def web_socket(context: RoleContext, key: str | None, *, is_server: bool) -> Pat
 
 async def start(
     context: RoleContext,
-    key: str,
+    network: Network,
     state: NetworkState,
     secrets: NodeSecrets,
     loops: TaskSupervisor,
     *,
     is_server: bool,
 ) -> EdgeRoutes | None:
-    """Serve routes, if this node is to: one that was told to, and that of a server. `key` distinguishes the
-    Skerrys of one machine."""
+    """Serve routes, if this node is to: one that was told to, and that of a server. The key of the `network`
+    distinguishes the Skerrys of one machine."""
     if not is_edge(context, is_server=is_server):
+        # It may have been one, and HAProxy outlives the agent.
+        await edge.remove(edge.edge_files(context.folder, network.key), context.settings.routes.program)
         if reason := edge.lacking(context.settings.routes):
             log.info("routes.unavailable", reason=reason)
         return None
     paths = replace(
-        edge.edge_files(context.folder, key), web_socket=web_socket(context, key, is_server=is_server)
+        edge.edge_files(context.folder, network.key),
+        web_socket=web_socket(context, network.key, is_server=is_server),
     )
     routes = EdgeRoutes(paths, context.settings.routes, state)
     await routes.open()
-    context.undo.push_async_callback(routes.close)
+    # As containers do, routes outlive the agent: the next one adopts both. With the network of the last
+    # container HAProxy goes, too.
+    context.undo.push_async_callback(routes.detach)
+    network.call_when_removed(routes.remove)
     loops.forever("routes of this node", routes.run)
     loops.forever("certificates of routes", RouteCertificates(state, secrets, routes).run)
     return routes

@@ -11,15 +11,17 @@ import random
 import socket
 import ssl
 from collections.abc import Awaitable, Callable, Mapping, Sequence
-from dataclasses import dataclass, replace
-from typing import Final, Protocol
+from typing import TYPE_CHECKING, Final, Protocol
 
-from skerry.control.events.log import EventLog
+import msgspec
+from msgspec.structs import replace
+
 from skerry.daemon.node_runtime import NodeRuntimeParts
 from skerry.daemon.role_parts import RoleContext
 from skerry.functions.asynchronous import results
 from skerry.functions.asynchronous.runner import AsyncCallRunner
 from skerry.functions.continuum.async_locator import AsyncCallLocator, id_maker
+from skerry.functions.continuum.cloud_calls import CloudCalls, count_calls
 from skerry.functions.continuum.code_fetcher import CodeFetcher, CodeFetchingHost
 from skerry.functions.continuum.code_replication import CodeReplicator
 from skerry.functions.continuum.code_sources import CodeSources
@@ -29,7 +31,9 @@ from skerry.functions.continuum.member_table import MemberTable
 from skerry.functions.continuum.policies.loading import load_policy
 from skerry.functions.continuum.result_replication import ResultCopies
 from skerry.functions.continuum.router import CallRouter
+from skerry.functions.invocation.call_history import CallHistory
 from skerry.functions.invocation.invoker import Invoker
+from skerry.functions.invocation.metrics import InvocationMetrics
 from skerry.functions.ports import FunctionLookup
 from skerry.functions.qos import parse_classes
 from skerry.functions.registry import runtimes
@@ -38,7 +42,7 @@ from skerry.functions.registry.registry import FunctionRegistry
 from skerry.functions.service import FunctionReplicaService, RegistryFunctionService
 from skerry.kit.tasks import TaskSupervisor
 from skerry.model.functions import Function
-from skerry.model.ids import Digest, NodeId
+from skerry.model.ids import CellName, Digest, FunctionName, NodeId
 from skerry.model.members import ContinuumMember
 from skerry.model.resources import Resources
 from skerry.model.secret_versions import SecretVersions
@@ -60,6 +64,9 @@ from skerry.wire.serverledge.context import ServerledgeContext
 from skerry.wire.serverledge.node_headers import NodeHeaders
 from skerry.wire.serverledge.ports import FunctionService
 
+if TYPE_CHECKING:
+    from skerry.control.events.log import EventLog
+
 FOLDER: Final = "functions"  # in the data folder
 _STOP_SHARE = 0.3  # of the time for a clean stop, what async calls that run may take
 
@@ -73,8 +80,7 @@ class _LocalFunctions(FunctionLookup, FunctionView, Protocol):
     def all_known(self) -> Sequence[Function]: ...
 
 
-@dataclass(frozen=True, slots=True)
-class LocalMember:
+class LocalMember(msgspec.Struct, frozen=True):
     """This process as others that take calls of functions know it."""
 
     member: ContinuumMember
@@ -86,14 +92,17 @@ class LocalMember:
     servers: Callable[[], Sequence[str]]  # HOST:PORT of those that have code, beside neighbours
 
 
-@dataclass(frozen=True, slots=True)
-class FunctionsParts:
+class FunctionsParts(msgspec.Struct, frozen=True):
     """Functions as they are served."""
 
     routes: ServerledgeContext
     asynchronous: AsyncCallRunner
     failed: Callable[[], Awaitable[None]]  # raises when they cannot go on
     unreachable: Callable[[], Mapping[NodeId, str]]  # members that cannot be reached, and why
+    metrics: InvocationMetrics  # of calls that ran in this process
+    router: CallRouter  # which knows the other members
+    history: CallHistory  # of those, and of calls that it sent elsewhere
+    worker_cells: Callable[[], Mapping[CellName, FunctionName]]
 
 
 def bind_member_socket(context: RoleContext, host: str) -> socket.socket | None:
@@ -166,6 +175,10 @@ async def start(
     parts = await _assemble(context, registry, here, runtime)
     parts.loops.forever("registry of functions", lambda: registry.run(parts.invoker.code_in_use))
     await registry.ready()
+    registry.listen(
+        lambda name, function: parts.hosts.functions_known(() if function is None else (function,))
+    )
+    parts.hosts.functions_known(registry.all())
     replicator = CodeReplicator(
         parts.router.measuring,
         registry,
@@ -196,12 +209,17 @@ async def start_replica(
     context.undo.push_async_callback(copies.close)
     parts = await _assemble(context, copies, here, runtime)
     parts.loops.forever("copies of functions", lambda: copies.run(parts.invoker.code_in_use))
+
+    async def changed(before: Function | None, after: Function | None) -> None:
+        parts.hosts.functions_known([after])
+
+    copies.listen(changed)
+    parts.hosts.functions_known(copies.all_known())
     service = FunctionReplicaService(copies, parts.invoker, parts.hosts, server)
     return parts.served(context, service, url)
 
 
-@dataclass(frozen=True, slots=True)
-class _InvocationParts:
+class _InvocationParts(msgspec.Struct, frozen=True):
     """What is the same wherever functions come from."""
 
     hosts: NodeWorkers
@@ -217,9 +235,28 @@ class _InvocationParts:
         settings, clock = context.settings.functions, context.clock
         headers = NodeHeaders(self.router, clock, self.router.places.me.name)
         routes = ServerledgeContext(
-            functions, self.router, self.locator, self.hosts, settings, clock, url, headers
+            functions,
+            self.router,
+            self.locator,
+            self.hosts,
+            settings,
+            clock,
+            url,
+            headers,
+            CloudCalls(
+                lambda: count_calls(self.invoker.metrics.groups()), self.links, self.router.places, clock
+            ),
         )
-        return FunctionsParts(routes, self.asynchronous, self.loops.failed, self.links.unreachable)
+        return FunctionsParts(
+            routes,
+            self.asynchronous,
+            self.loops.failed,
+            self.links.unreachable,
+            self.invoker.metrics,
+            self.router,
+            self.invoker.history,
+            self.hosts.worker_cells,
+        )
 
 
 async def _assemble(
@@ -313,6 +350,7 @@ async def _open_hosts(context: RoleContext, runtime: NodeRuntimeParts | None, me
     settings, clock, folder = context.settings.functions, context.clock, context.folder / FOLDER
     engine = runtime.engine
     logs = FunctionLogs(folder / "logs", settings.log_bytes)
+    context.log_sources.append(logs)
     containers: ContainerWorkers | None = None
     if engine is not None:
         # First, because the next step creates their cell again.

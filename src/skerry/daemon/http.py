@@ -8,17 +8,23 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable
 from typing import Any, NamedTuple
 
+from skerry.console import routes as console_routes
+from skerry.console.context import ConsoleContext
+from skerry.daemon.function_apps import web_functions
 from skerry.kit.clock import Clock
 from skerry.kit.networks import Network
 from skerry.model.settings import Settings
-from skerry.transport.access.gate import AccessGate, AddressGate, Guard, allowed_hosts
-from skerry.transport.http.dispatcher import HttpDispatcher
+from skerry.transport.access.gate import AccessGate, AddressGate, allowed_hosts
+from skerry.transport.http.dispatcher import HttpDispatcher, ServedHosts
 from skerry.transport.http.endpoints import Endpoint
 from skerry.transport.http.runner import OWN, build_route
 from skerry.wire.kudo import routes as kudo_routes
 from skerry.wire.kudo.context import KudoContext
-from skerry.wire.own import about, health, node_info
+from skerry.wire.own import backups, health, health_route
 from skerry.wire.own import routes as own_routes
+from skerry.wire.own.alerts import endpoints as alert_endpoints
+from skerry.wire.own.alerts.endpoints import AlertContext
+from skerry.wire.own.backups import BackupContext
 from skerry.wire.own.context import OwnContext
 from skerry.wire.own.http_routes import routes as http_route_routes
 from skerry.wire.own.http_routes.context import RouteContext
@@ -30,19 +36,19 @@ from skerry.wire.own.mesh import endpoints as mesh_endpoints
 from skerry.wire.own.mesh.endpoints import MeshContext
 from skerry.wire.own.namespaces import endpoints as namespace_endpoints
 from skerry.wire.own.namespaces.endpoints import NamespaceContext
-from skerry.wire.own.node_info import NodeInfoContext
 from skerry.wire.own.secrets import routes as secret_routes
 from skerry.wire.own.secrets.context import SecretContext
 from skerry.wire.own.services import routes as service_routes
 from skerry.wire.own.services.context import ServiceContext
 from skerry.wire.own.snapshots import routes as snapshot_routes
 from skerry.wire.own.snapshots.context import SnapshotContext
+from skerry.wire.own.telemetry import endpoints as telemetry_endpoints
+from skerry.wire.own.telemetry.endpoints import TelemetryContext
 from skerry.wire.own.tls import routes as tls_routes
 from skerry.wire.own.tls.context import TlsContext
 from skerry.wire.own.volumes import routes as volume_routes
 from skerry.wire.own.volumes.context import VolumeContext
 from skerry.wire.own.web_functions import endpoints as web_function_endpoints
-from skerry.wire.own.web_functions.context import WebFunctionContext
 from skerry.wire.rear import routes as rear_routes
 from skerry.wire.rear.context import RearContext
 from skerry.wire.serverledge import routes as serverledge_routes
@@ -51,7 +57,7 @@ from skerry.wire.serverledge.context import ServerledgeContext
 
 class OwnerContexts(NamedTuple):
     """Of what makes instances of its own: services, and jobs with their schedules; of namespaces; and of the
-    secrets and volumes that instances use."""
+    secrets and volumes that instances use; and of the web console, which shows all of them."""
 
     services: ServiceContext
     jobs: JobContext
@@ -62,6 +68,10 @@ class OwnerContexts(NamedTuple):
     mesh: MeshContext
     tls: TlsContext
     routes: RouteContext
+    backups: BackupContext
+    telemetry: TelemetryContext
+    alerts: AlertContext
+    console: ConsoleContext | None = None  # None: there is no web console
 
 
 def build_app(
@@ -94,6 +104,9 @@ def build_app(
         (mesh_endpoints.ENDPOINTS, owners.mesh),
         (tls_routes.ENDPOINTS, owners.tls),
         (http_route_routes.ENDPOINTS, owners.routes),
+        (backups.ENDPOINTS, owners.backups),
+        (telemetry_endpoints.ENDPOINTS, owners.telemetry),
+        (alert_endpoints.ENDPOINTS, owners.alerts),
     ]
     routes = [
         build_route(declared, OWN, context, settings)
@@ -104,72 +117,21 @@ def build_app(
     routes.extend(serverledge_routes.build_routes(serverledge, plane.settings))
     routes.extend(rear_routes.build_routes(rear, plane.settings))
     routes.extend(market_routes.build_routes(market, plane.settings))
+    if owners.console is not None:
+        routes.extend(console_routes.build_routes(owners.console, settings))
     return HttpDispatcher(
         prefix_routes={
-            "/healthz": [health.build_health_route()],
+            health_route.PATH: [health_route.build_health_route()],
             **serverledge_routes.build_prefix_routes(serverledge, plane.settings),
-            **web_function_endpoints.build_prefix_routes(_web_functions(serverledge), plane.settings),
+            **web_function_endpoints.build_prefix_routes(web_functions(serverledge), plane.settings),
         },
         routes=routes,
         guard=gate,
-        hosts=allowed_hosts(settings.listen.rpartition(":")[0], settings.names),
+        hosts=ServedHosts(allowed_hosts(settings.listen.rpartition(":")[0], settings.names), own_names),
         settings=settings,
         clock=plane.clock,
-        own_names=own_names,
         shapes=serverledge_routes.UNSERVED,
     )
-
-
-def build_node_app(
-    settings: Settings,
-    clock: Clock,
-    gate: Guard,
-    serverledge: ServerledgeContext | None,
-    info: NodeInfoContext,
-    *,
-    own_names: Callable[[], frozenset[str]] = frozenset,
-) -> HttpDispatcher:
-    """The application of a node, which has only functions, health, and what it is."""
-    routes = [build_route(about.show_metrics, OWN, None, settings.http)]
-    routes.extend(build_route(declared, OWN, info, settings.http) for declared in node_info.ENDPOINTS)
-    routes.extend(serverledge_routes.build_routes(serverledge, settings))
-    return HttpDispatcher(
-        prefix_routes={
-            "/healthz": [health.build_health_route()],
-            **serverledge_routes.build_prefix_routes(serverledge, settings),
-            **web_function_endpoints.build_prefix_routes(_web_functions(serverledge), settings),
-        },
-        routes=routes,
-        guard=gate,
-        hosts=allowed_hosts(settings.node.http.rpartition(":")[0]),
-        settings=settings.http,
-        clock=clock,
-        own_names=own_names,
-        shapes=serverledge_routes.UNSERVED,
-    )
-
-
-def build_web_app(
-    settings: Settings, clock: Clock, gate: AccessGate, serverledge: ServerledgeContext
-) -> HttpDispatcher:
-    """The app of the socket for routes: web functions alone, under whatever name they are called. There is no
-    local user and no cookie behind a request, so a web page can do no more than its own user."""
-    context = WebFunctionContext(serverledge.functions, serverledge.invoker)
-    return HttpDispatcher(
-        prefix_routes={
-            "/healthz": [health.build_health_route()],
-            **web_function_endpoints.build_routed_prefix_routes(context, settings, gate),
-        },
-        routes=[],
-        guard=gate,
-        hosts=None,
-        settings=settings.http,
-        clock=clock,
-    )
-
-
-def _web_functions(serverledge: ServerledgeContext | None) -> WebFunctionContext | None:
-    return None if serverledge is None else WebFunctionContext(serverledge.functions, serverledge.invoker)
 
 
 def build_plain_app(
@@ -185,8 +147,9 @@ def build_plain_app(
         prefix_routes={},
         routes=rear_routes.build_plain_routes(rear, settings),
         guard=AddressGate(networks),
-        hosts=allowed_hosts(settings.market.plain_listen.rpartition(":")[0], settings.http.names),
+        hosts=ServedHosts(
+            allowed_hosts(settings.market.plain_listen.rpartition(":")[0], settings.http.names), own_names
+        ),
         settings=settings.http,
         clock=clock,
-        own_names=own_names,
     )

@@ -6,7 +6,7 @@ Called by `skerry.daemon.control_plane`; the calls begin when functions are read
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+import msgspec
 
 from skerry.control.instance_index import InstanceTable
 from skerry.control.jobs.controller import JobController
@@ -31,8 +31,7 @@ from skerry.model.settings import FunctionSettings
 from skerry.wire.own.jobs.context import JobContext
 
 
-@dataclass(frozen=True, slots=True)
-class JobParts:
+class JobParts(msgspec.Struct, frozen=True):
     """Jobs and schedules as they are served."""
 
     context: JobContext

@@ -9,9 +9,10 @@ from __future__ import annotations
 
 import asyncio
 import socket
-from dataclasses import dataclass
 from functools import partial
 from urllib.parse import urlsplit
+
+import msgspec
 
 from skerry.control.volumes.conditions import ConditionsWithoutVolumes
 from skerry.daemon.control_plane import ControlPlaneParts
@@ -38,6 +39,7 @@ from skerry.market.terms.request_proofs import ProofVerifier, RequestSigner
 from skerry.market.terms.selectors import OfferSnapshot
 from skerry.market.terms.signatures import ContractSigner
 from skerry.model.market import Offer
+from skerry.model.mesh import MeshEncryption
 from skerry.transport.links.nodes.borrowed_session import BorrowedNodeConversations
 from skerry.wire.own.market.context import MarketContext
 from skerry.wire.rear.client import RearClientPool
@@ -45,8 +47,7 @@ from skerry.wire.rear.context import RearContext
 from skerry.wire.rear.tunnel_server import ContractTunnelServer
 
 
-@dataclass(frozen=True, slots=True)
-class MarketParts:
+class MarketParts(msgspec.Struct, frozen=True):
     """The parts that are served: to other clouds, and to the people of this one."""
 
     rear: RearContext
@@ -159,7 +160,10 @@ async def _start_buyer(
         fleet.nodes,
         clock,
         settings,
-        converse=BorrowedNodeConversations(fleet.sessions, clock),
+        # Without encryption everybody between the two clouds could read and send what they like.
+        converse=BorrowedNodeConversations(
+            fleet.sessions, clock, has_mesh=base.settings.mesh.encryption == MeshEncryption.WIREGUARD
+        ),
     )
     base.loops.forever("peers", peers.run, critical=True)
     base.loops.forever("loans", contracts.run, critical=True)

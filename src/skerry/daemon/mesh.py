@@ -1,31 +1,24 @@
-"""The mesh of this process: on a server, what nodes are told of it; on a node, its interface.
+"""The mesh on a server: what nodes are told of it.
 
-Called by `skerry.daemon.control_plane` and `skerry.daemon.node_agent`.
+Called by `skerry.daemon.control_plane`. The interface of a node is `skerry.daemon.node_mesh`.
 """
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+import msgspec
 
 from skerry.control.mesh.peers import MeshPeers
 from skerry.control.mesh.tables import MeshTables
 from skerry.control.network.feed import NetworkObjects
 from skerry.control.nodes.registry import NodeRegistry
 from skerry.control.sessions.node_session import NodeSessions
-from skerry.daemon.containers import ContainerEngine
-from skerry.daemon.role_parts import RoleContext
 from skerry.daemon.server_base import ServerBase
-from skerry.kit.tasks import TaskSupervisor
 from skerry.model.ids import NodeId
-from skerry.model.mesh import MeshEncryption, MeshLinks, MeshNode, MeshPeer
-from skerry.node.agent.network_state import NetworkState
-from skerry.node.network.mesh.mesh import MeshDeps, NodeMesh
-from skerry.transport import host_identity
+from skerry.model.mesh import MeshEncryption, MeshLinks, MeshNode
 from skerry.wire.own.mesh.endpoints import MeshContext
 
 
-@dataclass(frozen=True, slots=True)
-class MeshParts:
+class MeshParts(msgspec.Struct, frozen=True):
     """The mesh as a server knows it."""
 
     tables: MeshTables
@@ -60,23 +53,3 @@ def start(base: ServerBase, nodes: NodeRegistry) -> MeshParts:
     base.loops.forever("mesh tables", tables.run, critical=True)
     base.loops.forever("mesh", peers.run)
     return MeshParts(tables, peers, MeshContext(peers, tables, base.clock))
-
-
-async def start_node(
-    context: RoleContext, engine: ContainerEngine, node: NodeId, state: NetworkState, loops: TaskSupervisor
-) -> NodeMesh:
-    """Begin to follow the peers of this node. Raises Invalid (the settings)."""
-    deps = MeshDeps(
-        node,
-        engine.network,
-        context.clock,
-        state.report,
-        host_identity.read_addresses,
-        engine.network.services.unreachable_changed,
-    )
-    mesh = await NodeMesh(context.folder, context.settings.mesh, deps).open()
-    context.undo.push_async_callback(mesh.close)
-    engine.network.call_when_removed(mesh.remove)
-    state.subscribe(MeshPeer, mesh.set_peers)
-    loops.forever("mesh", mesh.run)
-    return mesh

@@ -7,25 +7,27 @@ process. Leased cells are instances too, and buyers reach them by a tunnel of th
 from __future__ import annotations
 
 import asyncio
-import dataclasses
 import ssl
-from collections.abc import Callable
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping
+from functools import partial
 
+import msgspec
 from msgspec.structs import replace
 
-from skerry.daemon import edge_routes, mesh, names
+from skerry.daemon import edge_routes, log_forwarding, names, node_mesh
 from skerry.daemon.containers import NETWORK_FILE, ContainerEngine
 from skerry.daemon.role_parts import RoleContext
 from skerry.kit.disk_monitor import DiskMonitor
-from skerry.kit.tasks import TaskSupervisor
+from skerry.kit.tasks import TaskSupervisor, in_thread
 from skerry.model import errors, ids
 from skerry.model.container_options import NodeFeature
-from skerry.model.ids import Namespace
+from skerry.model.ids import CellName, FunctionName, Namespace
 from skerry.model.members import ContinuumMember
 from skerry.model.network_objects import NodeLocation, ServiceAddress, ServiceSubnet
 from skerry.model.node_messages import NodeHello
 from skerry.node.agent import agent
+from skerry.node.agent.cell_reporter import CellReporter
+from skerry.node.agent.instance_log_source import InstanceLogSource
 from skerry.node.agent.instances.backends import InstanceBackends
 from skerry.node.agent.instances.instances import NodeInstances
 from skerry.node.agent.instances.tunnel_handler import TunnelHandler
@@ -40,8 +42,7 @@ from skerry.transport.links.nodes.client import GrpcControlDialer
 from skerry.transport.links.nodes.tunnel_connection import TunnelConnection
 
 
-@dataclass(frozen=True, slots=True)
-class ServerLink:
+class ServerLink(msgspec.Struct, frozen=True):
     """How a node stays in touch with the servers."""
 
     servers: ServerAddressCache
@@ -51,6 +52,7 @@ class ServerLink:
     has_function: Callable[[Namespace, str], bool] = lambda namespace, name: False
     follow: Callable[[NetworkState], None] = lambda network: None  # more users of network objects
     contact: Callable[[], None] = lambda: None  # called with every message of a server
+    accepted: Callable[[], None] = lambda: None  # called when versions are known to fit; may block
     is_server: bool = False  # this process is a server itself
 
 
@@ -58,16 +60,17 @@ async def start(
     context: RoleContext,
     engine: ContainerEngine,
     member: ContinuumMember,
+    workers: Callable[[], Mapping[CellName, FunctionName]],
     link: ServerLink,
     disk: DiskMonitor,
     loops: TaskSupervisor,
 ) -> None:
     """Continue with the present orders, and keep a session with one of the servers, which assigns the subnet,
-    if possible the configured one. The memory of the workers of `member` is not for instances. Problems of
-    the `disk` are reported."""
+    if possible the configured one. The memory of the workers of `member` is not for instances; `workers` has
+    their functions. Problems of the `disk` are reported."""
     settings, folder, clock, undo = context.settings, context.folder, context.clock, context.undo
     revocations, subnet = link.revocations, settings.network.subnet
-    labels = _parse_labels(settings.node.labels)
+    labels = parse_labels(settings.node.labels)
     leased_cells = await LeasedCells(
         folder / "lent",
         engine.cells,
@@ -89,6 +92,10 @@ async def start(
     engine.containers.use_namespaces(instances.namespace_of)
     await instances.open()
     undo.push_async_callback(instances.close)
+    if (removed := log_forwarding.open_removed_logs(context)) is not None:
+        context.log_sources.append(
+            InstanceLogSource(engine.cells.output_folders, instances.order_of, removed)
+        )
 
     volume_tasks = None
     if engine.volumes is not None:
@@ -100,15 +107,17 @@ async def start(
     link.follow(network_state)
     if engine.names is not None:
         names.follow(engine.names, network_state, link.has_function, settings.network.dns_grace_s)
-    node_mesh = await mesh.start_node(context, engine, member.node, network_state, loops)
+    mesh = await node_mesh.start(context, engine, member.node, network_state, loops)
     edge = await edge_routes.start(
         context,
-        engine.network.key,
+        engine.network,
         network_state,
         engine.secrets.values,
         loops,
         is_server=link.is_server,
     )
+    if edge is not None:
+        mesh.follow_unreachable(edge.unreachable_changed)
 
     def names_lacking() -> tuple[str, ...]:
         return () if engine.names is None else engine.names.lacking()
@@ -119,7 +128,7 @@ async def start(
 
     def mesh_warnings() -> tuple[str, ...]:
         has_others = any(node != member.node for node in network_state.all(NodeLocation))
-        return node_mesh.warnings if has_others else ()
+        return mesh.warnings if has_others else ()
 
     def route_warnings() -> tuple[str, ...]:
         return () if edge is None else edge.warnings
@@ -130,11 +139,14 @@ async def start(
             NodeFeature.SECRETS,
             NodeFeature.NETWORK,
             NodeFeature.POLICIES,
+            NodeFeature.CELLS,
         )
         if edge is not None:
             more += (NodeFeature.EDGE,)
         if volumes is not None:
             more += (NodeFeature.VOLUMES, NodeFeature.SNAPSHOTS)
+        if not link.is_server:  # whose metrics are those of the server
+            more += (NodeFeature.METRICS,)
         hello = NodeHello(
             name=member.name,
             facts=replace(
@@ -175,8 +187,9 @@ async def start(
 
     hooks = AgentHooks(
         describe,
-        condition,
-        assign,
+        accepted=partial(in_thread, link.accepted),
+        condition=condition,
+        assign=assign,
         member=link.listener,
         secrets=engine.secrets.values,
         volumes=engine.volumes,
@@ -184,12 +197,18 @@ async def start(
         contact=link.contact,
     )
     if revocations is not None:
-        hooks = dataclasses.replace(hooks, revoke=revocations.add, revoked=lambda: revocations.all)
+        hooks = msgspec.structs.replace(hooks, revoke=revocations.add, revoked=lambda: revocations.all)
     control = agent.NodeAgent(
         link.servers,
         lambda address: GrpcControlDialer(address, link.tls),
         instances,
-        TunnelHandler(instances, engine.containers, leased_cells, volume_tasks),
+        TunnelHandler(
+            instances,
+            engine.containers,
+            leased_cells,
+            volume_tasks,
+            CellReporter(engine.cells, instances.containers, workers, clock),
+        ),
         hooks,
         clock,
     )
@@ -211,7 +230,8 @@ def _follow_services(engine: ContainerEngine, state: NetworkState, member: Conti
     state.subscribe(ServiceAddress, balancer.services_changed)
 
 
-def _parse_labels(texts: tuple[str, ...]) -> dict[str, str]:
+def parse_labels(texts: tuple[str, ...]) -> dict[str, str]:
+    """Of the setting `node.labels`. Raises `Invalid`."""
     labels: dict[str, str] = {}
     for text in texts:
         key, equals, value = text.partition("=")

@@ -11,18 +11,20 @@ import ipaddress
 import os
 import socket
 from collections.abc import Awaitable, Callable, Sequence
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
+import msgspec
 import structlog
 
 from skerry.control.identity import edge_names
-from skerry.daemon.http import build_node_app
-from skerry.daemon.role_parts import DRAIN_SHARE, REVOKED_TOKENS_FILE, RoleContext
+from skerry.daemon.fronts import open_fronts
+from skerry.daemon.role_parts import DRAIN_SHARE, HTTP_SOCKET, REVOKED_TOKENS_FILE, RoleContext
 from skerry.kit import pki
 from skerry.kit.tasks import TaskSupervisor
 from skerry.model import errors
+from skerry.model.authority_bundle import AuthorityBundle
+from skerry.model.settings import NodeSettings
 from skerry.model.token_text import pin_of
 from skerry.node.agent.certificates import CertificateVerifier
 from skerry.node.agent.listener_certificates import (
@@ -38,7 +40,6 @@ from skerry.transport import addresses, host_identity
 from skerry.transport.access import gate
 from skerry.transport.access.attempts import LimitedGate
 from skerry.transport.http.server import HttpServer
-from skerry.wire.own.node_info import NodeInfoContext
 from skerry.wire.serverledge.context import ServerledgeContext
 
 log = structlog.get_logger(__name__)
@@ -50,8 +51,7 @@ MEMBERSHIP_FILES: Final = (REVOKED_TOKENS_FILE, _CONTACT_FILE, "https.key", "htt
 _MAX_URLS: Final = 8
 
 
-@dataclass(frozen=True, slots=True)
-class NodeSocket:
+class NodeSocket(msgspec.Struct, frozen=True):
     """Where it listens, bound before anything else."""
 
     bound: socket.socket
@@ -66,16 +66,14 @@ class NodeSocket:
         return f"{'https' if self.is_exposed else 'http'}://{address}"
 
 
-@dataclass(frozen=True, slots=True)
-class NodeAccess:
+class NodeAccess(msgspec.Struct, frozen=True):
     """How callers of a node are authenticated without a server."""
 
     verifier: OfflineTokenVerifier
     contact: ServerContact
 
 
-@dataclass(frozen=True, slots=True)
-class NodeDescription:
+class NodeDescription(msgspec.Struct, frozen=True):
     """The node, for those who call it."""
 
     node: str
@@ -86,15 +84,26 @@ class NodeDescription:
     authority_file: Path
     checks: dict[str, Callable[[], Awaitable[None]]]
     lacking: tuple[str, ...]
+    follow_authorities: Callable[[Callable[[AuthorityBundle], None]], None]
 
 
-@dataclass(frozen=True, slots=True)
-class NodeListenerParts:
+class NodeListenerParts(msgspec.Struct, frozen=True):
     """The listener as it runs."""
 
     urls: tuple[str, ...]  # for other machines
     warnings: tuple[str, ...]
     failed: Callable[[], Awaitable[None]]
+
+
+def check_settings(settings: NodeSettings) -> None:
+    """Raise `Invalid` for settings with which the listener could not serve."""
+    if not settings.http:
+        return
+    if bool(settings.tls_cert) != bool(settings.tls_key):
+        raise errors.Invalid("node.tls_cert and node.tls_key go together: set both, or none")
+    for name in settings.names:
+        if edge_names.plain_host(name) is None:
+            raise errors.Invalid(f"node.names: {name!r} is no host name and no address", field="node.names")
 
 
 def bind(context: RoleContext) -> NodeSocket | None:
@@ -103,10 +112,7 @@ def bind(context: RoleContext) -> NodeSocket | None:
     if not listen:
         return None
     host, _ = addresses.split_host_port(listen, FLAG)
-    settings = context.settings.node
-    if bool(settings.tls_cert) != bool(settings.tls_key):
-        raise errors.Invalid("node.tls_cert and node.tls_key go together: set both, or none")
-    bound = context.undo.enter_context(addresses.bind(listen, FLAG))
+    bound = context.undo.enter_context(context.bind(listen, FLAG, HTTP_SOCKET))
     return NodeSocket(bound, host, bound.getsockname()[1], bool(gate.outside_addresses(host)))
 
 
@@ -123,9 +129,10 @@ async def open_access(
     loops.forever("revoked tokens", revoked.run)
     loops.forever("contact", contact.run)
     context.undo.push_async_callback(asyncio.to_thread, contact.save)
-    issuer = pin_of(pki.fingerprint(authority_pem))
+    issuers = [pin_of(pki.fingerprint(each)) for each in pki.split_bundle(authority_pem)]
     return NodeAccess(
-        OfflineTokenVerifier(issuer, certificates, revoked, contact, context.settings.node.offline_s), contact
+        OfflineTokenVerifier(issuers, certificates, revoked, contact, context.settings.node.offline_s),
+        contact,
     )
 
 
@@ -139,10 +146,14 @@ async def start(
     loops: TaskSupervisor,
 ) -> NodeListenerParts:
     """Take requests. `request` gets a certificate of the cloud's CA from a server."""
+    from skerry.daemon.node_app import build_node_app  # most nodes have no listener
+    from skerry.wire.own.node_info import NodeInfoContext
+
     settings, clock = context.settings, context.clock
     authority_pem = await asyncio.to_thread(node.authority_file.read_bytes)
     shown = _certificate(context, sock, node, authority_pem, request) if sock.is_exposed else None
     if shown is not None:
+        node.follow_authorities(shown.trust)
         await shown.prepare()
         loops.forever("HTTPS certificate", shown.run)
 
@@ -165,7 +176,7 @@ async def start(
         server=node.server,
         clock=clock,
         started_at=clock.now(),
-        authority_pem=authority_pem,
+        authority_pem=node.authority_file.read_bytes,
         checks={**node.checks, **({} if shown is None else {"certificate": _has_certificate(shown)})},
         urls=urls,
         contact_at=lambda: access.contact.at,
@@ -178,6 +189,7 @@ async def start(
         ),
         settings.http,
         trusted_uids=access_gate.trusted_uids,
+        fronts=open_fronts(context, tls=shown is not None),
     )
     context.undo.push_async_callback(http.stop, settings.stop_timeout_s * DRAIN_SHARE)
     await http.start(sock.bound, None if shown is None else shown.context)
@@ -213,9 +225,6 @@ def _certificate(
     request: RequestCertificate,
 ) -> ListenerCertificate:
     settings = context.settings.node
-    for name in settings.names:
-        if edge_names.plain_host(name) is None:
-            raise errors.Invalid(f"node.names: {name!r} is no host name and no address", field="node.names")
     if settings.tls_cert:
         return FileListenerCertificate(
             Path(settings.tls_cert), Path(settings.tls_key), authority_pem, context.clock

@@ -13,16 +13,16 @@ import os
 import signal
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterable
 from contextlib import AsyncExitStack, asynccontextmanager, suppress
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
+import msgspec
 import structlog
 from grpclib.client import Channel
 from grpclib.health.v1.health_grpc import HealthStub
 from grpclib.health.v1.health_pb2 import HealthCheckRequest
 
-from skerry.daemon import containers, node_runtime
+from skerry.daemon import containers, handover, log_forwarding, node_runtime
 from skerry.daemon.containers import ContainerEngine
 from skerry.daemon.role_parts import RoleContext
 from skerry.kit import disk_monitor, disk_reserve, files, json_codec
@@ -40,9 +40,10 @@ from skerry.node.containers.overlays import mount_points
 from skerry.node.kernel import namespaces
 from skerry.node.network.mesh.mesh import KEY_FILE, MeshDeps, NodeMesh
 from skerry.node.routes import edge
+from skerry.store import data_stamp
 from skerry.transport import addresses, unix_sockets
 from skerry.transport.grpc import channels
-from skerry.transport.links.nodes import departure
+from skerry.transport.links.nodes import departure_client
 
 log = structlog.get_logger(__name__)
 
@@ -65,12 +66,27 @@ _RUNTIME: Final = (
     SERVERS_FILE,
     containers.NETWORK_FILE,
     KEY_FILE,
+    containers.GUEST_NETWORKS,
     "routes",
     "web.sock",
+    log_forwarding.FOLDER,
+)
+# What a server makes in it.
+_SERVER: Final = (
+    "pki",
+    "store.db",
+    "store.db-wal",
+    "store.db-shm",
+    "history.json",
+    "http.sock",
+    "node.id",
+    "sample",
 )
 _REST: Final = (
     _IMAGES,
     "ready.json",
+    data_stamp.FILE_NAME,
+    handover.FILE_NAME,
     "aurae.sock",
     disk_reserve.FILE_NAME,
     disk_monitor.PROBE,
@@ -84,8 +100,7 @@ _POLL_S: Final = 0.1
 LeaveProgress = Callable[[str], None]
 
 
-@dataclass(frozen=True, slots=True)
-class LeaveOptions:
+class LeaveOptions(msgspec.Struct, frozen=True):
     """How to leave."""
 
     drains: bool = True
@@ -123,14 +138,29 @@ def find(folder: Path, clock: Clock) -> JoinRecord | None:
     return NodeIdentity(folder / MEMBERSHIP_FOLDER, clock).read()
 
 
+def has_joined(folder: Path, clock: Clock) -> bool:
+    """Whether the folder is of a node that has to leave its cloud."""
+    return (
+        not (folder / "pki").exists() and NodeIdentity(folder / MEMBERSHIP_FOLDER, clock).read() is not None
+    )
+
+
 async def leave(
-    settings: Settings, folder: Path, clock: Clock, options: LeaveOptions, report: LeaveProgress
+    settings: Settings,
+    folder: Path,
+    clock: Clock,
+    options: LeaveOptions,
+    report: LeaveProgress,
+    *,
+    stop_service: Callable[[], None] = lambda: None,
 ) -> None:
-    """Take this machine out of its cloud, and everything of Skerry off it. May be repeated if it fails."""
+    """Take this machine out of its cloud, and everything of Skerry off it. May be repeated if it fails.
+    `stop_service` is called after the drain, for a service manager that would start the process again."""
     place = find(folder, clock)
     missed = ""  # why the cloud was not informed
     if place is not None:
         missed = await _at_server(place, _drain(folder, clock, place, options, report), options)
+    await asyncio.to_thread(stop_service)
     lock = await _stop_process(folder, settings.stop_timeout_s + _STOP_MARGIN_S, report)
     try:
         if place is not None and not missed:
@@ -150,6 +180,29 @@ async def leave(
         )
 
 
+async def remove_installed(
+    settings: Settings, folder: Path, clock: Clock, report: LeaveProgress, *, has_data: bool
+) -> None:
+    """Remove what runs here, of a node or of a server with one: containers, cells, networks, mounts. Data
+    stay, so that another start continues with them as after a reboot; without `has_data` they are removed."""
+    lock = await _stop_process(folder, settings.stop_timeout_s + _STOP_MARGIN_S, report)
+    try:
+        report("removing containers, cells and the network of containers")
+        await _remove_running_if_any(settings, folder, clock)
+        _unmount_below(folder)
+        _remove_outside(settings, folder)
+        for name in () if has_data else (*_RUNTIME, *_DATA, *_SERVER, *_REST):
+            await asyncio.to_thread(tree_size.remove, folder / name)
+        if has_data and _is_unused(folder):
+            has_data = False
+        if not has_data:
+            await asyncio.to_thread(tree_size.remove, folder / "lock")
+    finally:
+        lock.release()
+    if not has_data:
+        _remove_folder(folder, report)
+
+
 async def _at_server(place: JoinRecord, step: Awaitable[None], options: LeaveOptions) -> str:
     """Do `step`; why it could not be done, if it may be left out by force."""
     try:
@@ -167,18 +220,24 @@ async def _at_server(place: JoinRecord, step: Awaitable[None], options: LeaveOpt
 
 async def remove_runtime(settings: Settings, folder: Path, clock: Clock) -> None:
     """Remove what this node runs and has made to run it; its membership and its images stay."""
-    try:
-        await _remove_running(settings, folder, clock)
-    except errors.Unavailable as error:
-        if os.geteuid() == 0 and (folder / "cells").exists():
-            raise
-        log.info("departure.nothing_runs", reason=error.message)  # where there never can have been cells
+    await _remove_running_if_any(settings, folder, clock)
     _unmount_below(folder)
     for name in _RUNTIME:
         await asyncio.to_thread(tree_size.remove, folder / name)
     for name in _DATA:
         with suppress(OSError):  # it is not empty, or was never there
             (folder / name).rmdir()
+
+
+async def _remove_running_if_any(settings: Settings, folder: Path, clock: Clock) -> None:
+    if not (folder / "cells").exists():
+        return  # nothing can have run here
+    try:
+        await _remove_running(settings, folder, clock)
+    except errors.Unavailable as error:
+        if os.geteuid() == 0:
+            raise
+        log.info("departure.nothing_runs", reason=error.message)
 
 
 async def _remove_running(settings: Settings, folder: Path, clock: Clock) -> None:
@@ -226,6 +285,11 @@ def _remove_outside(settings: Settings, folder: Path) -> None:
         with suppress(OSError):  # not empty, or never there
             if path.name in ("aurae", user_namespaces.FOLDER.name):
                 path.rmdir()
+
+
+def _is_unused(folder: Path) -> bool:
+    """Whether nothing was ever started with this folder."""
+    return all(path.name == "lock" for path in folder.iterdir())
 
 
 def _remove_folder(folder: Path, report: LeaveProgress) -> None:
@@ -297,7 +361,7 @@ async def _drain(
             "stays until the time is up (--timeout; --no-drain does without)"
         )
         try:
-            async for left in departure.drain(channel, options.within_s):
+            async for left in departure_client.drain(channel, options.within_s):
                 report(f"instances to go: {left}" if left else "drained")
         except errors.NotFound:
             report("the cloud does not list this node, so there is nothing to drain")
@@ -305,7 +369,7 @@ async def _drain(
 
 async def _unregister(folder: Path, clock: Clock, place: JoinRecord, report: LeaveProgress) -> None:
     async with _server(folder, clock, place, report) as channel:
-        left = await departure.leave(channel)
+        left = await departure_client.leave(channel)
     NodeIdentity(folder / MEMBERSHIP_FOLDER, clock).forget()  # so that a repetition skips this
     placed = f"; instances to be placed elsewhere: {left}" if left else ""
     report(f"node {place.name} ({place.node}) is unregistered, and its certificate revoked{placed}")

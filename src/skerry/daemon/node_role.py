@@ -7,18 +7,22 @@ import os
 import socket
 from collections.abc import Awaitable, Callable, Sequence
 from contextlib import suppress
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+import msgspec
+
+from skerry import __version__
 from skerry.daemon import (
     edge_routes,
     functions,
+    log_forwarding,
     names,
     node_agent,
     node_http,
     node_leave,
     node_runtime,
+    trace_export,
     web_functions,
 )
 from skerry.daemon.functions import LocalMember
@@ -29,26 +33,30 @@ from skerry.daemon.role_parts import (
     REVOKED_FILE,
     RoleContext,
     RoleHandle,
+    StepReport,
     node_name,
     takes_writes,
     watch_disk,
 )
 from skerry.functions.continuum.member_sync import MemberSync
+from skerry.kit import metrics, pki
+from skerry.kit.certificate_metrics import CertificateFileMetrics
 from skerry.kit.tasks import TaskSupervisor, race
 from skerry.model import errors
 from skerry.model.ids import NodeId
 from skerry.model.invitations import JoinCredentials
 from skerry.node.agent.certificates import CertificateVerifier
+from skerry.node.agent.network_state import NetworkState
 from skerry.node.agent.node_identity import JoinRecord, NodeIdentity
 from skerry.node.agent.revocations import RevocationList
 from skerry.node.agent.server_addresses import ServerAddressCache
+from skerry.store import data_stamp
 from skerry.transport import addresses
 from skerry.transport.access import gate
 from skerry.transport.grpc import channels
 
 
-@dataclass(frozen=True, slots=True)
-class _Membership:
+class _Membership(msgspec.Struct, frozen=True):
     """This machine as a node of its cloud: its identity, and what it knows of servers and revocations."""
 
     name: str
@@ -74,15 +82,19 @@ class _Membership:
         return await _request_edge_at(last, self.identity, request, hosts)
 
 
-async def start(context: RoleContext, admission: JoinCredentials) -> RoleHandle:
+async def start(context: RoleContext, admission: JoinCredentials, report: StepReport) -> RoleHandle:
     """Join the cloud that `admission` is for, or continue in it, and run what its servers order."""
     settings, folder, clock = context.settings, context.folder, context.clock
     http_socket = node_http.bind(context)
+    await asyncio.to_thread(data_stamp.write_if_new, folder)
+    await trace_export.start(context, "node", node_name(settings, socket.gethostname()))
+    report("joining the cloud, or returning to it")
     membership = await _join(context, admission)
     host = await asyncio.to_thread(addresses.local_address, membership.record.grpc)  # may ask a name server
     neighbours_socket = functions.bind_member_socket(context, host)
     loops = await context.undo.enter_async_context(TaskSupervisor("node", clock=clock))
     loops.forever("certificate", lambda: membership.identity.run(membership.renew))
+    _export_metrics(context, loops, membership)
     disk = await watch_disk(folder, loops)
     unix_path = addresses.unix_socket(settings.grpc.socket, folder)
     certificates = CertificateVerifier(membership.record.node, clock, membership.revocations)
@@ -90,6 +102,7 @@ async def start(context: RoleContext, admission: JoinCredentials) -> RoleHandle:
     authority_pem = await asyncio.to_thread(membership.identity.authority_file.read_bytes)
     access = await node_http.open_access(context, folder / "node", authority_pem, certificates, loops)
     checks = {"disk": takes_writes(disk)}
+    report("preparing cells and containers on this machine")
     node = await node_runtime.start(
         context,
         gate=access_gate,
@@ -101,6 +114,7 @@ async def start(context: RoleContext, admission: JoinCredentials) -> RoleHandle:
     failures = [loops.failed, node.failed]
     url = http_socket.local_url if http_socket is not None else ""
     routes = None
+    report("starting functions and the agent of this node")
     if node.cells is not None and node.engine is not None:
         synced = await MemberSync.open(folder / functions.FOLDER, settings.functions, clock)
         here = _local_member(context, membership, synced, neighbours_socket)
@@ -109,16 +123,25 @@ async def start(context: RoleContext, admission: JoinCredentials) -> RoleHandle:
         )
         routes = served.routes
         failures.append(served.failed)
+
+        def follow(network: NetworkState) -> None:
+            access.verifier.follow(network)
+            membership.identity.follow(network)
+
         link = ServerLink(
             membership.servers,
             membership.identity.context,
             membership.revocations,
             synced,
             names.function_lookup(synced.copies.get),
-            access.verifier.follow,
+            follow,
             access.contact.note,
+            # Not before: a node whose version is refused goes back to the one that its folder has.
+            accepted=lambda: data_stamp.write(folder),
         )
-        await node_agent.start(context, node.engine, here.member, link, disk, loops)
+        await node_agent.start(context, node.engine, here.member, served.worker_cells, link, disk, loops)
+    else:
+        await asyncio.to_thread(data_stamp.write, folder)  # it has no session that could be refused
     web_path = ""
     if routes is not None:
         web_gate = gate.AccessGate(access.verifier, os.geteuid(), local_trust=settings.identity.local_trust)
@@ -144,6 +167,7 @@ async def start(context: RoleContext, admission: JoinCredentials) -> RoleHandle:
         ready |= {"urls": http.urls}
         warnings = (*warnings, *http.warnings)
     ready |= {"warnings": warnings}
+    await log_forwarding.start(context, membership.name, pki.fingerprint(authority_pem))
     return ready, lambda: race(*(failed() for failed in failures))
 
 
@@ -171,6 +195,15 @@ async def _join(context: RoleContext, admission: JoinCredentials) -> _Membership
         ServerAddressCache(record.grpc, folder / node_leave.SERVERS_FILE, also=record.also),
         RevocationList(folder / "node" / REVOKED_FILE, clock),
     )
+
+
+def _export_metrics(context: RoleContext, loops: TaskSupervisor, membership: _Membership) -> None:
+    """What a node shows of its process beside the metrics of its parts."""
+    metrics.BUILD.labels(__version__, "node").set(1)
+    certificate = CertificateFileMetrics("node", membership.name, membership.identity.certificate_file)
+    metrics.REGISTRY.register(certificate)
+    context.undo.callback(metrics.REGISTRY.unregister, certificate)
+    loops.forever("certificate.metrics", certificate.run)
 
 
 def _local_member(
@@ -229,6 +262,7 @@ def _describe(
         membership.identity.authority_file,
         checks,
         lacking,
+        membership.identity.listen_authorities,
     )
 
 

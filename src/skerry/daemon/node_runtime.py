@@ -7,18 +7,18 @@ Cells outlive this process: stopping it leaves them running, and the next start 
 
 from __future__ import annotations
 
-import hashlib
 import os
 import ssl
 from collections.abc import Awaitable, Callable, Mapping
-from dataclasses import dataclass
 from pathlib import Path
 
+import msgspec
 import structlog
 from grpclib._typing import IServable
 
 from skerry.daemon import containers
 from skerry.daemon.role_parts import RoleContext
+from skerry.kit.folder_keys import folder_key
 from skerry.kit.tasks import TaskSupervisor
 from skerry.model import errors
 from skerry.node import host
@@ -40,8 +40,7 @@ from skerry.wire.own.cells.service import CellService
 log = structlog.get_logger(__name__)
 
 
-@dataclass(frozen=True, slots=True)
-class NodeRuntimeParts:
+class NodeRuntimeParts(msgspec.Struct, frozen=True):
     """The runtime as it serves."""
 
     cells: Cells | None  # None: no cells here, and so nothing else
@@ -126,8 +125,8 @@ async def open_cells(context: RoleContext, socket_path: Path) -> Cells:
     return cells
 
 
-def cell_paths(paths: tuple[str, ...]) -> tuple[str, ...]:
-    """Those that can be mounted in cells. Missing ones are logged and skipped; invalid ones are refused."""
+def check_cell_paths(paths: tuple[str, ...]) -> None:
+    """Raise `Invalid` for one that cannot be mounted in cells, whether or not it exists."""
     for path in paths:
         if not os.path.isabs(path):
             raise errors.Invalid(f"node.cell_paths: {path!r} must be an absolute path")
@@ -136,6 +135,12 @@ def cell_paths(paths: tuple[str, ...]) -> tuple[str, ...]:
         own = next((each for each in PRIVATE if is_within(os.path.realpath(path), each)), None)
         if own is not None:
             raise errors.Invalid(f"node.cell_paths: {path!r} cannot be shown: each cell has its own {own}")
+
+
+def cell_paths(paths: tuple[str, ...]) -> tuple[str, ...]:
+    """Those that can be mounted in cells. Missing ones are logged and skipped; invalid ones are refused."""
+    check_cell_paths(paths)
+    for path in paths:
         if not os.path.exists(path):
             log.warning("runtime.cell_path_missing", path=path)
     return paths
@@ -143,4 +148,4 @@ def cell_paths(paths: tuple[str, ...]) -> tuple[str, ...]:
 
 def group_root(prefix: str, folder: Path) -> str:
     """The group of all cells of this data folder: two Skerrys on one machine must not meet in one."""
-    return f"{prefix}-{hashlib.sha256(os.fsencode(folder)).hexdigest()[:8]}"
+    return f"{prefix}-{folder_key(folder)}"

@@ -21,7 +21,9 @@ from skerry.transport.http import responses as http_responses
 from skerry.transport.http.endpoints import Endpoint, RawBody, StreamResponse, WebSocketResponse
 from skerry.transport.http.responses import Problem
 from skerry.wire.kudo import routes as kudo_routes
+from skerry.wire.own import backups
 from skerry.wire.own import routes as own_routes
+from skerry.wire.own.alerts import endpoints as alert_endpoints
 from skerry.wire.own.http_routes import routes as http_route_routes
 from skerry.wire.own.jobs import routes as job_routes
 from skerry.wire.own.market import routes as market_routes
@@ -30,6 +32,7 @@ from skerry.wire.own.namespaces import endpoints as namespace_endpoints
 from skerry.wire.own.secrets import routes as secret_routes
 from skerry.wire.own.services import routes as service_routes
 from skerry.wire.own.snapshots import routes as snapshot_routes
+from skerry.wire.own.telemetry import endpoints as telemetry_endpoints
 from skerry.wire.own.tls import routes as tls_routes
 from skerry.wire.own.volumes import routes as volume_routes
 from skerry.wire.own.web_functions import endpoints as web_function_endpoints
@@ -83,6 +86,8 @@ _GROUPS: Final = {
     "skerry.wire.own.snapshots.endpoints": "snapshots",
     "skerry.wire.own.web_functions.endpoints": "web_functions",
     "skerry.wire.own.mesh.endpoints": "mesh",
+    "skerry.wire.own.telemetry.endpoints": "metrics",
+    "skerry.wire.own.alerts.endpoints": "alerts",
     "skerry.wire.own.http_routes.endpoints": "routes",
 }
 _SECURED: list[dict[str, list[str]]] = [{"token": []}, {"certificate": []}]
@@ -102,7 +107,10 @@ def openapi_document() -> dict[str, Any]:
             *tls_routes.ENDPOINTS,
             *volume_routes.ENDPOINTS,
             *snapshot_routes.ENDPOINTS,
+            *backups.ENDPOINTS,
             *mesh_endpoints.ENDPOINTS,
+            *telemetry_endpoints.ENDPOINTS,
+            *alert_endpoints.ENDPOINTS,
             *http_route_routes.ENDPOINTS,
             *serverledge_routes.ENDPOINTS,
             *web_function_endpoints.ENDPOINTS,

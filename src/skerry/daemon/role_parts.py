@@ -3,25 +3,35 @@
 from __future__ import annotations
 
 import re
+import socket
 from collections.abc import Awaitable, Callable
 from contextlib import AsyncExitStack
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Final
 
 from skerry.kit import disk_reserve, files
 from skerry.kit.clock import Clock
 from skerry.kit.disk_monitor import DiskMonitor
+from skerry.kit.service_manager import ServiceManager
 from skerry.kit.tasks import TaskSupervisor
 from skerry.kit.ulid import new_id
 from skerry.model import errors, ids
 from skerry.model.settings import Settings
+from skerry.node.logs.removed_logs import RemovedLogs
+from skerry.node.logs.ring_sources import RingSource
+from skerry.transport import addresses
 
 # Of the time for a clean stop, what requests that are under way get; the rest is for the loops and the store.
 DRAIN_SHARE: Final = 0.7
+# Names of listening sockets that a service manager may pass (FileDescriptorName= of systemd).
+HTTP_SOCKET: Final = "http"
+GRPC_SOCKET: Final = "grpc"
 REVOKED_FILE: Final = "revoked.json"  # beside the certificate of a node, and beside the CA of a server
 REVOKED_TOKENS_FILE: Final = "revoked-tokens.json"  # likewise
 
+# Gets each step of a start, in words for people: "opening the store".
+StepReport = Callable[[str], None]
 # The fields of `process.ReadyDocument`, and what returns or raises only when the role cannot go on.
 RoleHandle = tuple[dict[str, Any], Callable[[], Awaitable[None]]]
 
@@ -34,6 +44,13 @@ class RoleContext:
     folder: Path
     clock: Clock
     undo: AsyncExitStack
+    log_sources: list[RingSource] = field(default_factory=list, kw_only=True)  # that are forwarded
+    removed_logs: list[RemovedLogs] = field(default_factory=list, kw_only=True)  # likewise
+    manager: ServiceManager = field(default=ServiceManager(), kw_only=True)
+
+    def bind(self, text: str, flag: str, name: str) -> socket.socket:
+        """The TCP socket of `HOST:PORT`: that of the service manager, by name, or one bound here."""
+        return addresses.inherit_or_bind(text, flag, name, self.manager.sockets)
 
 
 async def watch_disk(folder: Path, loops: TaskSupervisor) -> DiskMonitor:

@@ -6,7 +6,7 @@ Called by `skerry.daemon.control_plane`. Every server serves all of it.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+import msgspec
 
 from skerry.control.network.feed import NetworkObjects
 from skerry.control.nodes.registry import NodeRegistry
@@ -18,13 +18,13 @@ from skerry.control.routes.table import RouteTable
 from skerry.control.routes.wanted_domains import RouteDomains
 from skerry.control.services.registry import ServiceRegistry
 from skerry.daemon.server_base import ServerBase
+from skerry.daemon.tls import internal_domains
 from skerry.functions.registry.registry import FunctionRegistry
 from skerry.model.routes import RouteLoad, ServiceWake
 from skerry.wire.own.http_routes.context import RouteContext
 
 
-@dataclass(frozen=True, slots=True)
-class RouteParts:
+class RouteParts(msgspec.Struct, frozen=True):
     """Routes as they are served."""
 
     table: RouteTable
@@ -56,5 +56,5 @@ def start(
             RouteRegistry(base.store, base.events, base.clock, table),
             RouteProblems(services.tables.services, functions.get, nodes).of,
         ),
-        RouteDomains(table, nodes, base.settings.tls),
+        RouteDomains(table, nodes, base.settings.tls, internal_domains(base.settings)),
     )

@@ -6,17 +6,23 @@ import asyncio
 import os
 import socket
 from collections.abc import Callable
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
 
+import msgspec
+
+from skerry.control.backup import record_import
 from skerry.control.events.log import EventLog
-from skerry.control.identity import server_certificates
+from skerry.control.identity import authority_rotation, server_certificates
 from skerry.control.identity.authenticator import Authenticator
+from skerry.control.identity.authority_rotation import AuthorityRotation
 from skerry.control.identity.server_certificates import ServerCertificates
 from skerry.control.namespaces.admission import AdmissionStore
 from skerry.control.recovery.store_history import StoreHistory
 from skerry.daemon.functions import bind_member_socket
 from skerry.daemon.role_parts import (
+    GRPC_SOCKET,
+    HTTP_SOCKET,
     REVOKED_FILE,
     REVOKED_TOKENS_FILE,
     RoleContext,
@@ -33,6 +39,7 @@ from skerry.model.ids import NodeId
 from skerry.model.settings import Settings
 from skerry.node.agent.revocations import RevocationList
 from skerry.node.agent.revoked_tokens import RevokedTokenList
+from skerry.store import data_stamp, stamp
 from skerry.store.factory import open_store
 from skerry.store.sqlite.store import SqliteStore
 from skerry.transport import addresses, host_identity
@@ -44,8 +51,7 @@ _ADDRESSES_S = 15.0  # how often the addresses of this machine are checked
 _HISTORY_FILE = "history.json"  # in the data folder of a server
 
 
-@dataclass(frozen=True, slots=True)
-class ServerSockets:
+class ServerSockets(msgspec.Struct, frozen=True):
     """What a server listens on."""
 
     http: socket.socket
@@ -55,8 +61,7 @@ class ServerSockets:
     unix: Path  # gRPC, for this machine alone
 
 
-@dataclass(frozen=True, slots=True)
-class ServerAddresses:
+class ServerAddresses(msgspec.Struct, frozen=True):
     """Where a server is reached."""
 
     settings: Settings
@@ -96,6 +101,7 @@ class ServerBase(RoleContext):
     events: EventLog
     identity: Authenticator
     history: StoreHistory
+    rotation: AuthorityRotation
     node: NodeId  # of this machine
     certificates: ServerCertificates
     gate: gate.AccessGate
@@ -107,8 +113,8 @@ def bind_sockets(context: RoleContext) -> ServerSockets:
     settings, undo = context.settings, context.undo
     http_host, _ = addresses.split_host_port(settings.http.listen, "--http")
     gate.check_exposure(http_host, tls=settings.http.tls)
-    http = undo.enter_context(addresses.bind(settings.http.listen, "--http"))
-    grpc = undo.enter_context(addresses.bind(addresses.grpc_listen(settings), "--grpc"))
+    http = undo.enter_context(context.bind(settings.http.listen, "--http", HTTP_SOCKET))
+    grpc = undo.enter_context(context.bind(addresses.grpc_listen(settings), "--grpc", GRPC_SOCKET))
     members = bind_member_socket(context, grpc.getsockname()[0])
     unencrypted = None
     if settings.market.plain_listen:
@@ -121,19 +127,31 @@ def bind_sockets(context: RoleContext) -> ServerSockets:
 async def open_base(context: RoleContext, sockets: ServerSockets) -> ServerBase:
     """Open the store and the authenticator; from here on callers can be authenticated."""
     settings, folder, clock, undo = context.settings, context.folder, context.clock, context.undo
-    authority = server_certificates.open_authority(folder, clock)
     backend = await open_store(settings.store, folder, clock)
     store = AdmissionStore(backend)
     undo.push_async_callback(store.close)
+    # Before anything is written, also to the folder. One that is incomplete may have no stamp yet.
+    await record_import.check_complete(store)
+    await stamp.check(backend)
+    if not (folder / "pki").exists():  # what is made in a new folder must not seem to be of an old version
+        await asyncio.to_thread(data_stamp.write, folder)
+    authority = server_certificates.open_authority(folder, clock)
+    await authority_rotation.check_root(store, authority, folder / "pki")
+    # The process before, of an earlier version, cannot continue from here on.
+    await stamp.write(backend)
+    await asyncio.to_thread(data_stamp.write, folder)
     # Its file is locked while it is open; etcd may have other clients.
     is_alone = isinstance(backend, SqliteStore)
     # Entered after the store, so that it is left before it: loops must not outlive what they use.
     loops = await undo.enter_async_context(TaskSupervisor("server", clock=clock))
     events = EventLog(store, clock, settings.events, secret=authority.derive(b"skerry event positions"))
     identity = Authenticator(store, events, authority, clock, settings.identity)
+    node = NodeId(await asyncio.to_thread(node_id, folder, clock))
+    rotation = AuthorityRotation(store, events, authority, clock, folder / "pki", node=node)
+    await rotation.catch_up()
+    identity.use_rotation(rotation)
     loops.forever("identity", identity.run, critical=True)
     await loops.unless_failed(identity.ready())
-    node = NodeId(await asyncio.to_thread(node_id, folder, clock))
     # Before anything else is written: the revision at the start of this run marks a restored store.
     history = StoreHistory(
         store,
@@ -160,7 +178,7 @@ async def open_base(context: RoleContext, sockets: ServerSockets) -> ServerBase:
     loops.forever("revoked tokens", revoked_tokens.run)
 
     def machine() -> HostIdentity:
-        return replace(at_start, addresses=host_identity.read_addresses())
+        return msgspec.structs.replace(at_start, addresses=host_identity.read_addresses())
 
     certificates = ServerCertificates(
         folder,
@@ -172,7 +190,9 @@ async def open_base(context: RoleContext, sockets: ServerSockets) -> ServerBase:
         # What only this machine can reach does not name its addresses.
         check_every_s=_ADDRESSES_S if addresses.is_exposed(settings) else renewal.LOOK_AGAIN_S,
     )
-    await certificates.prepare()
+    loops.forever("ca rotation", rotation.run, critical=True)
+    rotation.refresh = certificates.prepare
+    await loops.unless_failed(rotation.ready())  # with it, certificates are prepared
     loops.forever("credentials", certificates.run)
     disk = await watch_disk(folder, loops)
     return ServerBase(
@@ -180,6 +200,9 @@ async def open_base(context: RoleContext, sockets: ServerSockets) -> ServerBase:
         folder=folder,
         clock=clock,
         undo=undo,
+        log_sources=context.log_sources,
+        removed_logs=context.removed_logs,
+        manager=context.manager,
         sockets=sockets,
         addresses=ServerAddresses(
             settings,
@@ -194,6 +217,7 @@ async def open_base(context: RoleContext, sockets: ServerSockets) -> ServerBase:
         events=events,
         identity=identity,
         history=history,
+        rotation=rotation,
         node=node,
         certificates=certificates,
         gate=gate.AccessGate(identity, os.geteuid(), local_trust=settings.identity.local_trust),

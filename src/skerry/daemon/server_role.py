@@ -11,19 +11,24 @@ import asyncio
 import math
 import socket
 from collections.abc import Awaitable, Callable
-from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 from typing import Any
 
+import msgspec
 import structlog
 
 from skerry import __version__
 from skerry.control.context import ControlPlane
 from skerry.daemon import (
+    alerts,
+    backups,
+    console,
     control_plane,
     edge_routes,
+    fronts,
     functions,
+    log_forwarding,
     market,
     names,
     namespaces,
@@ -31,6 +36,8 @@ from skerry.daemon import (
     node_leave,
     node_runtime,
     secrets,
+    telemetry,
+    trace_export,
     web_functions,
 )
 from skerry.daemon.control_plane import ControlPlaneParts
@@ -40,7 +47,7 @@ from skerry.daemon.market import MarketParts
 from skerry.daemon.node_agent import ServerLink
 from skerry.daemon.node_runtime import NodeRuntimeParts
 from skerry.daemon.openapi import openapi_bytes
-from skerry.daemon.role_parts import DRAIN_SHARE, RoleContext, RoleHandle, node_name
+from skerry.daemon.role_parts import DRAIN_SHARE, RoleContext, RoleHandle, StepReport, node_name
 from skerry.daemon.server_base import ServerBase, bind_sockets, open_base
 from skerry.functions.registry.registry import FunctionRegistry
 from skerry.kit.tasks import race
@@ -53,39 +60,50 @@ from skerry.transport.access import peers
 from skerry.transport.grpc import health
 from skerry.transport.grpc.server import GrpcServer
 from skerry.transport.http.server import HttpServer
+from skerry.wire.own import tokens
+from skerry.wire.own.alerts.endpoints import AlertContext
+from skerry.wire.own.backups import BackupContext
 from skerry.wire.own.context import OwnContext
 from skerry.wire.own.grpc_identity import IdentityService
+from skerry.wire.own.telemetry.endpoints import TelemetryContext
 from skerry.wire.rear.context import RearContext
 
 log = structlog.get_logger(__name__)
 
 
-@dataclass(frozen=True, slots=True)
-class _Cloud:
+class _Cloud(msgspec.Struct, frozen=True):
     """The control plane and the market, and what functions there are."""
 
     registry: FunctionRegistry
     fleet: ControlPlaneParts
     trade: MarketParts
     own: list[ContinuumMember]  # this process, once it takes calls of functions
+    alerts: AlertContext
+    backups: BackupContext
     warnings: tuple[str, ...] = ()
 
 
-@dataclass(frozen=True, slots=True)
-class _Functions:
+class _Functions(msgspec.Struct, frozen=True):
     """This process as a member that takes calls of functions."""
 
     member: ContinuumMember
     served: FunctionsParts
 
 
-async def start(context: RoleContext, *, has_node: bool) -> RoleHandle:
+async def start(context: RoleContext, report: StepReport, *, has_node: bool) -> RoleHandle:
     """Serve a cloud; with `has_node`, be one of its machines, too."""
     # Addresses first: a port that is taken is the likeliest thing to be wrong, and the cheapest to find out.
     sockets = bind_sockets(context)
+    name = node_name(context.settings, socket.gethostname().lower())
+    await trace_export.start(context, "server", name)
+    report("opening the store, and the certificates")
     base = await open_base(context, sockets)
+    report("starting the control plane and the market")
     cloud = await _start_cloud(base)
+    if has_node:
+        report("preparing cells and containers on this machine")
     runtime = await _start_runtime(base) if has_node else None
+    report("starting functions, and opening the API")
     taking = await _start_functions(base, cloud, runtime)
     plane = _describe(base, cloud, taking, runtime)
     key = None if runtime is None or runtime.engine is None else runtime.engine.network.key
@@ -93,10 +111,11 @@ async def start(context: RoleContext, *, has_node: bool) -> RoleHandle:
     ready, failures = await _serve(base, cloud, taking, plane, web_path, serves_unix=not has_node)
     if runtime is not None:
         failures.append(runtime.failed)
-        await _start_agent(base, cloud, taking.member, runtime)
+        await _start_agent(base, cloud, taking, runtime)
     await base.events.record(
         "server.started", f"server/{socket.gethostname()}", actor="skerry", version=__version__
     )
+    await log_forwarding.start(base, name, base.authority.fingerprint)
     failures += [base.loops.failed, taking.served.failed]
     return ready, lambda: race(*(failed() for failed in failures))
 
@@ -116,7 +135,11 @@ async def _start_cloud(base: ServerBase) -> _Cloud:
     await base.loops.unless_failed(fleet.ready())
     trade = await market.start(base, fleet)
     fleet.place()  # not before the resources of buyers are reserved
-    return _Cloud(registry, fleet, trade, own, (sealed.warning,) if sealed.warning else ())
+    telemetry.start_server(base, fleet, trade)
+    saved = backups.start(base, fleet.leader, registry.code)
+    last_backup = (lambda: saved.schedule.fresh_at) if base.settings.backup.schedule else None
+    rules = await alerts.start(base, fleet, trade, sealed.vault, last_backup)
+    return _Cloud(registry, fleet, trade, own, rules, saved, (sealed.warning,) if sealed.warning else ())
 
 
 async def _start_runtime(base: ServerBase) -> NodeRuntimeParts:
@@ -188,6 +211,7 @@ def _describe(
         lacking=runtime.lacking if runtime is not None else (),
         warnings=(*cloud.warnings, *(runtime.warnings if runtime is not None else ())),
         unreachable=unreachable,
+        rotation=base.rotation,
     )
 
 
@@ -206,13 +230,14 @@ async def _serve(
     grpc = GrpcServer(
         health.with_health_and_reflection(services, base.checks), base.gate, settings.grpc, clock=base.clock
     )
+    own = OwnContext.of(
+        plane,
+        base.addresses.for_nodes,
+        lambda: addresses.to_join(base.addresses.urls(), fleet.servers.names, MAX_URLS),
+        openapi_bytes,
+    )
     app = build_app(
-        OwnContext.of(
-            plane,
-            base.addresses.for_nodes,
-            lambda: addresses.to_join(base.addresses.urls(), fleet.servers.names, MAX_URLS),
-            openapi_bytes,
-        ),
+        own,
         base.gate,
         fleet.kudo,
         taking.served.routes,
@@ -228,10 +253,23 @@ async def _serve(
             fleet.mesh.context,
             fleet.tls.context,
             fleet.routes.context,
+            cloud.backups,
+            TelemetryContext(fleet.nodes, fleet.tunnels, base.addresses.url, lambda: fleet.servers.names),
+            cloud.alerts,
+            console=console.start(
+                base,
+                plane,
+                fleet,
+                cloud.registry,
+                taking.served,
+                cloud.trade,
+                partial(tokens.invitation_of, own),
+            ),
         ),
         own_names=lambda: certificates.names,
     )
-    http = [HttpServer(app, settings.http, trusted_uids=base.gate.trusted_uids)]
+    pool = fronts.open_fronts(base, tls=settings.http.tls)
+    http = [HttpServer(app, settings.http, trusted_uids=base.gate.trusted_uids, fronts=pool)]
 
     async def drain() -> None:
         fleet.sessions.close()
@@ -281,7 +319,7 @@ async def _serve_plain(
 
 
 async def _start_agent(
-    base: ServerBase, cloud: _Cloud, member: ContinuumMember, runtime: NodeRuntimeParts
+    base: ServerBase, cloud: _Cloud, taking: _Functions, runtime: NodeRuntimeParts
 ) -> None:
     """The node of this machine, which dials its own server as any other does."""
     if runtime.engine is None:
@@ -295,4 +333,6 @@ async def _start_agent(
         has_function=names.function_lookup(cloud.registry.get),
         is_server=True,
     )
-    await node_agent.start(base, runtime.engine, member, link, base.disk, base.loops)
+    await node_agent.start(
+        base, runtime.engine, taking.member, taking.served.worker_cells, link, base.disk, base.loops
+    )

@@ -5,7 +5,7 @@ Called by `skerry.daemon.control_plane`. Every server serves requests; only the 
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+import msgspec
 
 from skerry.control.instance_index import InstanceTable
 from skerry.control.instances.registry import InstanceRegistry
@@ -27,8 +27,7 @@ from skerry.model.services import Service
 from skerry.wire.own.services.context import ServiceContext
 
 
-@dataclass(frozen=True, slots=True)
-class ServiceParts:
+class ServiceParts(msgspec.Struct, frozen=True):
     """Services as they are served."""
 
     context: ServiceContext

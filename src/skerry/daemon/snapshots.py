@@ -5,15 +5,16 @@ Called by `skerry.daemon.control_plane`. Every server serves all of it; one of t
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+import msgspec
 
 from skerry.control.instance_index import InstanceTable
 from skerry.control.leadership.election import LeaderElection
 from skerry.control.namespaces.usage import snapshot_use
 from skerry.control.nodes.registry import NodeRegistry
 from skerry.control.placement.reconciler import Reconciler
+from skerry.control.sessions.tunnels import NodeTunnels
 from skerry.control.snapshots.controller import OperationController
-from skerry.control.snapshots.node_tasks import NodeTaskRunner, NodeTunnels
+from skerry.control.snapshots.node_tasks import NodeTaskRunner
 from skerry.control.snapshots.object_stores import StoreSource
 from skerry.control.snapshots.registry import SnapshotRegistry
 from skerry.control.snapshots.tables import OperationTable, OperationTables, SnapshotTable
@@ -22,8 +23,7 @@ from skerry.daemon.server_base import ServerBase
 from skerry.wire.own.snapshots.context import SnapshotContext
 
 
-@dataclass(frozen=True, slots=True)
-class SnapshotParts:
+class SnapshotParts(msgspec.Struct, frozen=True):
     """Snapshots as they are served."""
 
     context: SnapshotContext

@@ -5,7 +5,7 @@ Called by `skerry.daemon.control_plane`. Every server serves all of it; one of t
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+import msgspec
 
 from skerry.control.leadership.election import LeaderElection
 from skerry.control.nodes.registry import NodeRegistry
@@ -20,12 +20,12 @@ from skerry.control.tls.registry import TlsRegistry
 from skerry.control.tls.tables import AccountTable, TlsTable
 from skerry.daemon.secrets import SecretParts
 from skerry.daemon.server_base import ServerBase
-from skerry.model.tls_certificates import WantedDomains
+from skerry.model.settings import Settings
+from skerry.model.tls_certificates import InternalDomains, WantedDomains
 from skerry.wire.own.tls.context import TlsContext
 
 
-@dataclass(frozen=True, slots=True)
-class TlsParts:
+class TlsParts(msgspec.Struct, frozen=True):
     """Certificates as they are served."""
 
     context: TlsContext
@@ -45,11 +45,15 @@ class TlsParts:
         self._base.loops.forever("tls.controller", lambda: self._controller.run(leader))
 
 
+def internal_domains(settings: Settings) -> InternalDomains:
+    return InternalDomains(settings.network.domain, settings.tls.internal_domains)
+
+
 def start(base: ServerBase, nodes: NodeRegistry, secrets: SecretParts, wanted: WantedDomains) -> TlsParts:
     """Begin to read what is in the store. `wanted` is what the routes need."""
     store, events, clock, settings = base.store, base.events, base.clock, base.settings.tls
     table, accounts = TlsTable(store), AccountTable(store)
-    deps = TlsDeps(table, secrets.vault, events, clock, settings)
+    deps = TlsDeps(table, secrets.vault, events, clock, settings, internal_domains(base.settings))
     account = AcmeAccounts(accounts, secrets.vault, clock, settings, AcmeClients(settings, clock))
     controller = TlsController(
         deps,

@@ -6,7 +6,9 @@ Called by `skerry.daemon.control_plane`. Every server serves all of it; placemen
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
-from dataclasses import dataclass, field
+from dataclasses import dataclass
+
+import msgspec
 
 from skerry.control.instance_index import InstanceTable
 from skerry.control.jobs.table import JobTable
@@ -50,15 +52,14 @@ class TemplateTables:
                 )
 
 
-@dataclass(frozen=True, slots=True)
-class VolumeParts:
+class VolumeParts(msgspec.Struct, frozen=True):
     """Volumes as they are served."""
 
     table: VolumeTable
     registry: VolumeRegistry
     orders: VolumeOrders
     context: VolumeContext
-    templates: TemplateTables = field(default_factory=TemplateTables)
+    templates: TemplateTables = msgspec.field(default_factory=TemplateTables)
 
     async def ready(self) -> None:
         """When what is in the store is known."""

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from skerry.daemon.http import build_web_app
+from skerry.daemon.function_apps import build_web_app
 from skerry.daemon.role_parts import RoleContext
 from skerry.transport import unix_sockets
 from skerry.transport.access.gate import AccessGate

@@ -22,6 +22,7 @@ from skerry.client.errors import ApiError
 if TYPE_CHECKING:
     from skerry.cli.manifests import (
         ApplyManifest,
+        ManifestAlert,
         ManifestObject,
         ManifestReplicas,
         ManifestRoute,
@@ -75,7 +76,8 @@ def apply(
     namespace: str | None,
     output: str,
 ) -> None:
-    """Create and update volumes, workloads, instances, services, jobs, schedules and routes from a manifest.
+    """Create and update objects from a manifest: volumes, workloads, instances, services, jobs, schedules,
+    routes and alerts.
 
     Missing objects are created, different ones are changed; applying the same FILE again changes nothing.
     Fields that FILE leaves out get their defaults. Objects that it does not name are not touched. Copies of
@@ -120,6 +122,8 @@ def apply(
       routes:
         - {host: shop.example.org, to: service/shop, redirect: https}
         - {host: shop.example.org, path: /api, to: service/api:8080, rate: 10/s}
+      alerts:                               # of the whole cloud; only for admins
+        - {name: shop, on: service-not-ready, namespace: shop, for_s: 300, mail: ops@example.org}
 
     \b
       skerry apply -f shop.yaml --dry-run
@@ -165,6 +169,32 @@ def plan(
         yield _schedule_step(server, schedule, namespace)
     for route in manifest.routes:
         yield _route_step(server, route, namespace)
+    for alert in manifest.alerts:
+        yield _alert_step(server, alert)
+
+
+def _alert_step(server: ApiClient, wanted: ManifestAlert) -> ApplyStep:
+    """Alerts are of the whole cloud. The server does not show where they send to, but a digest of it."""
+    from skerry.model.alerts import digest_of
+
+    kind = ObjectKind("alert", (), lambda one, names: ())
+    act = partial(server.put, "alert", wanted.name, body=wanted.body)
+    try:
+        there = server.get("alert", wanted.name)
+    except ApiError as error:
+        if error.status != 404:
+            raise
+        return ApplyStep("create", kind, wanted.name, "", act)
+    changed = sorted(
+        field
+        for field, value in wanted.body.items()
+        if field in there and value != there[field] and (field, value) != ("threshold", None)
+    )
+    if digest_of(there["id"], wanted.destination) != there["destination_digest"]:
+        changed.append("destination")
+    if not changed:
+        return ApplyStep("keep", kind, wanted.name)
+    return ApplyStep("change", kind, wanted.name, ", ".join(changed), act)
 
 
 def _workload_step(
@@ -203,6 +233,7 @@ def _volume_step(server: ApiClient, wanted: ManifestVolume, namespace: str | Non
 def _route_step(server: ApiClient, wanted: ManifestRoute, namespace: str | None) -> ApplyStep:
     """What the manifest leaves out gets its default; a credential stays, as manifests have none."""
     from skerry.cli.commands.routes import ROUTE
+    from skerry.cli.manifests import ROUTE_FIELDS
 
     try:
         there = server.get("route", wanted.name, namespace=namespace)
@@ -212,7 +243,7 @@ def _route_step(server: ApiClient, wanted: ManifestRoute, namespace: str | None)
         act = partial(server.put, "route", body=wanted.body, namespace=namespace)
         return ApplyStep("create", ROUTE, wanted.name, "", act)
     defaults: JsonObject = {"path": "/", "timeout_s": 60.0, "idle_timeout_s": 3600.0, "protocol": "http1"}
-    fields = there.keys() - {"id", "name", "namespace", "created_at", "protection"}
+    fields = (there.keys() & set(ROUTE_FIELDS)) - {"name"}  # others are no part of a spec
     empty = {field: type(there[field])() for field in fields} | defaults
     changed = sorted(field for field in fields if wanted.body.get(field, empty[field]) != there[field])
     if not changed:

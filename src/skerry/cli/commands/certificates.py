@@ -114,6 +114,54 @@ def revoke(server: ApiClient, serial: str) -> None:
     click.echo(f"revoked {serial}")
 
 
+@certificate.command(name="rotate-ca")
+@click.option("--finish", is_flag=True, help="Drop the old CA; refused while somebody still needs it.")
+@click.option("--force", is_flag=True, help="With --finish: lock out who still needs the old CA.")
+@click.option("--status", is_flag=True, help="Show how far it is, and who still needs the old CA.")
+@click.option(
+    "--ca-out", metavar="FILE", help="Write the CAs that are trusted now to FILE, for other clients."
+)
+@options.server
+@printing.option
+def rotate_ca(
+    server: ApiClient, finish: bool, force: bool, status: bool, ca_out: str | None, output: str
+) -> None:
+    """Replace the CA of the cloud, while everything runs.
+
+    A new CA is created, and both are trusted. Nodes learn it and renew their certificates; servers keep
+    showing certificates of the old one until --finish, which drops it. Between the two, give the new CA to
+    clients that have a copy of the old one (contexts, --ca, peers of the market), and create their
+    certificates again.
+
+    \b
+      skerry certificate rotate-ca
+      skerry certificate rotate-ca --status
+      skerry certificate rotate-ca --finish
+    """
+    if finish and status:
+        raise click.UsageError("Give --finish or --status, not both.")
+    if force and not finish:
+        raise click.UsageError("--force goes with --finish.")
+    if finish:
+        found = server.post("certificate", "authority", "finish", body={"force": force})
+    elif status or ca_out:
+        found = server.get("certificate", "authority")
+    else:
+        found = server.post("certificate", "authority", "rotate")
+    if ca_out:
+        from skerry.kit import files
+
+        files.write_atomically(Path(ca_out), server.get_text("ca.pem").encode())
+    if output == "json":
+        printing.as_json(found)
+        return
+    click.echo(f"CA {found['fingerprint']}, expires {printing.ago(found['not_after'])}")
+    if found["phase"]:
+        click.echo(f"is being replaced by {found['successor']}: {found['phase']}")
+        for one in found["pending"]:
+            click.echo(f"still needs the old CA: {one}")
+
+
 def _state(record: dict[str, Any]) -> str:
     if record["revoked_at"] is not None:
         return "revoked"

@@ -163,18 +163,28 @@ def remove(node: node_socket.NodeSocket, names: tuple[str, ...], force: bool) ->
 @container.command()
 @click.argument("name", metavar="NAME")
 @log_output.options
+@log_output.previous
 @options.node
 @printing.option
 def logs(
-    node: node_socket.NodeSocket, name: str, follow: bool, tail: int | None, only: str | None, output: str
+    node: node_socket.NodeSocket,
+    name: str,
+    follow: bool,
+    tail: int | None,
+    only: str | None,
+    previous: bool,
+    output: str,
 ) -> None:
     """Show the output of the last run: stdout on stdout, stderr on stderr.
 
-    With --output json each line is an object.
+    With --output json each line is an object. With --previous, show the run before the last one.
     """
+    log_output.check_previous(previous=previous, follow=follow)
     from skerry.transport.proto.containers_pb2 import GetRequest, LogsRequest
 
-    request = LogsRequest(container=name, channel=log_output.channel(only), follow=follow, tail=tail)
+    request = LogsRequest(
+        container=name, channel=log_output.channel(only), follow=follow, tail=tail, previous=previous
+    )
 
     async def show(stub: ContainerServiceStub) -> None:
         # A node that answered once is retried when it goes away; one that never did is not.

@@ -9,16 +9,17 @@ from __future__ import annotations
 import gc
 import sys
 from pathlib import Path
+from types import ModuleType
 from typing import TYPE_CHECKING, Any
 
 import click
 
-from skerry.cli import output as printing
 from skerry.cli.options import option_group
+from skerry.cli.start_screen import StartScreen
 from skerry.client import discovery
+from skerry.kit.hidden_modules import hidden_modules
 
 if TYPE_CHECKING:
-    from skerry.daemon.process import ReadyDocument
     from skerry.model.invitations import JoinCredentials
     from skerry.model.settings import Settings
 
@@ -29,8 +30,20 @@ common = option_group(
         metavar="DIR",
         help="Data folder. [default: /var/lib/skerry as root, else ~/.local/share/skerry]",
     ),
+    click.option(
+        "--takeover",
+        is_flag=True,
+        help="Continue for the process that has the data folder, on its listening sockets; it ends once this "
+        "one is ready. For upgrades.",
+    ),
     click.option("--ready-file", metavar="FILE", help="Write this JSON file once everything is ready."),
     click.option("--log-level", metavar="LEVEL", help="debug, info, warning or error. [default: info]"),
+    click.option(
+        "--log",
+        "log_style",
+        type=click.Choice(["auto", "text", "json"]),
+        help="Format of the log, on standard error. [default: auto: text on a terminal, else json]",
+    ),
     click.option("--config", metavar="FILE", help="TOML file with settings. [env: SKERRY_CONFIG]"),
     click.option(
         "--set", "assignments", metavar="KEY=VALUE", multiple=True, help="Any setting of docs/settings.md."
@@ -66,9 +79,9 @@ listeners = option_group(
 def up(**given: Any) -> None:
     """Start everything on this machine: control plane and node in one process.
 
-    It listens on loopback only, keeps its state in the data folder, and stops on Ctrl-C or SIGTERM. After a
-    restart, also after a crash, it continues with the same state. Without root it serves what needs no root
-    and reports what is unavailable.
+    It listens on loopback only, keeps its state in the data folder, and stops on Ctrl-C, SIGTERM or when
+    its terminal is closed (with nohup it goes on then). After a restart, also after a crash, it continues
+    with the same state. Without root it serves what needs no root and reports what is unavailable.
     """
     _run("up", given)
 
@@ -123,13 +136,14 @@ def join(token: str | None, **given: Any) -> None:
     _run("node", {**given, "node_http": given["http"], "http": None}, token=token)
 
 
-_KEYS = {
+SETTING_KEYS = {
     "http": "http.listen",
     "grpc": "grpc.listen",
     "socket": "grpc.socket",
     "tls": "http.tls",
     "store": "store.url",
     "log_level": "log.level",
+    "log_style": "log.style",
     "join": "node.join",
     "name": "node.name",
     "node_http": "node.http",
@@ -139,44 +153,63 @@ _KEYS = {
 def _run(role: str, given: dict[str, Any], token: str | None = None) -> None:
     from skerry.cli import settings as reading
 
-    flags: dict[str, Any] = {}
-    for assignment in given.pop("assignments"):
-        key, equals, value = assignment.partition("=")
-        if not equals:
-            raise click.UsageError(f"--set takes KEY=VALUE, not '{assignment}'")
-        flags[key.strip()] = value
+    manager = reading.service_manager()
+    flags: dict[str, Any] = dict(reading.parse_assignments(given.pop("assignments")))
     ready_file = given.pop("ready_file")
+    takes_over = given.pop("takeover")
     data = given.pop("data")
     config = given.pop("config")
-    flags |= {_KEYS[name]: value for name, value in given.items() if value is not None}
+    flags |= {SETTING_KEYS[name]: value for name, value in given.items() if value is not None}
     if data:
         flags["data"] = data
     settings = reading.load(flags, config)
     folder = discovery.data_folder(settings.data)
-    settings, admission = _admission(settings, token or "")
+    settings, admission = _admission(settings, token or "", folder)
+    screen = StartScreen(role, folder, settings.log.style, has_console=_has_console())
+    screen.open()
 
-    gc.disable()  # modules stay: collecting garbage among them is a tenth of the time of importing them
-    from skerry.daemon import process
+    process = import_daemon(role)
     from skerry.model import errors
 
-    gc.enable()
+    screen.hide_logs()
 
     try:
         code = process.run(
-            role, settings, folder, ready_file=ready_file, admission=admission, announce=_announce
+            role,
+            settings,
+            folder,
+            ready_file=ready_file,
+            admission=admission,
+            screen=screen,
+            takes_over=takes_over,
+            manager=manager,
         )
     except errors.SkerryError as error:
         raise click.ClickException(error.message) from None
     sys.exit(code)
 
 
-def _admission(settings: Settings, token: str) -> tuple[Settings, JoinCredentials]:
+def import_daemon(role: str) -> ModuleType:
+    """The module `skerry.daemon.process`, with everything that `role` needs."""
+    gc.disable()  # modules stay: collecting garbage among them is a tenth of the time of importing them
+    # structlog imports these if it can, for tracebacks and tasks that our logs do not have.
+    with hidden_modules("rich", "greenlet"):
+        import structlog  # noqa: F401
+    from skerry.daemon import process, roles
+
+    roles.import_role(role)
+    gc.freeze()  # or the first collections would go through all that was imported
+    gc.enable()
+    return process
+
+
+def _admission(settings: Settings, token: str, folder: Path) -> tuple[Settings, JoinCredentials]:
     """Separate an invitation from the settings, so that no secret stays in them."""
     from msgspec.structs import replace
 
     from skerry.model.invitations import Invitation, JoinCredentials, MalformedInvitation, is_invitation
 
-    join = _read_join(settings.node.join)
+    join = read_join(settings.node.join, joined=folder / "node" / "join.json")
     try:
         if is_invitation(join):
             invited = Invitation.parse(join)
@@ -194,8 +227,9 @@ def _admission(settings: Settings, token: str) -> tuple[Settings, JoinCredential
     return replace(settings, node=replace(settings.node, join=join)), admission
 
 
-def _read_join(given: str) -> str:
-    """The value of --join, or the content of the file that it names."""
+def read_join(given: str, joined: Path | None = None) -> str:
+    """The value of --join, or the content of the file that it names. A machine that has joined, and so has
+    the file `joined`, needs neither: the invitation of an installed node is deleted then."""
     if given == "-":
         return sys.stdin.readline().strip()
     if not given.startswith("@"):
@@ -203,28 +237,11 @@ def _read_join(given: str) -> str:
     try:
         return Path(given[1:]).read_text().strip()
     except (OSError, UnicodeDecodeError) as error:
+        if isinstance(error, FileNotFoundError) and joined is not None and joined.exists():
+            return ""
         raise click.ClickException(f"--join: the file {given[1:]} cannot be read: {error}") from None
 
 
-def _announce(ready: ReadyDocument) -> None:
-    """Print addresses and warnings, if stdout is a terminal."""
-    if not sys.stdout.isatty():
-        return
-    printing.styled(f"Skerry is up (pid {ready.pid}).", bold=True)
-    if ready.joined:
-        click.echo(f"  {ready.joined}")
-    for name, value in (
-        ("http", ready.http),
-        *(("devices", url) for url in ready.urls),
-        ("grpc", ready.grpc),
-        ("socket", ready.socket),
-        ("plain", ready.plain and f"{ready.plain} (buyers without credentials)"),
-        ("data", ready.data),
-    ):
-        if value:
-            click.echo(f"  {name:<7} {value}")
-    for sentence in ready.lacking:
-        printing.styled(f"  unavailable: {sentence}", fg="yellow")
-    for sentence in ready.warnings:
-        printing.styled(f"  warning: {sentence}", fg="yellow")
-    click.echo("Try 'skerry status' in another terminal. Ctrl-C stops it.")
+def _has_console() -> bool:
+    root = click.get_current_context().find_root()
+    return isinstance(root.command, click.Group) and "console" in root.command.list_commands(root)

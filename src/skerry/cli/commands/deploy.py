@@ -85,6 +85,12 @@ _MEMORY: Final = 128
     default=None,
     help="Whether the handler takes HTTP requests, at /web/NAME.  [default: it takes parameters]",
 )
+@click.option(
+    "--template/--no-template",
+    default=None,
+    help="Whether workers may be copies of one that has loaded the code, on nodes that have templates.  "
+    "[default: they may]",
+)
 @options.functions
 @printing.option
 def deploy(
@@ -130,6 +136,7 @@ def deploy(
         "Policy": settings["policy"],
         "Idempotent": settings["idempotent"],
         "Web": settings["web"],
+        "Template": settings["template"],
         "Signature": None,  # of whoever registered it by the API
         "Secrets": [*settings["secrets"], *settings["secret_env"]] or None,
         "Configs": [*settings["configs"]] or None,

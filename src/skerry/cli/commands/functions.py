@@ -319,6 +319,7 @@ def _facts(one: JsonObject, warm: int | None) -> list[tuple[str, str]]:
         ("policy", one["Policy"] or "the node's"),
         ("idempotent", "yes" if one["Idempotent"] else "no"),
         ("web handler", "yes" if one.get("Web") else "no"),
+        ("template", "no" if one.get("Template") is False else "yes"),
         ("version", str(one["Version"])),
         ("warm workers", "" if warm is None else str(warm)),
         ("created", printing.ago(one["CreatedAt"])),

@@ -1,4 +1,4 @@
-"""`skerry image`: the images on this machine.
+"""`skerry image`: the images on this machine, and a sample of one.
 
 The commands talk to the node over its unix socket (`node_socket`); `pull_progress` shows the progress of
 pulls. gRPC is imported by the commands when they run, never by this module.
@@ -6,6 +6,7 @@ pulls. gRPC is imported by the commands when they run, never by this module.
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 import click
@@ -14,7 +15,7 @@ from skerry.cli import image_references, message_format, options, pull_progress
 from skerry.cli import output as printing
 from skerry.cli.errors import call_node_each
 from skerry.cli.options import AliasGroup
-from skerry.client import node_socket
+from skerry.client import discovery, node_socket
 
 if TYPE_CHECKING:
     from skerry.transport.proto import containers_pb2 as pb
@@ -113,6 +114,36 @@ def remove(node: node_socket.NodeSocket, names: tuple[str, ...]) -> None:
         return f"removed {name}, freed {printing.size(reply.bytes_freed)}"
 
     call_node_each(node, node_socket.images, names, removing)
+
+
+@image.command()
+@click.argument("folder", required=False, type=click.Path(file_okay=False, path_type=Path))
+@click.option(
+    "--data", metavar="DIR", envvar="SKERRY_DATA", help="Data folder of the node. [env: SKERRY_DATA]"
+)
+def sample(folder: Path | None, data: str | None) -> None:
+    """Make a small image of this machine's own Python: a web server, to try Skerry without a registry.
+
+    Writes it to FOLDER in the OCI layout, by default to 'sample' in the data folder, and prints its
+    reference. It listens on port 80. Nothing is downloaded, and nodes on other machines do not have it.
+
+    \b
+      skerry run --name web -p 8080:80 $(skerry image sample)
+      curl http://127.0.0.1:8080
+    """
+    from skerry.demo import sample_image
+
+    target = folder.absolute() if folder else discovery.data_folder(data) / "sample"
+    try:
+        target.mkdir(mode=0o700, parents=True, exist_ok=True)
+        sample_image.write(target)
+    except sample_image.SampleImageFailed as error:
+        raise click.ClickException(f"The sample image cannot be made: {error}") from None
+    except OSError as error:
+        raise click.ClickException(
+            f"{target} cannot be written: {error.strerror}. Name another folder."
+        ) from None
+    click.echo(f"oci:{target}")
 
 
 @image.command()

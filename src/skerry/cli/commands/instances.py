@@ -131,6 +131,7 @@ def stop(server: ApiClient, names: tuple[str, ...], namespace: str | None, detac
 @click.command()
 @click.argument("name", metavar="INSTANCE")
 @log_output.options_in_namespace
+@log_output.previous
 @object_kinds.namespace
 @options.server
 def logs(
@@ -140,17 +141,21 @@ def logs(
     follow: bool,
     tail: int | None,
     only: str | None,
+    previous: bool,
 ) -> None:
     """Show the output of the last run of an instance, stdout and stderr in order.
 
-    With -f, follow the output across restarts until the instance ends.
+    With -f, follow the output across restarts until the instance ends. With --previous, show the run before
+    the last one, as after a crash.
 
     \b
       skerry logs web
       skerry logs -f --tail 20 web
+      skerry logs --previous web
     """
+    log_output.check_previous(previous=previous, follow=follow)
     instance = object_kinds.find(server, INSTANCE, name, namespace)
-    log_output.print_logs(server, instance["id"], follow=follow, tail=tail, only=only)
+    log_output.print_logs(server, instance["id"], follow=follow, tail=tail, only=only, previous=previous)
 
 
 @click.command(context_settings={"allow_interspersed_args": False})
@@ -200,7 +205,7 @@ def explain(
 
     With INSTANCE: for every node whether it fits, and otherwise why not and how much is missing. With --from,
     --to and --port: which rule allows or denies the connection, and on which node. Both ends are the name of
-    an instance or a service, [NAMESPACE/]NAME, or node/NAME, an IPv4 address, or internet; exit code 1 if it
+    an instance or a service, [NAMESPACE/]NAME, or node/NAME, an IP address, or internet; exit code 1 if it
     is denied.
 
     \b

@@ -42,7 +42,7 @@ def list_(server: ApiClient, output: str) -> None:
     printing.show(
         server.get("market", "peers"),
         output,
-        columns=("name", "url", "cloud", "reachable", "error"),
+        columns=("name", "url", "cloud", "mesh", "reachable", "error"),
         rows=lambda value: [_row(one) for one in value["peers"]],
     )
 
@@ -57,15 +57,26 @@ def list_(server: ApiClient, output: str) -> None:
     type=click.Path(path_type=Path),
     help="CA certificate of the peer, PEM.  [default: the CAs of the system]",
 )
+@click.option(
+    "--mesh",
+    is_flag=True,
+    help="Let nodes that are borrowed from it take part in the mesh of this cloud, if it allows that.",
+)
 @options.server_without_ca
 @printing.option
-def add(server: ApiClient, name: str, address: str, cloud: str, ca: Path | None, output: str) -> None:
+def add(
+    server: ApiClient, name: str, address: str, cloud: str, ca: Path | None, mesh: bool, output: str
+) -> None:
     """Add or update a peer, and request its offers.
+
+    With --mesh, containers on nodes of the peer reach services of this cloud and are reached by them. Its
+    operator can do on this cloud's network whatever a container there can.
 
     \b
       skerry market peers add north https://north.example:1323 --cloud key.kPrK_qmx... --ca north.pem
+      skerry market peers add north https://north.example:1323 --cloud key.kPrK_qmx... --mesh
     """
-    body = {"url": address, "cloud": cloud, "ca": "" if ca is None else _read(ca)}
+    body = {"url": address, "cloud": cloud, "ca": "" if ca is None else _read(ca), "mesh": mesh}
     server.put("market", "peers", name, body=body)
     found = server.get("market", "offers", peer=name)
     added = server.get("market", "peers", name)
@@ -106,7 +117,14 @@ def _row(one: JsonObject) -> tuple[str, ...]:
             reachable = f"yes, {printing.ago(one['at'])}{took}"
         case _:
             reachable = f"no, {printing.ago(one['at'])}"
-    return one["name"], one["url"], one["cloud"], reachable, one["message"]
+    return (
+        one["name"],
+        one["url"],
+        one["cloud"],
+        "yes" if one["mesh"] else "no",
+        reachable,
+        one["message"],
+    )
 
 
 def _read(ca: Path) -> str:

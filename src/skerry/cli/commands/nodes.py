@@ -66,6 +66,43 @@ def list_nodes(server: ApiClient, output: str) -> None:
 
 @node.command()
 @click.argument("name", metavar="NODE")
+@options.server
+@printing.option
+def cells(server: ApiClient, name: str, output: str) -> None:
+    """List all cells of a node with what they use now: instances, workers of functions, contracts, and cells
+    of clients. On the machine itself, 'skerry cell list' shows more.
+
+    \b
+      skerry node cells edge-1
+    """
+    printing.show(
+        server.get("node", name, "cells"),
+        output,
+        columns=("cell", "owner", "runs", "cpu", "memory", "pids", "executables"),
+        rows=lambda value: [
+            (
+                one["name"],
+                one["owner"] or "-",
+                one["instance_id"] or one.get("function") or "-",
+                _of_limit(f"{one['cpu']}m", f"{one['cpu_limit']}m" if one["cpu_limit"] else ""),
+                _of_limit(
+                    printing.size(one["memory_bytes"]),
+                    f"{one['memory_limit']}MB" if one["memory_limit"] else "",
+                ),
+                str(one["pids"]),
+                ", ".join(one["executables"]) or "-",
+            )
+            for one in value["cells"]
+        ],
+    )
+
+
+def _of_limit(used: str, limit: str) -> str:
+    return f"{used} of {limit}" if limit else used
+
+
+@node.command()
+@click.argument("name", metavar="NODE")
 @click.option("--reason", metavar="TEXT", default="", help="Reason, shown with the node.")
 @options.server
 def cordon(server: ApiClient, name: str, reason: str) -> None:

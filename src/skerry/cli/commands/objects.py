@@ -235,11 +235,13 @@ def _instance(one: JsonObject, names: NodeNames) -> list[tuple[str, str]]:
         ("status", f"{cli_watch.describe(one)} (since {printing.ago(one['since'])})"),
         ("ready", _ready(one)),
         ("desired status", one["desired"]),
-        ("exit code", "" if one["exit_code"] is None else str(one["exit_code"])),
+        ("exit code", _known(one["exit_code"])),
+        ("previous exit code", _known(one.get("previous_exit_code"))),  # an older server sends none
         ("restarts", str(one["restarts"])),
         ("next restart", "" if one["retry_at"] is None else printing.next_try(one["retry_at"])),
         ("node", names.of(one["node_id"]) if one["node_id"] else ""),
         ("ip", one["ip"]),
+        ("ipv6", one.get("ip6", "")),  # an older server sends none
         ("assigned devices", " ".join(one.get("assigned_devices", ()))),  # an older server sends none
         ("usage", _amounts(one["resources"]["usage"])),
         ("owner", one.get("owner", "")),  # servers of 0.1 tell none
@@ -248,6 +250,10 @@ def _instance(one: JsonObject, names: NodeNames) -> list[tuple[str, str]]:
             f"{one['workload_id']}, version {one['workload_version']}" if one["workload_id"] else "",
         ),
     ]
+
+
+def _known(code: int | None) -> str:
+    return "" if code is None else str(code)
 
 
 def _ready(one: JsonObject) -> str:

@@ -8,13 +8,31 @@ expectations are for.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncGenerator, AsyncIterator, Callable, Sequence
-from contextlib import AbstractAsyncContextManager, aclosing, asynccontextmanager, suppress
+from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
+from contextlib import AbstractAsyncContextManager, asynccontextmanager, suppress
 
 from skerry.control.instance_index import PREFIX as INSTANCES
 from skerry.model import errors
 from skerry.sim.cluster.fault_schedule import FaultSchedule
-from skerry.store.protocol import Batch, Entry, Expect, LeaseId, Op, RangePage, Store
+from skerry.store.protocol import Batch, Entry, Expect, LeaseId, Op, RangePage, Store, Watch
+
+
+class FaultyWatch:
+    """A watch of a store that is far away: `received` is awaited with each batch on its way."""
+
+    def __init__(self, watch: Watch, since: int, received: Callable[[Batch], Awaitable[None]]) -> None:
+        self.position = since
+        self._watch = watch
+        self._received = received
+
+    def __aiter__(self) -> AsyncIterator[Batch]:
+        return self
+
+    async def __anext__(self) -> Batch:
+        batch = await anext(aiter(self._watch))
+        await self._received(batch)
+        self.position = batch.revision
+        return batch
 
 
 class FaultyStore:
@@ -69,23 +87,19 @@ class FaultyStore:
         return revision
 
     @asynccontextmanager
-    async def _watch(self, prefix: str, since: int) -> AsyncIterator[AsyncIterator[Batch]]:
+    async def _watch(self, prefix: str, since: int) -> AsyncIterator[FaultyWatch]:
         await self._travel()
-        async with (
-            self._store.watch(prefix, since=since) as batches,
-            aclosing(self._follow(prefix, batches)) as followed,
-        ):
-            yield followed
 
-    def watch(self, prefix: str, *, since: int) -> AbstractAsyncContextManager[AsyncIterator[Batch]]:
-        return self._watch(prefix, since)
-
-    async def _follow(self, prefix: str, batches: AsyncIterator[Batch]) -> AsyncGenerator[Batch]:
-        async for batch in batches:
+        async def received(batch: Batch) -> None:
             await self._travel()
             if prefix == INSTANCES:
                 self._known = batch.revision
-            yield batch
+
+        async with self._store.watch(prefix, since=since) as watch:
+            yield FaultyWatch(watch, since, received)
+
+    def watch(self, prefix: str, *, since: int) -> AbstractAsyncContextManager[Watch]:
+        return self._watch(prefix, since)
 
     async def grant_lease(self, ttl_s: int) -> LeaseId:
         await self._travel()

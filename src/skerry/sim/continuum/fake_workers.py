@@ -22,8 +22,11 @@ class FakeWorker:
 
     def __init__(self, init_s: float) -> None:
         self.init_s = init_s
+        self.start_phases = ()
 
-    async def call(self, params: bytes, *, wants_output: bool, within_s: float) -> CallResult:
+    async def call(
+        self, params: bytes, *, wants_output: bool, within_s: float, traceparent: str = ""
+    ) -> CallResult:
         run_s = float(params)
         if run_s > within_s:
             await asyncio.sleep(within_s)
