@@ -230,7 +230,7 @@ def _others() -> Iterator[ServiceAddress]:
 # Readiness
 
 
-class _NoKernel(NetworkCommands):
+class _NoKernel(NetworkCommands, frozen=True):
     """Takes rules and writes them nowhere."""
 
     def ip(self, commands: list[str], *, ignore_errors: bool = False) -> None:

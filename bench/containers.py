@@ -2,9 +2,11 @@
 
 A start is all of it: the cell, the root, an address, a published port, a user namespace, and the runtime;
 `runc run` has none of these but the last two, and ends with its program, where ours is measured until the
-program runs. What the user namespace costs is told by the same without: `userns: host`, and `runc run` as the
-machine's root. All take turns, so that whatever else the machine does hits them alike, and each begins when
-the one before has been cleaned up: kernels and nodes go on with that for a while after they have answered.
+program runs. Each kind is compared with `runc run` of the same kind: in a user namespace, and as the
+machine's root (`userns: host`); what the user namespace and a layer in a file system of its own cost is told
+apart. All take turns, so that whatever else the machine does hits them alike, and each begins when the one
+before has been cleaned up: kernels and nodes go on with that for a while after they have answered. Many at
+once take turns with as many `runc run` one after the other, which is what a shell would do.
 """
 
 from __future__ import annotations
@@ -38,6 +40,8 @@ ROUNDS = 80
 PAUSE_S = 0.15
 EXECS = 50
 AT_ONCE = 50
+BURSTS = 3
+RUNC_PER_BURST = 15  # before each burst, and after the last
 FIRST_ID = 0x6FFF0000  # of the root of the user namespace of `runc run`; of no range of Skerry's
 _SERVICE = "/skerry.containers.v1.ContainerService"
 
@@ -55,6 +59,10 @@ class Times:
     runc: list[float] = field(default_factory=list)
     runc_as_host: list[float] = field(default_factory=list)
     runc_exec: list[float] = field(default_factory=list)
+    # Of bursts: all starts, all removals, and one `runc run` between them.
+    starts: list[float] = field(default_factory=list)
+    removals: list[float] = field(default_factory=list)
+    runc_beside: list[float] = field(default_factory=list)
 
 
 def measure() -> Iterator[Figure]:
@@ -65,43 +73,61 @@ def measure() -> Iterator[Figure]:
         make_bundle(bundle)
         make_bundle(in_userns, first_id=FIRST_ID)
         cycles(ready, times, bundle, in_userns)
-        told = uvloop.run(crowds(ready, times, bundle, in_userns))
-    runc = percentile(times.runc, 0.5)
+        uvloop.run(crowds(ready, times, bundle, in_userns))
+    yield from one_figures(times)
+    yield from burst_figures(times)
+
+
+def one_figures(times: Times) -> Iterator[Figure]:
+    runc, runc_as_host = percentile(times.runc, 0.5), percentile(times.runc_as_host, 0.5)
+    run, run_as_host = percentile(times.run, 0.5), percentile(times.run_as_host, 0.5)
     yield Figure("runc run of busybox true in a user namespace, p50", runc * 1e3, "ms")
-    yield Figure(
-        "user namespace of runc run, p50", (runc - percentile(times.runc_as_host, 0.5)) * 1e3, "ms more"
-    )
+    yield Figure("user namespace of runc run, p50", (runc - runc_as_host) * 1e3, "ms more")
     yield Figure(
         "user namespace of a container, p50",
-        (percentile(times.run, 0.5) - percentile(times.run_as_host, 0.5)) * 1e3,
+        (run - run_as_host) * 1e3,
         "ms more",
         note="against the same with userns host",
     )
     yield Figure(
         "create and start of a container, p50",
-        percentile(times.run, 0.5) / runc,
+        run / runc,
         "x runc run",
         at_most=1.5,
-        note="with cell, root, address and published port",
+        note="with cell, root, address and published port; both in a user namespace",
     )
     yield Figure("create and start of a container, p99", percentile(times.run, 0.99) / runc, "x runc run")
     yield Figure(
+        "the same with userns host, p50", run_as_host / runc_as_host, "x runc run", note="as the root of both"
+    )
+    limited = percentile(times.limited, 0.5)
+    yield Figure(
         "the same with a disk limit, p50",
-        percentile(times.limited, 0.5) / runc,
+        limited / runc,
         "x runc run",
         at_most=1.5,
         note="a file system of its own, where there are no project quotas",
     )
+    yield Figure("file system of a disk limit, p50", (limited - run) * 1e3, "ms more")
     yield Figure("stop that kills, p50", percentile(times.stop, 0.5) / runc, "x runc run")
     yield Figure("remove, p50", percentile(times.remove, 0.5) / runc, "x runc run")
     yield Figure(
         "exec of true, p50", percentile(times.execs, 0.5) / percentile(times.runc_exec, 0.5), "x runc exec"
     )
+
+
+def burst_figures(times: Times) -> Iterator[Figure]:
+    runc = percentile(times.runc_beside, 0.5)
     yield Figure(
-        f"{AT_ONCE} started at once, all of them", told["start_s"] / runc / AT_ONCE, "x runc run each"
+        f"{AT_ONCE} started at once, all of them",
+        percentile(times.starts, 0.5) / runc / AT_ONCE,
+        "x runc run each",
+        note=f"median of {BURSTS} bursts; `runc run` one after the other, between them",
     )
     yield Figure(
-        f"{AT_ONCE} removed at once, all of them", told["remove_s"] / runc / AT_ONCE, "x runc run each"
+        f"{AT_ONCE} removed at once, all of them",
+        percentile(times.removals, 0.5) / runc / AT_ONCE,
+        "x runc run each",
     )
 
 
@@ -145,12 +171,15 @@ def cycle(client: LeanClient, name: str, bundle: Path, port: int, times: Times, 
         kept.append(end - begin)
 
 
-async def crowds(ready: dict[str, Any], times: Times, bundle: Path, in_userns: Path) -> dict[str, float]:
+async def crowds(ready: dict[str, Any], times: Times, bundle: Path, in_userns: Path) -> None:
     channel = dial(ready["socket"], client_tls(ready), server_name=NODE_TLS_NAME)
     try:
         containers = ContainerServiceStub(channel)
         await execs(containers, times, bundle, in_userns)
-        return await many_at_once(containers, bundle)
+        for _ in range(BURSTS):
+            await runc_runs(times, in_userns)
+            await many_at_once(containers, times, bundle)
+        await runc_runs(times, in_userns)
     finally:
         channel.close()
 
@@ -185,7 +214,13 @@ async def execs(containers: ContainerServiceStub, times: Times, bundle: Path, in
     await containers.Remove(pb.RemoveRequest(container="home"))
 
 
-async def many_at_once(containers: ContainerServiceStub, bundle: Path) -> dict[str, float]:
+async def runc_runs(times: Times, in_userns: Path) -> None:
+    await asyncio.sleep(1.0)  # until what was removed is cleaned up, and the pools are filled
+    for number in range(RUNC_PER_BURST):
+        times.runc_beside.append(await asyncio.to_thread(runc_run, in_userns, number))
+
+
+async def many_at_once(containers: ContainerServiceStub, times: Times, bundle: Path) -> None:
     names = [f"m{number}" for number in range(AT_ONCE)]
     begin = time.perf_counter()
     await asyncio.gather(*(containers.Run(pb.CreateRequest(spec=spec(name, bundle))) for name in names))
@@ -196,7 +231,8 @@ async def many_at_once(containers: ContainerServiceStub, bundle: Path) -> dict[s
         await containers.Remove(pb.RemoveRequest(container=name))
 
     await asyncio.gather(*map(remove, names))
-    return {"start_s": middle - begin, "remove_s": time.perf_counter() - middle}
+    times.starts.append(middle - begin)
+    times.removals.append(time.perf_counter() - middle)
 
 
 def spec(name: str, bundle: Path, port: int | None = None, **more: Any) -> pb.ContainerSpec:

@@ -128,7 +128,15 @@ def calls() -> Iterator[Figure]:
     near, far = percentile(times["near"], 0.5), percentile(times["far"], 0.5)
     yield Figure("warm call here, p50", near * 1e3, "ms", note="over HTTP, one after the other")
     yield Figure("warm call that runs at a neighbour, p50", far * 1e3, "ms")
-    yield Figure("warm call that runs at a neighbour, p50", far / near, "x the same here", at_most=2.5)
+    yield Figure(
+        "warm call that runs at a neighbour, p50",
+        far / near,
+        "x the same here",
+        at_most=2.5,
+        peer=near * 1e3,
+        peer_unit="ms",
+        peer_name="the same here",
+    )
 
 
 # A hundred members
@@ -149,7 +157,15 @@ def company() -> Iterator[Figure]:
         among = uvloop.run(share_in_company(folder, ready, server.url))
     yield Figure("node that does nothing, alone", alone * 100, "% of a core", note=f"for {REST_S:g} s")
     yield Figure(f"the same, one of {MEMBERS} members", among * 100, "% of a core")
-    yield Figure(f"what {MEMBERS} members cost a node", (among - alone) * 100, "% of a core", at_most=2.0)
+    yield Figure(
+        f"what {MEMBERS} members cost a node",
+        (among - alone) * 100,
+        "% of a core",
+        at_most=2.0,
+        peer=alone * 100,
+        peer_unit="% of a core",
+        peer_name="node alone",
+    )
 
 
 def share_of_core(pid: int) -> float:

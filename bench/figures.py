@@ -15,6 +15,10 @@ class Figure:
     at_least: float | None = None
     at_most: float | None = None
     note: str = ""
+    # What another program, or the least code that does the same, did in the same run.
+    peer: float | None = None
+    peer_unit: str = ""
+    peer_name: str = ""
 
     @property
     def is_promise(self) -> bool:
@@ -25,3 +29,20 @@ class Figure:
         return (self.at_least is None or self.value >= self.at_least) and (
             self.at_most is None or self.value <= self.at_most
         )
+
+    @property
+    def promise(self) -> str:
+        """The bound, as it is printed."""
+        bounds = ((">=", self.at_least), ("<=", self.at_most))
+        return ", ".join(f"{sign} {bound:g}" for sign, bound in bounds if bound is not None)
+
+    @property
+    def beside(self) -> str:
+        """The peer with its figure, as they are printed."""
+        if self.peer is None:
+            return ""
+        return f"{self.peer_name} {number(self.peer)} {self.peer_unit}".strip()
+
+
+def number(value: float) -> str:
+    return f"{value:,.2f}"

@@ -142,6 +142,9 @@ def measure() -> Iterator[Figure]:
                 "x the quiet p50",
                 at_most=BOUND if flood.is_noise else None,
                 note=f"{p99 * 1e3:.1f} ms, the worst {max(during) * 1e3:.0f} ms, {len(during)} answers",
+                peer=p50 * 1e3,
+                peer_unit="ms",
+                peer_name="quiet p50",
             )
         after = _leases(ready["http"])
         yield Figure("leads won again during all of them", after.leads - before.leads, "", at_most=0)

@@ -1,4 +1,5 @@
-"""Functions over HTTP, against a bare ASGI echo, `runc run` and `node -e 0` in the same run.
+"""Functions over HTTP, against a bare ASGI echo, the floor of a call (`bench.floor`), `runc run` and
+`node -e 0` in the same run.
 
 Rounds of what is compared are interleaved, so that whatever else the machine does hits both alike. Load is
 made by wrk, over loopback, for a few seconds.
@@ -21,11 +22,12 @@ import threading
 import time
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 from urllib.parse import urlsplit
 
 from bench.cells import family_pss_kb, make_bundle, runc_run
 from bench.figures import Figure
+from bench.floor import floor
 from bench.serving import percentile, skerry
 
 ROUNDS = 9
@@ -65,23 +67,41 @@ def warm(client: Client, folder: Path) -> Iterator[Figure]:
     client.create("noop", "python310", "noop.handler", PYTHON)
     client.post("/prewarm", {"Function": "noop", "Instances": WORKERS})
     script = write_script(folder)
-    rates: dict[str, list[float]] = {"echo": [], "ours": []}
-    times: dict[str, list[float]] = {"echo": [], "ours": []}
-    with echo(folder) as echoing:
-        for url in (targets := {"echo": echoing, "ours": f"{client.url}/invoke/noop"}).values():
+    loads: dict[str, list[Load]] = {}
+    alone: dict[str, list[Load]] = {}
+    with echo(folder) as echoing, floor(WORKERS) as least:
+        targets = {"echo": echoing, "floor": least, "ours": f"{client.url}/invoke/noop"}
+        for url in targets.values():
             wrk(url, script, CONNECTIONS, 1)
         for _ in range(ROUNDS):
             for who, url in targets.items():
-                rates[who].append(wrk(url, script, CONNECTIONS, LOAD_S)[0])
-                times[who].append(wrk(url, script, 1, SEQUENTIAL_S)[1])
-    rate, bare = percentile(rates["ours"], 0.5), percentile(rates["echo"], 0.5)
-    yield Figure("bare ASGI echo", bare, "calls/s", note=f"{CONNECTIONS} connections")
-    yield Figure("warm calls", rate, "calls/s", note=f"no-op Python function, {CONNECTIONS} connections")
-    # Of each round, what was measured in the same two seconds: the machine's own pace changes over the run.
-    ratios = [ours / echoed for ours, echoed in zip(rates["ours"], rates["echo"], strict=True)]
-    yield Figure("warm calls", percentile(ratios, 0.5), "x echo", at_least=0.30)
-    one, bare_one = percentile(times["ours"], 0.5), percentile(times["echo"], 0.5)
-    yield Figure("warm call, one after the other, p50", one / bare_one, "x echo", at_most=3.0)
+                loads.setdefault(who, []).append(wrk(url, script, CONNECTIONS, LOAD_S))
+                alone.setdefault(who, []).append(wrk(url, script, 1, SEQUENTIAL_S))
+    note = f"{CONNECTIONS} connections"
+    yield Figure(
+        "bare ASGI echo", percentile([load.rate for load in loads["echo"]], 0.5), "calls/s", note=note
+    )
+    yield Figure(
+        "floor: HTTP, a worker over a socketpair, nothing else",
+        percentile([load.rate for load in loads["floor"]], 0.5),
+        "calls/s",
+        note=note,
+    )
+    rate = percentile([load.rate for load in loads["ours"]], 0.5)
+    yield Figure("warm calls", rate, "calls/s", note=f"no-op Python function, {note}")
+    # Of each round, what was measured in the same few seconds: the machine's own pace changes over the run.
+    yield Figure("warm calls", _median_ratio(loads, "echo", "rate"), "x echo", at_least=0.30)
+    yield Figure("warm calls", _median_ratio(loads, "floor", "rate"), "x floor")
+    tails = [load.p99_s / load.p50_s for load in loads["ours"]]
+    yield Figure("warm calls, p99", percentile(tails, 0.5), "x p50", note=note)
+    one = "warm call, one after the other, p50"
+    yield Figure(one, _median_ratio(alone, "echo", "p50_s"), "x echo", at_most=3.0)
+    yield Figure(one, _median_ratio(alone, "floor", "p50_s"), "x floor")
+
+
+def _median_ratio(loads: dict[str, list[Load]], other: str, field: str) -> float:
+    pairs = zip(loads["ours"], loads[other], strict=True)
+    return percentile([getattr(ours, field) / getattr(theirs, field) for ours, theirs in pairs], 0.5)
 
 
 def cold(client: Client, folder: Path) -> Iterator[Figure]:
@@ -260,8 +280,15 @@ def write_script(folder: Path) -> Path:
     return script
 
 
-def wrk(url: str, script: Path, connections: int, seconds: int) -> tuple[float, float]:
-    """Calls per second, and the median time of one in seconds."""
+class Load(NamedTuple):
+    """What wrk has measured."""
+
+    rate: float  # calls per second
+    p50_s: float
+    p99_s: float
+
+
+def wrk(url: str, script: Path, connections: int, seconds: int) -> Load:
     program = shutil.which("wrk")
     assert program, "wrk is missing: install the packages of system-packages.txt"
     told = subprocess.run(
@@ -274,7 +301,11 @@ def wrk(url: str, script: Path, connections: int, seconds: int) -> tuple[float, 
     if bad:
         raise RuntimeError(f"calls failed under load: {bad[0]}")
     rate = re.search(r"Requests/sec:\s+([0-9.]+)", told)
-    half = re.search(r"50%\s+([0-9.]+)(us|ms|s)", told)
     assert rate, told
-    assert half, told
-    return float(rate[1]), float(half[1]) * {"us": 1e-6, "ms": 1e-3, "s": 1.0}[half[2]]
+    return Load(float(rate[1]), _latency_s(told, 50), _latency_s(told, 99))
+
+
+def _latency_s(told: str, percent: int) -> float:
+    found = re.search(rf"{percent}%\s+([0-9.]+)(us|ms|s)", told)
+    assert found, told
+    return float(found[1]) * {"us": 1e-6, "ms": 1e-3, "s": 1.0}[found[2]]

@@ -45,7 +45,15 @@ def measure() -> Iterator[Figure]:
     with skerry(role="server") as ready:
         healthz, named, signed, times = uvloop.run(_rounds(ready["http"]))
     yield Figure(f"/healthz, {BUYERS} connections", healthz, "answers/s")
-    yield Figure(f"{BUYERS} named buyers over HTTP", named, "durable pairs/s", at_least=500)
+    yield Figure(
+        f"{BUYERS} named buyers over HTTP",
+        named,
+        "durable pairs/s",
+        at_least=500,
+        peer=healthz,
+        peer_unit="answers/s",
+        peer_name="/healthz",
+    )
     yield Figure(f"{BUYERS} buyers with keys over HTTP", signed, "durable pairs/s")
     yield Figure("one pair of a named buyer: p50", percentile(times, 0.5) * 1e3, "ms")
     yield Figure("the same: p99", percentile(times, 0.99) * 1e3, "ms")

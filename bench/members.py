@@ -3,7 +3,14 @@
 from __future__ import annotations
 
 from skerry.functions.asynchronous.results import AsyncCallResult
-from skerry.functions.continuum.member_api import BeforeStart, CodeList, ForwardedCall, MemberLoad, ResultCopy
+from skerry.functions.continuum.member_api import (
+    BeforeStart,
+    CodeList,
+    ForwardedCall,
+    FunctionCalls,
+    MemberLoad,
+    ResultCopy,
+)
 from skerry.model import errors
 from skerry.model.calls import CallReport
 from skerry.model.ids import Digest, FunctionName, NodeId
@@ -40,3 +47,6 @@ class IdleMember:
 
     async def store_result(self, copy: ResultCopy) -> None:
         raise errors.ResourcesExhausted("this member keeps no results; ask another one")
+
+    def calls(self) -> tuple[FunctionCalls, ...]:
+        return ()

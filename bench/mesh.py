@@ -2,7 +2,12 @@
 
 Two network namespaces with a cable between them, twice: one pair is connected by `NodeMesh` as on nodes, with
 its routes, rules and probes; the other by `ip` and `wg` alone, with the same implementation of WireGuard and
-the same size of packets. Both take turns, so that whatever else the machine does hits them alike.
+the same size of packets. WireGuard in user space takes all of a processor, so whatever else the machine does
+is seen in every figure. Therefore short runs are compared in blocks of four, first A, B, B, A and then B, A,
+A, B, in which a load that lasts, or grows, hits both alike; the figure is the median of the blocks. Some
+processes of WireGuard are a few percent quicker than others for as long as they live, so there are several
+generations of all pairs. They run with a high priority. A second pair by hand is compared with the first in
+the same way: its ratio should be 1, and says how far to trust the other.
 """
 
 from __future__ import annotations
@@ -11,15 +16,16 @@ import asyncio
 import os
 import secrets
 import socket
+import statistics
 import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Callable, Iterator
-from contextlib import ExitStack
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import ExitStack, suppress
 from ipaddress import IPv4Address, IPv4Network
 from pathlib import Path
-from typing import TypeVar
+from typing import NamedTuple, TypeVar
 
 import structlog
 
@@ -35,8 +41,10 @@ from skerry.node.network.mesh.keys import MeshKeys
 from skerry.node.network.mesh.mesh import MeshDeps, NodeMesh
 from skerry.node.network.subnets import KernelNames
 
-ROUNDS = 16
-SECONDS = 0.5
+GENERATIONS = 5
+BLOCKS = 8  # of each
+PRIORITY = -15
+SECONDS = 0.2
 MTU = 1420
 PORT = 5001
 
@@ -149,6 +157,7 @@ def socket_of(machine: Machine) -> socket.socket:
 
 def configure_by_hand(pair: Pair, folder: Path, undo: ExitStack) -> None:
     """As in a tutorial of WireGuard."""
+    folder.mkdir()
     keys = [MeshKeys(folder / f"hand{number}.json", time.time()) for number in (1, 2)]
     for number, end in enumerate(pair.ends, 1):
         name = f"swb{secrets.token_hex(4)}"
@@ -225,6 +234,7 @@ class Ground:
         self.names = KernelNames(key)
         self.networks = (IPv4Network(f"10.9.{number}.0/24"),)
         self.gateway = IPv4Address(f"10.9.{number}.1")
+        self.has_ipv6 = False
 
 
 async def run_node(folder: Path, number: int, key: str) -> None:
@@ -260,29 +270,84 @@ async def run_node(folder: Path, number: int, key: str) -> None:
     await asyncio.to_thread(mesh.remove)
 
 
-def measure() -> Iterator[Figure]:
-    by_hand: list[float] = []
-    meshed: list[float] = []
+def compare(one: Pair, other: Pair, is_first: bool) -> tuple[float, float]:
+    """The rates of both in a block of four runs."""
+    rates: dict[Pair, list[float]] = {one: [], other: []}
+    for pair in (one, other, other, one) if is_first else (other, one, one, other):
+        rates[pair].append(pair.rate())
+    return sum(rates[one]) / 2, sum(rates[other]) / 2
+
+
+def raise_priority(pairs: Iterable[Pair], undo: ExitStack) -> None:
+    """Of WireGuard in user space, and of this process until the end."""
+    places = {os.stat(end.place).st_ino for pair in pairs for end in pair.ends}
+    for process in Path("/proc").glob("[0-9]*"):
+        with suppress(OSError):  # it has ended meanwhile
+            is_wireguard = b"wireguard-go" in (process / "cmdline").read_bytes()
+            if is_wireguard and (process / "ns/net").stat().st_ino in places:
+                set_priority(process, PRIORITY)
+    before = os.getpriority(os.PRIO_PROCESS, 0)
+    set_priority(Path("/proc/self"), PRIORITY)
+    undo.callback(set_priority, Path("/proc/self"), before)
+
+
+def set_priority(process: Path, priority: int) -> None:
+    for thread in (process / "task").iterdir():
+        os.setpriority(os.PRIO_PROCESS, int(thread.name), priority)
+    group = process / "autogroup"  # where the kernel schedules sessions as groups
+    if group.exists():
+        group.write_text(str(priority))
+
+
+class Rates(NamedTuple):
+    """Of one generation, or of all: by block."""
+
+    by_hand: list[float]
+    control: list[float]  # ratios
+    mesh: list[float]
+
+
+def measure_generation(rates: Rates) -> None:
     with ExitStack() as undo:
         folder = Path(undo.enter_context(tempfile.TemporaryDirectory(prefix="skerry-mesh-")))
-        hand, mesh = Pair(folder, "hand", undo), Pair(folder, "mesh", undo)
-        configure_by_hand(hand, folder, undo)
+        hand, control, mesh = pairs = [Pair(folder, name, undo) for name in ("hand", "control", "mesh")]
+        configure_by_hand(hand, folder / "hand-keys", undo)
+        configure_by_hand(control, folder / "control-keys", undo)
         start_mesh(mesh, folder, undo)
-        hand.until_connected()
-        mesh.until_connected()
-        hand.rate(), mesh.rate()
-        for number in range(ROUNDS):
-            for pair, rates in [(hand, by_hand), (mesh, meshed)][:: 1 if number % 2 else -1]:
-                rates.append(pair.rate())
-    # The upper quartile: what else the machine does makes single rounds slow, and none quick.
-    hand_rate, mesh_rate = percentile(by_hand, 0.75), percentile(meshed, 0.75)
-    yield Figure("WireGuard by hand, one connection", hand_rate, "MB/s")
+        raise_priority(pairs, undo)
+        for pair in pairs:
+            pair.until_connected()
+            pair.rate()
+        for number in range(BLOCKS):
+            is_first = number % 2 == 0
+            hand_rate, mesh_rate = compare(hand, mesh, is_first)
+            rates.by_hand.append(hand_rate)
+            rates.mesh.append(mesh_rate / hand_rate)
+            hand_rate, control_rate = compare(hand, control, is_first)
+            rates.control.append(control_rate / hand_rate)
+
+
+def measure() -> Iterator[Figure]:
+    rates = Rates([], [], [])
+    for _ in range(GENERATIONS):
+        measure_generation(rates)
+    yield Figure("WireGuard by hand, one connection", statistics.median(rates.by_hand), "MB/s")
+    yield Figure(
+        "another pair by hand",
+        statistics.median(rates.control),
+        "x by hand",
+        note="1 on a quiet machine: how far to trust the next figure",
+    )
     yield Figure(
         "the mesh, one connection",
-        mesh_rate / hand_rate,
+        statistics.median(rates.mesh),
         "x by hand",
         at_least=0.9,
-        note="with its rules and probes",
+        peer=statistics.median(rates.by_hand),
+        peer_unit="MB/s",
+        peer_name="WireGuard by hand",
+        note=f"with its rules and probes; half of the blocks between {percentile(rates.mesh, 0.25):.2f} and "
+        f"{percentile(rates.mesh, 0.75):.2f}",
     )
 
 

@@ -76,7 +76,15 @@ def measure() -> Iterator[Figure]:
             name = f"{nodes:,} nodes, {policy}"
             yield Figure(f"{name}, 10 % full", low, "placements/s", note=f"{1e6 / low:.0f} us each")
             yield Figure(f"{name}, 90 % full", high, "placements/s", note=f"{1e6 / high:.0f} us each")
-            yield Figure(f"{name}, 90 % full against 10 %", high / low, "x", at_least=0.5)
+            yield Figure(
+                f"{name}, 90 % full against 10 %",
+                high / low,
+                "x",
+                at_least=0.5,
+                peer=low,
+                peer_unit="placements/s",
+                peer_name="10 % full",
+            )
     yield from packing()
 
 

@@ -75,6 +75,9 @@ def measure() -> Iterator[Figure]:
         "x placement",
         at_least=PROMISED,
         note=f"{updated.per_s:,.0f} durable changes/s: {updated.changes:,} in {updated.seconds:.1f} s",
+        peer=placed.per_s,
+        peer_unit="durable changes/s",
+        peer_name="placement",
     )
     large_started, large_updated = run(_update(LARGE_SERVICES, LARGE_REPLICAS, max_surge="10%"))
     for name, small, large in (

@@ -35,7 +35,15 @@ def measure() -> Iterator[Figure]:
     yield Figure("raw sqlite3, one statement a commit", raw, "durable commits/s")
     yield Figure("one writer", alone, "durable transactions/s", note=f"{alone / raw:.2f} of raw")
     yield Figure(f"{WRITERS} writers", together, "durable transactions/s")
-    yield Figure(f"{WRITERS} writers against raw", together / raw, "x raw commits", at_least=2.0)
+    yield Figure(
+        f"{WRITERS} writers against raw",
+        together / raw,
+        "x raw commits",
+        at_least=2.0,
+        peer=raw,
+        peer_unit="commits/s",
+        peer_name="raw sqlite3",
+    )
     yield Figure("one transaction above its commit, one writer", (1 / alone - 1 / raw) * 1e6, "us")
     yield Figure(f"one transaction with its share of the commit, {WRITERS} writers", 1e6 / together, "us")
     yield Figure("one transaction without a disk (memory store)", 1e6 / memory, "us")

@@ -1,4 +1,4 @@
-"""Run one campaign, or all: `python -m bench.soak [cells|kills|disk|times] [options]`; `--help` has them.
+"""Run one campaign, or all: `python -m bench.soak [CAMPAIGN] [options]`; `--help` lists them.
 
 The exit code is 1 if anything was lost, doubled, untrue or left behind.
 """
@@ -16,12 +16,16 @@ CAMPAIGNS: Mapping[str, str] = {
     "cells": "make and end thousands of cells",
     "kills": "kill processes at random while calls and writes go on",
     "disk": "fill the disk, end things, make room",
+    "heads": "send requests with wrong heads, made by seeds",
+    "stalls": "everything at once, and what stalls the event loop",
     "times": "how long others take to take over, on default settings",
 }
 OPTIONS: Mapping[str, Mapping[str, type]] = {
     "cells": {"cycles": int, "at_once": int},
     "kills": {"count": int, "seed": int, "minutes": float},
     "disk": {"rounds": int, "seed": int},
+    "heads": {"rounds": int, "seed": int},
+    "stalls": {"minutes": float, "objects": int},
     "times": {"repeat": int},
 }
 
