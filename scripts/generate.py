@@ -6,7 +6,9 @@ files are committed, so that a reader and an installed Skerry need none of the t
 
 from __future__ import annotations
 
+import importlib
 import json
+import pkgutil
 import sys
 import tempfile
 from pathlib import Path
@@ -38,6 +40,18 @@ usage, 3 no server reached, 130 interrupted.
 
 This page is generated from `src/skerry/cli/`.
 """
+
+METRICS_OPENING = """\
+# Metrics
+
+Every metric of `/metrics`, which [monitoring](monitoring.md) describes. Those of `process_` are of the
+Prometheus client library. A server and a node each have those of their parts. Names and labels stay as they
+are; new ones may be added.
+
+This page is generated from the declarations in `src/skerry/`.
+
+| name | type | labels | meaning |
+|---|---|---|---|"""
 
 WALKS_OPENING = """\
 # Walks
@@ -105,6 +119,27 @@ def walks_page() -> str:
     return WALKS_OPENING + "\n" + walks.page([walks.load(file, ROOT / "src" / "skerry") for file in files])
 
 
+def import_everything() -> None:
+    """Import every module but the one that runs, so that all metrics are declared."""
+    import skerry
+
+    for module in pkgutil.walk_packages(skerry.__path__, "skerry."):
+        if not module.name.endswith("__main__"):
+            importlib.import_module(module.name)
+
+
+def metrics_reference() -> str:
+    """docs/metrics.md: every metric."""
+    from skerry.kit import metrics
+
+    import_everything()
+    lines = [METRICS_OPENING]
+    for name, family in sorted(metrics.DECLARED.items()):
+        labels = ", ".join(f"`{label}`" for label in family.labels)
+        lines.append(f"| `{name}` | {family.kind} | {labels} | {family.help_text} |")
+    return "\n".join(lines) + "\n"
+
+
 def openapi() -> str:
     """docs/openapi.json: the HTTP API."""
     from skerry.daemon.openapi import openapi_document
@@ -117,6 +152,7 @@ def generated() -> dict[Path, bytes]:
     made = {
         ROOT / "docs" / "settings.md": settings_reference().encode(),
         ROOT / "docs" / "cli.md": cli_reference().encode(),
+        ROOT / "docs" / "metrics.md": metrics_reference().encode(),
         ROOT / "docs" / "openapi.json": openapi().encode(),
         ROOT / "docs" / "walks.md": walks_page().encode(),
     }

@@ -36,7 +36,15 @@ JSON = {"Content-Type": "application/json"}
 SPARING = ("--set", "functions.spare_workers=0", "--set", "node.spare_inits=0")
 SERVER = ("--http", "127.0.0.1:18323", "--grpc", "127.0.0.1:18324", "--set", "node.name=hub", *SPARING)
 # Of what a data folder has, that which later starts read.
-KEPT = ("store.db", "history.json", "node.id", "pki", "functions/calls.db", "functions/code/archives")
+KEPT = (
+    "store.db",
+    "version.json",
+    "history.json",
+    "node.id",
+    "pki",
+    "functions/calls.db",
+    "functions/code/archives",
+)
 # As long as the one of the machine: it stands in records of a given length.
 NEUTRAL_KERNEL = "6.1.0".ljust(len(platform.release()), "0")
 CLONE_NEWUTS = 0x04000000
@@ -194,6 +202,8 @@ def keep_folder(data: Path, out: Path) -> None:
     """What a server reads when it starts again; the store without its log and free pages."""
     out.mkdir()
     for name in KEPT:
+        if name == "version.json" and not (data / name).exists():  # 0.1 has none
+            continue
         (out / name).parent.mkdir(parents=True, exist_ok=True)
         if (data / name).is_dir():
             shutil.copytree(data / name, out / name, ignore=shutil.ignore_patterns(".lock"))
