@@ -5,9 +5,13 @@ from __future__ import annotations
 import ast
 import importlib.metadata
 import json
+import os
 import re
+import subprocess
 import sys
 import tomllib
+from collections.abc import Iterator
+from pathlib import Path
 
 import pytest
 from scripts import audit
@@ -37,22 +41,45 @@ def locked(name: str) -> dict[str, str]:
     return dict(re.findall(r"^([\w.-]+)==([^\s;]+)", text, re.MULTILINE))
 
 
+def imports_of(text: str) -> Iterator[str]:
+    """The first names of the modules that a module imports."""
+    for node in ast.walk(ast.parse(text)):
+        modules = [alias.name for alias in node.names] if isinstance(node, ast.Import) else []
+        if isinstance(node, ast.ImportFrom) and not node.level:
+            modules = [node.module or ""]
+        yield from (name.partition(".")[0] for name in modules)
+
+
+_IMPORT = re.compile(r"(?:^|[;:])[ \t]*(?:from[ \t]+(\w+)|import[ \t]+([^\n;#]+))", re.MULTILINE)
+
+
+def may_import(text: str) -> set[str]:
+    """At least these names. The parser knows exactly, and takes long for a thousand files."""
+    found = (one or several for one, several in _IMPORT.findall(text))
+    return {re.split(r"\W", name.strip())[0] for names in found for name in names.split(",")}
+
+
 def test_tests_and_tools_import_only_what_is_declared() -> None:
     packages, known = importlib.metadata.packages_distributions(), declared()
+    fine = {name for name, found in packages.items() if {normal(one) for one in found} & known}
+    fine |= OURS | set(sys.stdlib_module_names)
     undeclared = set()
     for path in sources():
         if path.is_relative_to(ROOT / "src"):
             continue  # `make check` asks deptry about those
-        for node in ast.walk(ast.parse(path.read_text())):
-            modules = [alias.name for alias in node.names] if isinstance(node, ast.Import) else []
-            if isinstance(node, ast.ImportFrom) and not node.level:
-                modules = [node.module or ""]
-            for module in {name.partition(".")[0] for name in modules} - OURS - set(sys.stdlib_module_names):
-                if module.endswith(("_pb2", "_pb2_grpc")):
-                    continue  # compiled by the test itself
-                if not {normal(name) for name in packages.get(module, [])} & known:
-                    undeclared.add(f"{path.relative_to(ROOT)}: {module}")
+        text = path.read_text()
+        for module in set(imports_of(text)) - fine if may_import(text) - fine else ():
+            if not module.endswith(("_pb2", "_pb2_grpc")):  # compiled by the test itself
+                undeclared.add(f"{path.relative_to(ROOT)}: {module}")
     assert undeclared == set()
+
+
+def test_imports_are_found_in_whatever_form_they_are_written() -> None:
+    text = (
+        "import a.b as c, d\nif c:\n    from e.f import (\n        g,\n    )\nfrom . import h\nx=1; import i"
+    )
+    assert set(imports_of(text)) == {"a", "d", "e", "i"}
+    assert may_import(text) >= {"a", "d", "e", "i"}
 
 
 def test_starting_skerry_does_not_need_etcd_but_the_locks_have_it() -> None:
@@ -90,3 +117,80 @@ def test_an_audit_tells_what_is_known_and_what_could_not_be_asked() -> None:
     status, text = audit.verdict("", "warning\nname resolution failed\n")
     assert status == 2
     assert text.endswith("so nothing is known: name resolution failed")
+
+
+# What a start may not import, since few use it: memory and processor time of every start depend on it.
+ON_DEMAND = {
+    "acme",
+    "aetcd",
+    "greenlet",
+    "grpc",
+    "jinja2",
+    "lxml",
+    "numpy",
+    "requests",
+    "rich",
+    "skerry.daemon.log_forwarders",
+    "skerry.sim",
+    "tomllib",
+    "yaml",
+}
+OF_SERVERS = {
+    "joserfc",
+    "skerry.console",
+    "skerry.control.backup.service",
+    "skerry.control.identity.authenticator",
+    "skerry.control.nodes",
+    "skerry.control.placement",
+    "skerry.control.services",
+    "skerry.control.sessions",
+    "skerry.daemon.http",
+    "skerry.daemon.node_app",
+    "skerry.daemon.server_base",
+    "skerry.daemon.server_role",
+    "skerry.market",
+    "skerry.store.sqlite.store",
+    "skerry.wire.kudo",
+    "skerry.wire.rear",
+}
+OF_DAEMONS = {"asyncio", "cryptography", "google", "msgspec", "skerry.daemon", "skerry.model", "structlog"}
+START = """
+from skerry.cli.commands.daemon import import_daemon
+import_daemon({role!r})
+"""
+CALL = """
+import sys
+from skerry.cli.main import main
+sys.argv = ["skerry", "status"]
+try:
+    main()
+except SystemExit:
+    pass
+"""
+
+
+def imported(code: str, **environment: str) -> set[str]:
+    """The modules that a new interpreter has after `code`, and the packages that they are in."""
+    shown = code + "\nimport sys\nprint(*sys.modules, file=sys.stderr)"
+    kept = {key: value for key, value in os.environ.items() if not key.startswith("SKERRY_")}
+    run = [sys.executable, "-c", shown]
+    ended = subprocess.run(run, env={**kept, **environment}, check=True, capture_output=True, text=True)
+    return set(ended.stderr.splitlines()[-1].split())
+
+
+def test_a_server_imports_nothing_that_few_use() -> None:
+    loaded = imported(START.format(role="up"))
+    assert {"skerry.daemon.server_role", "skerry.console"} <= loaded, "or else this shows nothing"
+    assert ON_DEMAND & loaded == set()
+
+
+def test_a_node_imports_nothing_that_only_servers_have() -> None:
+    loaded = imported(START.format(role="node"))
+    assert {"skerry.daemon.node_role", "skerry.node.containers.containers"} <= loaded
+    assert (ON_DEMAND | OF_SERVERS) & loaded == set()
+
+
+def test_status_imports_the_client_and_nothing_of_the_daemon(tmp_path: Path) -> None:
+    loaded = imported(CALL, SKERRY_DATA=str(tmp_path), HOME=str(tmp_path))
+    assert {"skerry.cli.commands.status", "skerry.client.api"} <= loaded
+    assert (ON_DEMAND | OF_DAEMONS) & loaded == set()

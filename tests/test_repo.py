@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import gc
 import inspect
 import io
 import json
@@ -12,7 +13,8 @@ import sys
 import tokenize
 import tomllib
 from collections import defaultdict
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
+from functools import cache
 from pathlib import Path
 
 import pytest
@@ -26,19 +28,37 @@ HOME = ROOT / "src" / "skerry"
 GENERATED = re.compile(r"_pb2\.pyi?$|_grpc\.py$")
 
 
-def tracked(*patterns: str) -> list[Path]:
+@cache
+def tracked(*patterns: str) -> tuple[Path, ...]:
     """Files that git tracks or would track."""
     command = ["git", "ls-files", "--cached", "--others", "--exclude-standard", "--", *patterns]
     names = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=True).stdout.split("\n")
-    return [ROOT / name for name in names if name and (ROOT / name).is_file()]
+    return tuple(ROOT / name for name in names if name and (ROOT / name).is_file())
 
 
-def sources() -> list[Path]:
-    return [path for path in tracked("*.py") if not GENERATED.search(path.name)]
+@cache
+def sources() -> tuple[Path, ...]:
+    return tuple(path for path in tracked("*.py") if not GENERATED.search(path.name))
 
 
-def modules() -> list[Path]:
-    return [path for path in sources() if path.is_relative_to(ROOT / "src")]
+@cache
+def modules() -> tuple[Path, ...]:
+    return tuple(path for path in sources() if path.is_relative_to(ROOT / "src"))
+
+
+@cache
+def nodes_of(path: Path) -> tuple[ast.AST, ...]:
+    """The syntax tree of a module, the module itself first; each file is parsed once for all tests."""
+    return tuple(ast.walk(ast.parse(path.read_text())))
+
+
+@pytest.fixture(scope="module", autouse=True)
+def trees_of_this_module() -> Iterator[None]:
+    """They are large, and a collection of garbage would look at all of them again and again."""
+    gc.disable()
+    yield
+    gc.enable()
+    nodes_of.cache_clear()
 
 
 def test_no_module_is_longer_than_600_lines() -> None:
@@ -48,11 +68,7 @@ def test_no_module_is_longer_than_600_lines() -> None:
 
 
 def test_every_module_opens_with_a_docstring() -> None:
-    silent = [
-        str(path.relative_to(ROOT))
-        for path in modules()
-        if not ast.get_docstring(ast.parse(path.read_text()))
-    ]
+    silent = [str(path.relative_to(ROOT)) for path in modules() if not ast.get_docstring(nodes_of(path)[0])]
     assert silent == []
 
 
@@ -106,9 +122,9 @@ RETIRED_WORDS_IN = {
 }
 
 
-def defined_names(tree: ast.AST) -> Iterator[str]:
+def defined_names(nodes: Iterable[ast.AST]) -> Iterator[str]:
     """Functions, classes, parameters, variables and attributes that a module defines."""
-    for node in ast.walk(tree):
+    for node in nodes:
         if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef):
             yield node.name
         elif isinstance(node, ast.arg):
@@ -130,7 +146,7 @@ def test_no_name_has_a_word_that_was_retired() -> None:
         f"{path.relative_to(HOME)}: {name}"
         for path in modules()
         if path.is_relative_to(HOME)
-        for name in set(defined_names(ast.parse(path.read_text())))
+        for name in set(defined_names(nodes_of(path)))
         if retired_words(path.relative_to(HOME).parent.as_posix())
         & {word.lower() for word in re.split(r"_|(?<=[a-z])(?=[A-Z])", name)}
     )
@@ -166,7 +182,7 @@ def test_every_log_event_is_named_by_words_joined_with_dots_and_underscores() ->
 
 def _log_events(path: Path) -> Iterator[str]:
     """The first argument of calls such as `log.info("node.lost", ...)`."""
-    for node in ast.walk(ast.parse(path.read_text())):
+    for node in nodes_of(path):
         match node:
             case ast.Call(
                 func=ast.Attribute(
@@ -181,7 +197,7 @@ def test_no_function_takes_more_than_eight_parameters() -> None:
     crowded = [
         f"{path.relative_to(HOME)} {node.name}"
         for path in modules()
-        for node in ast.walk(ast.parse(path.read_text()))
+        for node in nodes_of(path)
         if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef) and len(_parameters(node)) > 8
     ]
     assert crowded == []
@@ -195,23 +211,23 @@ def _parameters(node: ast.FunctionDef | ast.AsyncFunctionDef) -> list[str]:
 def test_no_public_class_name_stands_in_three_modules() -> None:
     places: defaultdict[str, set[str]] = defaultdict(set)
     for path in modules():
-        for node in ast.walk(ast.parse(path.read_text())):
+        for node in nodes_of(path):
             if isinstance(node, ast.ClassDef) and not node.name.startswith("_"):
                 places[node.name].add(str(path.relative_to(HOME)))
     assert places, "no classes were found"
     assert {name: found for name, found in places.items() if len(found) > 2} == {}
 
 
-def prose(source: str) -> Iterator[str]:
+def prose(path: Path) -> Iterator[str]:
     """The docstrings and comments of a module."""
-    for node in ast.walk(ast.parse(source)):
+    for node in nodes_of(path):
         if (
             isinstance(node, ast.Expr)
             and isinstance(node.value, ast.Constant)
             and isinstance(node.value.value, str)
         ):
             yield node.value.value
-    for token in tokenize.generate_tokens(io.StringIO(source).readline):
+    for token in tokenize.generate_tokens(io.StringIO(path.read_text()).readline):
         if token.type == tokenize.COMMENT:
             yield token.string
 
@@ -246,7 +262,7 @@ def test_every_module_that_a_docstring_or_comment_names_exists() -> None:
     dotted, files = re.compile(r"`(skerry(?:\.\w+)+)"), re.compile(r"`([\w/]+\.py)`")
     seen, missing = 0, []
     for path in modules():
-        text = "\n".join(prose(path.read_text()))
+        text = "\n".join(prose(path))
         named = [name for name in dotted.findall(text) if name not in NO_MODULES]
         seen += len(named)
         wrong = [name for name in named if not is_there(name) and not is_in_a_protocol(name, protocols)]
@@ -312,9 +328,13 @@ def test_no_file_names_a_path_of_a_machine_or_a_package_registry() -> None:
 
 
 def test_only_the_edge_reads_the_environment() -> None:
-    # The last two set the environment of a function, in the function's own process.
     allowed = {"cli/settings.py", "client/discovery.py"}
+    # These set the environment of a function, in the function's own process.
     allowed |= {"node/launcher/child/zygotes.py", "node/workers/python_worker.py"}
+    # The first gives its own environment to the programs of a demo, the second runs in a container.
+    allowed |= {"demo/machines.py", "demo/sample_server.py"}
+    # A shell that requests completions says so, and for which line, in the environment.
+    allowed |= {"cli/main.py", "cli/shells.py"}
     readers = {
         str(path.relative_to(HOME))
         for path in modules()
@@ -339,11 +359,12 @@ def test_every_error_has_a_slug_of_its_own_and_stands_in_the_drawn_tree() -> Non
     assert [c.__name__ for c in classes if f"── {c.__name__} " not in drawing] == []
 
 
-def imported_by(code: str) -> set[str]:
+@cache  # several verbs are in one module
+def imported_by(code: str) -> frozenset[str]:
     """Names in `sys.modules` after `code`, in a fresh interpreter."""
     script = f"import sys, json\n{code}\njson.dump(sorted(sys.modules), sys.stdout)"
     done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=True)
-    return set(json.loads(done.stdout[done.stdout.rindex("[") :]))
+    return frozenset(json.loads(done.stdout[done.stdout.rindex("[") :]))
 
 
 def test_the_cli_imports_only_click_and_the_standard_library_before_the_verb_is_known() -> None:

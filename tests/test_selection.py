@@ -27,12 +27,28 @@ def first_try(name):
 """
 
 
-def run(folder: Path, *flags: str) -> str:
-    """What pytest prints for a repository of three folders with the same two tests."""
-    for name in ("daemon", "cli", "kit"):
-        home = folder / "tests" / name
+# Catches what ends it, and waits again.
+STUBBORN = """
+import time
+
+def test_stubborn():
+    try:
+        time.sleep(60)
+    except BaseException:
+        time.sleep(60)
+"""
+
+
+# All others take longer to import than these tests to run.
+PLUGINS = ("-p", "xdist", "-p", "pytest_rerunfailures", "-p", "pytest_timeout")
+
+
+def run(folder: Path, *flags: str, code: str = FLAKY) -> str:
+    """What pytest prints for a repository of four folders with the same tests."""
+    for place in ("daemon", "cli", "kit", "node/routes"):
+        home = folder / "tests" / place
         home.mkdir(parents=True)
-        (home / f"test_{name}.py").write_text(FLAKY)
+        (home / f"test_{home.name}.py").write_text(code)
     (folder / "pytest.ini").write_text("[pytest]\nmarkers = root\n")
     command = [
         sys.executable,
@@ -42,9 +58,12 @@ def run(folder: Path, *flags: str) -> str:
         "tests.support.selection",
         "-p",
         "no:cacheprovider",
+        *PLUGINS,
+        "--basetemp",
+        str(folder / "temporary"),
         *flags,
     ]
-    environment = {**os.environ, "PYTHONPATH": str(ROOT)}
+    environment = {**os.environ, "PYTHONPATH": str(ROOT), "PYTEST_DISABLE_PLUGIN_AUTOLOAD": "1"}
     done = subprocess.run(
         command,
         cwd=folder,
@@ -64,7 +83,7 @@ def listed(text: str, word: str) -> set[str]:
     return {line.split()[1].rpartition("/")[2] for line in lines if line.startswith(f"{word} ")}
 
 
-def test_only_tests_of_whole_systems_are_tried_twice_and_each_is_listed_with_its_reason(
+def test_only_tests_of_whole_systems_and_of_other_programs_are_tried_twice_and_each_is_listed_with_its_reason(
     tmp_path: Path,
 ) -> None:
     printed = run(tmp_path, "-n", "2", "--dist", "worksteal", "-raR", "--rerun-show-tracebacks")
@@ -74,6 +93,8 @@ def test_only_tests_of_whole_systems_are_tried_twice_and_each_is_listed_with_its
         "test_cli.py::test_marked",
         "test_cli.py::test_plain",
         "test_kit.py::test_marked",
+        "test_routes.py::test_marked",
+        "test_routes.py::test_plain",
     }
     assert listed(printed, "RERUN") == twice
     assert listed(printed, "FAILED") == {"test_kit.py::test_plain"}
@@ -87,4 +108,10 @@ def test_a_debugger_stops_at_the_first_failure(tmp_path: Path) -> None:
 
 
 def test_fast_tests_are_those_without_root_and_whole_systems(tmp_path: Path) -> None:
-    assert "1 failed, 1 deselected" in run(tmp_path, "--fast")
+    assert "1 failed, 1 passed, 2 deselected, 1 rerun" in run(tmp_path, "--fast")
+
+
+def test_every_try_has_a_time_limit_also_after_one_that_the_limit_ended(tmp_path: Path) -> None:
+    printed = run(tmp_path, "--timeout", "2", "tests/cli", code=STUBBORN)
+    assert "1 failed, 1 rerun" in printed
+    assert "Timeout (>2.0s)" in printed

@@ -9,7 +9,7 @@ import json
 import os
 import subprocess
 import sys
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from pathlib import Path
 
 import click
@@ -24,8 +24,12 @@ from tests.support.waiting import PATIENCE_S
 
 NO_SERVER, REFUSED, USAGE = 3, 1, 2
 # They do all by themselves, for which there is a test of its own, or simulate.
-ALONE = {("up",), ("server",), ("node",), ("node", "leave")}
+ALONE = {
+    *(("up",), ("server",), ("node",), ("node", "leave"), ("doctor",)),
+    *(("install", "up"), ("install", "server"), ("install", "node"), ("uninstall",)),
+}
 SIMULATES = "sim"
+WRITES_CONTEXTS = "context"
 # They look at what they were given before they call, and ours is not good enough.
 LOOK_FIRST = {"apply", "fn deploy", "cell start", "schedule add", "service autoscale", "service plan"} | {
     "namespace quota"
@@ -54,7 +58,7 @@ def _verbs(
 VERBS = {
     " ".join(path): command
     for path, command in _verbs(main.cli)
-    if path not in ALONE and path[0] != SIMULATES
+    if path not in ALONE and path[0] not in (SIMULATES, WRITES_CONTEXTS)
 }
 OPTIONS = {verb: {name for each in command.params for name in each.opts} for verb, command in VERBS.items()}
 ASK_SERVER = [verb for verb in VERBS if "--url" in OPTIONS[verb]]
@@ -78,6 +82,8 @@ def _given(parameter: click.Parameter, file: Path) -> list[str]:
             word = str(file)
         case click.types.IntParamType() | click.types.FloatParamType():
             word = "1"
+        case click.Tuple():
+            return [parameter.opts[-1], "webhook", "https://hooks.example.org/x"]  # of `alert add`
     return [parameter.opts[-1], word] if isinstance(parameter, click.Option) else [word]
 
 
@@ -87,6 +93,17 @@ def assert_told(result: Result, *codes: int) -> None:
     assert result.exit_code in codes, result.stderr
     assert "Error: " in result.stderr
     assert "Traceback" not in result.output
+
+
+def assert_each(check: Callable[[str], None], verbs: Iterable[str]) -> None:
+    """All verbs in one test, because there are many: each that fails is told."""
+    failed = {}
+    for verb in sorted(verbs):
+        try:
+            check(verb)
+        except AssertionError as error:
+            failed[verb] = str(error)
+    assert failed == {}
 
 
 @pytest.fixture
@@ -151,31 +168,37 @@ def _write(data: Path, pid: int | None = None, **ready: str) -> None:
 Situation = Callable[[Path, TestAuthority], None]
 
 
-@pytest.mark.parametrize("verb", sorted({*ASK_SERVER, *ASK_NODE}))
 @pytest.mark.parametrize(
     "situation",
     [no_skerry, a_dead_one, one_that_says_nothing, half_a_file, a_node, a_tls_server_elsewhere],
 )
 def test_without_a_server_to_talk_to_it_is_told_and_the_exit_code_is_3(
-    situation: Situation, verb: str, data: Path, file: Path, authority: TestAuthority
+    situation: Situation, data: Path, file: Path, authority: TestAuthority
 ) -> None:
     situation(data, authority)
-    if verb == "aurae config" and situation is a_node:
-        pytest.skip("the files of the node are all it needs")
-    codes = (NO_SERVER,) if verb not in LOOK_FIRST else (NO_SERVER, REFUSED, USAGE)
-    assert_told(call(verb, file, data=data), *codes)
+    verbs = {*ASK_SERVER, *ASK_NODE}
+    if situation is a_node:
+        verbs.remove("aurae config")  # the files of the node are all it needs
+
+    def check(verb: str) -> None:
+        codes = (NO_SERVER,) if verb not in LOOK_FIRST else (NO_SERVER, REFUSED, USAGE)
+        assert_told(call(verb, file, data=data), *codes)
+
+    assert_each(check, verbs)
 
 
-@pytest.mark.parametrize("verb", ASK_SERVER)
 @pytest.mark.parametrize("reply", [b"{}", b"[]", b"null", b"5", b"<html>", b"", b'{"half": '])
-def test_what_answers_and_is_no_skerry_is_told(verb: str, reply: bytes, data: Path, file: Path) -> None:
+def test_what_answers_and_is_no_skerry_is_told(reply: bytes, data: Path, file: Path) -> None:
+    def check(verb: str) -> None:
+        result = call(verb, file, "--url", server.url, data=data)
+        if result.exit_code == 0 and result.exception is None:
+            return  # it needs no more than that the server agrees
+        assert isinstance(result.exception, SystemExit), result.exception
+        assert "Error: " in result.stderr
+
     with fake_servers.on_tcp() as server:
         server.otherwise = (200, reply)
-        result = call(verb, file, "--url", server.url, data=data)
-    if result.exit_code == 0 and result.exception is None:
-        return  # it needs no more than that the server agrees
-    assert isinstance(result.exception, SystemExit), result.exception
-    assert "Error: " in result.stderr
+        assert_each(check, ASK_SERVER)
 
 
 @pytest.mark.parametrize(
@@ -235,4 +258,17 @@ def as_nobody(data: str, file: str, *verbs: str) -> None:
 
 def test_every_verb_that_asks_somebody_is_among_these() -> None:
     others: Sequence[str] = [verb for verb in VERBS if verb not in ASK_SERVER and verb not in ASK_NODE]
-    assert sorted(others) == ["contract verify", "dns lookup", "version"]
+    alone = [
+        "backup key",
+        "backup verify",
+        "completion",
+        "contract verify",
+        "demo clean",
+        "demo exec",
+        "demo run",
+        "dns lookup",
+        "image sample",
+        "restore",
+        "version",
+    ]
+    assert sorted(others) == alone

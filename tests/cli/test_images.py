@@ -9,8 +9,9 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+from click.testing import CliRunner
 
-from skerry.cli import image_references
+from skerry.cli import image_references, main
 from skerry.model import errors
 from tests.support.certificates import TestAuthority
 from tests.support.containers import ID, FakeContainers, an_image, container_server
@@ -33,6 +34,22 @@ def test_a_pull_says_what_came_of_it_and_tells_its_progress_in_lines(node: Node)
     assert result.stderr, "no progress was told"
     assert all(line.startswith((f"{WEB}: ", "layer ")) for line in result.stderr.splitlines())
     assert node.keeper.images.pulled == [WEB]
+
+
+def test_a_sample_is_made_without_a_node_and_its_reference_printed(tmp_path: Path) -> None:
+    result = CliRunner().invoke(main.cli, ["image", "sample", "--data", str(tmp_path / "data")])
+    assert (result.exit_code, result.stderr) == (0, "")
+    assert result.stdout == f"oci:{tmp_path}/data/sample\n"
+    assert json.loads((tmp_path / "data" / "sample" / "oci-layout").read_text()) == {
+        "imageLayoutVersion": "1.0.0"
+    }
+
+
+def test_a_sample_that_cannot_be_written_says_what_to_do(tmp_path: Path) -> None:
+    (tmp_path / "file").touch()
+    result = CliRunner().invoke(main.cli, ["image", "sample", str(tmp_path / "file" / "folder")])
+    assert result.exit_code == 1
+    assert "Not a directory. Name another folder." in result.stderr
 
 
 def test_a_quiet_pull_prints_the_id_and_nothing_else(node: Node) -> None:

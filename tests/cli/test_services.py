@@ -24,7 +24,7 @@ def test_create_waits_for_all_copies_and_tells_how_it_gets_on(cloud: CloudServer
     result = cloud.cli("service", "create", "web", "--replicas", "3", *QUICK, IMAGE)
     assert result.exit_code == 0, result.stderr
     assert result.stdout == "created service web: HEALTHY, revision 1, 3 of 3 ready\n"
-    assert "web: STARTING, revision 1" in result.stderr
+    assert "web: HEALTHY, revision 1" in result.stderr  # and STARTING, unless it is quicker than the command
     shown = json.loads(cloud.say("service", "describe", "web", "-o", "json"))
     assert (shown["replicas"], shown["ready"], shown["revision"]) == (3, 3, 1)
     assert shown["status"] == "HEALTHY"

@@ -116,6 +116,8 @@ def test_nothing_in_the_command_line_prints_past_the_filter() -> None:
         ("output.py", "click.style"),
         ("pull_progress.py", "terminal_text.unfiltered"),
         ("service_progress.py", "terminal_text.unfiltered"),
+        ("screen.py", "os.write"),  # to a pipe of its own
+        ("screen.py", "terminal_text.unfiltered"),  # draws lines that are made visible
         ("exec_session.py", "log_output.DescriptorWriter(each, is_raw=has_terminal)"),
     }
 

@@ -217,9 +217,3 @@ def test_what_is_no_duration_is_refused(server: FakeServer, text: str) -> None:
     result = skerry("token", "create", "--role", "viewer", "--ttl", text, "--url", server.url)
     assert result.exit_code == 2
     assert server.asked == []
-
-
-def test_an_unknown_verb_names_the_nearest_one() -> None:
-    result = skerry("statsu")
-    assert result.exit_code == 2
-    assert "did you mean 'status'?" in result.stderr

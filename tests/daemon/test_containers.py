@@ -70,6 +70,19 @@ def test_an_image_from_a_file_is_run_with_its_output_and_exit_code(skerry: Skerr
     assert json.loads(cli(skerry, "container", "list", "-o", "json")) == {"containers": []}
 
 
+def test_the_sample_image_is_made_here_and_serves_a_page(skerry: Skerry) -> None:
+    reference = cli(skerry, "image", "sample").strip()
+    assert reference == f"oci:{skerry.data}/sample"
+    port = free_port()
+    cli(skerry, "container", "run", "--detach", "--name", "sample", "-p", f"{port}:80", reference)
+    assert "<h1>It works</h1>" in served(port)
+    assert cli(skerry, "container", "exec", "sample", "python3", "-c", "print(6 * 7)") == "42\n"
+    cli(skerry, "container", "stop", "sample")
+    assert shown(skerry, "sample").get("exit_code", 0) == 0, "it was killed"  # 0 is left out
+    cli(skerry, "container", "remove", "sample")
+    cli(skerry, "image", "remove", reference)
+
+
 def test_an_image_from_a_registry_is_pulled_listed_run_and_removed(skerry: Skerry, tmp_path: Path) -> None:
     with Registry(tmp_path / "registry") as registry:
         made = imagery.busybox(command=("echo", "from the registry"))

@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+import contextlib
+import json
 import shutil
 from collections.abc import Iterator
 from pathlib import Path
+from urllib.parse import urlsplit
 
 import pytest
 
+from skerry.transport.access import sessions
 from tests.support.etcd import EtcdServer
 from tests.support.skerry import Skerry, running
 from tests.support.waiting import PATIENCE_S, eventually_sync
@@ -42,6 +46,27 @@ def test_two_servers_with_one_ca_share_one_cloud(tmp_path: Path, etcd: EtcdServe
             assert other.call("GET", "/about", headers=bearer)[0] == 200
             assert other.call("DELETE", f"/token/{token['id']}")[0] in (200, 204)
             eventually_sync(lambda: one.call("GET", "/about", headers=bearer)[0] == 401)
+            check_console_sessions(one, other)
+
+
+def check_console_sessions(one: Skerry, other: Skerry) -> None:
+    """A session that was opened at one server works at the other, and signing out there ends it at both."""
+    code = one.call("POST", "/console/link")[1]["path"].partition("#")[2]
+    with contextlib.closing(one.connect()) as connection:
+        origin = {"Origin": one.ready["http"], "Content-Type": "application/json"}
+        connection.request("POST", "/console/login", json.dumps({"code": code}), origin)
+        secret = str(connection.getresponse().headers["set-cookie"]).partition(";")[0].partition("=")[2]
+
+    def cookie(server: Skerry) -> dict[str, str]:
+        """As a browser has it that reaches both by one name: names of cookies have the port."""
+        return {"Cookie": f"skerry-console-{urlsplit(server.ready['http']).port}={secret}"}
+
+    assert one.call("GET", "/console/services", headers=cookie(one))[0] == 200
+    eventually_sync(lambda: other.call("GET", "/console/services", headers=cookie(other))[0] == 200)
+    token = {"X-Skerry-CSRF": sessions.csrf_token(secret), "Origin": other.ready["http"]}
+    assert other.call("POST", "/console/logout", headers=cookie(other) | token)[0] == 204
+    assert other.call("GET", "/console/services", headers=cookie(other))[0] == 401
+    eventually_sync(lambda: one.call("GET", "/console/services", headers=cookie(one))[0] == 401)
 
 
 def test_a_server_with_another_ca_is_refused_and_told_what_to_copy(tmp_path: Path, etcd: EtcdServer) -> None:

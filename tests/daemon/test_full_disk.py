@@ -232,10 +232,12 @@ def test_a_server_starts_again_on_a_disk_that_is_full_but_for_its_reserve(disk: 
 
 
 def test_an_async_call_ends_on_a_full_disk_and_its_result_is_kept(skerry: Skerry, disk: SmallDisk) -> None:
-    functions.create(skerry, "slow", "import time\ndef handler(params): time.sleep(3); return 'x' * 50000\n")
-    code, told = skerry.call("POST", "/invoke/slow", {"Params": {}, "Async": True})
-    assert code == 200, told
+    code = "import time\ndef handler(params): print('begun', flush=True); time.sleep(3); return 'x' * 50000\n"
+    functions.create(skerry, "slow", code)
+    status, told = skerry.call("POST", "/invoke/slow", {"Params": {}, "Async": True})
+    assert status == 200, told
     eventually_sync(lambda: readiness(skerry) == (200, "ok"), what="there is a reserve")
+    eventually_sync(lambda: "begun" in skerry.cli("fn", "logs", "slow").stdout, what="it runs")
     disk.fill()
 
     assert "x" * 50000 in functions.outcome(skerry, told["ReqId"])["Result"]

@@ -17,7 +17,7 @@ from tests.support.clusters import sweep
 from tests.support.etcd import EtcdServer
 from tests.support.functions import ECHO, begin, body, outcome, result
 from tests.support.shares import free_port
-from tests.support.skerry import Skerry
+from tests.support.skerry import PREPARED_WORKERS, Skerry
 from tests.support.waiting import eventually_sync
 
 pytestmark = [pytest.mark.skipif(os.geteuid() != 0, reason="functions need root"), pytest.mark.root]
@@ -137,7 +137,7 @@ def test_a_server_and_a_node_run_functions_and_share_their_code_without_any_sett
         undo.callback(sweep, server)
         server.wait_ready()
         joining = ("--join", server.ready["http"], "--token", join_token(server), "--name", "edge")
-        node = Skerry(tmp_path / "node", *joining, role="node")
+        node = Skerry(tmp_path / "node", *joining, *PREPARED_WORKERS, role="node")
         undo.callback(sweep, node)
         node.wait_ready()
         assert created(server, "f")["Copies"] == 2

@@ -22,8 +22,8 @@ import pytest
 from tests.functions.registry import tarballs
 from tests.support.functions import begin, body, create, delete, groups, outcome, processes
 from tests.support.remains import groups_of, left_of
-from tests.support.skerry import Skerry, running
-from tests.support.waiting import eventually, eventually_sync
+from tests.support.skerry import PREPARED_WORKERS, Skerry, running
+from tests.support.waiting import PATIENCE_S, eventually, eventually_sync
 
 pytestmark = [
     pytest.mark.skipif(os.geteuid() != 0, reason="functions need root"),
@@ -84,7 +84,7 @@ FUNCTIONS: dict[str, tuple[Any, dict[str, Any]]] = {
 def skerry(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Skerry]:
     # More time than any machine needs: whoever waits longer is lost.
     flags = ("--set", "functions.memory_mb=768", "--set", "functions.queue_wait_s=100")
-    with running(tmp_path_factory.mktemp("crowds"), *flags) as one:
+    with running(tmp_path_factory.mktemp("crowds"), *PREPARED_WORKERS, *flags) as one:
         yield one
     assert left_of(one) == []
 
@@ -221,7 +221,11 @@ def holdings(skerry: Skerry) -> dict[str, int]:
     pid = skerry.process.pid
     prefix = f"s{groups_of(skerry)[0].name.removeprefix('skerry-')}"
     links = subprocess.run(["ip", "-br", "link"], check=True, capture_output=True, text=True).stdout
-    rules = subprocess.run(["nft", "list", "ruleset"], check=True, capture_output=True, text=True).stdout
+    # Without the elements of sets: those of an address stay for the next worker that gets it, so that there
+    # are at most as many as the subnet has addresses.
+    rules = subprocess.run(
+        ["nft", "-t", "list", "ruleset"], check=True, capture_output=True, text=True
+    ).stdout
     return {
         "descriptors": len(os.listdir(f"/proc/{pid}/fd")),
         "mounts": Path(f"/proc/{pid}/mountinfo").read_text().count(str(skerry.data)),
@@ -237,13 +241,13 @@ def holdings(skerry: Skerry) -> dict[str, int]:
 
 def settled(skerry: Skerry) -> dict[str, int]:
     """The same, once it has stopped changing: stocks are filled in the background."""
-    looks = collections.deque([holdings(skerry)], maxlen=30)
+    looks = collections.deque([holdings(skerry)], maxlen=10)
 
     def is_still() -> bool:
         looks.append(holdings(skerry))
         return len(looks) == looks.maxlen and all(look == looks[0] for look in looks)
 
-    eventually_sync(is_still)
+    eventually_sync(is_still, within=3 * PATIENCE_S)  # a look takes seconds on a busy machine
     return looks[0]
 
 

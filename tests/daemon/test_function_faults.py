@@ -28,7 +28,7 @@ from tests.support.functions import (
 )
 from tests.support.gates import WAIT, gate_of
 from tests.support.remains import left_of
-from tests.support.skerry import Skerry, ask, running
+from tests.support.skerry import PREPARED_WORKERS, Skerry, ask, running
 from tests.support.waiting import eventually_sync
 
 pytestmark = [pytest.mark.skipif(os.geteuid() != 0, reason="functions need root"), pytest.mark.root]
@@ -47,7 +47,7 @@ def skerry(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Skerry]:
         "functions.worker_pids=64",
     )
     folder = tmp_path_factory.mktemp("faults")
-    with running(folder, *(part for flag in flags for part in ("--set", flag))) as one:
+    with running(folder, *PREPARED_WORKERS, *(part for flag in flags for part in ("--set", flag))) as one:
         create(one, "bystander", ECHO)
         result(one, "bystander", {})
         yield one
@@ -472,7 +472,10 @@ def test_a_full_node_says_429_with_when_to_come_back_and_serves_who_waits(
     tmp_path_factory: pytest.TempPathFactory,
 ) -> None:
     flags = ("--set", "functions.memory_mb=32", "--set", "functions.queue_length=1")
-    with running(tmp_path_factory.mktemp("full"), *flags) as skerry, gate_of(skerry) as gate:
+    with (
+        running(tmp_path_factory.mktemp("full"), *PREPARED_WORKERS, *flags) as skerry,
+        gate_of(skerry) as gate,
+    ):
         create(skerry, "slow", WAIT + "def handler(params): return wait_at(params)\n")
         busy = in_background(lambda: invoke(skerry, "slow", gate.params("first")))
         gate.wait_for("first")

@@ -11,7 +11,7 @@ import pytest
 from tests.support.functions import begin, create, delete, groups, outcome, poll, processes, result
 from tests.support.gates import WAIT, gate_of
 from tests.support.remains import left_of
-from tests.support.skerry import Skerry, running
+from tests.support.skerry import PREPARED_WORKERS, Skerry, running
 from tests.support.waiting import eventually_sync
 
 pytestmark = [pytest.mark.skipif(os.geteuid() != 0, reason="functions need root"), pytest.mark.root]
@@ -31,7 +31,7 @@ def raw_poll(skerry: Skerry, id: str) -> bytes:
 def test_after_kill_9_what_had_ended_is_told_what_waited_runs_and_what_ran_is_interrupted(
     tmp_path: Path,
 ) -> None:
-    flags = ("--set", "functions.memory_mb=64")  # two workers, no more
+    flags = (*PREPARED_WORKERS, "--set", "functions.memory_mb=64")  # two workers, no more
     first = Skerry(tmp_path, *flags)
     try:
         first.wait_ready()
@@ -72,7 +72,7 @@ def test_after_kill_9_what_had_ended_is_told_what_waited_runs_and_what_ran_is_in
 
 
 def test_a_clean_stop_keeps_what_waits_and_interrupts_what_runs_too_long(tmp_path: Path) -> None:
-    flags = ("--set", "functions.memory_mb=32", "--set", "stop_timeout_s=3")
+    flags = (*PREPARED_WORKERS, "--set", "functions.memory_mb=32", "--set", "stop_timeout_s=6")
     with running(tmp_path, *flags) as first, gate_of(first) as gate:
         create(first, "keep", CODE)
         ran = begin(first, "keep", gate.params("ran"))

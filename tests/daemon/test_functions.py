@@ -30,7 +30,7 @@ from tests.support.functions import (
     result,
 )
 from tests.support.remains import left_of
-from tests.support.skerry import COMMAND, Skerry, environment, running
+from tests.support.skerry import COMMAND, PREPARED_WORKERS, Skerry, environment, running
 from tests.support.waiting import PATIENCE_S, eventually_sync
 
 pytestmark = [pytest.mark.skipif(os.geteuid() != 0, reason="functions need root"), pytest.mark.root]
@@ -51,7 +51,9 @@ def handler(params, context):
 
 @pytest.fixture(scope="module")
 def skerry(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Skerry]:
-    with running(tmp_path_factory.mktemp("functions"), "--set", "functions.memory_mb=1024") as one:
+    with running(
+        tmp_path_factory.mktemp("functions"), *PREPARED_WORKERS, "--set", "functions.memory_mb=1024"
+    ) as one:
         yield one
     assert left_of(one) == []
 

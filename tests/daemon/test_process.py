@@ -42,7 +42,7 @@ def test_the_ready_file_tells_where_everything_is_and_all_of_it_serves(folder: P
 
 
 def test_a_clean_stop_takes_its_files_with_it_and_exits_with_0(folder: Path) -> None:
-    for number in (signal.SIGTERM, signal.SIGINT):
+    for number in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP):
         skerry = Skerry(folder)
         ready = skerry.wait_ready()
         skerry.process.send_signal(number)

@@ -10,13 +10,14 @@ from typing import Any
 import pytest
 
 from skerry.control.identity import certificates
-from skerry.control.identity.authenticator import AUTHORITY_KEY
+from skerry.control.identity.authority_rotation import AUTHORITY_KEY
 from skerry.control.recovery import store_history
 from skerry.kit import pki
 from skerry.kit.clock import SystemClock
 from skerry.model import errors
 from skerry.model.node_messages import NodeHello
 from skerry.node.agent.node_identity import NodeIdentity
+from skerry.store import stamp
 from skerry.store.sqlite.store import SqliteStore
 from skerry.transport.links.nodes.client import GrpcControlDialer
 from tests.daemon.test_node import join_token
@@ -188,5 +189,8 @@ async def test_a_run_is_on_record_before_anything_else_that_a_server_writes(tmp_
         written = (await store.range("")).entries
     finally:
         await store.close()
-    assert [entry.key for entry in written if entry.revision < run.revision] == [AUTHORITY_KEY]
+    assert [entry.key for entry in written if entry.revision < run.revision] == [
+        AUTHORITY_KEY,
+        stamp.KEY,
+    ]
     assert [entry.key for entry in written if entry.key.startswith(certificates.PREFIX)]

@@ -22,7 +22,7 @@ from tests.daemon.test_members import Machine, until_taken
 from tests.daemon.test_node import join_token
 from tests.support.clusters import sweep
 from tests.support.functions import body, delete, result
-from tests.support.skerry import Skerry, running
+from tests.support.skerry import PREPARED_WORKERS, Skerry, running
 from tests.support.waiting import PATIENCE_S, eventually
 
 pytestmark = [pytest.mark.skipif(os.geteuid() != 0, reason="functions need root"), pytest.mark.root]
@@ -90,7 +90,15 @@ def cloud(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Cloud]:
     (folder / "server").mkdir()
     (folder / "node").mkdir()
     with running(folder / "server", role="server") as server:
-        joining = ("--join", server.ready["http"], "--token", join_token(server), "--name", "edge")
+        joining = (
+            "--join",
+            server.ready["http"],
+            "--token",
+            join_token(server),
+            "--name",
+            "edge",
+            *PREPARED_WORKERS,
+        )
         machine = Machine(folder / "node", *joining)
         try:
             until_taken(server, "site", SITE, Web=True, MaxConcurrency=200, TimeoutS=20, MemoryMB=128)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import signal
 import subprocess
 import sys
 from pathlib import Path
@@ -36,6 +37,32 @@ def test_a_failed_write_leaves_the_old_file_and_no_rest(
         files.write_atomically(target, b"new")
     assert target.read_bytes() == b"old"
     assert list(tmp_path.iterdir()) == [target]
+
+
+KILLED_WRITE = """
+import os, signal, sys
+from pathlib import Path
+from skerry.kit import files
+os.replace = lambda *_: os.kill(os.getpid(), signal.SIGKILL)
+files.write_atomically(Path(sys.argv[1]), b"new")
+"""
+
+
+def test_what_a_killed_process_was_writing_is_removed_and_nothing_else(tmp_path: Path) -> None:
+    (tmp_path / "sub").mkdir()
+    stays = [tmp_path / ".profile", tmp_path / "sub" / "a.0123456789ab", tmp_path / "sub" / "file"]
+    for path in (*stays, tmp_path / "file"):
+        path.write_bytes(b"old")
+    (tmp_path / ".folder.0123456789ab").mkdir()
+    for path in (tmp_path / "file", tmp_path / "sub" / "file"):
+        ended = subprocess.run([sys.executable, "-c", KILLED_WRITE, str(path)], check=False)
+        assert ended.returncode == -signal.SIGKILL
+    assert len(list(tmp_path.glob("**/.file.*"))) == 2
+    files.remove_unfinished(tmp_path)
+    assert list(tmp_path.glob("**/.file.*")) == []
+    assert (tmp_path / ".folder.0123456789ab").is_dir()
+    assert {path.read_bytes() for path in (*stays, tmp_path / "file")} == {b"old"}
+    files.remove_unfinished(tmp_path / "absent")
 
 
 def test_a_private_folder_is_closed_to_others_even_if_it_was_open(tmp_path: Path) -> None:
@@ -77,3 +104,16 @@ def test_a_killed_holder_lets_go(tmp_path: Path) -> None:
     lock = files.FolderLock(tmp_path)
     lock.acquire()
     lock.release()
+
+
+def test_a_lock_that_is_passed_on_is_held_until_its_last_holder_lets_go(tmp_path: Path) -> None:
+    former, later = files.FolderLock(tmp_path), files.FolderLock(tmp_path)
+    former.acquire()
+    later.adopt(os.dup(former.descriptor))
+    former.leave()
+    with pytest.raises(files.FolderLocked) as held:
+        files.FolderLock(tmp_path).acquire()
+    assert held.value.pid == os.getpid()
+    later.release()
+    former.acquire()
+    former.release()

@@ -94,3 +94,17 @@ print(logs.LINES_LOST._value.get())
         done = subprocess.run([sys.executable, "-c", script], stdout=subprocess.PIPE, stderr=full, text=True)
     # The interpreter itself complains at its end about what is left in the stream.
     assert float(done.stdout) >= 1
+
+
+def test_lines_that_are_not_to_be_shown_are_still_kept_for_clients() -> None:
+    script = """
+log = structlog.get_logger()
+logs.show_only(lambda level, event: level != "info" or event == "a.shown")
+log.info("a.shown"); log.info("a.hidden"); log.warning("a.warning")
+logs.show_only(None)
+log.info("a.last")
+log.info(f"a.kept_{logs.recent.last}")
+"""
+    lines = logged(script, style="text")
+    shown = [name for line in lines for name in line.split() if name.startswith("a.")]
+    assert shown == ["a.shown", "a.warning", "a.last", "a.kept_4"]

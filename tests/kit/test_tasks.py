@@ -14,6 +14,7 @@ from skerry.kit.tasks import (
     cancel_and_wait,
     failure_of,
     in_thread,
+    map_in_turns,
     race,
     run_to_completion,
     run_together,
@@ -278,3 +279,23 @@ async def test_steps_that_are_not_to_be_broken_end_before_a_cancel_shows() -> No
     with pytest.raises(asyncio.CancelledError):
         await task
     assert steps == ["done"]
+
+
+async def test_a_long_list_is_made_in_turns_and_in_order() -> None:
+    now, turns = 0.0, 0
+
+    def double(number: int) -> int:
+        nonlocal now
+        now += 0.002
+        return number * 2
+
+    async def others() -> None:
+        nonlocal turns
+        while True:
+            turns += 1
+            await asyncio.sleep(0)
+
+    other = asyncio.create_task(others())
+    assert await map_in_turns(double, range(10), monotonic=lambda: now) == tuple(range(0, 20, 2))
+    await cancel_and_wait((other,))
+    assert turns == 3  # after each 6 ms

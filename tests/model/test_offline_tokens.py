@@ -35,7 +35,7 @@ def read(text: str) -> OfflineClaims:
 
 
 def check(claims: OfflineClaims, now: float = NOW) -> None:
-    offline_tokens.check_claims(claims, ISSUER, now)
+    offline_tokens.check_claims(claims, {ISSUER}, now)
 
 
 def changed(**claims: object) -> OfflineClaims:

@@ -319,6 +319,24 @@ async def test_a_watch_sees_transactions_whole_in_order_and_only_of_its_prefix(s
     assert entry == await store.get("p/a")
 
 
+async def test_the_position_of_a_watch_passes_no_batch_that_was_not_returned(
+    backend: Backend, store: Store
+) -> None:
+    since = await store.revision()
+    async with store.watch("p/", since=since) as watch:
+        assert watch.position == since
+        first = await store.commit([Put("p/a", b"1")])
+        other = await store.commit([Put("q", b"1")])
+        last = await store.commit([Put("p/a", b"2")])
+        assert watch.position < first
+        assert (await take(aiter(watch), 1))[0].revision == first
+        assert first <= watch.position <= other
+        assert (await take(aiter(watch), 1))[0].revision == last
+        assert watch.position == last
+        other = await store.commit([Put("q", b"2")])
+        assert watch.position == (last if backend.name == "etcd" else other)
+
+
 async def test_a_watch_from_the_past_replays_it(store: Store) -> None:
     first = await store.commit([Put("a", b"1")])
     second = await store.commit([Put("a", b"2")])

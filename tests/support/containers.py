@@ -322,7 +322,7 @@ class FakeContainers:
         assert how is not None
         return how
 
-    def logs(self, name: str, stream: OutputChannel) -> RingReader:
+    def logs(self, name: str, stream: OutputChannel, *, previous: bool = False) -> RingReader:
         self.get(name)
         folder = self.running[name].folder if name in self.running else self._folder / "nothing"
         return RingReader(folder, stream)

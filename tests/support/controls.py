@@ -9,6 +9,8 @@ from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from ipaddress import IPv4Network
 
+from skerry.control.alerts.registry import AlertRegistry
+from skerry.control.alerts.tables import AlertTables
 from skerry.control.events.log import EventLog
 from skerry.control.instance_index import InstanceTable
 from skerry.control.instances import transitions
@@ -69,10 +71,11 @@ from skerry.model.resources import Gigabytes, Megabytes, Millicores, Resources
 from skerry.model.settings import FleetSettings
 from skerry.model.snapshot_settings import SnapshotSettings
 from skerry.model.statuses import InstanceStatus
-from skerry.model.tls_certificates import NoWantedDomains
+from skerry.model.tls_certificates import InternalDomains, NoWantedDomains
 from skerry.model.tls_settings import TlsSettings
 from skerry.model.workloads import Instance
 from skerry.store.protocol import Store
+from tests.support.alerts import Observed, sender
 from tests.support.secrets import MemoryKeyFile
 
 ROOM = Resources(Millicores(4000), Megabytes(8000), Gigabytes(100))
@@ -104,6 +107,8 @@ class Control:
     routes: RouteRegistry
     mesh_tables: MeshTables
     mesh: MeshPeers
+    alerts: AlertRegistry
+    observed: Observed  # by alerts
 
     async def join(self, id: str, **labels: str) -> Node:
         """A node that is heard here."""
@@ -269,6 +274,8 @@ async def control_on(
     mesh_tables = MeshTables(store, clock)
     mesh = MeshPeers(nodes, mesh_tables, MeshEncryption.WIREGUARD)
     works += [mesh_tables.run(), mesh.run()]
+    alert_tables, observed = AlertTables.of(store), Observed()
+    works += [alert_tables.rules.run(), alert_tables.states.run()]
     if leads:
         works += [leader.run(), reconciler.run(leader), controller.run(leader)]
         works += [job_controller.run(leader), schedule_controller.run(leader), following.run(leader)]
@@ -276,7 +283,16 @@ async def control_on(
     try:
         await store.quotas.table.ready()
         parts = (volume_table, snapshot_table, operation_table, route_table, secrets, tls_table, mesh_tables)
-        for part in (instance_table, workloads, nodes, tables, job_table, schedule_table, *parts):
+        for part in (
+            instance_table,
+            workloads,
+            nodes,
+            tables,
+            job_table,
+            schedule_table,
+            *parts,
+            *alert_tables,
+        ):
             await part.ready()
         yield Control(
             store,
@@ -305,12 +321,18 @@ async def control_on(
                 IPv4Network(settings.service_subnet),
             ),
             TlsRegistry(
-                TlsDeps(tls_table, vault, events, clock, TlsSettings(acme_terms_agreed=True)),
+                TlsDeps(
+                    tls_table, vault, events, clock, TlsSettings(acme_terms_agreed=True), InternalDomains()
+                ),
                 NoWantedDomains(),
             ),
             RouteRegistry(store, events, clock, route_table),
             mesh_tables,
             mesh,
+            AlertRegistry(
+                alert_tables, vault, events, clock, sender(), observed.sources(), url="http://hub:1323"
+            ),
+            observed,
         )
     finally:
         sessions.close()

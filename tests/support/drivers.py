@@ -11,6 +11,7 @@ namespace of whoever asks. Importing what an agent is made of takes longer than 
 from __future__ import annotations
 
 import asyncio
+import gc
 import importlib
 import json
 import os
@@ -18,6 +19,7 @@ import signal
 import socket
 import subprocess
 import sys
+import traceback
 from pathlib import Path
 from typing import NoReturn
 
@@ -82,7 +84,9 @@ def _serve(control: socket.socket) -> None:
         if not request:
             return
         module, *arguments = json.loads(request)
-        importlib.import_module(module)
+        if module not in sys.modules:
+            importlib.import_module(module)
+            gc.freeze()  # collections in a fork leave alone what it shares
         pid = os.fork()
         if pid == 0:
             control.close()
@@ -102,8 +106,14 @@ def _be(module: str, arguments: list[str], script: int, said: int, network: int)
     for descriptor in (script, said, network):
         os.close(descriptor)
     signal.alarm(int(2 * PATIENCE_S))  # if it neither dies nor ends
-    asyncio.run(sys.modules[module].main(*arguments))
-    sys.exit(0)
+    try:
+        asyncio.run(sys.modules[module].main(*arguments))
+    except BaseException:  # noqa: BLE001 - as the interpreter does at its end
+        traceback.print_exc()
+        os._exit(1)
+    # Without taking apart what was imported, which takes longer than most drivers.
+    sys.stdout.flush()
+    os._exit(0)
 
 
 if __name__ == "__main__":

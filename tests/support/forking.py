@@ -13,6 +13,7 @@ from __future__ import annotations
 
 import atexit
 import contextlib
+import gc
 import json
 import os
 import select
@@ -22,6 +23,7 @@ import struct
 import subprocess
 import sys
 import threading
+import traceback
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, NoReturn
@@ -159,11 +161,14 @@ def _serve(control: socket.socket) -> None:
 
     signal.signal(signal.SIGPIPE, signal.SIG_IGN)
     signal.signal(signal.SIGCHLD, reap)
+    is_imported = False
     while True:
         request, descriptors, _, _ = socket.recv_fds(control, _MAX_REQUEST, 4)
         if not request:
             return
-        _import_everything()
+        if not is_imported:
+            _import_everything()
+            is_imported = True
         status, *others = descriptors
         pid = os.fork()
         if pid == 0:
@@ -171,7 +176,9 @@ def _serve(control: socket.socket) -> None:
         for descriptor in others:
             os.close(descriptor)
         statuses[pid] = status
-        reap()
+        signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGCHLD})
+        reap()  # not twice at once
+        signal.pthread_sigmask(signal.SIG_UNBLOCK, {signal.SIGCHLD})
         control.send(str(pid).encode())
 
 
@@ -185,6 +192,7 @@ def _import_everything() -> None:
         importlib.import_module(module)
     for module in ("skerry.daemon.process", "skerry.daemon.roles", "skerry.daemon.server_role", "rich.table"):
         importlib.import_module(module)
+    gc.freeze()  # collections in a fork leave these alone, and with them the pages that it shares
 
 
 def _be(
@@ -205,8 +213,28 @@ def _be(
     os.environ.clear()
     os.environ.update(environment)
     sys.argv = ["skerry", *arguments]
-    main()
-    sys.exit(0)
+    try:
+        main()
+        code: Any = 0
+    except SystemExit as ending:
+        code = ending.code
+    except BaseException:  # noqa: BLE001 - as the interpreter does at its end
+        traceback.print_exc()
+        code = 1
+    _exit(code)
+
+
+def _exit(code: Any) -> NoReturn:
+    """As the interpreter exits, except that it does not take apart what was imported: that writes to every
+    page shared with the parent, and takes longer than most commands."""
+    if not isinstance(code, int | None):
+        sys.stderr.write(f"{code}\n")
+    threading._shutdown()  # type: ignore[attr-defined] # waits for threads
+    atexit._run_exitfuncs()
+    for stream in (sys.stdout, sys.stderr):
+        with contextlib.suppress(OSError):
+            stream.flush()
+    os._exit(code if isinstance(code, int) else int(code is not None))
 
 
 if __name__ == "__main__":

@@ -19,6 +19,7 @@ import shutil
 import tarfile
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
+from functools import cache, cached_property
 from pathlib import Path
 from typing import Any
 
@@ -33,6 +34,9 @@ DOCKER_MANIFEST = "application/vnd.docker.distribution.manifest.v2+json"
 DOCKER_CONFIG = "application/vnd.docker.container.image.v1+json"
 DOCKER_LAYER = "application/vnd.docker.image.rootfs.diff.tar.gzip"
 
+# A command of a shell that waits, and ends at once when it is asked to: without the trap the first process of
+# a container ignores that.
+SLEEPS = 'trap "exit 0" TERM; sleep 1000 & wait'
 APPLETS = (
     *("sh", "cat", "echo", "env", "false", "grep", "head", "hostname", "httpd", "id", "ip", "kill", "ln"),
     *("ls", "mkdir", "mount", "nc", "nslookup", "ping", "printf", "ps", "pwd", "rm", "sleep", "stat", "stty"),
@@ -120,7 +124,7 @@ class Layer:
     diff_id: str  # of the tar in it
     compression: str
 
-    @property
+    @cached_property
     def digest(self) -> str:
         return digest_of(self.data)
 
@@ -133,17 +137,24 @@ def layer(*entries: Entry, compression: str = "gzip") -> Layer:
 
 def busybox_layer(*more: Entry, compression: str = "gzip") -> Layer:
     """/bin with busybox and its applets, /etc with root and the user 1000, /tmp; and `more`."""
+    return layer(*_busybox_entries(), *more, compression=compression) if more else _busybox_layer(compression)
+
+
+@cache  # two megabytes to compress, for hundreds of images
+def _busybox_layer(compression: str) -> Layer:
+    return layer(*_busybox_entries(), compression=compression)
+
+
+def _busybox_entries() -> tuple[Entry, ...]:
     program = shutil.which("busybox")
     assert program, "busybox is missing: install the packages of system-packages.txt"
-    return layer(
+    return (
         *(folder(path) for path in ("bin", "dev", "etc", "home", "proc", "root", "sys", "usr", "var", "www")),
         folder("tmp", mode=0o1777),
         file("bin/busybox", Path(program).read_bytes(), mode=0o755),
         *(symlink(f"bin/{applet}", "busybox") for applet in APPLETS),
         file("etc/passwd", "root:x:0:0:root:/root:/bin/sh\nuser:x:1000:1000:User:/home:/bin/sh\n"),
         file("etc/group", "root:x:0:\nuser:x:1000:\nstaff:x:50:user\n"),
-        *more,
-        compression=compression,
     )
 
 

@@ -128,6 +128,10 @@ class Lan(Cluster):
     def mend(self, name: str) -> None:
         self._switch.run("ip", "link", "set", f"to-{name}", "up")
 
+    def let_in(self, name: str) -> None:
+        """Others can dial a node from now on, as the server does for calls of functions."""
+        self._machines[name].run("nft", "delete", "table", "inet", "behind_nat")
+
     def join(self, name: str, start: Callable[..., Resident] | None = None) -> Resident:
         """One more node, which is ready when this returns; `start` makes it of its folder, its machine and
         its flags."""

@@ -9,7 +9,7 @@ Each has its own /run, /var/lib, /usr/local/bin, /etc/hostname and processes, re
 sees its own cgroups alone; other programs and /tmp are those of the real machine. So default paths and ports
 are free on each. A machine that is switched off is gone at once, as by a power cut; its disk stays until the
 end. Machines `behind_nat` are behind a router that translates addresses: they reach others, and no other
-reaches them.
+reaches them. A `lone_machine` has no cable at all.
 Where only the network must be apart, `tests.node.network.machines` is lighter.
 """
 
@@ -21,6 +21,7 @@ import json
 import os
 import secrets
 import shlex
+import shutil
 import signal
 import ssl
 import subprocess
@@ -38,6 +39,7 @@ from tests.support.skerry import ask, environment
 from tests.support.waiting import PATIENCE_S, eventually_sync
 
 _CGROUPS = Path("/sys/fs/cgroup")
+_PACKAGES = Path("/var/lib/dpkg/status")
 _NETWORK = "192.0.2"
 _HOME, _ROUTER = "192.168.1", f"{_NETWORK}.2"
 _PATH = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"  # as root has it on Debian
@@ -80,6 +82,19 @@ class Service:
         self.signal(signal.SIGTERM)
         return self._process.wait(within)
 
+    def type(self, text: bytes) -> None:
+        """Type at its terminal, if it was started at one."""
+        assert self._process.stdin is not None
+        self._process.stdin.write(text)
+        self._process.stdin.flush()
+
+    def wait(self, within: float = PATIENCE_S) -> int:
+        """Its exit code, once it has ended by itself."""
+        code = self._process.wait(within)
+        if self._process.stdin is not None:
+            self._process.stdin.close()
+        return code
+
     def kill(self) -> None:
         self.signal(signal.SIGKILL)
         self._process.wait(PATIENCE_S)
@@ -96,7 +111,7 @@ class Machine:
         folder: Path,
         name: str,
         address: str,
-        switch: Switch,
+        switch: Switch | None,
         environment: Mapping[str, str],
         *,
         gateway: str = "",
@@ -146,14 +161,15 @@ class Machine:
         eventually_sync(booted)
         (self._init,) = _children(self._power.pid)
         self._mounted_at_boot = frozenset(self._mounts())
-        self._plug_in()
+        if self._switch is not None:
+            self._plug_in(self._switch)
 
     def power_off(self) -> None:
         """All that runs there is gone, without a warning."""
         self._power.kill()
         self._power.wait()
         for service in self._services:
-            service._process.wait(PATIENCE_S)
+            service.wait()
         for group in self._groups:
             _remove_group(group)
 
@@ -169,13 +185,24 @@ class Machine:
             raise AssertionError(f"{self.name}: not within {within} s: {script}: {out}{errors}") from None
         return subprocess.CompletedProcess(script, process.returncode, out, errors)
 
-    def start(self, script: str) -> Service:
+    def start(self, script: str, stdin: int = subprocess.DEVNULL) -> Service:
         """Run it in the background, until the machine is switched off at the latest."""
         log = self._folder / f"log-{len(self._services)}"
         with log.open("wb") as output:
-            process = self._popen(self._there(f"exec {script}"), stdout=output, stderr=output)
+            process = self._popen(self._there(f"exec {script}"), stdin=stdin, stdout=output, stderr=output)
         self._services.append(Service(process, log))
         return self._services[-1]
+
+    def start_at_terminal(self, script: str) -> Service:
+        """As `start`, at a terminal of its own, at which `Service.type` types."""
+        return self.start(
+            f"script --quiet --return --flush --command {shlex.quote(script)} /dev/null", subprocess.PIPE
+        )
+
+    @property
+    def network(self) -> str:
+        """The file of its network namespace."""
+        return f"/proc/{self._init}/ns/net"
 
     def call(self, verb: str, path: str, body: Any = None) -> tuple[int, Any]:
         """Ask the Skerry there over HTTP, as root there would; status and JSON (or text)."""
@@ -190,15 +217,19 @@ class Machine:
             made.connect()
             return made
 
-        with contextlib.closing(inside(f"/proc/{self._init}/ns/net", dial)) as connection:
+        with contextlib.closing(inside(self.network, dial)) as connection:
             return ask(connection, verb, path, body, {"Content-Type": "application/json"})
 
     def cut(self) -> None:
         """Take its cable away."""
-        self._switch.run("ip", "link", "set", f"to-{self.name}", "down")
+        self._set_cable("down")
 
     def mend(self) -> None:
-        self._switch.run("ip", "link", "set", f"to-{self.name}", "up")
+        self._set_cable("up")
+
+    def _set_cable(self, state: str) -> None:
+        assert self._switch is not None, f"{self.name} has no cable"
+        self._switch.run("ip", "link", "set", f"to-{self.name}", state)
 
     def said(self) -> str:
         """The output of all that was started there."""
@@ -236,16 +267,13 @@ class Machine:
         join = "; ".join(f"echo $$ > {group}/cgroup.procs" for group in self._groups)
         return subprocess.Popen(
             ["sh", "-c", f"{join}; exec {shlex.join(command)}"],
-            stdin=subprocess.DEVNULL,
             env=environment(PATH=_PATH, HOME="/root", **self._environment),
-            **options,
+            **{"stdin": subprocess.DEVNULL, **options},
         )
 
-    def _plug_in(self) -> None:
+    def _plug_in(self, switch: Switch) -> None:
         port = f"to-{self.name}"
-        there = f"/proc/{self._init}/ns/net"
-        switch = self._switch
-        switch.run("ip", "link", "add", port, "type", "veth", "peer", "name", "eth0", "netns", there)
+        switch.run("ip", "link", "add", port, "type", "veth", "peer", "name", "eth0", "netns", self.network)
         switch.run("ip", "link", "set", port, "master", "switch", "up")
         script = f"ip address add {self.address}/24 dev eth0 && ip link set eth0 up"
         if self._gateway:
@@ -300,8 +328,7 @@ def machines(
     }
     hosts = {name: address for name, address in addresses.items() if name not in behind_nat}
     hosts |= {alias: addresses[name] for alias, name in (aliases or {}).items()}
-    lines = [f"{address} {name}\n" for name, address in hosts.items()]
-    (folder / "hosts").write_text("127.0.0.1 localhost\n" + "".join(lines))
+    _write_hosts(folder, hosts)
     with contextlib.ExitStack() as undo:
         switch = _switch(folder, "switch", undo)
         home = _home(folder, switch, undo) if behind_nat else switch
@@ -315,6 +342,26 @@ def machines(
                 made[name].install()
             undo.callback(made[name].power_off)
         yield made
+
+
+@contextlib.contextmanager
+def lone_machine(folder: Path, name: str, **environment: str) -> Iterator[Machine]:
+    """A machine that has no link but loopback, and no command `skerry`; switched off at the end. It knows of
+    the Debian packages that are installed here."""
+    _write_hosts(folder, {name: "127.0.1.1"})
+    machine = Machine(folder, name, "127.0.1.1", None, environment)
+    try:
+        if _PACKAGES.exists():
+            (machine.disk / "dpkg").mkdir()
+            shutil.copy(_PACKAGES, machine.disk / "dpkg")
+        yield machine
+    finally:
+        machine.power_off()
+
+
+def _write_hosts(folder: Path, hosts: Mapping[str, str]) -> None:
+    lines = [f"{address} {name}\n" for name, address in hosts.items()]
+    (folder / "hosts").write_text("127.0.0.1 localhost\n" + "".join(lines))
 
 
 def _switch(folder: Path, name: str, undo: contextlib.ExitStack) -> Switch:

@@ -98,6 +98,7 @@ class NatLab(Cluster):
             node.wait_ready()
         self.until_ready(*self.machines)
         self.containers: dict[str, str] = {}  # addresses by node
+        self.containers6: dict[str, str] = {}  # of IPv6
 
     # Machines
 
@@ -239,7 +240,8 @@ class NatLab(Cluster):
         """One container on every node, which serves a page with its name at port 80."""
         self.ids = {name: self.create(**_spec(image, name), name=name) for name in self.machines}
         for name, id in self.ids.items():
-            self.containers[name] = self.until(id, "RUNNING")["ip"]
+            found = self.until(id, "RUNNING")
+            self.containers[name], self.containers6[name] = found["ip"], found["ip6"]
 
     def create_container(self, image: str, name: str, site: str, namespace: str) -> str:
         """One more on the node `site`; its id."""
@@ -251,10 +253,10 @@ class NatLab(Cluster):
         given."""
         return self._residents[name].data / "network" / "ns" / (address or self.containers[name])
 
-    def resolve(self, source: str, name: str) -> list[str]:
+    def resolve(self, source: str, name: str, kind: str = "A") -> list[str]:
         """The addresses of a name, as the name server of its node tells the container on `source`."""
         nameserver = self.containers[source].rpartition(".")[0] + ".1"
-        question = dnslib.DNSRecord.question(name)
+        question = dnslib.DNSRecord.question(name, kind)
         try:
             answer = inside(self.place_of(source), lambda: question.send(nameserver, 53, timeout=PATIENCE_S))
         except OSError:
@@ -262,12 +264,15 @@ class NatLab(Cluster):
         return [str(record.rdata) for record in dnslib.DNSRecord.parse(answer).rr]
 
     def unnamed(self) -> list[tuple[str, str]]:
-        """Pairs of containers of which the first does not reach the other by its name now."""
+        """Pairs of containers of which the first does not reach the other by its name now, by IPv4 and by
+        IPv6."""
         return [
             (one, other)
             for one, other in itertools.permutations(self.machines, 2)
             if self.resolve(one, f"{other}.default.skerry") != [self.containers[other]]
+            or self.resolve(one, f"{other}.default.skerry", "AAAA") != [self.containers6[other]]
             or self.page(one, other) != f"{other}\n"
+            or page(self.place_of(one), self.containers6[other]) != f"{other}\n"
         ]
 
     def page(self, source: str, target: str, *, within_s: float = 1.0) -> str:

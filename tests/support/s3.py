@@ -40,7 +40,7 @@ class S3Server:
                     *("--config", "", "serve", "s3"),
                     *("--auth-key", f"{store.access_key},{store.secret_key}"),
                     *("--addr", f"127.0.0.1:{self.port}"),
-                    *("--vfs-cache-mode", "off", "--dir-cache-time", "0"),
+                    *("--vfs-cache-mode", "off", "--dir-cache-time", "20ms"),
                     str(self.folder),
                 ],
                 stdout=log,

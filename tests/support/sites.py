@@ -103,9 +103,11 @@ class CloudServer:
         self._is_hurried = True
         self._loop.call_soon_threadsafe(self._changed.set)
 
-    def cli(self, *arguments: str) -> Result:
+    def cli(self, *arguments: str, typed: str | None = None) -> Result:
+        """A verb; `typed` is its standard input."""
         clean = {name: None for name in os.environ if name.startswith("SKERRY_")}
-        return CliRunner().invoke(main.cli, list(arguments), env={**clean, "SKERRY_DATA": str(self.data)})
+        env = {**clean, "SKERRY_DATA": str(self.data)}
+        return CliRunner().invoke(main.cli, list(arguments), env=env, input=typed)
 
     def json(self, verb: str, *arguments: str) -> Any:
         return json.loads(self.say(verb, "-o", "json", *arguments))

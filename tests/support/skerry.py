@@ -21,6 +21,8 @@ from tests.support.waiting import PATIENCE_S, eventually_sync
 
 COMMAND = [sys.executable, "-m", "skerry"]
 NOBODY = 65534
+# The default, for tests of functions. Others have none: they cost much of a start and a stop.
+PREPARED_WORKERS = ("--set", "functions.spare_workers=3")
 
 
 def environment(**more: str) -> dict[str, str]:
@@ -70,8 +72,9 @@ class Skerry:
         # Two on one machine cannot have the same addresses.
         self.subnet = subnet_of(folder)
         network = ["--set", f"network.subnet={self.subnet}"]
+        workers = ["--set", "functions.spare_workers=0"]
         paths = ["--data", str(self.data), "--ready-file", str(self.ready_file)]
-        arguments = [role, *paths, *listen, *socket, *network, *flags]
+        arguments = [role, *paths, *listen, *socket, *network, *workers, *flags]
         env = popen.pop("env", environment())
         self.process: ForkedProcess | subprocess.Popen[bytes]
         with self.log.open("ab") as log:

@@ -28,7 +28,13 @@ from skerry.kit.tasks import cancel_and_wait
 from skerry.model.ids import DEFAULT_NAMESPACE, Namespace, NodeId
 from skerry.model.network_objects import NetworkKey, NetworkObject
 from skerry.model.settings import EventSettings
-from skerry.model.tls_certificates import CertificateSource, HttpChallenge, TlsCertificate, WantedDomain
+from skerry.model.tls_certificates import (
+    CertificateSource,
+    HttpChallenge,
+    InternalDomains,
+    TlsCertificate,
+    WantedDomain,
+)
 from skerry.model.tls_settings import TlsSettings
 from skerry.store.protocol import Store
 from tests.support.secrets import MemoryKeyFile
@@ -122,7 +128,8 @@ async def tls_server(
     await vault.open()
     routes = routes or PlayedRoutes()
     table, accounts = TlsTable(store), AccountTable(store)
-    deps = TlsDeps(table, vault, events, clock, settings)
+    internal = InternalDomains(more=settings.internal_domains)
+    deps = TlsDeps(table, vault, events, clock, settings, internal)
     account = AcmeAccounts(accounts, vault, clock, settings, connector or AcmeClients(settings, clock))
     controller = TlsController(
         deps,

@@ -9,6 +9,8 @@ from collections.abc import Awaitable, Callable
 from typing import Any
 
 _STEP_S = 0.01
+# Who asks a whole program works it: the longer a wait is, the less often it is asked.
+_SHARE, _LONGEST_STEP_S = 0.05, 0.05
 # More than any of it takes: a busy machine says nothing about the code, and what never comes fails anyway.
 PATIENCE_S = 60.0
 
@@ -31,9 +33,10 @@ async def eventually(
 
 def eventually_sync(condition: Callable[[], Any], *, within: float = PATIENCE_S, what: str = "") -> Any:
     """`eventually` for tests without an event loop."""
-    deadline = time.monotonic() + within
+    begin = time.monotonic()
     while not (value := condition()):
-        if time.monotonic() > deadline:
+        waited = time.monotonic() - begin
+        if waited > within:
             raise AssertionError(f"not within {within} s: {what or inspect.getsource(condition).strip()}")
-        time.sleep(_STEP_S)
+        time.sleep(max(_STEP_S, min(waited * _SHARE, _LONGEST_STEP_S)))
     return value

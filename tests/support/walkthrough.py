@@ -1,7 +1,7 @@
 """The commands of a page of the docs, as somebody who reads it would type them, machine by machine.
 
 A command is a line of a fenced `sh` block. The comment before it says where it is typed: `# on the server's
-machine`, up to a comma or a colon. Nothing is run here.
+machine` or `# in another terminal`, up to a comma, a semicolon or a colon. Nothing is run here.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from typing import NamedTuple
 DOCS = Path(__file__).resolve().parents[2] / "docs"
 _SECTION = re.compile(r"^## (?P<title>.*)$", re.MULTILINE)
 _BLOCK = re.compile(r"^```sh\n(?P<body>.*?)^```$", re.MULTILINE | re.DOTALL)
-_PLACE = re.compile(r"# on (?P<place>[^,:]*)")
+_PLACE = re.compile(r"# (?:on|in) (?P<place>[^,;:]*)")
 
 
 class Step(NamedTuple):

@@ -237,3 +237,16 @@ async def test_events_of_one_subject_are_found_in_the_order_they_were_made(
     assert kinds_of(await log.of("instance/1")) == kinds
     assert [told.id for told in await log.of("instance/10")] == ["2"]
     assert await log.of("instance/2") == []
+
+
+async def test_events_of_one_subject_are_found_on_every_page_with_the_ids_of_the_stream(
+    store: MemoryStore, log: EventLog, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("skerry.control.events.log._PAGE", 3)
+    for number in range(5):
+        subjects = ("instance/2", "instance/1")
+        await store.commit([log.put(f"instance.s{number}", one, actor="test") for one in subjects])
+    streamed = await log.list_after("0")
+    of_one = [(each.id, each.event.kind) for each in streamed if each.event.subject == "instance/1"]
+    assert len(of_one) == 5
+    assert [(each.id, each.event.kind) for each in await log.of("instance/1")] == of_one

@@ -11,7 +11,8 @@ from pathlib import Path
 import pytest
 
 from skerry.control.identity import server_certificates
-from skerry.control.identity.server_certificates import ServerCertificates, ServerNames
+from skerry.control.identity.server_certificates import ServerCertificates
+from skerry.control.identity.server_names import ServerNames
 from skerry.kit import pki, renewal, tls
 from skerry.kit.clock import ManualClock, SystemClock
 from skerry.model import errors

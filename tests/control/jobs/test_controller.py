@@ -5,6 +5,8 @@ from __future__ import annotations
 import asyncio
 from collections import Counter
 from collections.abc import AsyncIterator, Sequence
+from contextlib import asynccontextmanager
+from typing import Any
 
 import pytest
 from msgspec.structs import replace
@@ -15,9 +17,10 @@ from skerry.model.ids import DEFAULT_NAMESPACE, MARKET_NAMESPACE, Namespace
 from skerry.model.jobs import JobStatus
 from skerry.model.statuses import DesiredStatus, InstanceStatus
 from skerry.model.workloads import Instance, OwnerKind
+from skerry.sim.cluster.faulty_store import FaultyWatch
 from skerry.store.fencing import LeadershipLost
 from skerry.store.local.memory import MemoryStore
-from skerry.store.protocol import Expect, Op, Put, Store
+from skerry.store.protocol import Batch, Expect, Op, Put, RangePage, Store, Watch
 from tests.control.jobs.worlds import (
     SPEC,
     CrashingStore,
@@ -273,3 +276,51 @@ async def test_a_transaction_that_happens_though_nobody_knew_makes_no_try_twice(
             assert late_at > 3
             return
     raise AssertionError("it never ended without one")
+
+
+class SplitStore(CrashingStore):
+    """A store that does the transaction of the first try and says that it does not know. The watch of the
+    instances says nothing from then on, until they are read or more tries are sent."""
+
+    def __init__(self, store: Store) -> None:
+        super().__init__(store, 1, is_written=True)
+        self.was_split = False
+        self._goes_on = asyncio.Event()
+        self._goes_on.set()
+
+    async def commit(self, ops: Sequence[Op], expect: Sequence[Expect] = ()) -> int:
+        if not any(op.key.startswith("instance/") for op in ops):
+            return await self._store.commit(ops, expect)
+        if self.was_split:
+            self._goes_on.set()
+            return await self._store.commit(ops, expect)
+        self.was_split = True
+        self._goes_on.clear()
+        await self._store.commit(ops, expect)
+        raise errors.Unavailable("nobody knows whether that has happened")
+
+    async def range(self, prefix: str, **more: Any) -> RangePage:
+        page = await self._store.range(prefix, **more)
+        if prefix == "instance/":
+            self._goes_on.set()
+        return page
+
+    @asynccontextmanager
+    async def watch(self, prefix: str, *, since: int) -> AsyncIterator[Watch]:
+        async def held_back(batch: Batch) -> None:
+            await self._goes_on.wait()
+
+        async with self._store.watch(prefix, since=since) as watch:
+            yield watch if prefix != "instance/" else FaultyWatch(watch, since, held_back)
+
+
+async def test_a_job_that_is_known_before_its_try_is_not_tried_again(store: Store) -> None:
+    clock = SystemClock()
+    node = PlayedNode(store, clock, succeed)
+    split = SplitStore(store)
+    async with node.running(), JobServer(split, clock).running() as server:
+        await server.jobs.create("sums", job_spec(parallelism=2), actor="me")
+        await eventually(lambda: status_of(server, "sums") is JobStatus.SUCCEEDED)
+        assert split.was_split
+        assert node.runs == [("sums", 0, 0)]
+        assert server.jobs.get("sums").tries == 1

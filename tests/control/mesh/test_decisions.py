@@ -174,8 +174,22 @@ def test_endpoints_are_tried_from_the_most_to_the_least_likely() -> None:
         "198.51.100.7:51825",
         "198.51.100.7:33333",
         "10.0.0.5:51825",
-        "[2001:db8::7]:51825",
     )
+
+
+def test_global_ipv6_addresses_come_before_translated_ones_if_both_ends_have_one() -> None:
+    there = node("192.168.1.7", "2001:db8::7", "fd00::7")
+    seen = ["198.51.100.7:33333"]
+    found = decisions.candidate_endpoints(there, "198.51.100.7", seen, near=["192.168.9.9", "2600::1"])
+    assert found == (
+        "198.51.100.7:51825",
+        "[2001:db8::7]:51825",
+        "198.51.100.7:33333",
+        "192.168.1.7:51825",
+        "[fd00::7]:51825",
+    )
+    without = decisions.candidate_endpoints(there, "198.51.100.7", seen, near=["192.168.9.9", "fd00:1::1"])
+    assert "[2001:db8::7]:51825" not in without
 
 
 @pytest.mark.parametrize(

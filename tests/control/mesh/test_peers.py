@@ -15,6 +15,7 @@ from skerry.control.mesh.peers import MeshPeers
 from skerry.control.mesh.tables import MeshTables
 from skerry.kit.clock import ManualClock
 from skerry.model import errors
+from skerry.model.container_options import NodeFeature
 from skerry.model.ids import NodeId
 from skerry.model.mesh import MeshEncryption, MeshLink, MeshLinks, MeshNode, MeshPeer
 from skerry.model.network_objects import NetworkKey, NetworkObject
@@ -177,3 +178,33 @@ async def test_nodes_that_have_not_reported_themselves_are_absent(server: Server
     await server.join(node(A))
     await server.fleet.nodes.register(B, replace(HELLO, name="silent"))
     assert [each.name for each in server.peers.absent()] == ["silent"]
+
+
+async def test_a_borrowed_node_dials_and_relays_for_nobody_whatever_it_reports() -> None:
+    guest = NodeId("borrowed-1")
+    facts = replace(HELLO.facts, features=(*HELLO.facts.features, NodeFeature.NETWORK))
+    async with serving() as server:
+        await server.join(node(A, "10.0.0.1"), node(B, "10.0.0.2"))
+        await server.fleet.nodes.register(guest, replace(HELLO, name="guest", facts=facts, member=None))
+        lie = MeshNode(guest, key(guest), 51825, ("10.0.0.9",), ("10.0.0.9:22",), relays=True, machine="m")
+        await server.peers.node_reported(guest, [lie])
+        seen = MeshLink(A, True, "10.0.0.9:22", public_key=key(A))
+        up = MeshLink(B, True, public_key=key(B))
+        await server.peers.links_reported(guest, [MeshLinks(guest, (seen, up))])
+        for id in (A, B):
+            await server.peers.links_reported(id, [MeshLinks(id, (MeshLink(guest, True),))])
+        await eventually(lambda: guest in server.of(A) and A in server.of(guest))
+        assert server.of(A)[guest].endpoints == ()
+        assert "10.0.0.9:22" not in server.of(B)[A].endpoints
+        assert server.of(A)[B].via is None, "though both have a link to it"
+
+
+async def test_a_borrowed_node_that_its_buyer_does_not_want_in_the_mesh_is_in_none() -> None:
+    guest = NodeId("borrowed-1")
+    async with serving() as server:
+        await server.join(node(A))
+        facts = replace(HELLO.facts, features=())
+        await server.fleet.nodes.register(guest, replace(HELLO, name="guest", facts=facts, member=None))
+        await server.peers.node_reported(guest, [node(guest)])
+        assert server.of(A) == {}
+        assert guest not in [each.id for each in server.peers.absent()]

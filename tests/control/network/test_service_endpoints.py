@@ -108,6 +108,16 @@ def test_an_object_has_the_address_ports_and_affinity_of_its_service() -> None:
     assert (endpoint.address, endpoint.node, endpoint.name) == ("10.64.0.2", "n1", "web-0")
 
 
+def test_a_service_has_an_ipv6_address_if_all_of_its_copies_do() -> None:
+    with_one = replace(copy(0), ip6="fda8:5e7c:f8fa::a40:2")
+    made = service_address(SERVICE, [with_one], live)
+    assert made.address6 == "fda8:5e7c:f8fa::a3f:9"
+    assert made.endpoints[0].address6 == with_one.ip6
+    assert service_address(SERVICE, [with_one, copy(1)], live).address6 == ""
+    assert service_address(SERVICE, [], live).address6 == ""
+    assert service_address(replace(SERVICE, address=""), [with_one], live).address6 == ""
+
+
 def test_of_too_many_copies_the_ready_ones_are_told() -> None:
     count = MAX_ENDPOINTS + 10
     unready = [replace(copy(index), desired=DesiredStatus.STOPPED) for index in range(100)]

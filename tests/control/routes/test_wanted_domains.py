@@ -19,7 +19,7 @@ from skerry.model.ids import Namespace, NodeId
 from skerry.model.nodes import NodeFacts
 from skerry.model.routes import RouteSpec, RouteTarget
 from skerry.model.settings import EventSettings
-from skerry.model.tls_certificates import CertificateSource
+from skerry.model.tls_certificates import CertificateSource, InternalDomains
 from skerry.model.tls_settings import TlsSettings
 from skerry.store.local.memory import MemoryStore
 from tests.control.sessions.test_node_session import HELLO
@@ -59,7 +59,9 @@ async def test_each_host_with_tls_has_the_source_that_fits_it(fleet: Fleet, tabl
         await add(fleet, table, RouteSpec(host, target=WEB))
     await add(fleet, table, RouteSpec("plain.example.org", target=WEB, http_only=True))
     settings = TlsSettings(acme_terms_agreed=True, internal_domains=("corp.example",))
-    wanted = RouteDomains(table, fleet.nodes, settings).domains_wanted()
+    wanted = RouteDomains(
+        table, fleet.nodes, settings, InternalDomains(more=settings.internal_domains)
+    ).domains_wanted()
     assert {each.domain: each.source for each in wanted} == {
         "shop.example.org": CertificateSource.ACME,
         "web.default.skerry": CertificateSource.OWN_CA,
@@ -67,7 +69,7 @@ async def test_each_host_with_tls_has_the_source_that_fits_it(fleet: Fleet, tabl
     }
     [imported] = [
         each.source
-        for each in RouteDomains(table, fleet.nodes, TlsSettings()).domains_wanted()
+        for each in RouteDomains(table, fleet.nodes, TlsSettings(), InternalDomains()).domains_wanted()
         if each.domain == "shop.example.org"
     ]
     assert imported is CertificateSource.IMPORTED, "nothing is ordered before somebody agrees to the terms"
@@ -76,7 +78,7 @@ async def test_each_host_with_tls_has_the_source_that_fits_it(fleet: Fleet, tabl
 async def test_nodes_that_serve_routes_are_told_apart_and_changes_are_told(
     fleet: Fleet, table: RouteTable
 ) -> None:
-    domains = RouteDomains(table, fleet.nodes, TlsSettings())
+    domains = RouteDomains(table, fleet.nodes, TlsSettings(), InternalDomains())
     changes: list[str] = []
     domains.listen(lambda: changes.append("changed"))
     await fleet.nodes.register("n1", replace(HELLO, facts=NodeFacts(features=(NodeFeature.EDGE,))))

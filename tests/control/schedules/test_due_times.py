@@ -85,3 +85,25 @@ def test_a_zone_that_is_none_is_refused(zone: str) -> None:
 def test_the_29th_of_february_is_due_some_day() -> None:
     due_times.check("0 0 29 2 *", "UTC", at("2026-11-17 00:00"))
     assert shown("0 0 29 2 *", at("2026-11-17 00:00"), 1, "UTC") == ["2028-02-29 00:00 UTC"]
+
+
+def test_remembered_times_are_those_that_would_be_found_anew() -> None:
+    remembered = due_times.UpcomingTimes(2)
+    for time in ("2026-11-17 03:29", "2026-11-17 03:30", "2026-11-18 03:29", "2026-11-16 00:00"):
+        for cron in ("30 3 * * *", "0 0 1 1 *"):
+            found = due_times.upcoming(cron, BERLIN, at(time, BERLIN), 2)
+            assert remembered.after(cron, BERLIN, at(time, BERLIN)) == found
+
+
+def test_times_are_found_once_until_the_first_is_over(monkeypatch: pytest.MonkeyPatch) -> None:
+    searches: list[float] = []
+
+    def search(cron: str, timezone: str, time: float, count: int) -> list[float]:
+        searches.append(time)
+        return [100.0, 200.0] if time < 100.0 else [200.0, 300.0]
+
+    monkeypatch.setattr(due_times, "upcoming", search)
+    remembered = due_times.UpcomingTimes(2)
+    assert [remembered.after("* * * * *", "UTC", time)[0] for time in (10.0, 50.0, 99.9)] == [100.0] * 3
+    assert remembered.after("* * * * *", "UTC", 100.0) == [200.0, 300.0]
+    assert searches == [10.0, 100.0]

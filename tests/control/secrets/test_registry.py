@@ -169,6 +169,18 @@ async def test_old_versions_go_unless_something_uses_them(control: Control, stor
     assert await control.secrets.value(SecretRef(DEFAULT_NAMESPACE, SECRET, "db", 1)) == b"0"
 
 
+async def test_users_are_searched_for_only_when_a_version_may_go(
+    control: Control, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    searches: list[object] = []
+    monkeypatch.setattr(control.secrets, "_users", lambda *subject: searches.append(subject) or ())
+    for number in range(MAX_VERSIONS):
+        await put(control, b"%d" % number)
+    assert searches == []
+    await put(control, b"one more")
+    assert searches == [(DEFAULT_NAMESPACE, SECRET, "db")]
+
+
 async def test_one_that_is_used_is_not_deleted(control: Control, store: MemoryStore) -> None:
     await put(control, b"1")
     instance, _ = await control.instances.create(SPEC, actor="ann")

@@ -9,6 +9,7 @@ from typing import Any
 
 from skerry.kit.clock import SystemClock
 from skerry.model import errors
+from skerry.sim.cluster.faulty_store import FaultyWatch
 from skerry.store.local.memory import MemoryStore
 from skerry.store.protocol import Batch, Expect, Op
 from tests.control.services.test_controller import ServiceServer, create, fleet
@@ -54,14 +55,12 @@ class UncertainStore:
             self._is_heard.set()
 
     @asynccontextmanager
-    async def watch(self, prefix: str, *, since: int) -> AsyncIterator[AsyncIterator[Batch]]:
-        async with self._store.watch(prefix, since=since) as batches:
-            yield self._follow(batches)
-
-    async def _follow(self, batches: AsyncIterator[Batch]) -> AsyncIterator[Batch]:
-        async for batch in batches:
+    async def watch(self, prefix: str, *, since: int) -> AsyncIterator[FaultyWatch]:
+        async def heard(batch: Batch) -> None:
             await self._is_heard.wait()
-            yield batch
+
+        async with self._store.watch(prefix, since=since) as watch:
+            yield FaultyWatch(watch, since, heard)
 
 
 async def _most_copies(*, is_late: bool) -> int:

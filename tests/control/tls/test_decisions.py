@@ -23,6 +23,7 @@ from skerry.model.ids import DEFAULT_NAMESPACE, Namespace
 from skerry.model.tls_certificates import (
     AcmeOrder,
     CertificateSource,
+    InternalDomains,
     TlsCertificate,
     WantedDomain,
     matches,
@@ -227,8 +228,12 @@ def test_the_own_ca_issues_for_no_name_of_another_namespace() -> None:
         WantedDomain("web.example.org", SHOP, OWN_CA),
         WantedDomain("web.corp.internal", SHOP, OWN_CA),
     ]
-    plan = decide([], wanted, NOW, OrderLimits(internal_domains=("corp.internal",)))
+    plan = decide([], wanted, NOW, OrderLimits(internal_domains=InternalDomains(more=("corp.internal",))))
     assert [each.key for each in plan.actions] == ["shop/web.shop.skerry", "shop/web.corp.internal"]
+    own = OrderLimits(internal_domains=InternalDomains("example.org"))
+    wanted.append(WantedDomain("web.shop.example.org", SHOP, OWN_CA))
+    assert [each.key for each in decide([], wanted, NOW, own).actions] == ["shop/web.shop.example.org"]
+    assert decide([], wanted, NOW, OrderLimits(internal_domains=InternalDomains(""))).actions == ()
 
 
 def test_an_imported_certificate_of_the_name_of_the_host_is_served_before_others() -> None:

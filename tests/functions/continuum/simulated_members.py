@@ -69,7 +69,9 @@ class Fault(enum.Enum):
 class CountingWorker(FakeWorker):
     """Counts how often the call with which parameters was run, in the whole town."""
 
-    async def call(self, params: bytes, *, wants_output: bool, within_s: float) -> CallResult:
+    async def call(
+        self, params: bytes, *, wants_output: bool, within_s: float, traceparent: str = ""
+    ) -> CallResult:
         self._host.ran(params)  # type: ignore[attr-defined]  # hosts of a town have it
         return await super().call(params, wants_output=wants_output, within_s=within_s)
 

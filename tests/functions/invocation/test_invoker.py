@@ -7,9 +7,17 @@ import asyncio
 import pytest
 
 from skerry.model import errors
-from skerry.model.calls import CallFailure, CallResult
+from skerry.model.calls import CallFailure, CallRequest, CallResult
+from skerry.model.ids import FunctionName
 from tests.support.simulated import passes
 from tests.support.workers import FakeWorker, Site, broken, function, in_simulated_time, without_room
+
+
+@pytest.fixture(params=[False, True], ids=["task", "direct"], autouse=True)
+def is_direct(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> bool:
+    """Everything here holds for calls with a task and for those without."""
+    monkeypatch.setattr(Site, "is_direct", request.param)
+    return bool(request.param)
 
 
 @in_simulated_time
@@ -456,3 +464,30 @@ async def test_where_workers_have_no_memory_prewarming_says_that_functions_run_e
         for count in (0, 2):
             with pytest.raises(errors.Unavailable, match="on nodes of this cloud and not here"):
                 await site.invoker.prewarm("f", count)
+
+
+@in_simulated_time
+async def test_calls_without_a_task_are_begun_once_a_worker_is_there() -> None:
+    async with Site(function("f")) as site:
+        await site.call_directly(CallRequest(FunctionName("f")))
+        assert site.begun == 0  # it waits for the start of a worker
+        waiting = [
+            asyncio.ensure_future(site.call_directly(CallRequest(FunctionName("f")))) for _ in range(3)
+        ]
+        reports = await asyncio.gather(*waiting)
+        assert (site.begun, site.host.spawns) == (3, 1)
+        assert [report.is_warm for report in reports] == [True] * 3
+        assert reports[0].queueing_s == 0.0 < reports[1].queueing_s < reports[2].queueing_s
+
+
+@in_simulated_time
+async def test_a_call_without_a_task_survives_an_update_while_it_waits() -> None:
+    async with Site(function("f")) as site:
+        site.host.run_s = 1.0
+        await site.call("f")
+        calls = [asyncio.ensure_future(site.call_directly(CallRequest(FunctionName("f")))) for _ in range(2)]
+        await passes(0.5)
+        new = site.registry.add(function("f", version=2))
+        await site.invoker.updated(new)
+        site.host.oldest["f"] = 2
+        assert [report.answer.failure for report in await asyncio.gather(*calls)] == [None, None]

@@ -97,9 +97,11 @@ class Books(RuleBasedStateMachine):
         name=names,
         times=st.integers(1, 6),
         max_response_s=st.sampled_from([None, None, 0.005, 0.5, 5.0, 60.0]),
+        is_direct=st.booleans(),
     )
-    def call(self, name: str, times: int, max_response_s: float | None) -> None:
+    def call(self, name: str, times: int, max_response_s: float | None, is_direct: bool) -> None:
         async def begin() -> None:
+            self.site.is_direct = is_direct
             for number in range(times):
                 task = self.site.begin(name, qos_class=number % 3, max_response_s=max_response_s)
                 self.calls[task] = max_response_s

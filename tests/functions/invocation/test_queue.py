@@ -10,7 +10,7 @@ import hypothesis.strategies as st
 import pytest
 from hypothesis import given
 
-from skerry.functions.invocation.queue import CallQueue, QueuedCall
+from skerry.functions.invocation.queue import AwaitedCall, CallQueue, QueuedCall
 from skerry.functions.invocation.worker_pool import FunctionWorkers
 from skerry.model import errors
 from tests.support.simulated import passes
@@ -35,7 +35,7 @@ def waiting(
     qos_class: int,
     limit: float = 9.0,
 ) -> QueuedCall:
-    waiter = QueuedCall(group, qos_class, 0.0, limit, loop.create_future())
+    waiter = AwaitedCall(group, qos_class, 0.0, limit, loop.create_future())
     queue.add(waiter)
     return waiter
 

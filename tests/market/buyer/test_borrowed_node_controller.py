@@ -12,6 +12,8 @@ import pytest
 from msgspec.structs import replace
 
 from skerry.control.events.log import EventLog
+from skerry.control.network.feed import NetworkObjects
+from skerry.control.sessions.feeds import SessionFeeds
 from skerry.control.sessions.node_session import NodeSessions
 from skerry.control.sessions.tunnels import TunnelBroker, TunnelEndpoint
 from skerry.kit.backoff import Backoff
@@ -25,6 +27,7 @@ from skerry.market.buyer.peers import MarketPeerTable
 from skerry.market.buyer.provider_client import RemoteContract, RemoteContractStatus
 from skerry.market.buyer.quotes import BorrowedContractState, MarketPeer
 from skerry.model import errors
+from skerry.model.container_options import NodeFeature
 from skerry.model.ids import ContractId, HoldId, InstanceId, NodeId, OfferId
 from skerry.model.market_settings import MarketSettings
 from skerry.model.members import ContinuumMember
@@ -57,6 +60,12 @@ from tests.support.waiting import eventually
 SETTINGS = MarketSettings(drain_s=60.0, peer_silence_s=120.0)
 NODE = NodeId("borrowed-c1")
 BACK = NodeId("behind the door")
+OUTSIDE = replace(
+    FACTS,
+    features=tuple(
+        each for each in FACTS.features if each not in (NodeFeature.NETWORK, NodeFeature.POLICIES)
+    ),
+)
 MEMBER = ContinuumMember(NODE, "boaster", "everywhere", address="198.51.100.7:1326", memory=10**6, cpus=10**6)
 QUICK = Backoff(first_s=0.001, cap_s=0.01)
 SOON_S = 15.0  # before the borrower would look without being woken
@@ -163,7 +172,9 @@ class World:
         self.clock = fleet.clock
         self.landlord = landlord
         self.instances = FakeInstances(fleet.instance_table)
-        self.sessions = NodeSessions(fleet.nodes, self.instances, FleetSettings())
+        self.network = NetworkObjects()
+        feeds = SessionFeeds(network=self.network)
+        self.sessions = NodeSessions(fleet.nodes, self.instances, FleetSettings(), feeds=feeds)
         events = EventLog(fleet.store, fleet.clock, EventSettings())
         self.contracts = BorrowedContractTable(fleet.store, events)
         self.peers = MarketPeerTable(fleet.store, events, own=BUYER.cloud)
@@ -175,7 +186,7 @@ class World:
             fleet.nodes,
             fleet.clock,
             SETTINGS,
-            converse=BorrowedNodeConversations(self.sessions, fleet.clock),
+            converse=BorrowedNodeConversations(self.sessions, fleet.clock, has_mesh=True),
         )
         self.borrower.backoff = QUICK
 
@@ -191,12 +202,16 @@ class World:
             await self.landlord.hang_up()
             await cancel_and_wait(loops)
 
-    async def borrow(self) -> None:
+    async def borrow(self, *, mesh: bool = False) -> None:
         now = self.clock.now()
-        await self.peers.put(MarketPeer("north", "http://north.example", SELLER.cloud), actor="ed")
+        await self.set_peer(mesh=mesh)
         deal = PendingContract("d1", "north", OfferId("f"), RECORD.borrowed.resources, 1, now, now + 20)
         await self.contracts.begin(deal)
         await self.contracts.keep(deal, RECORD)
+
+    async def set_peer(self, *, mesh: bool) -> None:
+        peer = MarketPeer("north", "http://north.example", SELLER.cloud, mesh=mesh)
+        await self.peers.put(peer, actor="ed")
 
     async def until(self, condition: Callable[[], Any]) -> Any:
         """Look again and again, as the borrower does by itself, until this is so."""
@@ -223,14 +238,14 @@ class World:
 
 
 @asynccontextmanager
-async def world() -> AsyncIterator[World]:
+async def world(*, mesh: bool = False) -> AsyncIterator[World]:
     clock = ManualClock()
     store = MemoryStore(clock)
     async with (
         fleet_on(store, clock) as fleet,
         World(fleet, FakeLandlord(RECORD.borrowed.ends_at)).running() as made,
     ):
-        await made.borrow()
+        await made.borrow(mesh=mesh)
         yield made
     await store.close()
 
@@ -239,7 +254,7 @@ async def test_a_contract_becomes_a_node_that_is_what_we_say_and_not_what_it_say
     async with world() as made:
         await made.opened()
         node = made.fleet.nodes.get(NODE)
-        assert (node.name, node.resources, node.facts) == ("north-c1", RECORD.borrowed.taken, FACTS)
+        assert (node.name, node.resources, node.facts) == ("north-c1", RECORD.borrowed.taken, OUTSIDE)
         assert node.labels == {"skerry.borrowed": "north", "skerry.contract": "c1"}
         assert node.subnet != "10.9.9.0/24"
         assert node.member is None

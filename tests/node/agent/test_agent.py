@@ -41,7 +41,7 @@ from skerry.model.settings import FleetSettings
 from skerry.model.statuses import DesiredStatus
 from skerry.model.streams import LogStreamRequest
 from skerry.node import host
-from skerry.node.agent.agent import BACKOFF, NodeAgent, describe_node, facts
+from skerry.node.agent.agent import BACKOFF, NodeAgent, describe_node, facts, welcome_timeout
 from skerry.node.agent.instances.tunnel_handler import TunnelHandler
 from skerry.node.agent.server_addresses import ServerAddressCache
 from skerry.node.agent.session import AgentHooks
@@ -201,6 +201,19 @@ class TestASession:
         await eventually(lambda: session.is_connected)
         assert connection.hellos == [HELLO]
         assert talk.ground.instances.config == WELCOME
+
+    async def test_a_node_is_accepted_by_a_welcome_and_not_by_a_server_that_refuses_its_version(
+        self, talk: Talk
+    ) -> None:
+        accepted: list[int] = []
+
+        async def accept() -> None:
+            accepted.append(talk.dialler.dialled)
+
+        talk.dialler.refusals = [errors.FailedPrecondition("the node's Skerry is newer")] * 2
+        session = talk.begin(accepted=accept)
+        await eventually(lambda: session.is_connected)
+        assert accepted == [3]
 
     async def test_carries_orders_down_and_reports_up(self, talk: Talk) -> None:
         talk.begin()
@@ -575,3 +588,10 @@ async def test_a_machine_introduces_itself_with_what_it_has(tmp_path: Path, talk
     assert hello.facts.version
     assert hello.resources.cpu >= 1000
     assert hello.resources.memory > 0
+
+
+def test_a_server_that_did_not_respond_gets_more_time_within_bounds() -> None:
+    """Or a thousand nodes that dial it at once would all give up, for ever."""
+    times = [welcome_timeout(rounds) for rounds in range(6)]
+    assert times[0] < times[1] < times[2] == times[5]
+    assert times[5] <= 60.0

@@ -193,6 +193,24 @@ async def test_an_impostor_that_shows_the_right_ca_never_sees_the_token(
     assert paths == ["/ca.pem"]
 
 
+async def test_an_impostor_that_adds_its_own_ca_to_the_right_one_never_sees_the_token(
+    cloud: Cloud, clock: ManualClock, tmp_path: Path
+) -> None:
+    paths: list[str] = []
+    async with cloud_in(tmp_path / "impostor", clock) as impostor:
+
+        def watch(path: str, body: bytes) -> tuple[int, bytes]:
+            paths.append(path)
+            return 200, cloud.authority.certificate_pem + impostor.authority.certificate_pem
+
+        with (
+            http_server(watch, https_context(impostor, tmp_path)) as url,
+            pytest.raises(errors.Unavailable, match="issued by another CA"),
+        ):
+            await NodeIdentity(tmp_path / "node", clock).join(url, await new_token(cloud), "edge-1")
+    assert paths == ["/ca.pem"]
+
+
 async def test_a_server_called_by_a_name_it_does_not_have_says_what_to_do(
     cloud: Cloud, clock: ManualClock, tmp_path: Path
 ) -> None:

@@ -2,14 +2,22 @@
 
 from __future__ import annotations
 
+import asyncio
+import contextlib
 import math
+from collections.abc import AsyncIterator
 from pathlib import Path
+
+import pytest
 
 from skerry.kit.clock import ManualClock
 from skerry.model.ids import NodeId
 from skerry.model.network_objects import NetworkKey, NodeLocation
 from skerry.model.node_messages import NetworkUpdate
+from skerry.model.offline_tokens import TokenKey
+from skerry.node.agent import network_state
 from skerry.node.agent.network_state import NetworkState
+from tests.support.waiting import eventually
 
 ONE, TWO = NodeLocation(NodeId("n1"), "one"), NodeLocation(NodeId("n2"), "two")
 
@@ -66,3 +74,40 @@ async def test_the_state_ages_from_the_end_of_a_session(tmp_path: Path) -> None:
     assert state.age_s == 7
     state.apply(NetworkUpdate(True, ()))
     assert state.age_s == 0
+
+
+@contextlib.asynccontextmanager
+async def written(state: NetworkState) -> AsyncIterator[None]:
+    writing = asyncio.create_task(state.run())
+    try:
+        yield
+    finally:
+        writing.cancel()
+        await asyncio.wait({writing})
+
+
+async def test_a_change_is_on_disk_at_once_and_what_follows_at_the_latest_when_the_agent_stops(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(network_state, "_PAUSE_RATIO", 1e9)
+    path = tmp_path / "network.json"
+    state = NetworkState(path)
+    async with written(state):
+        state.apply(NetworkUpdate(True, (ONE,)))
+        await eventually(lambda: NetworkState(path).all(NodeLocation) == {"n1": ONE})
+        state.apply(NetworkUpdate(False, (TWO,)))
+    assert NetworkState(path).all(NodeLocation) == {"n1": ONE, "n2": TWO}
+
+
+async def test_keys_of_tokens_are_on_disk_at_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """An agent that is killed right after a key arrived knows it when it starts again without a server."""
+    monkeypatch.setattr(network_state, "_PAUSE_RATIO", 1e9)
+    path, key = tmp_path / "network.json", TokenKey("k1", "00")
+    state = NetworkState(path)
+    async with written(state):
+        state.apply(NetworkUpdate(True, (ONE,)))
+        await eventually(lambda: NetworkState(path).all(NodeLocation) == {"n1": ONE})
+        state.apply(NetworkUpdate(False, (key,)))
+        await eventually(lambda: NetworkState(path).all(TokenKey) == {"k1": key})
+        state.apply(NetworkUpdate(False, removed=(key.network_key,)))
+        await eventually(lambda: NetworkState(path).all(TokenKey) == {})

@@ -39,7 +39,7 @@ class Node:
         self.revoked = RevokedTokenList(folder / "revoked-tokens.json", clock)
         self.contact = ServerContact(folder / "contact.json", clock)
         certificates = CertificateVerifier(NODE, clock, RevocationList(folder / "revoked.json", clock))
-        self.verifier = OfflineTokenVerifier(ISSUER, certificates, self.revoked, self.contact, offline_s)
+        self.verifier = OfflineTokenVerifier({ISSUER}, certificates, self.revoked, self.contact, offline_s)
         self.verifier.follow(self.network)
 
     def hear(self, *objects: TokenKey | RevokedToken, is_full: bool = True) -> None:

@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import os
 from pathlib import Path
 
 import pytest
@@ -95,3 +96,45 @@ def test_others_cannot_look_in(records: CellRecords, tmp_path: Path) -> None:
     records.add_cell(CELL)
     folder = records.add_executable(SPEC, 1)
     assert [p.stat().st_mode & 0o077 for p in (tmp_path / "cells", folder, folder / "spec.json")] == [0, 0, 0]
+
+
+def _end(records: CellRecords, number: int, output: str) -> None:
+    folder = records.add_executable(SPEC, number)
+    (folder / "stdout-0000000000000001").write_text(output)
+
+
+def test_one_previous_run_is_kept_and_is_no_executable(records: CellRecords, tmp_path: Path) -> None:
+    records.add_cell(CELL)
+    for number, output in ((1, "first"), (2, "second")):
+        _end(records, number, output)
+        records.keep_as_previous(NAME, number)
+    assert (records.previous(NAME) / "stdout-0000000000000001").read_text() == "second"
+    (found,) = records.scan()
+    assert found.executables == ()
+    assert [path.name for path in (tmp_path / "cells").iterdir()] == ["a.b-c"]
+    records.remove(NAME)
+    assert not records.previous(NAME).exists()
+
+
+def test_a_crash_while_a_run_becomes_the_previous_one_loses_no_run(
+    records: CellRecords, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    records.add_cell(CELL)
+    _end(records, 1, "first")
+    records.keep_as_previous(NAME, 1)
+    _end(records, 2, "second")
+
+    def killed(*_: object) -> None:
+        raise KeyboardInterrupt
+
+    rename, names = os.rename, iter(["the older one is discarded"])
+    monkeypatch.setattr(os, "rename", lambda *pair: rename(*pair) if next(names, "") else killed())
+    with pytest.raises(KeyboardInterrupt):
+        records.keep_as_previous(NAME, 2)
+    monkeypatch.undo()
+    after = CellRecords(tmp_path / "cells")
+    after.empty_trash()
+    (found,) = after.scan()
+    assert [each.number for each in found.executables] == [2]
+    after.keep_as_previous(NAME, 2)
+    assert (after.previous(NAME) / "stdout-0000000000000001").read_text() == "second"

@@ -288,6 +288,7 @@ class FakeCells:
         *,
         grace_s: float | None = None,
         owner: CellOwner | None = None,
+        keeps_logs: bool = False,
     ) -> ExitStatus:
         how = await self.kill(cell, name)
         self._machine.processes.pop((cell, name), None)

@@ -18,8 +18,9 @@ from skerry.kit.clock import SystemClock
 from skerry.kit.tasks import TaskSupervisor
 from skerry.model.cells import OutputChannel
 from skerry.model.containers import ContainerSpec
+from skerry.model.image_settings import ImageSettings
 from skerry.model.images import ImageAccess, Platform
-from skerry.model.settings import ImageSettings, NetworkSettings, NodeSettings
+from skerry.model.settings import NetworkSettings, NodeSettings
 from skerry.node import host, user_namespaces
 from skerry.node.cells.cells import Cells
 from skerry.node.cgroups.detection import detect

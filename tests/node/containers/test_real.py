@@ -220,6 +220,25 @@ async def test_output_is_followed_until_the_end(agent: Agent) -> None:
     assert said == b"one\ntwo\n"
 
 
+async def test_the_run_before_the_last_one_can_still_be_read_and_no_older_one(
+    ground: Ground, agent: Agent
+) -> None:
+    containers = agent.containers
+    with pytest.raises(errors.NotFound, match="web"):
+        containers.logs("web", OutputChannel.STDOUT, previous=True)
+    await begun(containers, "web", "sh", "-c", "n=$(cat /n || echo 0); echo $((n + 1)) | tee /n; exit 3")
+    await containers.wait("web")
+    with pytest.raises(errors.NotFound, match="previous run"):
+        containers.logs("web", OutputChannel.STDOUT, previous=True)
+    for last in (b"2\n", b"3\n"):
+        before = printed(containers, "web")
+        await containers.start("web")
+        await containers.wait("web")
+        items = containers.logs("web", OutputChannel.STDOUT, previous=True).read()
+        assert b"".join(item.data for item in items if isinstance(item, LogRecord)) == before
+        assert printed(containers, "web") == last
+
+
 async def test_one_that_has_ended_costs_no_process_and_starts_again(
     ground: Ground, agent: Agent, monkeypatch: pytest.MonkeyPatch
 ) -> None:

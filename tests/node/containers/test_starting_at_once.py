@@ -3,15 +3,19 @@
 from __future__ import annotations
 
 import asyncio
+import threading
+from collections.abc import Iterable
 
 import pytest
 
 from skerry.model import errors
 from skerry.model.containers import ContainerState
 from skerry.model.ports import PortMapping
+from skerry.node.containers import startup
 from skerry.node.containers.records import ContainerRecords
+from skerry.node.containers.start_slots import StartSlots
 from tests.node.containers.nodes import Node, spec
-from tests.support.waiting import eventually
+from tests.support.waiting import PATIENCE_S, eventually
 
 
 async def test_what_is_created_and_started_at_once_runs_and_is_durable(node: Node) -> None:
@@ -62,3 +66,41 @@ async def test_what_is_started_for_a_caller_that_goes_away_is_removed(node: Node
         await starting
     await eventually(lambda: node.leftovers() == [])
     assert containers.list() == []
+
+
+async def test_starts_wait_for_slots_and_those_of_guests_do_not(
+    node: Node, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(startup, "StartSlots", lambda: slots)
+    slots = StartSlots(1, longest_s=3600.0)
+    containers = await node.agent()
+    async with slots.hold():
+        waiting = asyncio.create_task(containers.create(spec("ours"), starts=True))
+        await eventually(lambda: "start.attached" in node.steps)
+        guest = await containers.create(spec("guest", is_isolated=True, inside="lent"), starts=True)
+        assert guest.state is ContainerState.RUNNING
+        assert not waiting.done()
+    assert (await waiting).state is ContainerState.RUNNING
+
+
+async def test_creations_that_come_while_the_disk_syncs_share_the_next_sync(
+    node: Node, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    is_syncing, may_end = threading.Event(), threading.Event()
+    synced: list[list[str]] = []
+
+    def sync(self: ContainerRecords, names: Iterable[str]) -> None:
+        synced.append(sorted(names))
+        is_syncing.set()
+        assert may_end.wait(PATIENCE_S)
+
+    monkeypatch.setattr(ContainerRecords, "sync", sync)
+    containers = await node.agent()
+    first = asyncio.create_task(containers.create(spec("a")))
+    await asyncio.to_thread(is_syncing.wait, PATIENCE_S)
+    others = [asyncio.create_task(containers.create(spec(name))) for name in ("b", "c", "d")]
+    await eventually(lambda: node.steps.count("create.allocated") == 4)
+    assert not any(task.done() for task in (first, *others))
+    may_end.set()
+    await asyncio.gather(first, *others)
+    assert synced == [["a"], ["b", "c", "d"]]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import base64
 import math
 
 import pytest
@@ -13,8 +14,20 @@ from skerry.model import errors
 from skerry.model.cells import CellLimits
 from skerry.model.containers import ContainerSpec
 from skerry.model.devices import DeviceRequest
-from skerry.model.ids import InstanceId, VolumeId
+from skerry.model.ids import InstanceId, Namespace, NodeId, ServiceId, VolumeId
+from skerry.model.mesh import MeshEncryption, MeshPeer
 from skerry.model.mounts import parse_volume
+from skerry.model.network_objects import (
+    InstanceAddress,
+    NetworkObject,
+    NodeLocation,
+    ServiceAddress,
+    ServiceEndpoint,
+    ServicePort,
+    ServiceSubnet,
+)
+from skerry.model.network_policies import IsolatedNamespace, JobAddress
+from skerry.model.offline_tokens import TokenKey
 from skerry.model.ports import PortMapping
 from skerry.model.resources import Gigabytes, Megabytes, Millicores, Resources
 from skerry.model.workloads import UserNamespaceMode, WorkloadKind
@@ -123,3 +136,64 @@ class TestTerms:
         assert terms.report_s >= 0.5
         assert 0.1 <= terms.restart_base_s <= terms.restart_cap_s
         assert terms.silence_s == 0 or terms.silence_s >= 1
+
+
+KEY = base64.b64encode(bytes(32)).decode()
+PEER = MeshPeer(NodeId("a"), "a", KEY, ("10.64.1.0/24",), ("192.0.2.1:51825",))
+COPY = ServiceEndpoint(InstanceId("1"), NodeId("a"), "10.64.1.2")
+SERVICE = ServiceAddress(ServiceId("1"), "web", Namespace("shop"), "10.63.0.1", endpoints=(COPY,))
+
+
+class TestNetworkObjects:
+    """Of a buyer: parts of them become commands that root runs."""
+
+    @pytest.mark.parametrize(
+        "value",
+        [
+            PEER,
+            SERVICE,
+            NodeLocation(NodeId("a"), "a", "", ("10.64.1.0/24",)),
+            ServiceSubnet("10.63.0.0/16"),
+            InstanceAddress(Namespace("shop"), COPY),
+            IsolatedNamespace(Namespace("shop"), (Namespace("front"),)),
+        ],
+    )
+    def test_of_the_mesh_are_taken(self, value: NetworkObject) -> None:
+        assert policy.is_for_guests(value)
+        policy.check_object(value)
+
+    @pytest.mark.parametrize(
+        "value",
+        [
+            replace(PEER, node=NodeId("a\nlink delete dev eth0")),
+            replace(PEER, public_key="AAAA"),
+            replace(PEER, next_key=f"{KEY}\nPrivateKey = {KEY}"),
+            replace(PEER, subnets=("10.64.1.0/24 dev eth0",)),
+            replace(PEER, subnets=("10.64.1.7/24",)),
+            replace(PEER, endpoints=("example.org:51825",)),
+            replace(PEER, endpoints=("[fe80::1%x\ny]:51825",)),
+            replace(PEER, endpoints=("192.0.2.1:1",) * 13),
+            replace(PEER, encryption=MeshEncryption.VXLAN),
+            replace(SERVICE, namespace=Namespace("shop { }")),
+            replace(SERVICE, address="10.63.0.1; flush ruleset"),
+            replace(SERVICE, ports=(ServicePort(70000),)),
+            replace(SERVICE, endpoints=(replace(COPY, address="10.64.1.2\n"),)),
+            ServiceSubnet("10.63.0.0/16 }"),
+            NodeLocation(NodeId("a"), "a\x1b[2J"),
+            IsolatedNamespace(Namespace("shop"), (Namespace("-"),)),
+            JobAddress(InstanceId("1"), Namespace("shop"), NodeId("a"), "everybody"),
+            TokenKey("1", "x"),
+        ],
+    )
+    def test_that_are_not_what_they_should_be_are_refused(self, value: NetworkObject) -> None:
+        with pytest.raises(errors.Invalid):
+            policy.check_object(value)
+
+    def test_are_no_routes_or_tokens(self) -> None:
+        assert not policy.is_for_guests(TokenKey("1", "x"))
+
+    def test_name_the_node_and_its_subnet(self) -> None:
+        config = replace(TERMS, node=NodeId("borrowed-1"), subnet="10.64.9.0/24")
+        assert policy.guest_node(config).subnet == "10.64.9.0/24"
+        with pytest.raises(errors.Invalid, match="no IPv4 network"):
+            policy.guest_node(replace(config, subnet="10.64.9.0/24 dev lo"))

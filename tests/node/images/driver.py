@@ -11,8 +11,8 @@ import sys
 from pathlib import Path
 
 from skerry.kit.clock import SystemClock
+from skerry.model.image_settings import ImageSettings
 from skerry.model.images import Platform
-from skerry.model.settings import ImageSettings
 from skerry.node.images.images import Images
 from skerry.node.layers.unpacker_client import LayerUnpacker
 from tests.support.drivers import Death

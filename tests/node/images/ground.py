@@ -12,8 +12,8 @@ import pytest
 
 from skerry.kit.backoff import Backoff
 from skerry.kit.clock import SystemClock
+from skerry.model.image_settings import ImageSettings
 from skerry.model.images import Platform, PullProgress
-from skerry.model.settings import ImageSettings
 from skerry.node.images.images import Images
 from skerry.node.layers.unpacker_client import LayerUnpacker
 from tests.node.images.fakes import FakeUnpacker

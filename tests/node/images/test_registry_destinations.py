@@ -16,10 +16,10 @@ from aiohttp.abc import ResolveResult
 from aiohttp.resolver import ThreadedResolver
 from yarl import URL
 
+from skerry.kit import address_zones
+from skerry.kit.address_zones import Address, AddressZone, zones_of
 from skerry.model import errors
-from skerry.node.images import registry_policy
 from skerry.node.images.registry_http import RegistryHttpClient
-from skerry.node.images.registry_policy import Address, AddressZone, zones_of
 from tests.node.images.fakes import FakeRegistry
 from tests.node.images.ground import Ground
 from tests.support import imagery
@@ -50,7 +50,7 @@ class World(NamedTuple):
 
 @pytest.fixture
 async def world(monkeypatch: pytest.MonkeyPatch) -> AsyncIterator[World]:
-    real = registry_policy._zone_of
+    real = address_zones._zone_of
 
     def zone_of(address: Address, own: set[Address]) -> AddressZone:
         return PLACES.get(str(address), real(address, own))
@@ -74,7 +74,7 @@ async def world(monkeypatch: pytest.MonkeyPatch) -> AsyncIterator[World]:
             for each in addresses
         ]
 
-    monkeypatch.setattr(registry_policy, "_zone_of", zone_of)
+    monkeypatch.setattr(address_zones, "_zone_of", zone_of)
     monkeypatch.setattr(ThreadedResolver, "resolve", resolve)
     async with AsyncExitStack() as undo:
         servers = [await undo.enter_async_context(FakeRegistry().serving(place)) for place in PLACES]

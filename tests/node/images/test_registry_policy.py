@@ -11,8 +11,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from skerry.kit.address_zones import is_public
 from skerry.model import errors
-from skerry.node.images.registry_policy import RegistryPolicy, is_public
+from skerry.node.images.registry_policy import RegistryPolicy
 
 PUBLIC = ["8.8.8.8", "93.184.216.34", "2606:4700::1111", "::ffff:8.8.8.8", "64:ff9b::808:808"]
 PRIVATE = [

@@ -24,10 +24,18 @@ def ground(tmp_path: Path) -> Iterator[Ground]:
 
 @pytest.fixture
 def other(ground: Ground) -> Iterator[Machine]:
-    """Another machine, 192.0.2.9, beside the node, which is 192.0.2.1. It has no route to containers."""
+    """Another machine, 192.0.2.9 and 2001:db8::9, beside the node, which is 192.0.2.1 and 2001:db8::1. It has
+    no route to containers."""
     other = Machine(ground.tmp, "other")
     try:
-        machines.join(ground.machine, other, node_address="192.0.2.1", other_address="192.0.2.9")
+        machines.join(
+            ground.machine,
+            other,
+            node_address="192.0.2.1",
+            other_address="192.0.2.9",
+            node_address6="2001:db8::1",
+            other_address6="2001:db8::9",
+        )
         yield other
     finally:
         other.end()

@@ -16,18 +16,22 @@ import os
 import socket
 import subprocess
 from collections.abc import AsyncIterator, Callable, Iterator, Sequence
+from ipaddress import IPv4Address, IPv4Network
 from pathlib import Path
 from typing import TypeVar
 
 import pytest
 
 from skerry.kit.clock import SystemClock
+from skerry.kit.networks import plain_address
 from skerry.model import ports
+from skerry.model.ipv6_addresses import ipv6_of
 from skerry.model.network import OPEN_POLICY, NetworkPolicy
 from skerry.model.ports import PortMapping
 from skerry.model.settings import NetworkSettings
 from skerry.node.kernel import namespaces
 from skerry.node.network.namespace_pool import NamespacePool
+from skerry.node.network.namespace_pools import NamespaceKind
 from skerry.node.network.network import Network
 from tests.support.folders import paths_below
 from tests.support.waiting import PATIENCE_S
@@ -105,27 +109,83 @@ def machine(folder: Path) -> Iterator[Machine]:
         here.end()
 
 
-def join(node: Machine, other: Machine, *, node_address: str, other_address: str, subnet: int = 24) -> None:
+def join(
+    node: Machine,
+    other: Machine,
+    *,
+    node_address: str,
+    other_address: str,
+    subnet: int = 24,
+    node_address6: str = "",
+    other_address6: str = "",
+) -> None:
     """A cable between them."""
     number = next(_numbers)
+    other6 = f"address add {other_address6}/64 dev eth0 nodad\n" if other_address6 else ""
+    node6 = f"address add {node_address6}/64 dev cable{number} nodad\n" if node_address6 else ""
     other.run(
         "ip",
         "-batch",
         "-",
         text=f"link add eth0 type veth peer name cable{number} netns {node.place}\n"
-        f"address add {other_address}/{subnet} dev eth0\nlink set eth0 up\n",
+        f"address add {other_address}/{subnet} dev eth0\n{other6}link set eth0 up\n",
     )
     node.run(
         "ip",
         "-batch",
         "-",
-        text=f"address add {node_address}/{subnet} dev cable{number}\nlink set cable{number} up\n",
+        text=f"address add {node_address}/{subnet} dev cable{number}\n{node6}link set cable{number} up\n",
     )
 
 
+def _family(address: str) -> socket.AddressFamily:
+    return socket.AF_INET6 if ":" in address else socket.AF_INET
+
+
+# Addresses outside the cloud, as machines have them beside their IPv4 ones.
+_TWINS = {
+    "192.0.2.1": "2001:db8::1",
+    "192.0.2.9": "2001:db8::9",
+    "172.20.1.1": "fd01:20::1",  # private
+    "172.21.1.1": "fd01:21::1",
+    "169.254.169.254": "fd00:ec2::254",  # metadata
+    "169.254.170.2": "fd20:ce::254",
+    "100.100.100.200": "64:ff9b::6464:64c8",
+    "168.63.129.16": "64:ff9b::a83f:8110",
+    "192.0.0.192": "fd00:c1::a9fe:a9fe",
+}
+_CLOUD = tuple(map(IPv4Network, ("10.0.0.0/8", "198.51.100.0/24")))
+
+
+def twin(address: str) -> str:
+    """The IPv6 address of whoever has an IPv4 one in tests; empty if it has none."""
+    parsed = IPv4Address(address)
+    return str(ipv6_of(parsed)) if any(parsed in each for each in _CLOUD) else _TWINS.get(address, "")
+
+
+def add_addresses(machine: Machine, *addresses: str) -> None:
+    """To its loopback, with those of IPv6."""
+    lines = [f"address add {each}/32 dev lo" for each in addresses]
+    lines += [f"address add {there}/128 dev lo nodad" for each in addresses if (there := twin(each))]
+    machine.run("ip", "-batch", "-", text="\n".join([*lines, ""]))
+
+
+def add_routes(machine: Machine, *networks: str, via: str) -> None:
+    """To addresses or networks, with those of IPv6."""
+    lines = []
+    for network in map(IPv4Network, networks):
+        lines.append(f"route add {network} via {via}")
+        if there := twin(str(network.network_address)):
+            lines.append(f"route add {there}/{96 + network.prefixlen} via {twin(via)}")
+    machine.run("ip", "-batch", "-", text="\n".join([*lines, ""]))
+
+
 def listen(place: Path | str, address: str, port: int) -> socket.socket:
+    """`0.0.0.0` is every address, of IPv6 too."""
+    address = "::" if address == "0.0.0.0" else address
+
     def make() -> socket.socket:
-        listener = socket.socket()
+        listener = socket.socket(_family(address))
         listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         listener.bind((address, port))
         listener.listen()
@@ -137,8 +197,12 @@ def listen(place: Path | str, address: str, port: int) -> socket.socket:
 
 def datagrams(place: Path | str, address: str = "0.0.0.0", port: int = 0) -> socket.socket:
     def make() -> socket.socket:
-        created = socket.socket(socket.AF_INET, socket.SOCK_DGRAM)
-        created.bind((address, port))
+        created = socket.socket(_family(address), socket.SOCK_DGRAM)
+        try:
+            created.bind((address, port))
+        except OSError:
+            created.close()
+            raise
         created.settimeout(WITHIN_S)
         return created
 
@@ -162,7 +226,7 @@ def speak(listener: socket.socket, place: Path | str, address: str, port: int) -
             assert accepted.recv(100) == b"question"
             accepted.sendall(b"answer")
             assert caller.recv(100) == b"answer"
-    return str(seen[0])
+    return plain_address(seen[0])
 
 
 def exchange(server: socket.socket, caller: socket.socket, address: str, port: int) -> str:
@@ -173,7 +237,7 @@ def exchange(server: socket.socket, caller: socket.socket, address: str, port: i
     server.sendto(b"answer", seen)
     answer, sender = caller.recvfrom(100)
     assert answer == b"answer"
-    assert sender == (address, port)
+    assert sender[:2] == (address, port)
     return str(seen[0])
 
 
@@ -189,20 +253,33 @@ def cannot_dial(place: Path | str, address: str, port: int, *, within_s: float =
 Call = tuple[str, str, str, int]  # what it is, from which namespace, to which address and port
 
 
-async def reachable(calls: Sequence[Call], *, within_s: float = 0.3) -> list[str]:
-    """Which of `calls` somebody answers, all made at once."""
+async def reachable(calls: Sequence[Call], *, within_s: float = 0.3, has_ipv6: bool = True) -> list[str]:
+    """Which of `calls` somebody answers, all made at once. With `has_ipv6` each is made by IPv6 too, with the
+    same outcome: the rules are the same."""
+    twins = [
+        (name, place, there, port)
+        for name, place, address, port in calls
+        if has_ipv6 and (there := twin(address))
+    ]
+    made = [*calls, *twins]
     refused = await asyncio.gather(
         *(
             asyncio.to_thread(cannot_dial, place, address, port, within_s=within_s)
-            for _, place, address, port in calls
+            for _, place, address, port in made
         )
     )
-    return [name for (name, *_), is_refused in zip(calls, refused, strict=True) if not is_refused]
+    answered = {call for call, is_refused in zip(made, refused, strict=True) if not is_refused}
+    known = {there: address for _, _, address, _ in calls if (there := twin(address))}
+    differing = [
+        call for call in twins if (call in answered) != ((*call[:2], known[call[2]], call[3]) in answered)
+    ]
+    assert differing == [], f"by IPv6 it is otherwise; answered: {answered}"
+    return [call[0] for call in calls if call in answered]
 
 
-async def unreached(calls: Sequence[Call]) -> list[str]:
+async def unreached(calls: Sequence[Call], *, has_ipv6: bool = True) -> list[str]:
     """Which of `calls` nobody answers, however long one waits."""
-    answered = await reachable(calls, within_s=WITHIN_S)
+    answered = await reachable(calls, within_s=WITHIN_S, has_ipv6=has_ipv6)
     return [name for name, *_ in calls if name not in answered]
 
 
@@ -225,7 +302,7 @@ def mappings(*texts: str) -> tuple[PortMapping, ...]:
 def pool_of(network: Network, policy: NetworkPolicy = OPEN_POLICY) -> NamespacePool:
     """Its namespaces that wait for containers of `policy`."""
     assert network._pools is not None
-    return network._pools._pools[policy]
+    return network._pools._pools[NamespaceKind(policy, with_users=True)]
 
 
 class Ground:

@@ -7,10 +7,12 @@ import json
 import re
 import signal
 from collections.abc import Iterable
+from ipaddress import IPv6Address
 
 import msgspec
 import pytest
 
+from skerry.model.ipv6_addresses import ipv4_of
 from skerry.model.network import OPEN_POLICY
 from skerry.node.network.network import Network
 from tests.node.network.driver import do
@@ -101,12 +103,14 @@ def strays(ground: Ground, network: Network) -> list[str]:
     walls = {
         f"table bridge skerry_{ground.key}_apart": ("bridge", "identities"),
         f"table ip skerry_{ground.key}_apart": ("ip", "guests"),
+        f"table ip6 skerry_{ground.key}_apart": ("ip6", "guests"),
     }
     held = {each.address for each in attached if each.policy != OPEN_POLICY}
-    ours = {f"table {family} skerry_{ground.key}" for family in ("ip", "bridge")}
+    ours = {f"table {family} skerry_{ground.key}" for family in ("ip", "ip6", "bridge")}
     return [
         *sorted(set(ground.links()) ^ links ^ {f"sk-{ground.key}"}),
         *sorted(set(ground.mounts()) ^ mounts),
+        *sorted(set(_neighbours()) ^ {each.address6 for each in attached}),
         *sorted(set(ground.files()) ^ files),
         *sorted(set(re.findall(r"\d+ : [\d.]+ \. \d+", listed)) ^ rules),
         *sorted(set(ground.tables()) ^ {*ours, *(walls if isolated else ())}),
@@ -119,9 +123,16 @@ def strays(ground: Ground, network: Network) -> list[str]:
     ]
 
 
+def _neighbours() -> list[str]:
+    """Containers whose hardware addresses the node knows for good."""
+    return re.findall(r"^(fda8:\S+) .* PERMANENT", run("ip", "-6", "neighbour"), flags=re.M)
+
+
 def _members(family: str, table: str, name: str) -> set[str]:
-    """The addresses in a set."""
-    return set(re.findall(r"\d+(?:\.\d+){3}", run("nft", "list", "set", family, table, name)))
+    """The addresses in a set; those of IPv6 as the IPv4 ones that they follow from."""
+    listed = run("nft", "list", "set", family, table, name)
+    found6 = {ipv4_of(IPv6Address(each)) for each in re.findall(r"fda8:[\da-f:]+", listed)}
+    return {*re.findall(r"\d+(?:\.\d+){3}", listed), *map(str, found6)}
 
 
 @pytest.mark.parametrize(

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from ipaddress import IPv4Network
+from ipaddress import IPv4Network, IPv6Network
 
 import pytest
 
 from skerry.model import errors
 from skerry.node.network import host_routes
-from skerry.node.network.host_routes import HostRoute
+from skerry.node.network.host_routes import HostRoute, HostRoute6
 from skerry.node.network.subnets import NodeSubnet
 
 # As a machine of little-endian byte order writes it, which all that we run on are.
@@ -32,8 +32,19 @@ def test_the_kernels_table_is_read() -> None:
     assert host_routes.parse("") == []
 
 
-def test_this_machines_table_can_be_read() -> None:
-    assert all(route.interface for route in host_routes.read())
+def test_the_kernels_table_of_ipv6_is_read() -> None:
+    nothing = "0" * 32
+    zeros = f"{nothing} 00 {nothing} 00000400 00000001 00000000 00000001"
+    text = f"fda85e7cf8fa0000000000000a400300 78 {zeros}    sw-1\n{nothing} 00 {zeros}       lo\n"
+    assert host_routes.parse_ipv6(text) == [
+        HostRoute6("sw-1", IPv6Network("fda8:5e7c:f8fa::10.64.3.0/120")),
+        HostRoute6("lo", IPv6Network("::/0")),
+    ]
+    assert host_routes.parse_ipv6("") == []
+
+
+def test_this_machines_tables_can_be_read() -> None:
+    assert all(route.interface for route in (*host_routes.read(), *host_routes.read_ipv6()))
 
 
 @pytest.mark.parametrize(

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import dataclasses
 import re
 import socket
 import struct
@@ -23,6 +22,8 @@ from tests.node.network.machines import (
     Call,
     Ground,
     Machine,
+    add_addresses,
+    add_routes,
     datagrams,
     exchange,
     frames,
@@ -33,6 +34,7 @@ from tests.node.network.machines import (
     reachable,
     run,
     speak,
+    twin,
     unreached,
 )
 from tests.support.waiting import eventually
@@ -43,8 +45,9 @@ NODE = "192.0.2.1"
 OUTSIDE = "192.0.2.9"
 GATEWAY = "10.99.0.1"
 TABLE = "skerry_5ce1a7e0"
-IPV6 = b"\x86\xdd"
-OURS = [f"table bridge {TABLE}", f"table ip {TABLE}"]
+GROUP6 = "33:33:00:00:00:01"  # by which machines and routers tell each other of addresses
+OURS = [f"table bridge {TABLE}", f"table ip {TABLE}", f"table ip6 {TABLE}"]
+APART = [f"{each}_apart" for each in OURS]
 BRIDGE = "sk-5ce1a7e0"
 PRIVATE = "172.20.1.1"
 METADATA = "169.254.169.254"
@@ -59,9 +62,8 @@ async def village(
     Everybody listens on 80, the node on 1324, and the machine outside has private addresses as well."""
     for switch in Path("/proc/sys/net/bridge").glob("bridge-nf-call-ip*tables"):
         switch.write_text(bridged_is_filtered)
-    for address in (PRIVATE, METADATA, CLOUD):
-        other.run("ip", "address", "add", f"{address}/32", "dev", "lo")
-        ground.machine.run("ip", "route", "add", address, "via", OUTSIDE)
+    add_addresses(other, PRIVATE, METADATA, CLOUD)
+    add_routes(ground.machine, PRIVATE, METADATA, CLOUD, via=OUTSIDE)
     async with ground.agent(closed=[IPv4Network("198.51.100.0/24")]) as network:
         web = await network.attach("web", mappings("8080:80"))
         await network.publish("web")
@@ -194,6 +196,12 @@ def packet(source: str) -> bytes:
     return words[:10] + struct.pack("!H", checksum) + words[12:]
 
 
+def packet6(source: str) -> bytes:
+    """The same of IPv6."""
+    ends = (socket.inet_pton(socket.AF_INET6, each) for each in (source, twin(OUTSIDE)))
+    return struct.pack("!IHBB", 0x60000000, 0, 253, 64) + b"".join(ends)
+
+
 def lies(guest: Attachment, web: Attachment) -> Iterator[bytes]:
     """Frames that pretend to be of `web`, or are of no kind that a container has to send."""
     own, other = (mac_of(IPv4Address(each.address)) for each in (guest, web))
@@ -205,6 +213,10 @@ def lies(guest: Attachment, web: Attachment) -> Iterator[bytes]:
     yield frame(other, 0x0806, arp(own, guest.address))
     yield frame(own, 0x0806, arp(own, GATEWAY), target="ff:ff:ff:ff:ff:ff")
     yield frame(own, 0x86DD, b"\x60" + bytes(39))
+    yield frame(own, 0x86DD, packet6(web.address6))
+    yield frame(own, 0x86DD, packet6("2001:db8::77"))
+    yield frame(other, 0x86DD, packet6(guest.address6))
+    yield frame(own, 0x86DD, packet6(guest.address6), target=GROUP6)
     yield frame(own, 0x8100, struct.pack("!HH", 7, 0x0800) + packet(web.address))
     yield frame(own, 0x88B5, b"experiment")
 
@@ -220,16 +232,20 @@ async def test_only_who_is_kept_apart_cannot_pretend_to_be_somebody_else(
 ) -> None:
     async with village(ground, other, is_isolated=is_isolated, bridged_is_filtered="0") as (_, here):
         guest, web = here["guest"], here["web"]
-        honest = frame(mac_of(IPv4Address(guest.address)), 0x0800, packet(guest.address))
+        own = mac_of(IPv4Address(guest.address))
+        honest = frame(own, 0x0800, packet(guest.address))
         forged = list(lies(guest, web))
+        truths = [frame(own, 0x86DD, packet6(guest.address6)), honest]
         with frames(guest.namespace, "eth0") as speaker, frames(ground.machine.place, BRIDGE) as ear:
-            for each in [*forged, honest]:
+            for each in [*forged, *truths]:
                 speaker.send(each)
             received = []
             while not received or received[-1] != honest:
                 received.append(ear.recv(2000))
+        assert [each for each in truths if each in received] == truths
         believed = [each for each in map(untagged, forged) if each in received]
-        rest = [each for each in map(untagged, forged) if each[12:14] != IPV6]  # which nobody has
+        group = bytes.fromhex(GROUP6.replace(":", ""))
+        rest = [each for each in map(untagged, forged) if not each.startswith(group)]  # to which nobody sends
         assert believed == ([] if is_isolated else rest)
 
 
@@ -269,7 +285,7 @@ async def test_who_is_kept_apart_hears_nothing_that_is_for_others(ground: Ground
 async def test_nobody_is_kept_apart_before_somebody_has_to_be_nor_afterwards(ground: Ground) -> None:
     async with ground.agent() as network:
         working = network._isolation._tables.programs
-        network._isolation._tables.programs = dataclasses.replace(working, nft_path="/bin/false")
+        network._isolation._tables.programs = msgspec.structs.replace(working, nft_path="/bin/false")
         await network.attach("web", mappings("8080:80"))  # and for others nothing is done
         await network.publish("web")
         await network._isolation.check()
@@ -277,9 +293,7 @@ async def test_nobody_is_kept_apart_before_somebody_has_to_be_nor_afterwards(gro
         network._isolation._tables.programs = working
         assert sorted(ground.tables()) == OURS
         await asyncio.gather(*(network.attach(owner, is_isolated=True) for owner in ("one", "two")))
-        assert sorted(ground.tables()) == sorted(
-            [*OURS, f"table bridge {TABLE}_apart", f"table ip {TABLE}_apart"]
-        )
+        assert sorted(ground.tables()) == sorted([*OURS, *APART])
         await network.detach("one")
         assert len(guests()) == 1
         await network.detach("two")
@@ -293,6 +307,9 @@ def guests() -> list[str]:
         for family, name in (("bridge", "identities"), ("bridge", "addresses"), ("ip", "guests"))
     ]
     assert found[0] == found[1] == found[2]
+    for family, name in (("bridge", "identities6"), ("ip6", "guests")):
+        listed = run("nft", "list", "set", family, f"{TABLE}_apart", name)
+        assert set(re.findall(r"fda8:[\da-f:]+", listed)) == set(map(twin, found[0]))
     return sorted(found[0])
 
 
@@ -331,7 +348,7 @@ async def test_walls_that_somebody_took_down_are_put_up_again(ground: Ground, fl
 async def test_where_nobody_can_be_kept_apart_nobody_is_attached_so(ground: Ground) -> None:
     async with ground.agent() as network:
         working = network._isolation._tables.programs
-        network._isolation._tables.programs = dataclasses.replace(working, nft_path="/bin/false")
+        network._isolation._tables.programs = msgspec.structs.replace(working, nft_path="/bin/false")
         with pytest.raises(errors.Unavailable, match="cannot be isolated"):
             await network.attach("guest", is_isolated=True)
         assert network.attachments() == {}

@@ -17,6 +17,8 @@ from tests.node.network.machines import (
     Call,
     Ground,
     Machine,
+    add_addresses,
+    add_routes,
     datagrams,
     dial,
     inside,
@@ -25,6 +27,7 @@ from tests.node.network.machines import (
     needs_root,
     reachable,
     run,
+    twin,
     unreached,
 )
 
@@ -55,41 +58,35 @@ CLOUD = CloudNetwork(
 @contextlib.contextmanager
 def other_node(ground: Ground, other: Machine) -> Iterator[None]:
     """The machine outside is another node too: packets of its containers arrive with their addresses."""
-    for address in (OTHER_NODE, REMOTE_SHOP, REMOTE_LAB, REMOTE_UNKNOWN, VIRTUAL):
-        other.run("ip", "address", "add", f"{address}/32", "dev", "lo")
-    other.run("ip", "route", "add", "10.99.0.0/24", "via", NODE)
-    for network in ("10.98.0.0/24", f"{VIRTUAL}/32"):
-        ground.machine.run("ip", "route", "add", network, "via", OUTSIDE)
+    add_addresses(other, OTHER_NODE, REMOTE_SHOP, REMOTE_LAB, REMOTE_UNKNOWN, VIRTUAL)
+    add_routes(other, "10.99.0.0/24", via=NODE)
+    add_routes(ground.machine, "10.98.0.0/24", VIRTUAL, via=OUTSIDE)
     with listen(other.place, "0.0.0.0", PORT):
         yield
 
 
 def accept_mesh() -> None:
     """As the mesh does: what comes from other nodes is not refused for that, and keeps its address."""
-    listed = run("nft", "-a", "list", "table", "ip", TABLE)
-    entering = listed[listed.index("chain entering") :]
-    handle = next(line for line in entering.splitlines() if "established" in line).rpartition(" ")[2]
-    run(
-        "nft",
-        "insert",
-        "rule",
-        "ip",
-        TABLE,
-        "entering",
-        "position",
-        handle,
-        *["ip", "saddr", "10.98.0.0/24", "accept"],
-    )
-    run("nft", "insert", "rule", "ip", TABLE, "leaving", *["ip", "daddr", "10.98.0.0/24", "accept"])
+    for family, network in (("ip", "10.98.0.0/24"), ("ip6", f"{twin('10.98.0.0')}/120")):
+        listed = run("nft", "-a", "list", "table", family, TABLE)
+        entering = listed[listed.index("chain entering") :]
+        handle = next(line for line in entering.splitlines() if "established" in line).rpartition(" ")[2]
+        place = ["nft", "insert", "rule", family, TABLE]
+        run(*place, "entering", "position", handle, family, "saddr", network, "accept")
+        run(*place, "leaving", family, "daddr", network, "accept")
 
 
 def call_from(other: Machine, source: str, address: str, port: int = PORT, *, within_s: float = 0.3) -> bool:
-    """True if a connection from this address of the other machine is accepted."""
-    try:
-        with dial_from(other, source, address, port, within_s=within_s):
-            return True
-    except OSError:
-        return False
+    """True if a connection from this address of the other machine is accepted, by IPv6 as by IPv4."""
+    answers = set()
+    for one, another in ((source, address), (twin(source), twin(address))):
+        try:
+            with dial_from(other, one, another, port, within_s=within_s):
+                answers.add(True)
+        except OSError:
+            answers.add(False)
+    (is_accepted,) = answers
+    return is_accepted
 
 
 def dial_from(
@@ -132,8 +129,9 @@ async def test_an_isolated_namespace_is_reached_by_itself_and_by_whom_it_allows(
     async with populated(ground, other) as (_, attached):
         web = attached["web"]
         assert await unreached(calls({"db": attached["db"], "friend": attached["friend"]}, web)) == []
-        with pytest.raises(ConnectionRefusedError):  # at once, whoever is in a hurry or not
-            dial(attached["lab"].namespace, web.address, PORT)
+        for address in (web.address, web.address6):
+            with pytest.raises(ConnectionRefusedError):  # at once, whoever is in a hurry or not
+                dial(attached["lab"].namespace, address, PORT)
         assert await unreached([("node", str(ground.machine.place), web.address, PORT)]) == []
         # Isolation is about connections to it: its own are not restricted.
         assert await unreached(calls({"web": web}, attached["lab"])) == []

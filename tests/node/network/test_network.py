@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import dataclasses
 import errno
 import json
 import os
@@ -18,6 +17,7 @@ import pytest
 from skerry.model import errors
 from skerry.model.settings import NetworkSettings
 from skerry.node.network.network import Network
+from skerry.node.network.route_netlink import RouteSocket
 from tests.node.network.machines import (
     Ground,
     Machine,
@@ -146,7 +146,7 @@ async def test_the_smallest_subnet_has_room_for_one(ground: Ground) -> None:
 
 async def test_the_widest_subnet_works_up_to_its_last_address(ground: Ground) -> None:
     async with ground.agent(settings=NetworkSettings(subnet="10.0.0.0/8", pool=0)) as network:
-        pool_of(network)._addresses._next = 2**24 - 4
+        pool_of(network)._addresses._next[False] = 2**24 - 4
         last = await network.attach("last")
         first = await network.attach("first")
         assert (last.address, first.address) == ("10.255.255.254", "10.0.0.2")
@@ -523,18 +523,22 @@ async def test_a_subnet_that_the_machine_reaches_otherwise_is_not_used_and_told(
         assert network.subnet == "", "the server gives another one"
 
 
-async def test_a_detach_that_fails_can_be_asked_for_again(ground: Ground) -> None:
+async def test_a_detach_that_fails_can_be_asked_for_again(
+    ground: Ground, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def ignore(self: RouteSocket, requests: object, **_: object) -> None:
+        pass
+
     async with ground.agent() as network:
         web = await network.attach("web", mappings("8080:80"))
         await network.publish("web")
-        working = network._links._programs
-        network._links._programs = dataclasses.replace(working, ip_path="/bin/false")
-        with pytest.raises(errors.Unavailable, match="links cannot be removed"):
-            await network.detach("web")
+        with monkeypatch.context() as broken:
+            broken.setattr(RouteSocket, "send", ignore)
+            with pytest.raises(errors.Unavailable, match="links cannot be removed"):
+                await network.detach("web")
         assert network.attachments() == {"web": web}
         with pytest.raises(errors.FailedPrecondition, match="by 'web'"):
             await network.attach("shop", mappings("8080:80"))
-        network._links._programs = working
         await network.detach("web")
         assert network.attachments() == {}
 
@@ -556,15 +560,17 @@ async def test_an_attachment_that_cannot_be_written_down_is_none(
         await network.detach("web")
 
 
-async def test_a_namespace_that_cannot_be_made_is_told_and_leaves_nothing(ground: Ground) -> None:
+async def test_a_namespace_that_cannot_be_made_is_told_and_leaves_nothing(
+    ground: Ground, monkeypatch: pytest.MonkeyPatch
+) -> None:
     async with ground.agent() as network:
-        working = network._links._programs
-        network._links._programs = dataclasses.replace(working, ip_path="/bin/false")
-        with pytest.raises(errors.Unavailable, match="false: no reason"):
-            await network.attach("web", mappings("8080:80"))
+        with monkeypatch.context() as broken:
+            # A route that the kernel refuses: no network of the container has its gateway.
+            broken.setattr(network._subnets.current, "gateway", IPv4Address("192.0.2.1"))
+            with pytest.raises(errors.Unavailable, match=r"via 192\.0\.2\.1: Network is unreachable"):
+                await network.attach("web", mappings("8080:80"))
         assert ground.mounts() == []
         assert ground.links() == ["sk-5ce1a7e0"]
-        network._links._programs = working
         await network.attach("web", mappings("8080:80"))
         await network.detach("web")
 

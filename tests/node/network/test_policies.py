@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import dataclasses
 import socket
 import struct
 import subprocess
@@ -16,8 +15,8 @@ import msgspec
 import pytest
 
 from skerry.model import errors
+from skerry.model.address_ranges import METADATA
 from skerry.model.network import Egress, Ingress, NetworkPolicy
-from skerry.node.network.address_ranges import METADATA
 from skerry.node.network.commands import NetworkCommands
 from skerry.node.network.network import Attachment, Network
 from skerry.node.network.subnets import mac_of
@@ -25,6 +24,8 @@ from tests.node.network.machines import (
     Call,
     Ground,
     Machine,
+    add_addresses,
+    add_routes,
     datagrams,
     exchange,
     frames,
@@ -63,11 +64,9 @@ def neighbourhood(ground: Ground, other: Machine, *, bridged_is_filtered: str = 
     node on 1324."""
     for switch in Path("/proc/sys/net/bridge").glob("bridge-nf-call-ip*tables"):
         switch.write_text(bridged_is_filtered)
-    for address in (*SERVICES, LAN, CLOUD):
-        other.run("ip", "address", "add", f"{address}/32", "dev", "lo")
-        ground.machine.run("ip", "route", "add", address, "via", OUTSIDE)
-    for address in (LOCAL_METADATA, LAN_OF_NODE):
-        ground.machine.run("ip", "address", "add", f"{address}/32", "dev", "lo")
+    add_addresses(other, *SERVICES, LAN, CLOUD)
+    add_routes(ground.machine, *SERVICES, LAN, CLOUD, via=OUTSIDE)
+    add_addresses(ground.machine, LOCAL_METADATA, LAN_OF_NODE)
     with contextlib.ExitStack() as listeners:
         for place, port in ((other.place, 443), (other.place, 80), (ground.machine.place, 1324)):
             listeners.enter_context(listen(place, "0.0.0.0", port))
@@ -104,14 +103,16 @@ async def test_without_the_chain_metadata_addresses_would_be_in_reach(ground: Gr
     """So that the test above is known to be able to fail."""
     async with surroundings(ground, other) as network:
         web = await network.attach("web")
-        run("nft", "flush", "chain", "ip", TABLE, "egress")
+        for family in ("ip", "ip6"):
+            run("nft", "flush", "chain", family, TABLE, "egress")
         assert await unreached(metadata_from(web)) == []
 
 
 async def test_an_address_that_the_settings_allow_is_open_and_no_other(
     ground: Ground, other: Machine
 ) -> None:
-    ground.settings = msgspec.structs.replace(ground.settings, allow=("169.254.169.254", "172.20.0.0/16"))
+    allow = ("169.254.169.254", "172.20.0.0/16", "fd00:ec2::254", "fd01:20::/64")
+    ground.settings = msgspec.structs.replace(ground.settings, allow=allow)
     async with surroundings(ground, other) as network:
         web = await network.attach("web", policy=INTERNET)
         calls = [*metadata_from(web), *private_calls(web)]
@@ -120,9 +121,10 @@ async def test_an_address_that_the_settings_allow_is_open_and_no_other(
         assert await reachable([call for call in calls if call not in allowed]) == []
 
 
-async def test_a_setting_that_is_no_network_is_refused_by_name(ground: Ground) -> None:
-    ground.settings = msgspec.structs.replace(ground.settings, allow=("metadata",))
-    with pytest.raises(errors.Invalid, match="'metadata' is not an IPv4 network") as caught:
+@pytest.mark.parametrize(("text", "kind"), [("metadata", "IPv4"), ("fd00::1/64", "IPv6")])
+async def test_a_setting_that_is_no_network_is_refused_by_name(ground: Ground, text: str, kind: str) -> None:
+    ground.settings = msgspec.structs.replace(ground.settings, allow=(text,))
+    with pytest.raises(errors.Invalid, match=f"'{text}' is not an {kind} network") as caught:
         await ground.open()
     assert caught.value.field == "network.allow"
 
@@ -227,7 +229,7 @@ async def test_a_policy_that_could_not_be_had_can_be_asked_for_again(ground: Gro
     async with surroundings(ground, other) as network:
         web = await network.attach("web")
         working = network._firewall._tables.programs
-        network._firewall._tables.programs = dataclasses.replace(working, nft_path="/bin/false")
+        network._firewall._tables.programs = msgspec.structs.replace(working, nft_path="/bin/false")
         with pytest.raises(errors.Unavailable):
             await network.restrict("web", INTERNET)
         network._firewall._tables.programs = working
@@ -339,7 +341,8 @@ async def test_a_container_that_forges_frames_to_a_function_is_not_heard(
         assert [each for each in received if b"forged" in each] == []
 
 
-async def test_no_ipv6_frame_of_a_container_reaches_the_node(ground: Ground, other: Machine) -> None:
+async def test_without_ipv6_no_frame_of_it_reaches_the_node(ground: Ground, other: Machine) -> None:
+    ground.settings = msgspec.structs.replace(ground.settings, ipv6="off")
     async with surroundings(ground, other) as network:
         web = await network.attach("web")
         own = bytes.fromhex(mac_of(IPv4Address(web.address)).replace(":", ""))
@@ -396,7 +399,7 @@ async def test_a_function_does_not_wait_for_rules_when_another_came_before(groun
         pool = pool_of(network, FUNCTION)
         await eventually(lambda: len(pool._ready) >= ground.settings.pool)
         working = network._firewall._tables.programs
-        network._firewall._tables.programs = dataclasses.replace(working, nft_path="/bin/false")
+        network._firewall._tables.programs = msgspec.structs.replace(working, nft_path="/bin/false")
         second = await network.attach("second", policy=FUNCTION)
         network._firewall._tables.programs = working
         assert second.address in run("nft", "list", "set", "ip", TABLE, "node_only")
@@ -428,10 +431,31 @@ async def test_an_address_that_was_given_up_has_no_policy_for_whoever_gets_it(gr
     settings = msgspec.structs.replace(ground.settings, subnet="10.99.0.0/30")  # which has one address
     async with ground.agent(settings=settings) as network:
         working = network._firewall._tables.programs
-        network._firewall._tables.programs = dataclasses.replace(working, nft_path="/bin/false")
+        network._firewall._tables.programs = msgspec.structs.replace(working, nft_path="/bin/false")
         with pytest.raises(errors.Unavailable):
             await network.attach("function", policy=FUNCTION)
         network._firewall._tables.programs = working
         assert (await network.attach("web")).address == "10.99.0.2"
         assert "10.99.0.2" not in run("nft", "list", "set", "ip", TABLE, "node_only")
+        await network.detach("web")
+
+
+async def test_rules_of_a_function_stay_for_the_next_one_at_its_address_and_for_no_container(
+    ground: Ground,
+) -> None:
+    settings = msgspec.structs.replace(ground.settings, subnet="10.99.0.0/30", pool=0)
+    async with ground.agent(settings=settings) as network:
+        await network.attach("first", policy=FUNCTION)
+        await network.detach("first")
+        working = network._firewall._tables.programs
+        network._firewall._tables.programs = msgspec.structs.replace(working, nft_path="/bin/false")
+        named = msgspec.structs.replace(FUNCTION, namespace="shop")
+        second = await network.attach("second", policy=named, with_users=False)
+        assert network._firewall.namespace_at(IPv4Address(second.address)) == "shop"
+        network._firewall._tables.programs = working
+        assert second.address in run("nft", "list", "set", "ip", TABLE, "node_only")
+        await network.detach("second")
+        assert network._firewall.namespace_at(IPv4Address(second.address)) == ""
+        assert (await network.attach("web")).address == second.address
+        assert second.address not in run("nft", "list", "set", "ip", TABLE, "node_only")
         await network.detach("web")

@@ -18,12 +18,14 @@ from skerry.node.network import policy_rules, port_rules
 from skerry.node.network.cloud_network import compile_cloud
 from skerry.node.network.policy_rules import CloudNetwork
 from skerry.node.network.port_rules import AddressRanges, NftTableContents
+from skerry.node.network.rule_families import table_families
 from skerry.node.network.subnets import BridgeSubnets, KernelNames, NodeSubnet
 from tests.node.network import machines
 from tests.node.network.machines import needs_root, run
 
 NAMES = KernelNames("0123abcd")
 SUBNETS = BridgeSubnets(NodeSubnet("10.0.0.0/24"))
+BOTH = table_families(has_ipv6=True)
 NAMESPACES = ("a", "shop", "with-a-dash")
 HERE = st.integers(2, 60).map(lambda last: IPv4Address(f"10.0.0.{last}"))
 AWAY = st.integers(2, 60).map(lambda last: IPv4Address(f"10.0.{last % 3 + 1}.{last}"))
@@ -54,9 +56,13 @@ SET = re.compile(r"^  (?:set|map) ([\w-]+) {(?:.*elements = { (.*) })? *.*}$", f
 
 
 def sets_of(text: str) -> dict[str, set[str]]:
-    """The elements of every set and map of the table `ip`, by name."""
-    body = text[text.index("table ip skerry_0123abcd {") :].partition("\n}\n")[0]
-    return {name: set(filter(None, filled.split(", "))) for name, filled in SET.findall(body)}
+    """The elements of every set and map of the tables `ip` and `ip6`, by family and name."""
+    found = {}
+    for family in ("ip", "ip6"):
+        body = text[text.index(f"table {family} skerry_0123abcd {{") :].partition("\n}\n")[0]
+        for name, filled in SET.findall(body):
+            found[f"{family} {name}"] = set(filter(None, filled.split(", ")))
+    return found
 
 
 @given(CONTENTS, OTHERS, CLOUDS)
@@ -68,13 +74,15 @@ def test_changes_lead_from_one_table_to_the_other(
     }
     after = NftTableContents(policies=others | isolated, cloud=cloud)
     assert port_rules.has_same_chains(before, after)
-    sets = sets_of(port_rules.write_tables(NAMES, SUBNETS, AddressRanges(), before))
-    changes = port_rules.write_changes(NAMES, before, after)
-    for verb, name, elements in re.findall(r"(add|delete) element ip \w+ ([\w-]+) { (.*) }", changes):
-        found = set(elements.split(", "))
+    sets = sets_of(port_rules.write_tables(NAMES, SUBNETS, AddressRanges(), before, BOTH))
+    changes = port_rules.write_changes(NAMES, before, after, BOTH)
+    for verb, family, set_name, elements in re.findall(
+        r"(add|delete) element (ip6?) \w+ ([\w-]+) { (.*) }", changes
+    ):
+        found, name = set(elements.split(", ")), f"{family} {set_name}"
         assert found <= sets[name] if verb == "delete" else not found & sets[name]
         sets[name] ^= found
-    assert sets == sets_of(port_rules.write_tables(NAMES, SUBNETS, AddressRanges(), after))
+    assert sets == sets_of(port_rules.write_tables(NAMES, SUBNETS, AddressRanges(), after, BOTH))
 
 
 @needs_root
@@ -86,9 +94,9 @@ def test_nft_takes_every_table_and_every_change(
 ) -> None:
     with machines.machine(tmp_path_factory.mktemp("machine")):
         for before, after in itertools.pairwise(contents):
-            run("nft", "-f", "-", text=port_rules.write_tables(NAMES, SUBNETS, AddressRanges(), before))
+            run("nft", "-f", "-", text=port_rules.write_tables(NAMES, SUBNETS, AddressRanges(), before, BOTH))
             if port_rules.has_same_chains(before, after):
-                run("nft", "-f", "-", text=port_rules.write_changes(NAMES, before, after))
+                run("nft", "-f", "-", text=port_rules.write_changes(NAMES, before, after, BOTH))
 
 
 @given(CONTENTS)

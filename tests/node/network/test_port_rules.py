@@ -13,11 +13,14 @@ from skerry.model.network import Egress, Ingress, NetworkPolicy
 from skerry.model.ports import Protocol
 from skerry.node.network import port_rules
 from skerry.node.network.port_rules import AddressRanges, ContainerPort, HostPort, NftTableContents
+from skerry.node.network.rule_families import IPV6, table_families
 from skerry.node.network.subnets import BridgeSubnets, KernelNames, NodeSubnet
 from tests.node.network.machines import Ground, mappings, needs_root, run
 
 NAMES = KernelNames("0123abcd")
 SUBNETS = BridgeSubnets(NodeSubnet("10.0.0.0/24"))
+BOTH = table_families(has_ipv6=True)
+IPV4_ONLY = table_families(has_ipv6=False)
 PORTS = st.integers(1, 65535)
 DOORS = st.dictionaries(
     st.tuples(PORTS, st.sampled_from(Protocol)),
@@ -81,7 +84,9 @@ def test_the_table_publishes_what_it_was_told_and_nothing_else(
     host_ports: dict[HostPort, ContainerPort],
 ) -> None:
     assert (
-        read(port_rules.write_tables(NAMES, SUBNETS, AddressRanges(), NftTableContents(host_ports)))
+        read(
+            port_rules.write_tables(NAMES, SUBNETS, AddressRanges(), NftTableContents(host_ports), IPV4_ONLY)
+        )
         == host_ports
     )
 
@@ -91,7 +96,10 @@ def test_changes_lead_from_one_table_to_the_other(
     before: dict[HostPort, ContainerPort], after: dict[HostPort, ContainerPort]
 ) -> None:
     assert (
-        apply(before, port_rules.write_changes(NAMES, NftTableContents(before), NftTableContents(after)))
+        apply(
+            before,
+            port_rules.write_changes(NAMES, NftTableContents(before), NftTableContents(after), IPV4_ONLY),
+        )
         == after
     )
 
@@ -107,30 +115,54 @@ def test_changes_lead_from_some_policies_to_others(
         NftTableContents(host_ports, policies),
         NftTableContents(later_ports, later_policies, ("192.0.2.53",)),
     )
-    changes = port_rules.write_changes(NAMES, before, after)
-    sets = members(port_rules.write_tables(NAMES, SUBNETS, AddressRanges(), before))
+    changes = port_rules.write_changes(NAMES, before, after, BOTH)
+    sets = members(port_rules.write_tables(NAMES, SUBNETS, AddressRanges(), before, BOTH))
     for verb, name, elements in re.findall(r"(add|delete) element (\w+ \w+ \w+) { (.*) }", changes):
         for element in elements.split(", "):
             assert (element.split(" : ")[0] in sets[name]) == (verb == "delete")
             sets[name] ^= {element.split(" : ")[0]}
-    assert sets == members(port_rules.write_tables(NAMES, SUBNETS, AddressRanges(), after))
+    assert sets == members(port_rules.write_tables(NAMES, SUBNETS, AddressRanges(), after, BOTH))
 
 
 @given(HELD)
 def test_a_kernel_without_rules_for_bridges_is_given_none(policies: dict[IPv4Address, NetworkPolicy]) -> None:
     contents = NftTableContents(policies=policies)
+    families = table_families(has_ipv6=True, has_bridge=False)
     for text in (
-        port_rules.write_tables(NAMES, SUBNETS, AddressRanges(), contents, has_bridge_family=False),
-        port_rules.write_changes(NAMES, NftTableContents(), contents, has_bridge_family=False),
-        port_rules.write_removal(NAMES, has_bridge_family=False),
+        port_rules.write_tables(NAMES, SUBNETS, AddressRanges(), contents, families),
+        port_rules.write_changes(NAMES, NftTableContents(), contents, families),
+        port_rules.write_removal(NAMES, families),
     ):
         assert "bridge skerry" not in text
+        assert "ip6 skerry" not in text  # containers could send it to each other around the rules
+
+
+@given(DOORS, HELD)
+def test_the_rules_of_ipv6_are_those_of_ipv4_with_other_addresses(
+    host_ports: dict[HostPort, ContainerPort], policies: dict[IPv4Address, NetworkPolicy]
+) -> None:
+    sets = members(
+        port_rules.write_tables(NAMES, SUBNETS, AddressRanges(), NftTableContents(host_ports, policies), BOTH)
+    )
+    for name in ("tcp_ports", "udp_ports"):
+        assert sets[f"ip {NAMES.table} {name}"] == sets[f"ip6 {NAMES.table} {name}"]
+    for name in ("node_only", "internet_only", "mesh_only", "no_egress"):
+        expected = {IPV6.address(IPv4Address(each)) for each in sets[f"ip {NAMES.table} {name}"]}
+        assert sets[f"ip6 {NAMES.table} {name}"] == expected
+
+
+def test_without_ipv6_the_bridge_drops_it() -> None:
+    text = port_rules.write_tables(NAMES, SUBNETS, AddressRanges(), NftTableContents(), IPV4_ONLY)
+    assert "ether type ip6 drop" in text
+    assert "table ip6" not in text
 
 
 @given(DOORS)
 def test_without_a_change_there_is_nothing_to_do(host_ports: dict[HostPort, ContainerPort]) -> None:
     assert (
-        port_rules.write_changes(NAMES, NftTableContents(host_ports), NftTableContents(dict(host_ports)))
+        port_rules.write_changes(
+            NAMES, NftTableContents(host_ports), NftTableContents(dict(host_ports)), BOTH
+        )
         == ""
     )
 
@@ -149,10 +181,12 @@ def test_nft_takes_the_table_the_changes_and_the_removal(ground: Ground) -> None
     before = port_rules.published_ports(IPv4Address("10.0.0.2"), mappings("80", "53/udp", "443"))
     after = port_rules.published_ports(IPv4Address("10.0.0.3"), mappings("80", "54/udp"))
     for text in (
-        port_rules.write_tables(NAMES, SUBNETS, AddressRanges(), NftTableContents()),
-        port_rules.write_tables(NAMES, SUBNETS, RANGES, NftTableContents(before, POLICIES, ("192.0.2.53",))),
+        port_rules.write_tables(NAMES, SUBNETS, AddressRanges(), NftTableContents(), BOTH),
+        port_rules.write_tables(
+            NAMES, SUBNETS, RANGES, NftTableContents(before, POLICIES, ("192.0.2.53",)), BOTH
+        ),
         port_rules.write_changes(
-            NAMES, NftTableContents(before, POLICIES, ("192.0.2.53",)), NftTableContents(after)
+            NAMES, NftTableContents(before, POLICIES, ("192.0.2.53",)), NftTableContents(after), BOTH
         ),
     ):
         run("nft", "-f", "-", text=text)
@@ -161,5 +195,37 @@ def test_nft_takes_the_table_the_changes_and_the_removal(ground: Ground) -> None
         ("80", "10.0.0.3", "80"),
         ("54", "10.0.0.3", "54"),
     ]
-    run("nft", "-f", "-", text=port_rules.write_removal(NAMES))
-    run("nft", "-f", "-", text=port_rules.write_removal(NAMES))  # it is no error if there is none
+    listed6 = run("nft", "list", "table", "ip6", NAMES.table)
+    assert re.findall(r"(\d+) : ([\da-f:]+) \. (\d+)", listed6) == [
+        ("80", "fda8:5e7c:f8fa::a00:3", "80"),
+        ("54", "fda8:5e7c:f8fa::a00:3", "54"),
+    ]
+    run("nft", "-f", "-", text=port_rules.write_removal(NAMES, BOTH))
+    run("nft", "-f", "-", text=port_rules.write_removal(NAMES, BOTH))  # it is no error if there is none
+
+
+@given(before=DOORS, after=DOORS)
+def test_changed_ports_lead_from_one_map_to_the_next_in_both_families(
+    before: dict[HostPort, ContainerPort], after: dict[HostPort, ContainerPort]
+) -> None:
+    changes = port_rules.port_changes(NftTableContents(before), NftTableContents(after), BOTH)
+    assert changes is not None
+    for family, addresses in (("ip", 4), ("ip6", 6)):
+        for protocol in Protocol:
+            wanted = {port: target for (port, kind), (_, target) in after.items() if kind is protocol}
+            ports = {port: target for (port, kind), (_, target) in before.items() if kind is protocol}
+            for change in changes:
+                if (change.family, change.map) != (family, f"{protocol}_ports"):
+                    continue
+                for port in change.removed:
+                    del ports[port]
+                assert not ports.keys() & {each.port for each in change.added}
+                assert {each.address.version for each in change.added} <= {addresses}
+                ports |= {each.port: each.target for each in change.added}
+            assert ports == wanted
+
+
+def test_policies_that_change_with_ports_are_not_a_change_of_ports() -> None:
+    after = NftTableContents({(80, Protocol.TCP): (IPv4Address("10.0.0.2"), 80)}, POLICIES)
+    assert port_rules.port_changes(NftTableContents(), after, BOTH) is None
+    assert port_rules.port_changes(after, after, BOTH) == []

@@ -12,6 +12,7 @@ from hypothesis import strategies as st
 from skerry.model.network_objects import ServicePort
 from skerry.model.ports import Protocol
 from skerry.node.network import service_rules
+from skerry.node.network.rule_families import IPV6
 from skerry.node.network.service_rules import (
     BalancedService,
     ServiceTableBase,
@@ -22,7 +23,7 @@ from skerry.node.network.subnets import KernelNames
 from tests.node.network.machines import Ground, needs_root, run
 
 NAMES = KernelNames("0123abcd")
-BASE = ServiceTableBase(("10.63.0.0/16",), "02:53:0a:63:00:01")
+BASE = ServiceTableBase(("10.63.0.0/16",), "02:53:0a:63:00:01", has_ipv6=True)
 COPIES = st.dictionaries(
     st.integers(2, 9).map(lambda last: f"10.64.0.{last}"), st.integers(1, 9), min_size=1, max_size=4
 )
@@ -44,7 +45,9 @@ SERVICES = st.lists(
 )
 CONTENTS = st.builds(
     lambda services, local: ServiceTableContents(
-        {each.address: compile_service(each) for each in services}, frozenset(local)
+        {each.address: compile_service(each) for each in services},
+        frozenset(local),
+        {each.address: compile_service(each, IPV6) for each in services},
     ),
     SERVICES,
     st.sets(st.integers(2, 9).map(lambda last: f"10.64.0.{last}")),
@@ -78,8 +81,10 @@ def test_equal_tables_need_no_change_and_one_service_changes_alone() -> None:
     web, shop = (compile_service(BalancedService(f"10.63.0.{n}", {"10.64.0.2": 1})) for n in (1, 2))
     more = compile_service(BalancedService("10.63.0.1", {"10.64.0.2": 1, "10.64.0.3": 1}))
     before = ServiceTableContents({"web": web, "shop": shop})
-    assert service_rules.write_changes(NAMES, before, before) == ""
-    text = service_rules.write_changes(NAMES, before, ServiceTableContents({"web": more, "shop": shop}))
+    assert service_rules.write_changes(NAMES, before, before, BASE.families) == ""
+    text = service_rules.write_changes(
+        NAMES, before, ServiceTableContents({"web": more, "shop": shop}), BASE.families
+    )
     assert [line.split()[:2] for line in text.splitlines()] == [["flush", "chain"], ["add", "rule"]]
     assert "0a3f0002" not in text
 
@@ -108,10 +113,10 @@ def test_changes_make_of_one_table_what_would_be_written_as_a_whole(
 ) -> None:
     try:
         run("nft", "-f", "-", text=service_rules.write_tables(NAMES, BASE, before))
-        if text := service_rules.write_changes(NAMES, before, after):
+        if text := service_rules.write_changes(NAMES, before, after, BASE.families):
             run("nft", "-f", "-", text=text)
         changed = listed()
         run("nft", "-f", "-", text=service_rules.write_tables(NAMES, BASE, after))
         assert changed == listed()
     finally:
-        run("nft", "-f", "-", text=service_rules.write_removal(NAMES, *service_rules.FAMILIES))
+        run("nft", "-f", "-", text=service_rules.write_removal(NAMES, *BASE.families))

@@ -9,6 +9,7 @@ from collections.abc import Iterator, Sequence
 from ipaddress import IPv4Address
 from pathlib import Path
 
+import msgspec
 import pytest
 
 from skerry.model.ids import InstanceId, Namespace, NodeId, ServiceId
@@ -35,6 +36,7 @@ from tests.node.network.machines import (
     reachable,
     run,
     speak,
+    twin,
 )
 
 pytestmark = [needs_root, pytest.mark.root]
@@ -48,8 +50,8 @@ GATEWAY = "10.99.0.1"
 def copy(
     place: Attachment | str, state: EndpointState = EndpointState.READY, node: str = HERE
 ) -> ServiceEndpoint:
-    address = place if isinstance(place, str) else place.address
-    return ServiceEndpoint(InstanceId(f"i-{address}"), NodeId(node), address, state)
+    address, address6 = (place, "") if isinstance(place, str) else (place.address, place.address6)
+    return ServiceEndpoint(InstanceId(f"i-{address}"), NodeId(node), address, state, address6=address6)
 
 
 def service(
@@ -93,12 +95,15 @@ def answers(
 
 
 def is_refused(place: Path | str, address: str, port: int = 80) -> bool:
-    """True if the answer is a refusal; a time-out is an error."""
-    try:
-        dial(place, address, port, within_s=WITHIN_S).close()
-    except ConnectionRefusedError:
-        return True
-    return False
+    """True if the answer is a refusal, by IPv6 as by IPv4; a time-out is an error."""
+    refused = set()
+    for each in (address, twin(address)):
+        try:
+            dial(place, each, port, within_s=WITHIN_S).close()
+            refused.add(False)
+        except ConnectionRefusedError:
+            refused.add(True)
+    return refused == {True}
 
 
 def is_datagram_refused(place: Path | str, address: str, port: int) -> bool:
@@ -118,9 +123,23 @@ async def test_containers_and_the_node_reach_every_ready_copy_and_only_those(gro
         with echo(first, second, third) as listeners:
             await know(network, service(copy(first), copy(second), copy(third, EndpointState.NOT_READY)))
             for place in (client.namespace, ground.machine.place):
-                found = answers(listeners, place, 40)
-                assert found.total() == 40
-                assert set(found) == {first.address, second.address}
+                for address in (WEB, twin(WEB)):
+                    found = answers(listeners, place, 40, address)
+                    assert found.total() == 40
+                    assert set(found) == {first.address, second.address}
+        await network.keep_only(set())
+
+
+async def test_copies_without_ipv6_get_no_connections_of_it(ground: Ground) -> None:
+    async with ground.agent() as network:
+        first, second, client = [await network.attach(name) for name in ("a", "b", "client")]
+        with echo(first, second) as listeners:
+            await know(network, service(copy(first), msgspec.structs.replace(copy(second), address6="")))
+            assert set(answers(listeners, client.namespace, 20)) == {first.address, second.address}
+            assert set(answers(listeners, client.namespace, 20, twin(WEB))) == {first.address}
+            await know(network, service(msgspec.structs.replace(copy(second), address6="")))
+            with pytest.raises(ConnectionRefusedError):
+                dial(client.namespace, twin(WEB), 80)
         await network.keep_only(set())
 
 
@@ -131,6 +150,9 @@ async def test_copies_see_the_address_of_the_client(ground: Ground) -> None:
         with echo(web) as listeners, datagrams(web.namespace, port=53) as server:
             assert speak(listeners[web.address], client.namespace, WEB, 80) == client.address
             assert speak(listeners[web.address], ground.machine.place, WEB, 80) == GATEWAY
+            assert speak(listeners[web.address], client.namespace, twin(WEB), 80) == client.address6
+            assert speak(listeners[web.address], ground.machine.place, twin(WEB), 80) == twin(GATEWAY)
+            assert speak(listeners[web.address], web.namespace, twin(WEB), 80) == twin(GATEWAY)  # itself
             # And directly, as before.
             assert speak(listeners[web.address], client.namespace, web.address, 80) == client.address
             with datagrams(client.namespace) as caller:

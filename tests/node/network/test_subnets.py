@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from ipaddress import IPv4Address, IPv4Network
 
 import pytest
@@ -10,7 +11,7 @@ from hypothesis import strategies as st
 
 from skerry.model import errors
 from skerry.node.network.addresses import AddressAllocator
-from skerry.node.network.subnets import KernelNames, NodeSubnet, choose, mac_of
+from skerry.node.network.subnets import BridgeSubnets, KernelNames, NodeSubnet, choose, mac_of
 
 KEYS = st.text("0123456789abcdef", min_size=8, max_size=8)
 
@@ -134,6 +135,17 @@ def test_no_address_is_given_out_whose_link_is_called_as_that_of_another_subnet(
     assert [str(addresses.allocate()) for _ in range(2)] == ["10.0.0.6", "10.0.0.3"]
 
 
+def test_owners_with_rules_begin_half_way_round_and_use_every_free_address() -> None:
+    addresses = AddressAllocator(NodeSubnet("10.0.0.0/29"))
+    assert list(map(str, addresses.upcoming(3, has_rules=True))) == ["10.0.0.4", "10.0.0.5", "10.0.0.6"]
+    assert str(addresses.allocate(has_rules=True)) == "10.0.0.4"
+    assert [str(addresses.allocate()) for _ in range(3)] == ["10.0.0.2", "10.0.0.3", "10.0.0.5"]
+    assert list(map(str, addresses.upcoming(3, has_rules=True))) == ["10.0.0.6"]
+    assert str(addresses.allocate(has_rules=True)) == "10.0.0.6"
+    with pytest.raises(errors.ResourcesExhausted):
+        addresses.allocate(has_rules=True)
+
+
 def test_a_subnet_that_nobody_named_is_the_same_for_the_same_key() -> None:
     chosen = choose("0000abcd", [])
     assert choose("0000abcd", []) == chosen
@@ -151,3 +163,11 @@ def test_a_subnet_that_nobody_named_is_never_one_that_is_taken(key: int, paths: 
 def test_with_no_subnet_left_one_must_be_named() -> None:
     with pytest.raises(errors.Unavailable, match=r"network\.subnet"):
         choose("00000000", [IPv4Network("10.0.0.0/8")])
+
+
+def test_the_subnet_of_an_address_that_is_in_none_is_an_error_that_a_thread_can_report() -> None:
+    """A `StopIteration` would be lost on its way, and whoever awaits the thread would wait for ever."""
+    subnets = BridgeSubnets(NodeSubnet("10.0.0.0/24"))
+    assert str(subnets.of(IPv4Address("10.0.0.2"))) == "10.0.0.0/24"
+    with pytest.raises(LookupError, match=r"10\.0\.1\.2 is in none of 10\.0\.0\.0/24"):
+        asyncio.run(asyncio.to_thread(subnets.of, IPv4Address("10.0.1.2")))

@@ -7,6 +7,7 @@ import socket
 from collections.abc import Iterator
 from pathlib import Path
 
+import msgspec
 import pytest
 
 from skerry.node.network.network import Attachment
@@ -226,7 +227,8 @@ async def test_datagrams_that_never_pause_follow_the_port_to_its_next_owner(
                 await send_to_nobody(caller)
 
 
-async def test_a_container_has_one_interface_and_no_ipv6_beyond_its_loopback(ground: Ground) -> None:
+async def test_without_ipv6_a_container_has_none_beyond_its_loopback(ground: Ground) -> None:
+    ground.settings = msgspec.structs.replace(ground.settings, ipv6="off")
     async with ground.agent() as network:
         web = await network.attach("web")
         addresses = inside(web.namespace, lambda: run("ip", "-brief", "address")).splitlines()

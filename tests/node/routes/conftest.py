@@ -14,6 +14,7 @@ from typing import Any
 import pytest
 from aiohttp import ClientSession, TCPConnector, web
 from msgspec.structs import replace
+from multidict import CIMultiDictProxy
 
 from skerry.kit.tasks import TaskSupervisor
 from skerry.model.ids import InstanceId, Namespace, NodeId, ServiceId
@@ -34,6 +35,7 @@ from tests.support.waiting import eventually
 
 DEFAULT = Namespace("default")
 _NAME = web.AppKey("name", str)
+_SEEN: web.AppKey[list[tuple[str, CIMultiDictProxy[str]]]] = web.AppKey("seen")
 
 
 def free_port() -> int:
@@ -48,11 +50,13 @@ class Copies:
 
     def __init__(self) -> None:
         self.port = free_port()
+        self.seen: list[tuple[str, CIMultiDictProxy[str]]] = []  # paths and headers of requests
         self._runners: dict[str, web.AppRunner] = {}
 
     async def start(self, name: str, address: str) -> ServiceEndpoint:
         app = web.Application(client_max_size=1 << 30)
         app[_NAME] = name
+        app[_SEEN] = self.seen
         app.router.add_route("*", "/{path:.*}", _answer)
         runner = self._runners[name] = web.AppRunner(app, access_log=None, shutdown_timeout=0.1)
         await runner.setup()
@@ -65,6 +69,7 @@ class Copies:
 
 
 async def _answer(request: web.Request) -> web.StreamResponse:
+    request.app[_SEEN].append((request.raw_path, request.headers))
     if request.headers.get("Upgrade", "").lower() == "websocket":
         echo = web.WebSocketResponse()
         await echo.prepare(request)
@@ -196,6 +201,10 @@ async def edge(tmp_path: Path) -> AsyncIterator[Edge]:
     await made.open()
     yield made
     await made.close()
+
+
+def children_of(pid: int) -> list[int]:
+    return [int(one) for one in Path(f"/proc/{pid}/task/{pid}/children").read_text().split()]
 
 
 def processes_with(folder: Path) -> list[int]:

@@ -4,19 +4,34 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import csv
 import io
 import os
 import signal
+import socket
+import time
 from pathlib import Path
 
 import pytest
 from msgspec.structs import replace
 
-from skerry.model.network_objects import EndpointState
-from skerry.model.routes import NOT_SERVED, HeaderMatch, RateLimit, RouteLoad, RouteProtection, ServiceWake
+from skerry.model.ids import InstanceId, NodeId
+from skerry.model.network_objects import EndpointState, ServiceEndpoint
+from skerry.model.node_messages import NetworkUpdate
+from skerry.model.routes import (
+    NOT_SERVED,
+    HeaderMatch,
+    RateLimit,
+    RouteLoad,
+    RouteObject,
+    RouteProtection,
+    ServiceWake,
+)
 from skerry.model.tls_certificates import HttpChallenge
+from skerry.node.routes import runtime_api
 from skerry.node.routes.certificates import self_signed_pem
 from skerry.node.routes.edge import remove
+from skerry.node.routes.process import reload_pause_s
 from tests.node.routes.conftest import Edge, in_state, processes_with, route, settings
 from tests.support.waiting import eventually
 
@@ -71,6 +86,7 @@ async def test_the_most_specific_route_answers(edge: Edge) -> None:
         route("r3", "*.test", "service/three"),
         route("r4", "*/only", "service/two"),
         route("r5", "shop.test/api/v2", "service/three", headers=(HeaderMatch("x-beta", "yes"),)),
+        route("r7", "shop.test/list", "service/three", headers=(HeaderMatch("x-list", "a, b"),)),
         route("r6", "away.test/old", "", redirect="https://new.test/here"),
     )
     await edge.until("shop.test")
@@ -89,6 +105,9 @@ async def test_the_most_specific_route_answers(edge: Edge) -> None:
     assert await answers("unknown", "/") == "404"
     assert await answers("shop.test", "/api/v2/x") == "b /v2/x"
     assert await answers("shop.test", "/api/v2/x", **{"X-Beta": "yes"}) == "c /api/v2/x"
+    assert await answers("shop.test", "/list", **{"X-List": "a, b"}) == "c /list"
+    assert await answers("shop.test", "/list", **{"X-List": "a"}) == "a /list"
+    assert await answers("shop.test", "/api/v2/x", **{"X-Beta": "no, yes"}) == "c /api/v2/x"
     # Other spellings of a path are no way around its route.
     assert await answers("shop.test", "//api/x") == "b /x"
     assert await answers("shop.test", "/%61pi/x") == "b /x"
@@ -99,6 +118,8 @@ async def test_the_most_specific_route_answers(edge: Edge) -> None:
     assert await answers("shop.test", "/%2fapi%5cx") == "b /x"
     assert await answers("shop.test", "/y/..%2fapi/x") == "400"
     assert await answers("shop.test", "/y%5c%2e%2e%5capi") == "400"
+    assert await answers("shop.test", "/\\api/x") == "b /x"
+    assert await answers("shop.test", "/y\\..\\api/x") == "400"
     # Nor is a path in the host.
     assert await answers("shop.test/y", "/api/x") == "400"
     status, _, headers = await edge.get("away.test", "/old/x?y=1")
@@ -163,6 +184,7 @@ async def test_scaling_routes_and_certificates_change_nothing_for_open_connectio
 
     async def load() -> None:
         while not is_over.is_set():
+            seen_by = answers  # a request that is under way when counting begins anew is not counted
             try:
                 status, seen, _ = await edge.get("shop.test")
             except Exception as error:  # noqa: BLE001 - whatever a client sees is a failure
@@ -171,7 +193,7 @@ async def test_scaling_routes_and_certificates_change_nothing_for_open_connectio
             if status != 200:
                 failures.append((status, seen))
             else:
-                answers[seen["copy"]] = answers.get(seen["copy"], 0) + 1
+                seen_by[seen["copy"]] = seen_by.get(seen["copy"], 0) + 1
 
     pid = edge.routes.pid
     async with (
@@ -189,7 +211,7 @@ async def test_scaling_routes_and_certificates_change_nothing_for_open_connectio
         # An update: the first copy drains, and then goes; its WebSocket stays while it drains.
         edge.put(in_state(edge.service(a, *more), EndpointState.DRAINING, "a"))
         await edge.routes.apply()
-        answers.clear()
+        answers = {}
         await eventually(lambda: sum(answers.values()) > 50)
         assert "a" not in answers
         await old.send_str("2")
@@ -199,7 +221,7 @@ async def test_scaling_routes_and_certificates_change_nothing_for_open_connectio
         await edge.until("other.test")
         edge.put(route("r1", rate=RateLimit(1_000_000)))
         await edge.routes.apply()
-        answers.clear()
+        answers = {}
         await eventually(lambda: sum(answers.values()) > 50)
         await old.send_str("3")
         assert await old.receive_str() == "a 3"
@@ -335,6 +357,34 @@ async def test_haproxy_outlives_the_agent_and_is_adopted(tmp_path: Path) -> None
     assert not second.files.sockets.exists()
 
 
+async def test_an_adopted_haproxy_that_knows_more_than_the_disk_goes_on_until_a_server_has_answered(
+    tmp_path: Path,
+) -> None:
+    chosen = settings()
+    first = Edge(tmp_path, chosen)
+    await first.open()
+    first.put(route("r1"), first.service(await first.copies.start("a", "127.0.0.1")))
+    await first.until("shop.test")
+    pid = first.routes.pid
+    await first.crash()  # before its state was on disk
+    await first.copies.start("a", "127.0.0.1")
+    second = Edge(tmp_path, chosen)
+    await second.open()
+    try:
+        assert second.state.all(RouteObject) == {}
+        await second.routes.apply()
+        assert (await second.get("shop.test"))[0] == 200
+        assert second.routes.pid == pid
+        second.state.apply(NetworkUpdate(True, ()))  # there is no route any more
+        await second.routes.apply()
+        assert second.routes.pid is None
+    finally:
+        await first.copies.stop()
+        await second.close()
+        if first.routes._process._child is not None:
+            first.routes._process._child.wait()
+
+
 async def copy_is(edge: Edge, name: str) -> bool:
     status, seen, _ = await edge.get("shop.test")
     return status == 200 and seen["copy"] == name
@@ -426,3 +476,90 @@ async def test_a_configuration_that_haproxy_refuses_changes_nothing(edge: Edge) 
     assert "missing port specification" in warning, "with the reason"
     assert edge.files.config.read_bytes() == before
     assert (await edge.get("shop.test"))[0] == 200
+
+
+def silent_listener(port: int) -> tuple[socket.socket, list[socket.socket]]:
+    """An address of a machine that has died: nobody answers a new connection."""
+    listener = socket.socket()
+    listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+    listener.bind(("127.0.0.9", port))
+    listener.listen(0)
+    waiting: list[socket.socket] = []
+    for _ in range(4):  # its queue is full
+        one = socket.socket()
+        one.setblocking(False)
+        one.connect_ex(("127.0.0.9", port))
+        waiting.append(one)
+    return listener, waiting
+
+
+async def server_state(edge: Edge, backend: str, column: str) -> dict[str, str]:
+    answer = await runtime_api.send(edge.files.admin_socket, "show stat -1 6 -1")
+    rows = csv.DictReader(io.StringIO(answer.lstrip("# ")))
+    return {row["svname"]: row[column] for row in rows if row["pxname"] == backend}
+
+
+async def test_requests_for_a_copy_on_a_dead_node_go_to_another_one(edge: Edge) -> None:
+    a = await edge.copies.start("a", "127.0.0.1")
+    listener, waiting = silent_listener(edge.copies.port)
+    dead = ServiceEndpoint(InstanceId("b"), NodeId("n2"), "127.0.0.9")
+    try:
+        edge.put(route("r1"), edge.service(a, dead))
+        answers = [await edge.until("shop.test")]
+        answers += [(await edge.get("shop.test"))[1] for _ in range(5)]
+        assert {one["copy"] for one in answers} == {"a"}, "none has failed"
+        assert int((await server_state(edge, "r_r1", "wredis"))["BACKEND"]) > 0, "the dead one was tried"
+        # The mesh knows it a moment later: then it is not tried any more.
+        edge.routes.unreachable_changed(frozenset({NodeId("n2")}))
+        await eventually(lambda: has_state(edge, "c2", "DRAIN"))
+        edge.routes.unreachable_changed(frozenset())
+        await eventually(lambda: has_state(edge, "c2", "no check"))
+        # A service with no other copies is tried where it was.
+        edge.routes.unreachable_changed(frozenset({NodeId("n1"), NodeId("n2")}))
+        await edge.routes.apply()
+        assert await has_state(edge, "c1", "no check")
+        assert (await edge.get("shop.test"))[0] == 200
+    finally:
+        for one in (listener, *waiting):
+            one.close()
+
+
+async def has_state(edge: Edge, server: str, state: str) -> bool:
+    return (await server_state(edge, "r_r1", "status"))[server].startswith(state)
+
+
+async def test_while_reloads_wait_copies_change_and_then_all_is_served(edge: Edge) -> None:
+    a, b = [await edge.copies.start(name, f"127.0.0.{n}") for n, name in enumerate("ab", 1)]
+    edge.put(route("r1"), edge.service(a))
+    await edge.until("shop.test")
+    edge.routes._reload_at = time.monotonic() + 3600  # as after many
+    edge.put(route("r1"), route("r2", "other.test"), edge.service(b))
+    await eventually(lambda: copy_is(edge, "b"))
+    assert (await edge.get("other.test"))[0] == 404
+    edge.routes._reload_at = 0.0
+    edge.routes._has_work.set()
+    await edge.until("other.test")
+    assert await copy_is(edge, "b")
+
+
+def test_the_more_processes_of_before_there_are_the_longer_reloads_wait() -> None:
+    assert [reload_pause_s(old) for old in (0, 4, 5, 10, 1000)] == [0, 0, 1, 6, 30]
+
+
+async def test_haproxy_goes_on_after_a_stop_that_leaves_it_and_ends_with_the_last_container(
+    tmp_path: Path,
+) -> None:
+    edge = Edge(tmp_path, settings())
+    await edge.open()
+    edge.put(route("r1"), edge.service(await edge.copies.start("a", "127.0.0.1")))
+    await edge.until("shop.test")
+    await edge.routes.detach()
+    edge.put(route("r2", "other.test"))
+    await edge.routes.apply()
+    assert (await edge.get("other.test"))[0] == 404, "what stays is as it was"
+    assert (await edge.get("shop.test"))[0] == 200
+    await edge._undo.aclose()
+    await asyncio.to_thread(edge.routes.remove)
+    await edge.copies.stop()
+    assert processes_with(tmp_path) == []
+    assert not edge.files.sockets.exists()

@@ -68,3 +68,27 @@ def test_the_port_of_a_route_is_one_of_the_service_or_of_its_copies() -> None:
     assert {one.port for one in slots.copies_of(service, 9000)} == {9000}
     assert {one.port for one in slots.copies_of(service, 7777)} == {7777}
     assert slots.copies_of(None, 0) == []
+
+
+def test_copies_on_unreachable_nodes_take_no_requests_while_there_are_others() -> None:
+    ends = tuple(
+        ServiceEndpoint(InstanceId(name), NodeId(node), f"10.0.0.{n}", state)
+        for n, (name, node, state) in enumerate(
+            [
+                ("a", "n1", EndpointState.READY),
+                ("b", "n2", EndpointState.READY),
+                ("c", "n3", EndpointState.DRAINING),
+            ],
+            1,
+        )
+    )
+    service = ServiceAddress(ServiceId("s"), "web", Namespace("default"), endpoints=ends)
+
+    def ready(*away: str) -> list[str]:
+        copies = slots.copies_of(service, 80, frozenset(map(NodeId, away)))
+        assert len(copies) == 3
+        return [one.instance for one in copies if one.state is EndpointState.READY]
+
+    assert ready() == ["a", "b"]
+    assert ready("n2", "n3") == ["a"]
+    assert ready("n1", "n2") == ["a", "b"], "none is left, so all are tried"

@@ -31,7 +31,7 @@ OPERATION = "01m7gtfpsmxr1dcp2kdcyztdzt"
 
 
 class Agents:
-    """The agents `a` and `b`: a `skerry.control.snapshots.node_tasks.NodeTunnels`."""
+    """The agents `a` and `b`: a `skerry.control.sessions.tunnels.NodeTunnels`."""
 
     def __init__(self, folder: Path, failpoint: Callable[[str], None] = lambda step: None) -> None:
         self.stores: dict[str, VolumeStore] = {}

@@ -174,3 +174,20 @@ def test_what_blank_workers_of_an_earlier_agent_said_is_dropped_and_functions_ke
     logs.begin("w2", F)
     again = FunctionLogs(tmp_path / "logs", BOUND)
     assert [path.name for path in again._folder.iterdir()] == [F]
+
+
+def test_the_output_of_workers_with_a_function_is_forwarded_wherever_it_is(logs: FunctionLogs) -> None:
+    logs.begin("w1", F)
+    logs.begin("w2")
+    logs.begin("w3", FunctionName("team:g"))
+    assert [(ring.key, ring.origin.namespace, ring.origin.function) for ring in logs.list_rings()] == [
+        ("function:w1", "default", "f"),
+        ("function:w3", "team", "g"),
+    ]
+    logs.assign("w2", F)
+    (logs.begin("w4", F) / "stdout-0000000000000001").write_bytes(b"x")
+    logs.end("w4")
+    found = {ring.key: ring for ring in logs.list_rings()}
+    assert sorted(found) == ["function:w1", "function:w2", "function:w3", "function:w4"]
+    assert [ring.key for ring in found.values() if ring.has_ended] == ["function:w4"]
+    assert all(ring.folder.is_dir() for ring in found.values())

@@ -21,6 +21,7 @@ from skerry.node.workers.prestarted import CODE
 from skerry.node.workers.process_workers import ProcessWorker
 from tests.node.network import machines
 from tests.node.workers.ground import SUBNET, Agent, Ground, answered, needs_root
+from tests.support.waiting import eventually
 
 pytestmark = [needs_root, pytest.mark.root]
 
@@ -204,7 +205,8 @@ async def test_a_worker_has_an_address_of_its_own_or_only_loopback(ground: Groun
     assert "Network is unreachable" in await probe(alone, "socket.create_connection(('192.0.2.1', 80))")
     for each in (worker, alone):
         await each.close()
-    assert worker._blank.cell not in agent.network.attachments()
+    network = agent.network
+    await eventually(lambda: worker._blank.cell not in network.attachments())
 
 
 async def test_a_node_worker_is_confined_like_any_other(ground: Ground, agent: Agent) -> None:

@@ -26,7 +26,7 @@ pytestmark = [needs_root, pytest.mark.root]
 
 # `daemon` is a child that left its session and its parent; `others` are those that live besides init and us.
 PYTHON = """
-import os, signal, subprocess, sys, threading, time
+import contextlib, os, signal, subprocess, sys, threading, time
 def daemon():
     reading, writing = os.pipe()
     if os.fork() == 0:
@@ -45,7 +45,8 @@ def others():
     found = []
     for name in os.listdir("/proc"):
         if name.isdigit() and int(name) not in (1, os.getpid()):
-            with open(f"/proc/{name}/stat") as file:
+            gone = contextlib.suppress(FileNotFoundError, ProcessLookupError)
+            with gone, open(f"/proc/{name}/stat") as file:
                 if file.read().rpartition(")")[2].split()[0] not in "ZX":
                     found.append(int(name))
     return found
@@ -61,10 +62,16 @@ function daemon() {
   return Number(`${spawnSync('sh', ['-c', `setsid sh -c "${script}" >/dev/null 2>&1 & echo $!`]).stdout}`);
 }
 const child = () => spawn('sleep', ['600'], { detached: true, stdio: 'ignore' }).pid;
-function others() {
-  return fs.readdirSync('/proc').map(Number).filter((pid) => pid > 1 && pid !== process.pid)
-    .filter((pid) => !'ZX'.includes(`${fs.readFileSync(`/proc/${pid}/stat`)}`.split(') ').pop()[0]));
+function runs(pid) {
+  try {
+    return !'ZX'.includes(`${fs.readFileSync(`/proc/${pid}/stat`)}`.split(') ').pop()[0]);
+  } catch (error) {
+    if (['ENOENT', 'ESRCH'].includes(error.code)) return false;
+    throw error;
+  }
 }
+const others = () => fs.readdirSync('/proc').map(Number)
+  .filter((pid) => pid > 1 && pid !== process.pid && runs(pid));
 const KEPT = KEPT_AT_LOAD;
 exports.handle = (params) => eval(params);
 """

@@ -334,3 +334,62 @@ async def test_an_answer_in_the_moment_of_a_cancellation_spares_the_worker(far: 
     with pytest.raises(asyncio.CancelledError):
         await call
     assert (far.conversation.is_alive, far.conversation.in_flight, far.ends) == (True, 0, 0)
+
+
+class Waiter:
+    """Waits for one call without a task, and perhaps makes the next when it is told."""
+
+    def __init__(self, then: Callable[[], object] = lambda: None) -> None:
+        self.told: list[CallResult | Exception] = []
+        self._then = then
+
+    def done(self) -> bool:
+        return bool(self.told)
+
+    def set_result(self, result: CallResult, /) -> None:
+        self.told.append(result)
+        self._then()
+
+    def set_exception(self, error: Exception, /) -> None:
+        self.told.append(error)
+
+
+def begin(far: FarEnd, waiter: Waiter, *, within_s: float = 60.0) -> int:
+    return far.conversation.begin_call(b"1", wants_output=False, within_s=within_s, waiter=waiter)
+
+
+async def test_a_waiter_that_is_told_may_make_the_next_call_at_once(far: FarEnd) -> None:
+    await loaded(far)
+    second = Waiter()
+    first = Waiter(then=lambda: begin(far, second))
+    begin(far, first)
+    far.send(result(1, b"one"))
+    await eventually(first.done)
+    far.send(result(2, b"two"))
+    await eventually(second.done)
+    assert (first.told, second.told) == ([CallResult(0.5, b"one")], [CallResult(0.5, b"two")])
+
+
+async def test_a_waiter_is_told_of_a_time_out_and_of_the_end_of_its_worker(far: FarEnd) -> None:
+    await loaded(far)
+    late, left = Waiter(), Waiter()
+    begin(far, left)
+    begin(far, late, within_s=0.01)
+    await eventually(late.done)
+    far.end.close()
+    await eventually(left.done)
+    assert [type(waiter.told[0]) for waiter in (late, left)] == [TimeoutError, WorkerExited]
+    timed_out = await far.conversation.explain_end(TimeoutError(), began=1.0, within_s=0.01)
+    assert (timed_out.failure, timed_out.output) == (CallFailure.TIMEOUT, "printed")
+
+
+async def test_a_call_that_is_abandoned_tells_its_waiter_nothing(far: FarEnd) -> None:
+    await loaded(far)
+    waiter, other = Waiter(), Waiter()
+    number = begin(far, waiter)
+    begin(far, other)
+    far.conversation.abandon(number)
+    assert not far.conversation.is_alive
+    far.send(result(number, b"1") + result(number + 1, b"2"))
+    await eventually(other.done)
+    assert waiter.told == []

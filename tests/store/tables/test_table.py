@@ -117,6 +117,23 @@ async def test_a_revision_that_does_not_touch_the_prefix_is_reached_too(store: S
         assert table.value("a") == "1"
 
 
+async def test_a_revision_that_the_watch_has_passed_is_reached_without_reading_the_store() -> None:
+    store = FlakyStore(ManualClock())
+    table = Table(store, "p/", text)
+    async with following(table):
+        await table.ready()
+        store.failures = 1
+        revision = await store.commit([Put("q", b"1")])
+        await table.wait_for_revision(revision)
+        assert table.revision == revision
+        await store.commit([Put("p/a", b"1")])
+        await store.commit([Put("q", b"2")])
+        await table.sync()
+        assert table.value("a") == "1"
+        assert store.failures == 1
+    await store.close()
+
+
 async def test_a_table_that_fell_behind_takes_a_new_snapshot() -> None:
     store = MemoryStore(ManualClock(), history=3)
     table = Table(store, "", text)

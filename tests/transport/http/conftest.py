@@ -9,6 +9,8 @@ import ssl
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Mapping
 from contextlib import AsyncExitStack, asynccontextmanager
 from dataclasses import dataclass, field
+from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import Any
 
 import aiohttp
@@ -21,6 +23,8 @@ from skerry.control.context import ControlPlane
 from skerry.control.events.log import EventLog
 from skerry.control.identity.authenticator import Authenticator
 from skerry.control.routes.problems import RouteProblems
+from skerry.control.sessions.cell_lister import CellLister
+from skerry.control.sessions.tunnels import NodeTunnels
 from skerry.daemon.http import OwnerContexts, build_app
 from skerry.daemon.openapi import openapi_bytes
 from skerry.kit import pki
@@ -31,9 +35,10 @@ from skerry.store.local.memory import MemoryStore
 from skerry.transport.access.gate import AccessGate
 from skerry.transport.access.peers import ConnectionPeer
 from skerry.transport.http.asgi import ASGIApp
+from skerry.transport.http.front_pool import FrontPool
 from skerry.transport.http.server import HttpServer
-from skerry.transport.links.nodes.tunnel_router import TunnelDialer
 from skerry.wire.kudo.context import KudoContext
+from skerry.wire.own.alerts.endpoints import AlertContext
 from skerry.wire.own.context import OwnContext
 from skerry.wire.own.http_routes.context import RouteContext
 from skerry.wire.own.jobs.context import JobContext
@@ -43,10 +48,12 @@ from skerry.wire.own.namespaces.endpoints import NamespaceContext
 from skerry.wire.own.secrets.context import SecretContext
 from skerry.wire.own.services.context import ServiceContext
 from skerry.wire.own.snapshots.context import SnapshotContext
+from skerry.wire.own.telemetry.endpoints import TelemetryContext
 from skerry.wire.own.tls.context import TlsContext
 from skerry.wire.own.volumes.context import VolumeContext
 from skerry.wire.rear.context import RearContext
 from skerry.wire.serverledge.context import ServerledgeContext
+from tests.support.backups import backup_context
 from tests.support.clouds import following
 from tests.support.controls import Control, control_on
 from tests.transport.http.talking import Wire
@@ -124,11 +131,12 @@ async def serving(
     tls: ssl.SSLContext | None = None,
     checks: dict[str, Callable[[], Awaitable[None]]] | None = None,
     lacking: tuple[str, ...] = (),
-    tunnels: TunnelDialer | None = None,
+    tunnels: NodeTunnels | None = None,
     serverledge: ServerledgeContext | None = None,
     rear: RearContext | None = None,
     desk: MarketContext | None = None,
     leads: bool = False,
+    fronts: FrontPool | None = None,
 ) -> AsyncIterator[Site]:
     """A server with everything behind it; with `app`, that is served instead of Skerry's own."""
     clock = SystemClock()
@@ -156,7 +164,12 @@ async def serving(
         )
         control = await undo.enter_async_context(control_on(store, log, clock, leads=leads))
         kudo = KudoContext(
-            control.workloads, control.instances, control.nodes, tunnels or control.sessions, clock
+            control.workloads,
+            control.instances,
+            control.nodes,
+            tunnels or control.sessions,
+            clock,
+            CellLister(control.nodes, tunnels or control.sessions, clock),
         )
         built = app or build_app(
             OwnContext.of(
@@ -183,10 +196,17 @@ async def serving(
                     control.routes,
                     RouteProblems(control.services.tables.services, lambda key: None, control.nodes).of,
                 ),
+                backup_context(
+                    store, log, clock, settings.backup, Path(undo.enter_context(TemporaryDirectory()))
+                ),
+                TelemetryContext(control.nodes, kudo.tunnels, "http://hub:1323", lambda: ()),
+                AlertContext(control.alerts),
             ),
             own_names=lambda: frozenset({"hub.example"}),
         )
-        server = HttpServer(built, settings.http)
+        server = HttpServer(built, settings.http, fronts=fronts)
+        if fronts is not None:
+            undo.push_async_callback(fronts.stop)
         site = Site(server, plane, control, "https" if tls else "http")
         await server.start(socket.create_server(("127.0.0.1", 0)), tls)
         undo.push_async_callback(server.stop, 5.0)

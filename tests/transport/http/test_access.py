@@ -17,7 +17,9 @@ from skerry.transport.access.gate import AccessGate
 from skerry.transport.access.peers import ConnectionPeer
 from skerry.transport.http.dispatcher import HttpDispatcher
 from skerry.wire.kudo import routes as kudo_table
+from skerry.wire.own import backups as backup_table
 from skerry.wire.own import routes as own_table
+from skerry.wire.own.alerts import endpoints as alert_table
 from skerry.wire.own.http_routes import routes as route_table
 from skerry.wire.own.jobs import routes as job_table
 from skerry.wire.own.market import routes as market_table
@@ -26,6 +28,7 @@ from skerry.wire.own.namespaces import endpoints as namespace_table
 from skerry.wire.own.secrets import routes as secret_table
 from skerry.wire.own.services import routes as service_table
 from skerry.wire.own.snapshots import routes as snapshot_table
+from skerry.wire.own.telemetry import endpoints as telemetry_table
 from skerry.wire.own.tls import routes as tls_table
 from skerry.wire.own.volumes import routes as volume_table
 from skerry.wire.own.web_functions import endpoints as web_function_table
@@ -73,6 +76,9 @@ async def test_every_route_has_a_row_and_every_row_a_route(serve: Serve) -> None
         snapshot_table,
         route_table,
         mesh_table,
+        telemetry_table,
+        alert_table,
+        backup_table,
         tls_table,
         serverledge_table,
         web_function_table,

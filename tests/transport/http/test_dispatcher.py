@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from skerry.kit import metrics
+from skerry.kit import metrics, traces
 from skerry.kit.clock import SystemClock
 from skerry.model import errors
 from skerry.model.callers import Caller
@@ -18,7 +18,7 @@ from skerry.transport.access import rules
 from skerry.transport.access.gate import AccessGate, allowed_hosts
 from skerry.transport.http import responses
 from skerry.transport.http.asgi import Receive, Scope, Send
-from skerry.transport.http.dispatcher import HttpDispatcher, HttpRoute
+from skerry.transport.http.dispatcher import HttpDispatcher, HttpRoute, ServedHosts
 from tests.support.waiting import eventually
 from tests.transport.http.conftest import Serve
 from tests.transport.http.talking import get
@@ -46,7 +46,7 @@ def front(app: Any, *, timeout_s: float | None = 5.0, settings: HttpSettings = S
         },
         routes=[target],
         guard=AccessGate(NoCallers(), os.geteuid()),
-        hosts=allowed_hosts("127.0.0.1"),
+        hosts=ServedHosts(allowed_hosts("127.0.0.1")),
         settings=settings,
         clock=SystemClock(),
     )
@@ -289,3 +289,41 @@ async def test_requests_are_counted_by_route_and_never_by_path(serve: Serve) -> 
     await eventually(lambda: count("unmatched", "GET", 404) == before[1] + 1)
     assert count("/token/{id}", "DELETE", 404) == before[0] + 2
     assert metrics.REGISTRY.get_sample_value("skerry_http_requests_in_flight") == 0
+
+
+class Tracing:
+    """Answers with the span that it has."""
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        text = scope["state"].get("traceparent", "") + " " + scope["state"]["request_id"]
+        await responses.send_whole(send, 200, text.encode(), "text/plain")
+
+
+async def test_a_request_is_a_span_below_that_of_its_caller_and_its_id_has_it(serve: Serve) -> None:
+    recorder = traces.SpanRecorder(1.0)
+    traces.install(recorder)
+    try:
+        session = await (await serve(app=front(Tracing()))).session()
+        parent = traces.TraceContext("a" * 32, "b" * 16)
+        async with session.get("/fast/x", headers={"traceparent": parent.traceparent}) as reply:
+            (span,) = recorder.take(10)
+            assert (span.name, span.parent_id) == ("GET /fast/{name}", parent.span_id)
+            assert span.context.trace_id == parent.trace_id
+            assert span.attributes["http.response.status_code"] == 200
+            assert await reply.text() == f"{span.context.traceparent} {span.context.request_id}"
+            assert reply.headers["X-Request-Id"] == span.context.request_id
+
+        async with session.get("/it", headers={"traceparent": "no", "X-Request-Id": "mine"}) as reply:
+            (span,) = recorder.take(10)
+            assert span.parent_id == ""
+            assert await reply.text() == f"{span.context.traceparent} mine"
+
+        for path, headers in (
+            ("/it", {"traceparent": f"00-{'c' * 32}-{'d' * 16}-00"}),
+            ("/nothing", {}),
+        ):
+            async with session.get(path, headers=headers):
+                pass
+        assert recorder.take(10) == []
+    finally:
+        traces.install(None)

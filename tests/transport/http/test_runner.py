@@ -11,9 +11,17 @@ from skerry.model import errors
 from skerry.model.callers import AuthMethod, Caller, Role
 from skerry.model.settings import HttpSettings
 from skerry.transport.access import rules
+from skerry.transport.access.peers import ConnectionPeer
 from skerry.transport.http.asgi import Message, Scope
 from skerry.transport.http.endpoints import EncodedJson, Endpoint, RequestContext, Response, endpoint
 from skerry.transport.http.runner import OWN, Dialect, EndpointRunner, build_route
+
+
+class LocalConnection:
+    """A connection of a process of this machine."""
+
+    def peer(self) -> ConnectionPeer:
+        return ConnectionPeer("127.0.0.1", loopback=True, uid=0)
 
 
 class NamePath(msgspec.Struct, frozen=True):
@@ -67,6 +75,7 @@ async def run(
             "caller": Caller(origin=AuthMethod.TOKEN, name="token:1", role=role),
             "request_id": "r1",
             "headers": {},
+            "connection": LocalConnection(),
         },
     }
     await EndpointRunner(declared, dialect, "here", prefix)(scope, receive, send)

@@ -11,15 +11,15 @@ from typing import Any
 import pytest
 import uvloop
 
-from skerry.kit import pki, tls
+from skerry.kit import listening_sockets, pki, tls
 from skerry.model.callers import SERVER, Role
 from skerry.model.settings import HttpSettings
 from skerry.transport.http.asgi import Receive, Scope, Send
 from skerry.transport.http.connection import HttpConnection
 from skerry.transport.http.server import HttpServer
-from tests.support.waiting import eventually
+from tests.support.waiting import PATIENCE_S, eventually
 from tests.transport.http.conftest import Serve
-from tests.transport.http.talking import get
+from tests.transport.http.talking import Wire, get
 
 
 class Recording:
@@ -208,3 +208,94 @@ async def test_over_tls_a_certificate_of_a_node_is_known_and_may_do_only_that(
         said = await reply.json()
         assert (reply.status, said["code"]) == (403, "forbidden")
     assert "role node" in said["error"]
+
+
+async def answering(scope: Scope, receive: Receive, send: Send) -> None:
+    headers = [(b"content-length", b"1")]
+    await send({"type": "http.response.start", "status": 200, "headers": headers})
+    await send({"type": "http.response.body", "body": b"x"})
+
+
+async def test_one_that_retires_answers_on_and_has_each_client_connect_anew(serve: Serve) -> None:
+    site = await serve(app=answering)
+    idle, new = await site.wire(), await site.wire()
+    await idle.send(get("/"))
+    assert "connection" not in (await idle.answer()).headers
+    listening_sockets.current().retire()
+    await idle.send(get("/"))
+    answer = await idle.answer()
+    assert (answer.status, answer.headers["connection"]) == (200, "close")
+    assert await idle.rest() == b""
+    # What was accepted last gets an answer though the server stops meanwhile.
+    stopping = asyncio.create_task(site.server.stop(PATIENCE_S))
+    await asyncio.sleep(0)
+    await new.send(get("/"))
+    assert (await new.answer()).status == 200
+    await stopping
+
+
+async def test_a_listener_that_is_shared_with_the_next_process_goes_on_taking_connections(
+    serve: Serve, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    sockets = listening_sockets.ListeningSockets()
+    monkeypatch.setattr(listening_sockets, "_current", sockets)
+    site = await serve(app=Recording())
+    (listener,) = site.server._listeners
+    sockets.register("--http", listener._sock)
+    (held,) = sockets.hold().values()
+    await site.server.stop(PATIENCE_S)
+    with held, socket.create_connection(site.server.address):
+        held.setblocking(True)
+        accepted, _ = held.accept()
+        accepted.close()
+
+
+async def test_connections_of_the_process_before_are_served_on_and_silent_ones_closed_soon(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    sockets = listening_sockets.ListeningSockets()
+    monkeypatch.setattr(listening_sockets, "_current", sockets)
+    monkeypatch.setattr("skerry.transport.http.server.FIRST_REQUEST_S", 0.05)
+    former = socket.create_server(("127.0.0.1", 0))
+    asking, silent = [await Wire.to(*former.getsockname()) for _ in range(2)]
+    sockets.inherit({"--http": former}, [former.accept()[0] for _ in range(2)])
+    await asking.send(get("/"))  # while nobody serves
+    adopted = sockets.adopt("--http")
+    assert adopted is not None
+    server = HttpServer(answering, HttpSettings())
+    await server.start(adopted, None)
+    assert (await asking.answer()).status == 200
+    assert await silent.rest() == b""
+    await asking.send(get("/"))
+    assert (await asking.answer()).status == 200, "a client that has sent something keeps its connection"
+    asking.close()
+    silent.close()
+    await server.stop(PATIENCE_S)
+
+
+async def test_one_that_retires_tells_when_the_requests_that_run_are_answered(serve: Serve) -> None:
+    finish, streams = asyncio.Event(), asyncio.Event()
+
+    async def app(scope: Scope, receive: Receive, send: Send) -> None:
+        if scope["path"] == "/slow":
+            await finish.wait()
+        await send({"type": "http.response.start", "status": 200, "headers": [(b"content-length", b"2")]})
+        await send({"type": "http.response.body", "body": b"x", "more_body": True})
+        if scope["path"] == "/stream":
+            await streams.wait()
+        await send({"type": "http.response.body", "body": b"x"})
+
+    site = await serve(app=app)
+    idle, slow, stream = [await site.wire() for _ in range(3)]
+    await idle.send(get("/"))
+    await idle.answer()
+    await slow.send(get("/slow"))
+    await stream.send(get("/stream"))
+    (listener,) = site.server._listeners
+    await eventually(lambda: len(listener.connections) == 3 and len(site.server._state.tasks) == 2)
+    (answered,) = site.server.retire()
+    assert not answered.done()
+    finish.set()
+    assert (await slow.answer()).headers["connection"] == "close"
+    await answered
+    streams.set()

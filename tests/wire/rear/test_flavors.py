@@ -11,8 +11,10 @@ from skerry.kit import pki
 from skerry.kit.clock import ManualClock, iso
 from skerry.kit.tasks import cancel_and_wait
 from skerry.market.terms.keys import SigningKey
+from skerry.market.terms.selectors import EVERYTHING, OfferSnapshot
 from skerry.model import errors
 from skerry.model.market_settings import MarketSettings
+from skerry.model.resources import NO_RESOURCES
 from skerry.wire.rear import flavors
 from tests.support.waiting import eventually
 from tests.transport.http.conftest import serving
@@ -280,3 +282,19 @@ async def test_a_part_without_a_count_finds_what_reserving_it_without_a_count_ta
     for amount, found in ((held["Price"]["Amount"], ["f-1", "f-2"]), ("0.02", ["f-1"])):
         await market.ask("DELETE", f"/api/reservations/{held['TransactionID']}")
         assert await chosen(market, Partition=part, MaxPrice={**price, "Amount": amount}) == found, amount
+
+
+async def test_an_offer_that_changed_while_others_were_encoded_is_not_remembered_as_it_was(
+    market: Market,
+) -> None:
+    await market.sell()
+    offers = market.rear.offers
+    (current,) = offers.find(EVERYTHING).offers
+    outdated = OfferSnapshot(current.flavor, NO_RESOURCES)
+
+    def free_cpu(offer: OfferSnapshot) -> int:
+        return offer.free.cpu
+
+    assert await offers.written_in_turns([outdated], "test", free_cpu) == [b"0"]
+    assert await offers.written_in_turns([current], "test", free_cpu) == [b"8000"]
+    assert offers.written([current], "test", str) == [b"8000"]  # this one is

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import dataclasses
 import json
 from decimal import Decimal
 from typing import Any
@@ -287,7 +286,7 @@ async def test_silence_is_filled_with_heartbeats(
 ) -> None:
     clock = ManualClock()
     async with market_of(provider, clock, OPEN) as (ledger, rear):
-        quick = dataclasses.replace(rear, heartbeat_s=0.01)
+        quick = msgspec.structs.replace(rear, heartbeat_s=0.01)
         async with serving(cloud, rear=quick) as site:
             market = Market(site, await site.session(), ledger, quick, clock, provider)
             client = await Subscriber.of(market)
@@ -302,7 +301,7 @@ async def test_changes_that_others_are_told_of_are_silence_too(
     """The revision in a heartbeat is what keeps a place in a history that others fill."""
     clock = ManualClock()
     async with market_of(provider, clock, OPEN) as (ledger, rear):
-        quick = dataclasses.replace(rear, heartbeat_s=0.05)
+        quick = msgspec.structs.replace(rear, heartbeat_s=0.05)
         async with serving(cloud, rear=quick) as site:
             market = Market(site, await site.session(), ledger, quick, clock, provider)
             await market.sell()
@@ -396,7 +395,7 @@ async def test_one_buyer_does_not_get_all_connections(
 ) -> None:
     clock = ManualClock()
     async with market_of(provider, clock, OPEN) as (ledger, rear):
-        small = dataclasses.replace(rear, subscribers=ConcurrencyLimit(8, "subscribers", each=1))
+        small = msgspec.structs.replace(rear, subscribers=ConcurrencyLimit(8, "subscribers", each=1))
         async with serving(cloud, rear=small) as site:
             market = Market(site, await site.session(), ledger, small, clock, provider)
             await Subscriber.of(market)

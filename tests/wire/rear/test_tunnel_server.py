@@ -6,7 +6,7 @@ import asyncio
 import json
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from typing import Any
 
 import aiohttp
@@ -222,7 +222,7 @@ async def hall(cloud: pki.CertificateAuthority, provider: SigningKey) -> AsyncIt
                 name="skerry.example",
                 url="https://192.0.2.1:1323",
             )
-            rear = replace(rear, tunnels=tunnels)
+            rear = msgspec.structs.replace(rear, tunnels=tunnels)
             async with serving(cloud, rear=rear) as site:
                 market = Market(site, await site.session(), ledger, rear, clock, provider)
                 await market.sell()

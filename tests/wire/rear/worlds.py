@@ -24,7 +24,7 @@ from skerry.model.market_settings import MarketSettings
 from skerry.model.settings import EventSettings, HttpSettings, Settings
 from skerry.store.local.memory import MemoryStore
 from skerry.transport.access.gate import AccessGate, allowed_hosts
-from skerry.transport.http.dispatcher import HttpDispatcher
+from skerry.transport.http.dispatcher import HttpDispatcher, ServedHosts
 from skerry.transport.http.server import HttpServer
 from skerry.wire.rear import routes
 from skerry.wire.rear.context import RearContext
@@ -53,7 +53,7 @@ def market_alone(rear: RearContext) -> HttpDispatcher:
         prefix_routes={},
         routes=targets,
         guard=AccessGate(Nobody(), os.geteuid()),
-        hosts=allowed_hosts("127.0.0.1"),
+        hosts=ServedHosts(allowed_hosts("127.0.0.1")),
         settings=HttpSettings(),
         clock=SystemClock(),
     )

@@ -13,6 +13,7 @@ import structlog
 from skerry.kit import pki
 from skerry.kit.clock import ManualClock, SystemClock
 from skerry.model.settings import FunctionSettings
+from skerry.transport.http.front_pool import FrontPool
 from tests.transport.http.conftest import Site, serving
 from tests.transport.http.talking import Answer
 from tests.wire.serverledge.fakes import Fakes
@@ -48,11 +49,26 @@ def cloud(tmp_path_factory: pytest.TempPathFactory) -> pki.CertificateAuthority:
 
 
 @pytest.fixture
-async def ledge(cloud: pki.CertificateAuthority) -> AsyncIterator[Serverledge]:
+def is_direct() -> bool:
+    """Whether calls without a task are possible; files about calls try both."""
+    return False
+
+
+@pytest.fixture
+def fronts() -> FrontPool | None:
+    """What the connections of direct calls are assigned to."""
+    return None
+
+
+@pytest.fixture
+async def ledge(
+    cloud: pki.CertificateAuthority, is_direct: bool, fronts: FrontPool | None
+) -> AsyncIterator[Serverledge]:
     """A server with the function `isprime`, for a caller who is an admin."""
     clock = ManualClock()
     fakes = Fakes(clock, SETTINGS)
+    fakes.invoker.is_direct = is_direct
     fakes.functions.add("isprime")
     with structlog.testing.capture_logs():
-        async with serving(cloud, functions=SETTINGS, serverledge=fakes.bundle) as site:
+        async with serving(cloud, functions=SETTINGS, serverledge=fakes.bundle, fronts=fronts) as site:
             yield Serverledge(site, await site.session(), fakes, clock)

@@ -9,7 +9,10 @@ from collections.abc import AsyncGenerator, Callable, Sequence
 import msgspec
 
 from skerry.functions.asynchronous.results import AsyncCallResult
+from skerry.functions.continuum.cloud_calls import CloudCallCounts
 from skerry.functions.continuum.code_replication import CodeCopies, ReplicationStatus
+from skerry.functions.continuum.member_api import FunctionCalls
+from skerry.functions.invocation.direct_calls import CallDone
 from skerry.functions.invocation.invoker import PoolStatus
 from skerry.functions.registry import runtimes
 from skerry.functions.registry.registry import NewFunction
@@ -135,6 +138,21 @@ class FakeFunctions:
         return function
 
 
+class FakeCall:
+    """A call that was begun without a task."""
+
+    def __init__(self, report: Callable[[], None]) -> None:
+        self._report = report
+        self.is_cancelled = False
+
+    def cancel(self) -> None:
+        self.is_cancelled = True
+
+    def end(self) -> None:
+        if not self.is_cancelled:
+            self._report()
+
+
 class FakeInvoker:
     """Answers every call with `report`, or raises what it is told to."""
 
@@ -147,6 +165,24 @@ class FakeInvoker:
         self.pool = POOL
         self.seen: list[MemberStatus] = [NEIGHBOUR]
         self.measured = 0
+        self.is_direct = False  # it takes calls without a task
+        self.begun = 0
+        self.holds = False  # what is begun ends when the test says so
+        self.held: list[FakeCall] = []
+
+    def begin(self, ask: CallRequest, done: CallDone) -> FakeCall | None:
+        if not self.is_direct or self._functions.get(ask.function) is None:
+            return None
+        if self.failing is not None:
+            raise self.failing
+        self.asked.append(ask)
+        self.begun += 1
+        call = FakeCall(lambda: done(self.report(ask)))
+        if self.holds:
+            self.held.append(call)
+        else:
+            asyncio.get_running_loop().call_soon(call.end)
+        return call
 
     async def invoke(self, ask: CallRequest) -> CallReport:
         if self._functions.get(ask.function) is None:
@@ -197,6 +233,14 @@ class FakeAsynchronous:
         return self.calls.get(id)
 
 
+class FakeCalls:
+    """The calls of two members, of which one was not reached."""
+
+    async def read(self) -> CloudCallCounts:
+        counted = FunctionCalls(FunctionName("shop:pay"), 5, 2, 1, 0.25)
+        return CloudCallCounts(1000.5, (counted,), 2, ("edge-2: it does not answer",))
+
+
 class FakeLogs:
     """The same lines of every function, and with `follow` nothing more, for ever."""
 
@@ -235,6 +279,7 @@ class Fakes:
             clock,
             url="http://127.0.0.1:1323",
             node_headers=NodeHeaders(self.invoker, clock, "n1"),
+            calls=FakeCalls(),
             load=lambda: (1.34, 1.43, 0.94),
         )
 

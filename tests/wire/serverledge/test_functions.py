@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import base64
-import dataclasses
 import json
 from typing import Any
 
+import msgspec
 import pytest
 import structlog
 
@@ -118,6 +118,8 @@ async def test_every_field_of_a_function_is_read(ledge: Serverledge) -> None:
         ({"CPUDemand": 2}, {"cpu": 2000}),
         ({"MaxConcurrency": 0}, {"max_concurrency": 1}),
         ({"TimeoutS": -1}, {"timeout_s": None}),
+        ({"Template": False}, {"uses_template": False}),
+        ({}, {"uses_template": True}),
         ({"Network": ""}, {"network": NetworkMode.BRIDGE}),
         ({"TarFunctionCode": "YSB0\r\nYXI="}, {"code": b"a tar"}),
     ],
@@ -256,7 +258,7 @@ async def test_the_quota_of_prewarming_is_that_of_the_function_of_the_namespace(
     checked: list[str] = []
     fakes = Fakes(ManualClock(), SETTINGS)
     fakes.functions.add("isprime", "shop:isprime", "lab:secret")
-    bundle = dataclasses.replace(
+    bundle = msgspec.structs.replace(
         fakes.bundle, check_prewarm=lambda function, instances: checked.append(function.name)
     )
     with structlog.testing.capture_logs():
@@ -424,6 +426,15 @@ async def test_neighbours_are_shown_as_this_node_sees_them(ledge: Serverledge) -
     )
 
 
+async def test_calls_of_all_members_are_shown_as_sums(ledge: Serverledge) -> None:
+    answer = await ledge.get("/function-calls")
+    assert answer.status == 200
+    assert answer.body == (
+        b'{"Time":1000.5,"Members":2,"Missing":["edge-2: it does not answer"],"Functions":[{"Name":"pay",'
+        b'"Namespace":"shop","Calls":7,"Failed":2,"ColdStarts":1,"RunSeconds":0.25}]}\n'
+    )
+
+
 @pytest.mark.parametrize(
     ("method", "path"),
     [
@@ -435,6 +446,7 @@ async def test_neighbours_are_shown_as_this_node_sees_them(ledge: Serverledge) -
         ("GET", "/poll/x"),
         ("GET", "/status"),
         ("GET", "/neighbours"),
+        ("GET", "/function-calls"),
         ("GET", "/function"),
         ("GET", "/functions"),
         ("GET", "/function/isprime"),

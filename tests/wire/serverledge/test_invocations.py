@@ -33,8 +33,15 @@ CLI = (
 )
 
 
-async def test_a_call_is_answered_with_its_report(ledge: Serverledge) -> None:
+@pytest.fixture(params=[False, True], ids=["task", "direct"])
+def is_direct(request: pytest.FixtureRequest) -> bool:
+    """Everything here holds for calls with a task and for those without."""
+    return bool(request.param)
+
+
+async def test_a_call_is_answered_with_its_report(ledge: Serverledge, is_direct: bool) -> None:
     answer = await ledge.post("/invoke/isprime", CLI)
+    assert ledge.fakes.invoker.begun == is_direct
     assert (answer.status, answer.headers["content-type"], answer.body) == (200, JSON, GOOD)
     assert ledge.fakes.invoker.asked == [CallRequest("isprime", b'{"n":"17"}')]
 

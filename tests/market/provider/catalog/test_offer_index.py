@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from decimal import Decimal
 from typing import Any
 
@@ -420,3 +421,20 @@ def test_more_words_than_a_narrow_column_holds_are_told_apart() -> None:
         for number in range(9):
             assert ids(catalogue.find(OfferSelector(location=f"place {number}"))) == [f"f-{number}"]
         assert ids(catalogue.find(OfferSelector(location="nowhere"))) == []
+
+
+async def test_a_catalog_that_becomes_large_is_searched_one_by_one_until_its_columns_are_prepared(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    catalogue = OfferIndex(many=2)
+    await catalogue.prepare()
+    catalogue.put(offer("f-1"))
+    catalogue.put(offer("f-2"))
+    monkeypatch.delitem(sys.modules, column_index.__name__)
+    before = catalogue.find(EVERYTHING)
+    assert column_index.__name__ not in sys.modules  # a search does not import it
+    await catalogue.prepare()
+    assert column_index.__name__ in sys.modules
+    assert catalogue.find(EVERYTHING) == before
+    catalogue.drop(OfferId("f-1"))
+    assert ids(catalogue.find(EVERYTHING)) == ["f-2"]

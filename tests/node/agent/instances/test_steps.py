@@ -12,7 +12,7 @@ from skerry.model.containers import ContainerState
 from skerry.model.network import Egress
 from skerry.model.statuses import TERMINAL, DesiredStatus, InstanceStatus
 from skerry.model.workloads import WorkloadKind
-from skerry.node.agent.instances.state import LocalInstance
+from skerry.node.agent.instances.state import LocalInstance, LocalStatus
 from skerry.node.agent.instances.steps import InstanceAction, ReportStatus, RunAction, WaitUntil, next_step
 from tests.node.agent.instances.worlds import ID, TERMS, World, order, spec
 
@@ -528,3 +528,13 @@ def test_nothing_is_started_that_is_not_to_run_and_no_more_often_than_it_may(
 def test_the_test_orders_are_of_one_instance() -> None:
     assert order().instance == ID
     assert order().spec == spec()
+
+
+def test_an_exit_code_is_that_of_the_previous_run_once_another_runs() -> None:
+    crashed = LocalStatus().become(InstanceStatus.CRASHED, 1.0, "", exit_code=3)
+    assert (crashed.exit_code, crashed.previous_exit_code) == (3, None)
+    running = crashed.become(InstanceStatus.RUNNING, 2.0, "")
+    assert (running.exit_code, running.previous_exit_code) == (None, 3)
+    again = running.become(InstanceStatus.CRASHED, 3.0, "", exit_code=0)
+    assert (again.exit_code, again.previous_exit_code) == (0, 3)
+    assert again.become(InstanceStatus.RUNNING, 4.0, "").previous_exit_code == 0

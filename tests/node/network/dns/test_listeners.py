@@ -180,6 +180,30 @@ async def test_random_packets_neither_break_nor_fill_it() -> None:
         assert (await dig(listener, "+short", "db.shop.skerry")).split() == ["10.64.0.7"]
 
 
+async def test_random_streams_neither_break_it_nor_stay_open() -> None:
+    chance = random.Random(23)
+    places = ClientLimit(8, 8)
+    async with serving(made(), connections=places) as listener:
+        for _ in range(150):
+            reader, writer = await connect(listener)
+            stream = bytearray().join(
+                framed(question("db.shop.skerry", chance.choice(["A", "SRV", "TXT"])))
+                for _ in range(chance.randrange(1, 4))
+            )
+            for _ in range(chance.randrange(8)):
+                at = chance.randrange(len(stream))
+                stream[at : at + chance.randrange(3)] = chance.randbytes(chance.randrange(3))
+            with contextlib.suppress(ConnectionError):
+                writer.write(stream[: chance.randrange(len(stream) + 1)] if chance.random() < 0.3 else stream)
+                await writer.drain()
+                if chance.random() < 0.7:
+                    writer.write_eof()
+                    await reader.read(-1)
+            await drop(writer)
+        await eventually(lambda: places.total == 0)
+        assert (await dig(listener, "+short", "+tcp", "db.shop.skerry")).split() == ["10.64.0.7"]
+
+
 async def test_a_flood_of_one_turn_leaves_turns_to_others() -> None:
     parts = made()
     async with serving(parts) as listener:

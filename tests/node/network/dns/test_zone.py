@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from ipaddress import IPv4Network
+from ipaddress import IPv4Network, ip_address
 
 from hypothesis import given
 from hypothesis import strategies as st
@@ -112,6 +112,17 @@ def test_an_ipv6_address_is_answered_where_there_is_one_and_is_no_data_elsewhere
     assert addresses(zone, "six.shop.skerry", ANY) == ["10.64.0.8", "fd00::8"]
     reverse = "8." + "0." * 27 + "0.0.d.f.ip6.arpa"
     assert addresses(zone, reverse, RecordType.PTR) == ["six.shop.skerry"]
+
+
+def test_reverse_names_of_ipv6_addresses_of_a_cloud_are_sent_to_nobody() -> None:
+    zone = put(Zone("skerry"), instance("six", "10.64.0.8", address6="fda8:5e7c:f8fa::a40:8"))
+    known, unknown, other = (
+        ip_address(each).reverse_pointer
+        for each in ("fda8:5e7c:f8fa::a40:8", "fda8:5e7c:f8fa::a40:9", "2001:db8::1")
+    )
+    assert zone.lookup(known, RecordType.PTR).records[0].value == "six.shop.skerry"
+    assert zone.lookup(unknown, RecordType.PTR).status is LookupStatus.UNKNOWN
+    assert zone.lookup(other, RecordType.PTR).status is LookupStatus.OUTSIDE
 
 
 def test_names_above_others_exist_without_records() -> None:

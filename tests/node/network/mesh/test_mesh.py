@@ -16,13 +16,23 @@ import pytest
 
 from skerry.kit.clock import SystemClock
 from skerry.model.ids import NodeId
-from skerry.model.mesh import MeshEncryption, MeshLinks, MeshNode, MeshPeer
+from skerry.model.mesh import MeshEncryption, MeshLinks, MeshNode, MeshPeer, format_endpoint
 from skerry.model.mesh_settings import MeshSettings
 from skerry.model.network_objects import NetworkObject
 from skerry.node.network.mesh.mesh import MeshDeps, NodeMesh, choose_port, missing_programs
 from skerry.node.network.mesh.programs import MeshPrograms
 from skerry.node.network.subnets import KernelNames
-from tests.node.network.machines import Machine, cannot_dial, enter, inside, listen, needs_root, speak
+from tests.node.network.machines import (
+    Machine,
+    add_addresses,
+    cannot_dial,
+    enter,
+    inside,
+    listen,
+    needs_root,
+    speak,
+    twin,
+)
 from tests.support.waiting import eventually_sync
 
 
@@ -33,6 +43,7 @@ class Ground:
     names: KernelNames
     networks: tuple[IPv4Network, ...]
     gateway: IPv4Address
+    has_ipv6: bool = True
 
 
 class Node:
@@ -43,6 +54,7 @@ class Node:
         self.number = number
         self.address = f"10.99.{number}.2"  # of the container
         self.gateway = f"10.99.{number}.1"
+        self.address6, self.gateway6 = twin(self.address), twin(self.gateway)
         self.names = KernelNames(f"5ce1a7e{number}")
         self.folder = folder / self.id
         self.folder.mkdir()
@@ -52,14 +64,18 @@ class Node:
         place = str(self.machine.place)
         self.container.run("ip", "link", "add", "eth0", "type", "veth", "peer", "box", "netns", place)
         self.container.run("ip", "address", "add", f"{self.address}/24", "dev", "eth0")
+        self.container.run("ip", "address", "add", f"{self.address6}/120", "dev", "eth0", "nodad")
         self.container.run("ip", "link", "set", "eth0", "up")
-        self.container.run("ip", "route", "add", "default", "via", self.gateway)
+        for gateway in (self.gateway, self.gateway6):
+            self.container.run("ip", "route", "add", "default", "via", gateway)
         bridge = self.names.bridge
         self.machine.run("ip", "link", "add", bridge, "type", "bridge")
         self.machine.run("ip", "address", "add", f"{self.gateway}/24", "dev", bridge)
+        self.machine.run("ip", "address", "add", f"{self.gateway6}/120", "dev", bridge, "nodad")
         self.machine.run("ip", "link", "set", bridge, "up")
         self.machine.run("ip", "link", "set", "box", "master", bridge, "up")
         self.machine.run("sh", "-c", "echo 1 > /proc/sys/net/ipv4/ip_forward")
+        self.machine.run("sh", "-c", "echo 1 > /proc/sys/net/ipv6/conf/all/forwarding")
         self.node: MeshNode | None = None
         self.links: MeshLinks | None = None
         self._loop: asyncio.AbstractEventLoop | None = None
@@ -98,14 +114,15 @@ class Node:
         if isinstance(value, MeshLinks):
             self.links = value
 
-    def connect(self, *others: Node, encryption: MeshEncryption) -> None:
+    def connect(self, *others: Node, encryption: MeshEncryption, over: str = "192.0.2.") -> None:
+        """`over`: the beginning of the addresses that they are reached at."""
         assert self._loop is not None
-        peers = {other.id: other.as_peer(encryption) for other in others}
+        peers = {other.id: other.as_peer(encryption, over) for other in others}
         self._loop.call_soon_threadsafe(self.mesh.set_peers, peers)
 
-    def as_peer(self, encryption: MeshEncryption) -> MeshPeer:
+    def as_peer(self, encryption: MeshEncryption, over: str) -> MeshPeer:
         assert self.node is not None
-        endpoints = (f"192.0.2.{self.number}:{self.node.port}",)
+        endpoints = (format_endpoint(f"{over}{self.number}", self.node.port),)
         subnets = (f"10.99.{self.number}.0/24",)
         return MeshPeer(self.id, self.id, self.node.public_key, subnets, endpoints, encryption=encryption)
 
@@ -131,6 +148,7 @@ def nodes(tmp_path: Path) -> Iterator[tuple[Node, Node]]:
         one.machine.run("ip", "link", "add", *ends)
         for node in (one, two):
             node.machine.run("ip", "address", "add", f"192.0.2.{node.number}/24", "dev", "eth0")
+            node.machine.run("ip", "address", "add", f"2001:db8::{node.number}/64", "dev", "eth0", "nodad")
             node.machine.run("ip", "link", "set", "eth0", "up")
             undo.callback(node.stop)
             node.start()
@@ -138,25 +156,38 @@ def nodes(tmp_path: Path) -> Iterator[tuple[Node, Node]]:
 
 
 @needs_root
-@pytest.mark.parametrize("encryption", [MeshEncryption.WIREGUARD, MeshEncryption.VXLAN])
+@pytest.mark.parametrize(
+    ("encryption", "over"),
+    [
+        (MeshEncryption.WIREGUARD, "192.0.2."),
+        (MeshEncryption.WIREGUARD, "2001:db8::"),
+        (MeshEncryption.VXLAN, "192.0.2."),
+    ],
+)
 def test_containers_reach_each_other_and_nothing_else(
-    nodes: tuple[Node, Node], encryption: MeshEncryption
+    nodes: tuple[Node, Node], encryption: MeshEncryption, over: str
 ) -> None:
     one, two = nodes
     assert one.remains() == []  # without peers there is nothing
-    one.connect(two, encryption=encryption)
-    two.connect(one, encryption=encryption)
+    one.connect(two, encryption=encryption, over=over)
+    two.connect(one, encryption=encryption, over=over)
     eventually_sync(lambda: one.is_up() and two.is_up())
+    assert one.links is not None
+    assert over in one.links.links[0].endpoint
     with listen(two.container.place, "0.0.0.0", 4000) as listener:
         assert speak(listener, one.container.place, two.address, 4000) == one.address
         assert speak(listener, one.machine.place, two.address, 4000) == one.gateway
+        assert speak(listener, one.container.place, two.address6, 4000) == one.address6
+        assert speak(listener, one.machine.place, two.address6, 4000) == one.gateway6
     with listen(two.machine.place, "0.0.0.0", 4000):
-        assert not cannot_dial(two.container.place, two.gateway, 4000, within_s=5)
-        assert cannot_dial(one.container.place, two.gateway, 4000)
+        for gateway in (two.gateway, two.gateway6):
+            assert not cannot_dial(two.container.place, gateway, 4000, within_s=5)
+            assert cannot_dial(one.container.place, gateway, 4000)
     # An address that is of no peer is not let in, whoever sends it.
-    one.machine.run("ip", "address", "add", "10.98.0.1/32", "dev", "lo")
+    add_addresses(one.machine, "10.98.0.1")
     with listen(two.container.place, "0.0.0.0", 4001) as listener:
         knock(one, "10.98.0.1", two.address, 4001)
+        knock(one, twin("10.98.0.1"), two.address6, 4001)
         listener.settimeout(0.2)
         with pytest.raises(TimeoutError):
             listener.accept()
@@ -169,7 +200,8 @@ def knock(node: Node, source: str, address: str, port: int) -> None:
     """Try to connect from an address of its own choice."""
 
     def send() -> None:
-        with socket.socket() as caller, contextlib.suppress(OSError):
+        family = socket.AF_INET6 if ":" in source else socket.AF_INET
+        with socket.socket(family) as caller, contextlib.suppress(OSError):
             caller.settimeout(0.2)
             caller.bind((source, 0))
             caller.connect((address, port))
@@ -189,8 +221,11 @@ def test_rules_and_routes_that_somebody_removed_come_back_with_the_next_change(
     one.machine.run("nft", "flush", "ruleset")
     eventually_sync(lambda: len(one.remains()) == 2)
     with listen(two.container.place, "0.0.0.0", 4002) as listener:
-        eventually_sync(lambda: not cannot_dial(one.container.place, two.address, 4002, within_s=1))
-        assert listener.accept()[0].close() is None
+        for address in (two.address, two.address6):
+            eventually_sync(
+                lambda address=address: not cannot_dial(one.container.place, address, 4002, within_s=1)  # type: ignore[misc]
+            )
+            assert listener.accept()[0].close() is None
 
 
 def test_a_port_that_is_taken_is_left_to_its_owner() -> None:

@@ -18,6 +18,7 @@ from skerry.functions.continuum.member_api import (
     CodeList,
     ContinuumMember,
     ForwardedCall,
+    FunctionCalls,
     MemberLoad,
     ResultCopy,
 )
@@ -66,6 +67,7 @@ class FakeServes:
         self.codes: dict[str, bytes] = {}
         self.results: dict[str, AsyncCallResult] = {}
         self.copies: list[ResultCopy] = []
+        self.counted: tuple[FunctionCalls, ...] = ()
         self.on_load: Callable[[], None] = lambda: None
 
     async def invoke(self, call: ForwardedCall, *, begins: BeforeStart | None) -> CallReport:
@@ -115,6 +117,9 @@ class FakeServes:
     def list_code(self, known: str) -> CodeList:
         digests = tuple(Digest(digest) for digest in self.codes)
         return CodeList(str(len(digests)), None if known == str(len(digests)) else digests)
+
+    def calls(self) -> tuple[FunctionCalls, ...]:
+        return self.counted
 
     async def store_result(self, copy: ResultCopy) -> None:
         if self.error is not None:

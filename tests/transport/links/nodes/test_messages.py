@@ -473,3 +473,11 @@ def test_what_a_server_does_not_say_of_an_image_grants_nothing(said: str) -> Non
     assert member_messages.decode_function(sent) == function
     sent.image_access = said
     assert member_messages.decode_function(sent).image_access is ImageAccess.REGISTRIES
+
+
+def test_a_node_hears_that_a_function_has_no_template_and_may_make_one_if_it_hears_nothing() -> None:
+    function = Function(FunctionName("f"), CUSTOM, Megabytes(1), 0.0, image="f:1", uses_template=False)
+    sent = member_messages.encode_function(function)
+    assert member_messages.decode_function(sent) == function
+    sent.ClearField("no_template")  # as a server of an earlier version sends it
+    assert member_messages.decode_function(sent).uses_template

@@ -4,9 +4,11 @@ from __future__ import annotations
 
 from functools import partial
 
+import msgspec
 import pytest
 
-from skerry.model import errors
+from skerry import __version__
+from skerry.model import errors, versions
 from skerry.model.node_messages import NodeHello
 from skerry.transport.links.nodes import messages, protocol
 from skerry.transport.proto import nodes_pb2 as pb
@@ -67,3 +69,40 @@ async def test_a_node_leaves_a_server_that_is_older_than_itself(
         errors.FailedPrecondition, match=r"the server is too old: .* upgrade the servers first"
     ):
         await node.hello(HELLO)
+
+
+@pytest.mark.parametrize(
+    ("version", "reason"),
+    [
+        ("0.99.0", r"0\.99\.0 is newer than this server's, .* upgrade the servers first"),
+        ("0.0.9", "too old for"),
+    ],
+)
+async def test_a_node_of_another_minor_version_than_this_and_the_previous_is_refused_and_not_registered(
+    served: Served, version: str, reason: str
+) -> None:
+    node = await served.connect("n1")
+    with pytest.raises(errors.FailedPrecondition, match=reason):
+        await node.hello(
+            msgspec.structs.replace(HELLO, facts=msgspec.structs.replace(FACTS, version=version))
+        )
+    assert served.fleet.nodes.list() == []
+
+
+async def test_a_node_of_the_previous_minor_version_goes_on(served: Served) -> None:
+    previous = msgspec.structs.replace(FACTS, version=f"{versions.CURRENT.previous}.7")
+    await (await served.connect("n1")).hello(msgspec.structs.replace(HELLO, facts=previous))
+    (registered,) = served.fleet.nodes.list()
+    assert registered.facts.version == previous.version
+
+
+async def test_a_node_leaves_a_server_whose_skerry_is_older_than_its_own(
+    served: Served, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    seen: list[str] = []
+    monkeypatch.setattr(protocol, "check_server_version", seen.append)
+    await (await served.connect("n1")).hello(HELLO)
+    assert seen == [__version__]
+    monkeypatch.undo()
+    with pytest.raises(errors.FailedPrecondition, match="upgrade the servers first"):
+        protocol.check_server_version("")

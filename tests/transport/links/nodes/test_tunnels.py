@@ -12,7 +12,14 @@ from skerry.model import errors
 from skerry.model.cells import OutputChannel
 from skerry.model.ids import InstanceId, NodeId
 from skerry.model.node_messages import NodeHello, TunnelRequest
-from skerry.model.streams import MAX_FRAME, ExecStreamRequest, LogStreamRequest, StreamRequest
+from skerry.model.streams import (
+    MAX_FRAME,
+    CellListRequest,
+    ExecStreamRequest,
+    LogStreamRequest,
+    MetricsRequest,
+    StreamRequest,
+)
 from skerry.transport.tunnels import tunnel_codec
 from tests.support.fleets import FACTS, ROOM
 from tests.transport.links.nodes.test_session import next_of
@@ -44,6 +51,7 @@ async def joined(served, ask: StreamRequest = LOGS) -> AsyncIterator[tuple]:
         LogStreamRequest(),
         LogStreamRequest(follow=True, tail=0, stream=OutputChannel.STDERR),
         ExecStreamRequest(("sh", "-c", "echo ü"), ("A=b",), "root", "/tmp", True, True, 24, 80),
+        CellListRequest(),
     ],
 )
 async def test_a_node_is_asked_for_exactly_what_somebody_wants(served, ask):
@@ -166,3 +174,9 @@ def test_every_kind_of_error_passes_through_a_tunnel_and_takes_no_detail_along()
         assert (type(back), back.slug, back.message) == (kind, slug, "what")
     told.failure.code = "unheard-of"
     assert type(tunnel_codec.decode_failure(told.failure)) is errors.Internal
+
+
+@pytest.mark.parametrize("is_open_metrics", [False, True])
+def test_a_request_for_metrics_is_the_same_at_both_ends(is_open_metrics: bool) -> None:
+    request = TunnelRequest("t", I1, MetricsRequest(is_open_metrics))
+    assert tunnel_codec.decode_tunnel(tunnel_codec.encode_tunnel(request)) == request

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncGenerator, Iterable, Sequence
+from collections.abc import AsyncGenerator, Callable, Iterable, Sequence
 from decimal import Decimal
 
 from msgspec.structs import replace
@@ -89,6 +89,9 @@ class FakeTrader:
         self.hangs = False
         self.undone = 0
         self.actors: list[str] = []
+
+    def listen(self, changed: Callable[[], None]) -> None:
+        raise AssertionError("no route of the API listens")
 
     def peers(self) -> Sequence[PeerStatus]:
         return list(self.known.values())

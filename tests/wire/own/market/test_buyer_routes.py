@@ -30,7 +30,7 @@ def lines(body: bytes) -> list[Any]:
 
 
 async def test_a_peer_is_set_shown_and_removed(shop: Shop) -> None:
-    wish = {"url": NORTH.url, "cloud": NORTH.cloud}
+    wish = {"url": NORTH.url, "cloud": NORTH.cloud, "mesh": True}
     made = await shop.ask("PUT", "/market/peers/north", wish)
     assert made.status == 200
     assert made.json == {

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-import dataclasses
 from typing import Any
 
+import msgspec
 import pytest
 import structlog
 from msgspec.structs import replace
@@ -278,7 +278,7 @@ async def test_who_sells_what_the_nodes_cannot_deliver_is_warned(cloud: pki.Cert
     clock, key = ManualClock(), SigningKey.generate()
     nodes = [resources(8, 16384), resources(8, 16384)]
     async with market_of(key, clock, OPEN) as (ledger, _):
-        desk = dataclasses.replace(
+        desk = msgspec.structs.replace(
             desk_of(ledger, key.cloud),
             shortage=lambda one: node_offers.shortage(ledger.flavors(), one, nodes),
         )

@@ -131,6 +131,10 @@ async def test_connections_are_explained_by_rule_and_node(rest: Rest) -> None:
         ("lab/tool", "node/n1", 8080, True, "published"),
         ("node/n1", "instance/db", 5432, True, "open"),
         ("10.64.0.4", "10.64.0.2", 5432, True, "open"),
+        ("fda8:5e7c:f8fa::10.64.0.4", "fda8:5e7c:f8fa::10.64.0.2", 5432, True, "open"),
+        ("lab/tool", "fd00::1", 80, False, "egress"),
+        ("lab/tool", "fd00:ec2::254", 80, False, "metadata"),
+        ("lab/tool", "2600::1", 443, True, "open"),
     ]
     for source, destination, port, is_allowed, rule in cases:
         answer = await explained(rest, source, destination, port)
