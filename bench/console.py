@@ -92,11 +92,11 @@ def context_of(server: SimulatedServer) -> ConsoleContext:
     for _ in range(STEPS):
         history.sample()
     unused = cast(Any, None)  # by the overview
-    hub = ChangeHub()
+    hub = ChangeHub(clock)
     plane = SimpleNamespace(clock=clock, warnings=[], lacking=[], unreachable=list)
     return ConsoleContext(
         plane=cast(Any, plane),
-        renderer=Renderer(AssetCatalog()),
+        renderer=Renderer(AssetCatalog(), hub.position),
         hub=hub,
         streams=ConsoleContext.stream_limit(),
         nodes=server.nodes,

@@ -25,7 +25,7 @@ pytest_plugins = ["tests.support.selection", "tests.support.forked_workers"]
 os.environ.pop("PYTHONDONTWRITEBYTECODE", None)
 sys.dont_write_bytecode = False
 # Whatever flags `make test` was given, `make up` in a test has none of them.
-for _name in ("MAKEFLAGS", "MAKELEVEL", "MFLAGS"):
+for _name in ("ARGS", "MAKEFLAGS", "MAKELEVEL", "MFLAGS"):
     os.environ.pop(_name, None)
 # Whatever contexts and settings the person at this machine has: tests have none.
 os.environ["XDG_CONFIG_HOME"] = str(Path(__file__).parent / "no-such-folder")

@@ -26,7 +26,7 @@ HEAD = PageHead("Things", "GET /console/services", (), HOSTILE)
 
 @pytest.fixture(scope="module")
 def renderer() -> Renderer:
-    return Renderer(AssetCatalog())
+    return Renderer(AssetCatalog(), str)
 
 
 def call(caller: Caller = ADMIN, **headers: str) -> RequestContext:
@@ -150,7 +150,7 @@ def test_pages_and_actions_are_for_sessions_with_the_roles_of_the_api() -> None:
 
 def test_a_missing_folder_of_third_party_files_gives_a_page_with_the_remedy(tmp_path: Path) -> None:
     (tmp_path / "console.css").write_text("x")
-    page = listing(Renderer(AssetCatalog(tmp_path)), call(), "x")
+    page = listing(Renderer(AssetCatalog(tmp_path), str), call(), "x")
     assert "scripts/assets" in page
     assert "htmx.js" in page
 

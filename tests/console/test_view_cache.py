@@ -2,34 +2,25 @@
 
 from __future__ import annotations
 
-from contextlib import aclosing
 from itertools import count
 
 from skerry.console.hub import ChangeHub, Topic
 from skerry.console.view_cache import FRESH_S, ViewCache
 from skerry.kit.clock import ManualClock
 from skerry.model.callers import AuthMethod, Caller, Role
-from skerry.model.namespace_scope import NamespaceScope
 
 ADMIN = Caller(origin=AuthMethod.TOKEN, name="a", role=Role.ADMIN)
 BOUND = Caller(origin=AuthMethod.TOKEN, name="a", role=Role.ADMIN, namespaces=("shop",))
 
 
-async def test_a_view_is_shared_until_something_changes_or_it_is_old() -> None:
-    hub, clock, numbers = ChangeHub(), ManualClock(), count()
+def test_a_view_is_shared_until_something_changes_or_it_is_old() -> None:
+    clock, numbers = ManualClock(), count()
+    hub = ChangeHub(clock)
     cache: ViewCache[int] = ViewCache(hub, clock)
-    async with aclosing(hub.stream([Topic.NODES], NamespaceScope(None))) as open_page:
-        await anext(open_page)
-        assert [cache.get(ADMIN, lambda: next(numbers)) for _ in range(3)] == [0, 0, 0]
-        hub.notify(Topic.NODES)
-        assert cache.get(ADMIN, lambda: next(numbers)) == 1
-        clock.advance(FRESH_S)
-        assert cache.get(ADMIN, lambda: next(numbers)) == 2
-        assert cache.get(BOUND, lambda: next(numbers)) == 3
-        assert cache.get(ADMIN, lambda: next(numbers)) == 2
-
-
-def test_nothing_is_shared_while_no_page_is_open() -> None:
-    numbers = count()
-    cache: ViewCache[int] = ViewCache(ChangeHub(), ManualClock())
-    assert [cache.get(ADMIN, lambda: next(numbers)) for _ in range(2)] == [0, 1]
+    assert [cache.get(ADMIN, lambda: next(numbers)) for _ in range(3)] == [0, 0, 0]
+    hub.notify(Topic.NODES)
+    assert cache.get(ADMIN, lambda: next(numbers)) == 1
+    clock.advance(FRESH_S)
+    assert cache.get(ADMIN, lambda: next(numbers)) == 2
+    assert cache.get(BOUND, lambda: next(numbers)) == 3
+    assert cache.get(ADMIN, lambda: next(numbers)) == 2

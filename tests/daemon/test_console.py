@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from playwright.sync_api import Browser, expect
+from playwright.sync_api import Browser, Route, expect
 
 from skerry.transport.access.console_rules import CONSOLE_RULES
 from tests.support import imagery
@@ -37,6 +37,12 @@ pytestmark = [
 
 MARKUP = "<b id=injected>bold</b><script>document.title='injected'</script>"
 COUNTS = 'trap "exit 0" TERM; n=0; while true; do echo odd $n; echo even $n; n=$((n+1)); sleep 0.2; done'
+# A stream beside that of the page; both are told of a change at the same time.
+WATCH = """new Promise(resolve => {
+    const source = new EventSource('/console/stream?topics=instances');
+    source.onopen = resolve;
+    source.addEventListener('instances', () => { source.close(); document.body.dataset.changed = "yes"; });
+})"""
 SMALL = {"cpu": 20, "memory": 16}
 
 
@@ -141,6 +147,57 @@ def test_a_change_arrives_by_itself(tab: Tab, skerry: Skerry, image: str) -> Non
     tab.page.wait_for_selector("tr:has-text('arrival'):has-text('RUNNING')")
     skerry.call("DELETE", f"/instance/{made['id']}")
     tab.page.wait_for_selector("tr:has-text('arrival')", state="detached")
+
+
+def hold(tab: Tab, pattern: str) -> list[Route]:
+    """The first request of an address waits until the test lets it go on."""
+    held: list[Route] = []
+
+    def handle(route: Route) -> None:
+        if held:
+            route.continue_()
+        else:
+            held.append(route)
+
+    tab.page.route(pattern, handle)
+    return held
+
+
+def until_held(tab: Tab, held: list[Route]) -> Route:
+    eventually_sync(lambda: tab.page.wait_for_timeout(10) or held, what="the page sends the request")
+    return held[0]
+
+
+def test_a_change_before_the_stream_of_a_page_is_open_arrives(tab: Tab, skerry: Skerry, image: str) -> None:
+    held = hold(tab, "**/console/stream?*")
+    tab.page.goto(f"{tab.url}/console/instances")
+    stream = until_held(tab, held)
+    made = skerry.call("PUT", "/instance/", {"name": "early", "uri": image, "resources": SMALL})[1]
+    eventually_sync(
+        lambda: skerry.call("GET", f"/instance/{made['id']}")[1]["status"] == "RUNNING",
+        what="the instance is running, so nothing about it changes any more",
+    )
+    stream.continue_()
+    tab.page.wait_for_selector("tr:has-text('early'):has-text('RUNNING')")
+    tab.page.unroute("**/console/stream?*")
+    skerry.call("DELETE", f"/instance/{made['id']}")
+
+
+def test_a_change_while_a_page_loads_another_arrives(tab: Tab, skerry: Skerry, image: str) -> None:
+    tab.open("/console/instances")
+    held = hold(tab, "**/console/instances")
+    first = skerry.call("PUT", "/instance/", {"name": "first", "uri": image, "resources": SMALL})[1]
+    load = until_held(tab, held)
+    answer = load.fetch()  # without what comes now
+    assert "second" not in answer.text()
+    tab.page.evaluate(WATCH)
+    second = skerry.call("PUT", "/instance/", {"name": "second", "uri": image, "resources": SMALL})[1]
+    tab.page.wait_for_selector("body[data-changed=yes]")
+    load.fulfill(response=answer)
+    tab.page.wait_for_selector("tr:has-text('second')")
+    tab.page.unroute("**/console/instances")
+    for made in (first, second):
+        skerry.call("DELETE", f"/instance/{made['id']}")
 
 
 def test_markup_in_output_and_searches_is_text(tab: Tab, skerry: Skerry, web: dict[str, Any]) -> None:

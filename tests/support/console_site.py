@@ -261,7 +261,8 @@ async def _beat(control: Control) -> None:
 
 
 def _context(plane: ControlPlane, control: Control, amount: Amount) -> ConsoleContext:
-    hub, clock = ChangeHub(), plane.clock
+    clock = plane.clock
+    hub = ChangeHub(clock)
     numbers = {one.id: index for index, one in enumerate(console_records.instances(amount)) if one.node}
     used = {id: console_records.usage(index, STEPS) for id, index in numbers.items()}
     control.instances._reporter._usage.update(used)
@@ -284,7 +285,7 @@ def _context(plane: ControlPlane, control: Control, amount: Amount) -> ConsoleCo
 
     return ConsoleContext(
         plane=plane,
-        renderer=Renderer(AssetCatalog()),
+        renderer=Renderer(AssetCatalog(), hub.position),
         hub=hub,
         streams=ConsoleContext.stream_limit(),
         nodes=control.nodes,

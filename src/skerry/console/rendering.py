@@ -9,7 +9,7 @@ by its id (`HX-Target`) gets the block of that name alone.
 from __future__ import annotations
 
 import re
-from collections.abc import Collection, Mapping
+from collections.abc import Callable, Collection, Mapping
 from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -96,8 +96,9 @@ class PageHead(msgspec.Struct, frozen=True):
 class Renderer:
     """Makes responses of templates."""
 
-    def __init__(self, assets: AssetCatalog) -> None:
+    def __init__(self, assets: AssetCatalog, position: Callable[[float], str]) -> None:
         self.assets = assets
+        self._position = position  # in the stream of changes, of what was read from a time on
 
     @cached_property
     def _environment(self) -> Environment:
@@ -129,6 +130,7 @@ class Renderer:
             compiled,
             call.headers.get(b"hx-target", b"").decode("latin-1") if b"hx-request" in call.headers else "",
             head=head,
+            position=self._position(call.started_s),
             caller=call.caller,
             scope=namespaces_text(call.caller),
             navigation=[item for item in NAVIGATION if may(call.caller, item.page)],

@@ -25,6 +25,7 @@ from skerry.transport.http.responses import RouteNotFound, accepts
 
 _FOREVER = (b"cache-control", b"public, max-age=31536000, immutable")
 _MAX_TOPICS = 100
+_MAX_POSITION = 64
 
 
 class AssetPath(msgspec.Struct, frozen=True):
@@ -39,9 +40,10 @@ class RedeemRequest(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
 
 class StreamQuery(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """The topics of a page, with commas between."""
+    """The topics of a page, with commas between, and the position at which it was read."""
 
     topics: Annotated[str, Meta(max_length=_MAX_TOPICS)]
+    since: Annotated[str, Meta(max_length=_MAX_POSITION)] = ""
 
 
 @endpoint("GET", "/", summary="The console, for browsers", media=HTML)
@@ -95,14 +97,16 @@ async def asset(context: ConsoleContext, call: RequestContext, path: AssetPath) 
     "GET", "/console/stream", summary="Changes", media=sse.MEDIA, streams=True, raises=(errors.Overloaded,)
 )
 async def stream(context: ConsoleContext, call: RequestContext, query: StreamQuery) -> StreamResponse:
-    """Server-sent events: the names of topics that have changed."""
+    """Server-sent events: the names of topics that have changed since a position. A browser that connects
+    again names the last one that it was sent, in a header."""
     try:
         topics = frozenset(map(Topic, filter(None, query.topics.split(","))))
     except ValueError:
         raise errors.Invalid(f"topics are {', '.join(Topic)}", field="topics") from None
     held = AsyncExitStack()
     held.enter_context(context.streams.take(call.caller.tenant))
-    frames = context.hub.stream(topics, call.caller.scope)
+    since = call.headers.get(b"last-event-id", b"").decode("latin-1")[:_MAX_POSITION] or query.since
+    frames = context.hub.stream(topics, call.caller.scope, since)
     return StreamResponse(frames, sse.SSE_FORMAT, held, context.plane.settings.events.heartbeat_s)
 
 

@@ -1,7 +1,7 @@
 """Views that many open pages of the same caller ask for at about the same time are made once.
 
 A view is shared while nothing has changed, and for two seconds at most: figures that nodes report change
-without a notification. While no page is open nothing is shared, as nobody says then what has changed.
+without a notification.
 """
 
 from __future__ import annotations
@@ -29,8 +29,6 @@ class ViewCache(Generic[T]):
 
     def get(self, caller: Caller, make: Callable[[], T]) -> T:
         """The view of this caller, made now unless it was just made."""
-        if self._hub.is_idle:
-            return make()
         now = self._clock.monotonic()
         found = self._views.get(caller)
         if found is not None and now - found[1] < FRESH_S and found[2] == self._hub.changes:

@@ -59,7 +59,7 @@ def start(
     invitation: Callable[[str], str],
 ) -> ConsoleContext:
     """The console, and what tells its pages of changes from now on."""
-    hub = ChangeHub()
+    hub = ChangeHub(base.clock)
     _watch(hub, fleet, functions, trade)
     base.identity.listen_records(hub.notifier(Topic.IDENTITY))
     statistics = CallStatistics(
@@ -82,7 +82,7 @@ def start(
 
     return ConsoleContext(
         plane=plane,
-        renderer=Renderer(AssetCatalog()),
+        renderer=Renderer(AssetCatalog(), hub.position),
         hub=hub,
         streams=ConsoleContext.stream_limit(),
         nodes=fleet.nodes,
@@ -113,8 +113,6 @@ def start(
 def _watch(hub: ChangeHub, fleet: ControlPlaneParts, functions: FunctionRegistry, trade: MarketParts) -> None:
     def follow(topic: Topic) -> Any:
         def changed(changes: Sequence[RecordChange[Any]]) -> None:
-            if hub.is_idle:
-                return
             for _, before, after in changes:
                 for record in (before, after):
                     if record is not None:
@@ -140,7 +138,7 @@ def _watch(hub: ChangeHub, fleet: ControlPlaneParts, functions: FunctionRegistry
     fleet.mesh.tables.nodes.subscribe(hub.notifier(Topic.MESH))
     fleet.mesh.tables.links.subscribe(hub.notifier(Topic.MESH))
     fleet.nodes.listen(hub.notifier(Topic.NODES))
-    functions.listen(hub.notifier(Topic.FUNCTIONS))
+    functions.listen(lambda name, _: hub.notify(Topic.FUNCTIONS, namespace_of(name)))
     trade.context.ledger.listen(hub.notifier(Topic.MARKET))
     trade.context.buyer.listen(hub.notifier(Topic.MARKET))
 

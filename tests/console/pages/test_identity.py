@@ -70,7 +70,7 @@ def test_the_text_of_a_new_token_is_shown_once_and_an_invitation_for_a_node() ->
     )
     assert node.use == "skerry node --join https://here#invited"
     assert node.expires == "expires in 1h"
-    page = Renderer(AssetCatalog(Path(__file__).parent)).fragment("new_token.html", {}, view=shown)
+    page = Renderer(AssetCatalog(Path(__file__).parent), str).fragment("new_token.html", {}, view=shown)
     assert b"sk.01a.secret" in page.value.content  # type: ignore[union-attr]
 
 

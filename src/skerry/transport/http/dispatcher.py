@@ -187,7 +187,7 @@ class HttpDispatcher:
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         assert scope["type"] == "http", "the server speaks HTTP only"
-        started = self._clock.monotonic()
+        started = scope["state"]["started_s"] = self._clock.monotonic()
         headers = dict(scope["headers"])
         given = headers.get(b"x-request-id")
         trace = None if traces.recorder is None else request_traces.begin(headers)

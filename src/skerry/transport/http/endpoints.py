@@ -43,6 +43,7 @@ class RequestContext(msgspec.Struct, frozen=True, kw_only=True):
     uid: int | None = (
         None  # the local user of the client, by the kernel's report; None: it is of another machine
     )
+    started_s: float = 0.0  # monotonic time before anything was read for it
     traceparent: str = ""  # of its span; empty: it is not traced
 
     @property

@@ -104,6 +104,7 @@ class EndpointRunner:
             headers=state["headers"],
             uid=state["connection"].peer().uid,
             subprotocol=dict(handshake).get(websocket.CHOSEN, b"").decode() if handshake else "",
+            started_s=state["started_s"],
             traceparent=state.get("traceparent", ""),
         )
         data: bytes | None = None
