@@ -6,6 +6,7 @@ import asyncio
 import hashlib
 import json
 import shutil
+import socket
 from pathlib import Path
 
 import pytest
@@ -92,7 +93,10 @@ def test_a_store_of_later_is_refused_though_its_folder_does_not_say_so(used: Pat
     asyncio.run(forge())
     (used / "version.json").unlink()  # as if the store came from elsewhere
     before = contents(used)
-    assert "the store was written by Skerry 0.99.0" in refusal(used, "server")
+    with socket.socket() as other:  # so the refused one listens elsewhere
+        other.bind(("127.0.0.1", int((used / "functions/listen.port").read_text())))
+        other.listen()
+        assert "the store was written by Skerry 0.99.0" in refusal(used, "server")
     after = contents(used)
     assert {path: after[path][:64] for path in after} == {path: before[path][:64] for path in before}
 

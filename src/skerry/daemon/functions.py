@@ -106,11 +106,17 @@ class FunctionsParts(msgspec.Struct, frozen=True):
 
 
 def bind_member_socket(context: RoleContext, host: str) -> socket.socket | None:
-    """Where other members bring calls of functions; None if they cannot."""
+    """Where other members bring calls of functions; None if they cannot. `store_member_port` follows when
+    something may be written."""
     bound = addresses.bind_member_listener(
         context.settings.functions.neighbours, context.folder / FOLDER, host=host
     )
     return None if bound is None else context.undo.enter_context(bound)
+
+
+def store_member_port(context: RoleContext, bound: socket.socket | None) -> None:
+    if bound is not None:
+        addresses.store_member_port(context.settings.functions.neighbours, context.folder / FOLDER, bound)
 
 
 def describe_member(

@@ -92,6 +92,7 @@ async def start(context: RoleContext, admission: JoinCredentials, report: StepRe
     membership = await _join(context, admission)
     host = await asyncio.to_thread(addresses.local_address, membership.record.grpc)  # may ask a name server
     neighbours_socket = functions.bind_member_socket(context, host)
+    functions.store_member_port(context, neighbours_socket)
     loops = await context.undo.enter_async_context(TaskSupervisor("node", clock=clock))
     loops.forever("certificate", lambda: membership.identity.run(membership.renew))
     _export_metrics(context, loops, membership)

@@ -19,7 +19,7 @@ from skerry.control.identity.authority_rotation import AuthorityRotation
 from skerry.control.identity.server_certificates import ServerCertificates
 from skerry.control.namespaces.admission import AdmissionStore
 from skerry.control.recovery.store_history import StoreHistory
-from skerry.daemon.functions import bind_member_socket
+from skerry.daemon.functions import bind_member_socket, store_member_port
 from skerry.daemon.role_parts import (
     GRPC_SOCKET,
     HTTP_SOCKET,
@@ -140,6 +140,7 @@ async def open_base(context: RoleContext, sockets: ServerSockets) -> ServerBase:
     # The process before, of an earlier version, cannot continue from here on.
     await stamp.write(backend)
     await asyncio.to_thread(data_stamp.write, folder)
+    store_member_port(context, sockets.members)
     # Its file is locked while it is open; etcd may have other clients.
     is_alone = isinstance(backend, SqliteStore)
     # Entered after the store, so that it is left before it: loops must not outlive what they use.

@@ -26,6 +26,7 @@ from skerry.transport.host_identity import HostIdentity, source_address
 
 GRPC_PORT = 50052
 _MEMBERS = "functions.neighbours"
+_PORT_FILE = "listen.port"
 _AUTO = "auto"
 _MEMBER_PORT = 7331
 # So many addresses of a machine are advertised: a client that tries them all waits seconds for each.
@@ -203,19 +204,26 @@ def bind_first_free(host: str, ports: Iterable[int], flag: str) -> socket.socket
 
 
 def bind_member_listener(wanted: str, folder: Path, *, host: str) -> socket.socket | None:
-    """The listener for other members, by the setting; with `auto` at `host`, and on the same port after a
-    restart (stored in `folder`), so that members find this one again also without a server."""
+    """The listener for other members, by the setting; with `auto` at `host`, and on the port that
+    `store_member_port` has stored in `folder`. Writes nothing: the folder may be of a later version."""
     if wanted != _AUTO:
         return bind(wanted, _MEMBERS) if wanted else None
-    remembered = files.private_folder(folder) / "listen.port"
+    stored = _stored_port(folder)
+    return bind_first_free(host, [_MEMBER_PORT, 0] if stored is None else [stored, _MEMBER_PORT, 0], _MEMBERS)
+
+
+def store_member_port(wanted: str, folder: Path, bound: socket.socket) -> None:
+    """With `auto`, the next start listens on the same port, so members find this one again also without a
+    server."""
+    if wanted == _AUTO and (port := bound.getsockname()[1]) != _stored_port(folder):
+        files.write_atomically(files.private_folder(folder) / _PORT_FILE, str(port).encode())
+
+
+def _stored_port(folder: Path) -> int | None:
     try:
-        ports = [int(remembered.read_text()), _MEMBER_PORT, 0]
+        return int((folder / _PORT_FILE).read_text())
     except (FileNotFoundError, ValueError):
-        ports = [_MEMBER_PORT, 0]
-    bound = bind_first_free(host, ports, _MEMBERS)
-    if (port := bound.getsockname()[1]) != ports[0] or not remembered.exists():
-        files.write_atomically(remembered, str(port).encode())
-    return bound
+        return None
 
 
 def local_address(target: str) -> str:
