@@ -76,6 +76,7 @@ async def run(
             "request_id": "r1",
             "headers": {},
             "connection": LocalConnection(),
+            "started_s": 7.0,
         },
     }
     await EndpointRunner(declared, dialect, "here", prefix)(scope, receive, send)
