@@ -13,7 +13,7 @@ import signal
 import socket
 import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Awaitable, Callable, Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Protocol
@@ -289,7 +289,31 @@ class _Daemon(msgspec.Struct, frozen=True):
     async def _serve(
         self, running: roles.RunningRole, stop: asyncio.Event, taken: AnyTakeover | None
     ) -> Handover | int:
-        """Write the ready files, and serve; the exit code, or the handover that ends this."""
+        """Report that it is ready, and serve; the exit code, or the handover that ends this."""
+        # Who reads that it is ready may take over at once: it listens before.
+        with self._handovers() as handovers:
+            self._report_ready(running, taken)
+            try:
+                with LoopWatchdog(asyncio.get_running_loop(), tuning=CollectorTuning()):
+                    outcome = await race(running.failed(), stop.wait(), handovers())
+            except Exception as error:  # noqa: BLE001 - whatever it was, nothing can go on without it
+                log.error("process.failed", error=str(error))
+                return 1
+        return outcome if isinstance(outcome, Handover) else 0
+
+    @contextmanager
+    def _handovers(self) -> Iterator[Callable[[], Awaitable[object]]]:
+        """Waits for a process that takes over; with a service manager, keeps that one informed instead."""
+        if self.manager.is_present:
+            # It has the sockets, so that its restart refuses nobody; a handover would end its service.
+            yield self.manager.signal_alive
+            return
+        limits = self.settings
+        within_s = _RETIRE_S + limits.takeover_wait_s + limits.stop_timeout_s + _LAST_RESORT_S
+        with HandoverListener(self.folder, self.role, within_s=within_s) as listener:
+            yield listener.requested
+
+    def _report_ready(self, running: roles.RunningRole, taken: AnyTakeover | None) -> None:
         ready = ReadyDocument(
             pid=os.getpid(), role=self.role, version=__version__, data=str(self.folder), **running.addresses
         )
@@ -304,23 +328,6 @@ class _Daemon(msgspec.Struct, frozen=True):
             log.info("process.took_over", version=taken.version, unused=unused)
             taken.report_ready()
         self.manager.ready(f"{self.role} {__version__}, {ready.http or f'node of {ready.server}'}")
-        try:
-            with LoopWatchdog(asyncio.get_running_loop(), tuning=CollectorTuning()):
-                outcome = await self._until_end(running, stop)
-        except Exception as error:  # noqa: BLE001 - whatever it was, nothing can go on without it
-            log.error("process.failed", error=str(error))
-            return 1
-        return outcome if isinstance(outcome, Handover) else 0
-
-    async def _until_end(self, running: roles.RunningRole, stop: asyncio.Event) -> object:
-        """Until a failure, which is raised, a signal, or a process that takes over."""
-        if self.manager.is_present:
-            # It has the sockets, so that its restart refuses nobody; a handover would end its service.
-            return await race(running.failed(), stop.wait(), self.manager.signal_alive())
-        limits = self.settings
-        within_s = _RETIRE_S + limits.takeover_wait_s + limits.stop_timeout_s + _LAST_RESORT_S
-        with HandoverListener(self.folder, self.role, within_s=within_s) as listener:
-            return await race(running.failed(), stop.wait(), listener.requested())
 
     async def _hand_over(self, to: Handover, sockets: dict[str, socket.socket], stop: asyncio.Event) -> bool:
         """Pass on what the next process needs; False if it ended before it served, and this one goes on."""
