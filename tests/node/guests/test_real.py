@@ -92,8 +92,12 @@ async def test_a_guest_lives_in_a_cell_of_exactly_what_was_bought_and_leaves_not
         groups = Path(f"/proc/{view.pid}/cgroup").read_text()
         assert f"{ground.root}/{OWN}/{view.spec.name}" in groups
 
-        logs = await request(here, GuestStreamRequest(InstanceId(ID), LogStreamRequest()))
-        assert (logs.failure, logs.received()) == (None, b"hello\n")
+        async def has_greeted() -> bool:
+            logs = await request(here, GuestStreamRequest(InstanceId(ID), LogStreamRequest()))
+            assert logs.failure is None
+            return logs.received() == b"hello\n"
+
+        await eventually(has_greeted)  # RUNNING comes before the first command of its shell
         program = await request(
             here, GuestStreamRequest(InstanceId(ID), ExecStreamRequest(("sh", "-c", "echo up; exit 4")))
         )
