@@ -18,7 +18,15 @@ def test_a_copy_keeps_its_slot_and_a_new_one_gets_a_free_one() -> None:
     assert first.copies[:3] == (A, B, None)
     assert slots.assign(first, [B]).copies[:2] == (None, B)
     c = Copy("c", "10.0.0.3", 80)
-    assert slots.assign(slots.assign(first, [B]), [B, c]).copies[:2] == (c, B)
+    assert slots.assign(slots.assign(first, [B]), [B, c]).copies[:3] == (None, B, c)
+
+
+def test_the_slot_that_has_just_become_free_is_given_out_last() -> None:
+    has, given = Slots(), []
+    for number in range(10):
+        has = slots.assign(has, [Copy(f"c{number}", "10.0.0.1", 80)])
+        given.append(has.last)
+    assert given == [0, 1, 2, 3, 4, 5, 6, 7, 0, 1], "requests of before may hold a connection to it"
 
 
 def test_commands_set_the_address_before_the_slot_is_used() -> None:

@@ -17,6 +17,7 @@ import time
 from collections.abc import Sequence
 from pathlib import Path
 
+import msgspec
 import structlog
 
 from skerry.kit import files
@@ -211,7 +212,7 @@ class EdgeRoutes:
     def _slots_that_fit(self) -> dict[str, Slots]:
         """The slots that HAProxy has, as they should be."""
         return {
-            id: Slots(self._slots[id].copies[: len(has.copies)])
+            id: msgspec.structs.replace(self._slots[id], copies=self._slots[id].copies[: len(has.copies)])
             for id, has in self._applied.items()
             if id in self._slots
         }

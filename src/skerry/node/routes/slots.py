@@ -3,6 +3,11 @@
 A backend has more slots than copies, so that copies come and go by commands (`set server`), and open
 connections notice nothing. A copy keeps its slot while it is there; a backend without a free slot gets twice
 as many, which needs a new configuration.
+
+Slots are given out in turn, so that the one that has just become free comes last: a request under way when a
+slot changes hands leaves its connection to the copy of before among the idle ones, and HAProxy would send the
+requests of the next copy there for as long as they keep it busy. In a slot without requests it closes them
+after some seconds.
 """
 
 from __future__ import annotations
@@ -33,6 +38,7 @@ class Slots(msgspec.Struct, frozen=True):
     """The slots of one backend; None is a free one."""
 
     copies: tuple[Copy | None, ...] = (None,) * _FEWEST
+    last: int = -1  # the number of the slot that was given out last
 
     @property
     def ready(self) -> int:
@@ -72,10 +78,11 @@ def assign(before: Slots, copies: Sequence[Copy]) -> Slots:
     while size < len(copies) + (_SPARE if len(copies) > size else 0):
         size *= 2
     slots.extend([None] * (size - len(slots)))
-    free = iter([number for number, one in enumerate(slots) if one is None])
+    last = before.last
     for copy in by_instance.values():
-        slots[next(free)] = copy
-    return Slots(tuple(slots))
+        last = next(at for turn in range(1, size + 1) if slots[at := (last + turn) % size] is None)
+        slots[last] = copy
+    return Slots(tuple(slots), last)
 
 
 def commands(backend: str, before: Slots | None, after: Slots) -> Iterator[str]:
