@@ -20,7 +20,7 @@ from tests.support.waiting import eventually_sync
 pytestmark = pytest.mark.skipif(os.geteuid() != 0, reason="containers need root")
 
 CANARY = "only-root-reads-this"
-OVER = ("RUNNING", "STOPPED", "FAILED", "TERMINATED")
+OVER = ("STOPPED", "FAILED", "TERMINATED")
 
 
 @pytest.fixture(scope="module")
