@@ -14,6 +14,7 @@ import pytest
 import structlog
 import uvloop
 
+from skerry.kit import metrics
 from tests.support import leaks
 from tests.support.drivers import Drivers
 from tests.support.forking import fork_server
@@ -71,6 +72,11 @@ def forked_skerrys() -> Iterator[None]:
     fork_server.open()
     yield
     fork_server.close()
+
+
+@pytest.fixture(autouse=True)
+def no_metrics_of_before(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(metrics, "EXPOSITIONS", metrics.ExpositionCache())  # texts are shared for seconds
 
 
 @pytest.fixture(autouse=True)
