@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import contextlib
 import socket
 from collections.abc import AsyncIterator
@@ -131,6 +132,20 @@ async def test_it_follows_the_subnet(ground: Ground) -> None:
         await network.detach("old")
         assert not names.serves("10.98.0.1")
         await network.detach("new")
+
+
+async def test_a_container_that_ends_during_the_stop_leaves_no_rules(ground: Ground) -> None:
+    settings = msgspec.structs.replace(ground.settings, subnet="")
+    async with agent(ground, settings=settings, waits=True) as (network, names):
+        await network.use("10.98.0.0/24")
+        await network.attach("old")
+        await network.use("10.97.0.0/24")
+        async with asyncio.TaskGroup() as both:
+            both.create_task(network.close())
+            both.create_task(network.detach("old"))  # the last of a former subnet, which goes with it
+    await names.serve(network._subnets.all)
+    assert not any("_dns" in each for each in ground.tables())
+    assert not names.serves("10.97.0.1")
 
 
 async def test_a_port_in_use_is_reported_and_containers_ask_the_machines_resolvers(ground: Ground) -> None:

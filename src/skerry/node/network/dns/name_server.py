@@ -97,6 +97,7 @@ class NameServer:
         self._is_isolated: Callable[[IPv4Address], bool] = lambda address: False
         self._namespace_at: Callable[[IPv4Address], str] = lambda address: ""
         self._rules: tuple[NftTables, KernelNames] | None = None
+        self._is_closed = False
 
     def use_kernel(
         self,
@@ -163,18 +164,24 @@ class NameServer:
             self._unreached.discard(gateway)
 
     async def serve(self, subnets: Sequence[NodeSubnet]) -> None:
-        """Listen for the containers of exactly these subnets. What fails is tried again by `run`."""
+        """Listen for the containers of exactly these subnets. What fails is tried again by `run`. Nothing
+        after `close`: a change of the subnets may still be under way, as after the end of a container."""
         async with self._changing:
-            self._subnets = tuple(subnets)
-            self._clients.clear()
-            self._failures.clear()
-            self._unreached.clear()
-            self._next_probes.clear()
-            gateways = {str(each.gateway) for each in subnets}
-            for address in [each for each in self._listeners if each not in gateways]:
-                await self._listeners.pop(address).close()
-            await tasks.in_thread(self._write_rules)
-            await self._listen()
+            if self._is_closed:
+                return
+            await self._serve(tuple(subnets))
+
+    async def _serve(self, subnets: tuple[NodeSubnet, ...]) -> None:
+        self._subnets = subnets
+        self._clients.clear()
+        self._failures.clear()
+        self._unreached.clear()
+        self._next_probes.clear()
+        gateways = {str(each.gateway) for each in subnets}
+        for address in [each for each in self._listeners if each not in gateways]:
+            await self._listeners.pop(address).close()
+        await tasks.in_thread(self._write_rules)
+        await self._listen()
 
     async def _listen(self) -> None:
         for subnet in self._subnets:
@@ -259,7 +266,9 @@ class NameServer:
 
     async def close(self) -> None:
         """Stop, and remove the rules."""
-        await self.serve(())
+        async with self._changing:
+            self._is_closed = True
+            await self._serve(())
         await self._resolver.close()
 
 
