@@ -76,6 +76,7 @@ class ServiceBalancer:
         self._compiled: dict[str, _CompiledService] = {}
         self._surroundings = NodeSurroundings(self._node)  # of what is compiled
         self._compiled_ranges: tuple[str, ...] = ()  # likewise
+        self._networks: tuple[IPv4Network, ...] = ()  # of these
         self._has_bridge_family = True
         self._base: ServiceTableBase | None = None  # as written; None: nothing was
         self._contents = ServiceTableContents()
@@ -177,6 +178,7 @@ class ServiceBalancer:
         here = NodeSurroundings.of(self._node, self._locations.values(), self._round_trip, self._unreachable)
         if (here, ranges) != (self._surroundings, self._compiled_ranges):
             self._surroundings, self._compiled_ranges = here, ranges
+            self._networks = tuple(map(IPv4Network, ranges))
             self._compiled.clear()
         compiled: dict[str, _CompiledService] = {}
         for key, service in services.items():
@@ -194,7 +196,7 @@ class ServiceBalancer:
 
     def _compile_one(self, service: ServiceAddress) -> _CompiledService:
         virtual = _address(service.address)
-        if virtual is None or not any(virtual in IPv4Network(each) for each in self._compiled_ranges):
+        if virtual is None or not any(virtual in each for each in self._networks):
             return _CompiledService(service, service_rules.NO_OBJECTS)
         copies = {each: copy for each in service.endpoints if (copy := _address(each.address)) is not None}
         weights = service_shares.weights(list(copies), self._surroundings)
