@@ -81,7 +81,7 @@ class Fleet:
         await self.instance_table.sync()
         for _ in range(3):
             await asyncio.sleep(0)
-        self.nodes.notify_losses()
+        self.nodes.notify_overdue()
         await self.nodes.update_all()
 
     async def bind(self, instance: Instance) -> None:

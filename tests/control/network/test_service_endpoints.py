@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from asyncio import TaskGroup
 from collections.abc import Sequence
 
 from msgspec.structs import replace
@@ -15,6 +16,8 @@ from skerry.control.network.service_endpoints import (
 )
 from skerry.control.services import requests
 from skerry.control.services.requests import ServiceSpec
+from skerry.control.services.tables import ServiceTables
+from skerry.kit.clock import ManualClock
 from skerry.model.ids import MARKET_NAMESPACE, InstanceId, Namespace, NodeId, ServiceId
 from skerry.model.network_objects import (
     EndpointState,
@@ -29,8 +32,10 @@ from skerry.model.nodes import Liveness
 from skerry.model.services import Service
 from skerry.model.statuses import DesiredStatus, InstanceStatus
 from skerry.model.workloads import Instance, InstanceOwner, ObservedState, OwnerKind
+from skerry.store.local.memory import MemoryStore
 from tests.control.worlds import spec
 from tests.support.controls import Control
+from tests.support.fleets import fleet_on
 from tests.support.waiting import eventually
 
 READY, DRAINING, NOT_READY = EndpointState.READY, EndpointState.DRAINING, EndpointState.NOT_READY
@@ -204,6 +209,39 @@ async def test_many_changes_of_a_large_service_are_sent_together(control: Contro
 
     await eventually(lambda: told() == 200)
     assert len(follower.take()) < 150
+
+
+async def test_after_a_start_of_the_server_copies_are_ready_until_their_nodes_should_have_connected() -> None:
+    """Nodes connect one after the other: the copies on the first would get the connections of all."""
+    clock = ManualClock()
+    store = MemoryStore(clock)
+    tables = ServiceTables(store)
+    async with fleet_on(store, clock) as before:
+        for node in ("n0", "n1"):
+            await before.join(node)
+            await before.bind(copy(int(node[1]), node))
+    await store.commit([tables.services.put("shop/web", SERVICE)])
+    clock.advance(1000.0)
+    await store.expire()
+    async with TaskGroup() as group, fleet_on(store, clock) as fleet:
+        run = group.create_task(tables.run())
+        await tables.ready()
+        source = ServiceAddressSource(tables, fleet.instance_table, fleet.nodes, "10.63.0.0/16")
+
+        def ready() -> list[NodeId]:
+            (value,) = [each for each in source.objects(NodeId("n0")) if isinstance(each, ServiceAddress)]
+            return [each.node for each in value.endpoints if each.state is READY]
+
+        await fleet.hear("n0")
+        assert ready() == ["n0", "n1"]
+        for _ in range(4):
+            await fleet.pass_time(1.4)
+            await fleet.hear("n0")
+        assert ready() == ["n0", "n1"]
+        await fleet.pass_time(0.5)
+        assert ready() == ["n0"]
+        run.cancel()
+    await store.close()
 
 
 async def test_a_single_instance_comes_and_goes(control: Control) -> None:

@@ -49,15 +49,15 @@ def test_a_node_that_is_heard_is_live_for_ever():
     judge.mark_unknown(N1, 0.0)
     judge.mark_live(N1)
     assert judge.liveness(N1, 1e9) is Liveness.LIVE
-    assert judge.next_loss() is None
+    assert judge.next_overdue() is None
 
 
 def test_a_node_that_fell_silent_is_suspect_and_lost_when_its_time_is_up():
     judge = silences()
     judge.mark_suspect(N1, 100.0)  # after 8 s in which its server waited
     assert judge.liveness(N1, 100.0) is Liveness.SUSPECT
-    assert judge.next_loss() == 122.0
-    assert judge.take_lost(121.9) == []
+    assert judge.next_overdue() == 122.0
+    assert judge.take_overdue(121.9) == []
     assert judge.liveness(N1, 121.9) is Liveness.SUSPECT
     assert judge.liveness(N1, 122.0) is Liveness.LOST
 
@@ -70,15 +70,30 @@ def test_a_node_of_which_nothing_is_known_has_the_full_time():
     assert judge.liveness(N1, 130.0) is Liveness.LOST
 
 
+def test_a_node_of_which_nothing_is_known_is_awaited_until_it_would_be_silent():
+    judge = silences()
+    judge.mark_unknown(N1, 100.0)
+    assert judge.is_awaited(N1, 107.9)
+    assert not judge.is_awaited(N1, 108.0)
+    assert judge.next_overdue() == 108.0
+    assert judge.take_overdue(107.9) == []
+    assert judge.take_overdue(108.0) == [N1]
+    assert judge.next_overdue() == 130.0
+    assert judge.take_overdue(130.0) == [N1]
+    judge.mark_live(N1)
+    judge.mark_suspect(N1, 200.0)
+    assert not judge.is_awaited(N1, 200.0), "its server has waited"
+
+
 def test_a_loss_is_told_once_and_again_after_a_return():
     judge = silences()
     judge.mark_unknown(N1, 0.0)
-    assert judge.take_lost(30.0) == [N1]
-    assert judge.take_lost(31.0) == []
-    assert judge.next_loss() is None
+    assert judge.take_overdue(30.0) == [N1]
+    assert judge.take_overdue(31.0) == []
+    assert judge.next_overdue() is None
     judge.mark_live(N1)
     judge.mark_unknown(N1, 40.0)
-    assert judge.take_lost(70.0) == [N1]
+    assert judge.take_overdue(70.0) == [N1]
 
 
 @given(st.lists(st.tuples(st.sampled_from("ab"), st.sampled_from("hfu"), st.floats(0, 50)), max_size=30))
@@ -164,7 +179,7 @@ async def test_a_pause_of_the_server_brings_no_suspect_nearer_to_its_loss(fleet)
     await fleet.pass_time(8.0)
     await is_unheard(fleet)
     fleet.clock.advance(60.0)
-    fleet.nodes.notify_losses()
+    fleet.nodes.notify_overdue()
     assert fleet.nodes.liveness(N1) is Liveness.SUSPECT
     await fleet.pass_time(22.0)
     assert fleet.nodes.liveness(N1) is Liveness.LOST
@@ -195,7 +210,7 @@ async def test_those_who_listen_hear_of_a_loss_though_nothing_is_written(fleet):
     liveness = list[tuple[str, Liveness]]()
     fleet.nodes.listen(lambda node: liveness.append((node, fleet.nodes.liveness(node))))
     advance(22.0, fleet)
-    fleet.nodes.notify_losses()
+    fleet.nodes.notify_overdue()
     assert liveness == [("n1", Liveness.LOST)]
 
 
@@ -364,8 +379,8 @@ async def test_two_servers_tell_of_one_loss_once(store, clock):
         await one.join("n1")
         await eventually(lambda: two.nodes.list())
         advance(30.0, one, two)
-        one.nodes.notify_losses()
-        two.nodes.notify_losses()
+        one.nodes.notify_overdue()
+        two.nodes.notify_overdue()
         await eventually(lambda: one.nodes.get("n1").status is NodeStatus.LOST)
         await two.settle()
         await one.settle()

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import copy
 import math
 from collections.abc import AsyncIterator
 from pathlib import Path
@@ -31,6 +32,19 @@ async def test_users_get_all_objects_of_their_kind_now_and_at_every_change(tmp_p
     state.apply(NetworkUpdate(False, removed=(NetworkKey("node", "n1"), NetworkKey("node", "n9"))))
     state.apply(NetworkUpdate(True, ()))
     assert seen == [[], ["n1"], ["n1", "n2"], ["n2"], []]
+
+
+async def test_objects_that_a_server_sends_again_stay_the_same_ones(tmp_path: Path) -> None:
+    """Users see by identity what has changed: a new session costs them nothing, also at the next change."""
+    state, seen = NetworkState(tmp_path / "network.json"), []
+    state.subscribe(NodeLocation, seen.append)
+    state.apply(NetworkUpdate(True, (ONE, TWO)))
+    other = NodeLocation(NodeId("n2"), "other")
+    state.apply(NetworkUpdate(True, (copy.copy(ONE), copy.copy(TWO))))
+    state.apply(NetworkUpdate(False, (copy.copy(ONE), other)))
+    assert [list(each.values()) for each in seen] == [[], [ONE, TWO], [ONE, other]]
+    assert seen[1]["n1"] is ONE
+    assert seen[2]["n1"] is ONE
 
 
 async def test_another_agent_begins_with_the_last_state(tmp_path: Path) -> None:

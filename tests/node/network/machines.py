@@ -216,6 +216,18 @@ def dial(place: Path | str, address: str, port: int, *, within_s: float = WITHIN
     return inside(place, make)
 
 
+def connecting(place: Path | str, address: str, port: int) -> socket.socket:
+    """A socket that has sent its first packet from `place`, and does not wait for the answer."""
+
+    def make() -> socket.socket:
+        caller = socket.socket()
+        caller.setblocking(False)
+        caller.connect_ex((address, port))
+        return caller
+
+    return inside(place, make)
+
+
 def speak(listener: socket.socket, place: Path | str, address: str, port: int) -> str:
     """Connect from `place`, and exchange a word both ways; the address the listener saw."""
     with dial(place, address, port) as caller:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import contextlib
 import socket
 from collections import Counter
@@ -28,6 +29,7 @@ from tests.node.network.machines import (
     WITHIN_S,
     Ground,
     Machine,
+    connecting,
     datagrams,
     dial,
     exchange,
@@ -240,6 +242,29 @@ async def test_datagrams_of_an_open_flow_go_to_another_copy_when_theirs_is_gone(
             assert exchange(first, caller, WEB, 53) == client.address
             await know(network, service(copy(new)))
             assert exchange(second, caller, WEB, 53) == client.address
+        await network.keep_only(set())
+
+
+async def test_a_connection_that_no_copy_has_answered_goes_to_another_when_its_node_is_lost(
+    ground: Ground, other: Machine
+) -> None:
+    """A client repeats its first packet after 1, 3, 7 seconds, for which the kernel makes no new choice."""
+    run("ip", "route", "add", "10.98.0.0/24", "via", "192.0.2.9")  # who answers nothing for that address
+    there = copy("10.98.0.7", node="there")
+    async with ground.agent() as network:
+        near, client = await network.attach("near"), await network.attach("client")
+        await know(network, service(there))
+        with echo(near) as listeners, connecting(client.namespace, WEB, 80) as caller:
+            await know(network, service(there, copy(near)))
+            network.services.unreachable_changed(frozenset([NodeId("there")]))
+            await network.services.apply()
+            accepted, _ = await asyncio.to_thread(listeners[near.address].accept)
+            caller.settimeout(WITHIN_S)
+            with accepted:
+                # One that was answered stays, whatever becomes of its copy.
+                await know(network, service(there, copy(near, EndpointState.NOT_READY)))
+                await asyncio.to_thread(accepted.sendall, b"answer")
+                assert await asyncio.to_thread(caller.recv, 100) == b"answer"
         await network.keep_only(set())
 
 

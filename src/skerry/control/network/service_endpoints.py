@@ -3,7 +3,8 @@
 
 A copy is ready as it is for its service: it runs, is in service and has passed its checks. One that is out of
 service, or is to be stopped, is draining while it still runs. A copy on a silent node is not ready, unless
-there is no other: the node may be cut off from the server and still serve. Copies on nodes that are not of
+there is no other: the node may be cut off from the server and still serve. A node that this server has not
+heard of since it started is silent when its time is over. Copies on nodes that are not of
 this cloud's network (foreign ones, and borrowed ones that are not in the mesh) are left out. A change of one
 copy sends one object; changes of a service with very many copies are sent together, at most half a second
 later.
@@ -157,7 +158,8 @@ class ServiceAddressSource:
         condition = self._nodes.condition(node)
         if condition is None or not condition.has_network:
             return None
-        return condition.liveness
+        # When a server has started, nodes connect one after the other; those that still may have not left.
+        return Liveness.LIVE if condition.is_awaited else condition.liveness
 
 
 def service_address(service: Service, copies: Sequence[Instance], liveness: NodeLiveness) -> ServiceAddress:

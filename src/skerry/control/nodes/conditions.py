@@ -28,6 +28,9 @@ class NodeCondition(msgspec.Struct, frozen=True):
     machine: Resources = NO_RESOURCES  # all that it has, with what is kept in reserve
     is_foreign: bool = False  # it takes no orders, whether or not it is live
     silent_s: float | None = None  # for how long there have been no heartbeats; None: it is live
+    is_awaited: bool = (
+        False  # suspect only because its last heartbeat is not known: this server has just started
+    )
 
     @property
     def has_network(self) -> bool:

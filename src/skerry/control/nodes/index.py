@@ -52,11 +52,11 @@ class NodeIndex:
         self.absent: set[NodeId] = set()  # nodes of third parties that are lost or have left
 
     async def run(self) -> None:
-        """Follow the store, and notify of nodes that become lost, for ever."""
+        """Follow the store, and notify of nodes that are overdue, for ever."""
         async with asyncio.TaskGroup() as group:
             group.create_task(self.table.run())
             group.create_task(self._heartbeats.run())
-            group.create_task(self._notify_losses_forever())
+            group.create_task(self._notify_overdue_forever())
 
     async def ready(self) -> None:
         """Wait until all nodes and their heartbeats are known."""
@@ -101,9 +101,9 @@ class NodeIndex:
         """Call `changed` whenever the condition of a node changes; the result ends that."""
         return self._listeners.add(changed)
 
-    def notify_losses(self) -> None:
+    def notify_overdue(self) -> None:
         """Notify of nodes that have been without a heartbeat for too long."""
-        for node in self._liveness.take_lost(self._clock.monotonic()):
+        for node in self._liveness.take_overdue(self._clock.monotonic()):
             self._listeners.notify(node)
 
     def _condition(self, node: Node) -> NodeCondition:
@@ -113,7 +113,11 @@ class NodeIndex:
         )
         if condition.liveness is Liveness.LIVE:
             return condition
-        return replace(condition, silent_s=self._liveness.silent_s(node.id, now))
+        return replace(
+            condition,
+            silent_s=self._liveness.silent_s(node.id, now),
+            is_awaited=self._liveness.is_awaited(node.id, now),
+        )
 
     def _records_changed(self, changes: Sequence[RecordChange[Node]]) -> None:
         now = self._clock.monotonic()
@@ -145,11 +149,11 @@ class NodeIndex:
             self._publisher.key_changed(node, after)
             self._listeners.notify(node)
 
-    async def _notify_losses_forever(self) -> None:
+    async def _notify_overdue_forever(self) -> None:
         while True:
             self._silence_changed.clear()
-            self.notify_losses()
-            at = self._liveness.next_loss()
+            self.notify_overdue()
+            at = self._liveness.next_overdue()
             wait_s = None if at is None else max(0.0, at - self._clock.monotonic())
             try:
                 async with asyncio.timeout(wait_s):

@@ -191,23 +191,32 @@ class LivenessTracker:
         self._suspect_after_s = suspect_after_s
         self._lost_after_s = max(lost_after_s, suspect_after_s)
         self._since: dict[NodeId, float] = {}
+        self._awaited: set[NodeId] = set()
         self._reported_lost: set[NodeId] = set()
 
     def mark_live(self, node: NodeId) -> None:
         """It is live, or not registered any more."""
         self._since.pop(node, None)
+        self._awaited.discard(node)
         self._reported_lost.discard(node)
 
     def mark_suspect(self, node: NodeId, now: float) -> None:
         """Its server gets no heartbeats any more, and has waited for `suspect_after_s` already."""
         self._since[node] = now - self._suspect_after_s
+        self._awaited.discard(node)
 
     def mark_unknown(self, node: NodeId, now: float) -> None:
         """Its last heartbeat is not known: the time begins now.
 
         So a server that has just started gives every node the full time.
         """
-        self._since.setdefault(node, now)
+        if node not in self._since:
+            self._since[node] = now
+            self._awaited.add(node)
+
+    def is_awaited(self, node: NodeId, now: float) -> bool:
+        """Whether its last heartbeat is not known, and it may still send one in time."""
+        return node in self._awaited and now - self._since[node] < self._suspect_after_s
 
     def liveness(self, node: NodeId, now: float) -> Liveness:
         since = self._since.get(node)
@@ -220,21 +229,27 @@ class LivenessTracker:
         since = self._since.get(node)
         return None if since is None else max(0.0, now - since)
 
-    def take_lost(self, now: float) -> list[NodeId]:
-        """Nodes that have become lost since the last call."""
+    def take_overdue(self, now: float) -> list[NodeId]:
+        """Nodes that have become lost, or are not awaited any more, since the last call."""
+        missed = [node for node in self._awaited if now - self._since[node] >= self._suspect_after_s]
+        self._awaited.difference_update(missed)
         lost = [
             node
             for node, since in self._since.items()
             if now - since >= self._lost_after_s and node not in self._reported_lost
         ]
         self._reported_lost.update(lost)
-        return lost
+        return list(dict.fromkeys([*missed, *lost]))
 
-    def next_loss(self) -> float | None:
-        """When `take_lost` will return a node; None if all are live."""
-        waiting = (since for node, since in self._since.items() if node not in self._reported_lost)
-        first = min(waiting, default=None)
-        return None if first is None else first + self._lost_after_s
+    def next_overdue(self) -> float | None:
+        """When `take_overdue` will return a node; None if all are live."""
+        missed = [self._since[node] + self._suspect_after_s for node in self._awaited]
+        lost = [
+            since + self._lost_after_s
+            for node, since in self._since.items()
+            if node not in self._reported_lost
+        ]
+        return min((*missed, *lost), default=None)
 
 
 def _chunks(nodes: list[NodeId]) -> Iterable[list[NodeId]]:

@@ -161,10 +161,10 @@ class NodeRegistry:
         ends that."""
         return self._index.listen(changed)
 
-    def notify_losses(self) -> None:
+    def notify_overdue(self) -> None:
         """Notify of nodes that have been without a heartbeat for too long. Also happens by itself, in
         time."""
-        self._index.notify_losses()
+        self._index.notify_overdue()
 
     # Coming and going
 

@@ -12,7 +12,7 @@ import contextlib
 import math
 from collections.abc import Callable, Mapping
 from pathlib import Path
-from typing import TypeVar
+from typing import TypeVar, cast
 
 import msgspec
 import structlog
@@ -50,7 +50,7 @@ class NetworkState:
         self._clock = clock or SystemClock()
         self._is_in_session = False
         self._session_ended_at: float | None = None  # monotonic; None: there was none
-        self._objects: dict[NetworkKey, NetworkObject] = {}
+        self._objects: dict[str, dict[str, NetworkObject]] = {}  # by kind and key
         self._subscribers: dict[str, list[Callable[[Mapping[str, NetworkObject]], None]]] = {}
         self._changed = asyncio.Event()  # since it was last written
         self._is_urgent = asyncio.Event()  # what changed is saved at once
@@ -61,12 +61,9 @@ class NetworkState:
         self._read()
 
     def all(self, kind: type[T]) -> dict[str, T]:
-        """The objects of a kind by key."""
-        return {
-            key: value
-            for (name, key), value in self._objects.items()
-            if name == kind.kind and isinstance(value, kind)
-        }
+        """The objects of a kind by key. One that a server sends again as it was stays the same in memory, so
+        that users see by identity what has changed."""
+        return cast("dict[str, T]", dict(self._objects.get(kind.kind, {})))
 
     def subscribe(self, kind: type[T], changed: Callable[[Mapping[str, T]], None]) -> None:
         """Call `changed` with all objects of a kind, now and whenever one of them changes."""
@@ -76,19 +73,18 @@ class NetworkState:
     def apply(self, update: NetworkUpdate) -> None:
         """Take what a server sent."""
         before = self._objects
+        after = {} if update.is_full else {kind: dict(objects) for kind, objects in before.items()}
+        for each in update.objects:
+            kind, key = each.network_key
+            known = before.get(kind, {}).get(key)
+            after.setdefault(kind, {})[key] = known if known == each and known is not None else each
+        for kind, key in update.removed:
+            after.get(kind, {}).pop(key, None)
+        self._objects = after
         if update.is_full:
-            self._objects = {each.network_key: each for each in update.objects}
             self.is_current = True
             self._is_in_session = True
-        else:
-            self._objects = before | {each.network_key: each for each in update.objects}
-            for key in update.removed:
-                self._objects.pop(key, None)
-        kinds = {
-            key.kind
-            for key in before.keys() | self._objects.keys()
-            if before.get(key) != self._objects.get(key)
-        }
+        kinds = {kind for kind in before.keys() | after.keys() if before.get(kind, {}) != after.get(kind, {})}
         if kinds:
             self._changed.set()
         if kinds & _SAVED_AT_ONCE:
@@ -163,8 +159,9 @@ class NetworkState:
     def _encoded(self) -> bytes:
         return json_codec.encode(
             [
-                _StoredObject(*key, msgspec.Raw(network_kinds.encode(value)))
-                for key, value in self._objects.items()
+                _StoredObject(kind, key, msgspec.Raw(network_kinds.encode(value)))
+                for kind, objects in self._objects.items()
+                for key, value in objects.items()
             ]
         )
 
@@ -180,4 +177,6 @@ class NetworkState:
         except (json_codec.InvalidJson, errors.SkerryError) as error:  # a server sends it again
             log.warning("network.state_unreadable", file=str(self._path), error=str(error))
             return
-        self._objects = {each.network_key: each for each in values if not isinstance(each, UnknownObject)}
+        for each in values:
+            if not isinstance(each, UnknownObject):
+                self._objects.setdefault(each.kind, {})[each.key] = each

@@ -1,10 +1,12 @@
-"""Removes tracked UDP flows of a port, so that the next datagram follows the current rules.
+"""Removes tracked flows, so that their next packet follows the current rules.
 
 The kernel decides once per UDP flow where it goes, and every datagram extends that decision. A sender that
 never pauses would reach a container that is gone, or miss a new one. So when a UDP port is published or
 withdrawn, `skerry.node.network.firewall` removes its flows, by netlink; only those to an address of this
 machine or to a container; `skerry.node.network.service_balancer` removes those of virtual addresses to copies
-that are gone. TCP does not need this: its connections end.
+that are gone. TCP connections end by themselves, but for those that were never answered: a client repeats its
+first packet for minutes, and the kernel would send it to the same copy each time. The balancer removes these
+flows too, so that the next try reaches another copy.
 """
 
 from __future__ import annotations
@@ -33,7 +35,8 @@ _HEADER = struct.Struct("=IHHII")  # length, type, flags, sequence, port id
 _FAMILY = struct.Struct("!BBH")  # family of addresses, version, resource
 _ATTRIBUTE = struct.Struct("=HH")  # length, kind
 _KIND: Final = 0x3FFF  # without the flags
-_ORIGINAL, _REPLY, _ZONE = 1, 2, 18  # of a flow
+_ORIGINAL, _REPLY, _STATUS, _ZONE, _STATUS_MASK = 1, 2, 3, 18, 26  # of a flow
+_IS_ANSWERED: Final = 0x2  # in its status
 _IP, _PROTOCOL = 1, 2  # of a tuple
 _SOURCE, _DESTINATION, _SOURCE6, _DESTINATION6 = 1, 2, 3, 4  # of its addresses
 _NUMBER, _DESTINATION_PORT = 1, 3  # of its protocol
@@ -52,9 +55,27 @@ def forget_udp(ports: Set[int], subnets: Sequence[IPv4Network], *, has_ipv6: boo
 def forget_udp_of_services(closed: Set[tuple[IPv4Address, IPv4Address]], *, has_ipv6: bool = False) -> None:
     """Remove UDP flows to virtual addresses that go to these copies of them."""
     pairs = _pairs(closed, has_ipv6=has_ipv6)
-    for virtual in sorted({virtual for virtual, _ in pairs}, key=lambda each: each.packed):
-        family = socket.AF_INET if virtual.version == 4 else socket.AF_INET6
-        _forget(lambda flow: _udp_ends(flow) in pairs, family, _udp_to(virtual), copies=len(closed))
+    for virtual, family in _virtual_addresses(pairs):
+        _forget(
+            lambda flow: _ends(flow, socket.IPPROTO_UDP) in pairs,
+            family,
+            _flows_to(virtual, socket.IPPROTO_UDP),
+            copies=len(closed),
+        )
+
+
+def forget_unanswered_of_services(
+    closed: Set[tuple[IPv4Address, IPv4Address]], *, has_ipv6: bool = False
+) -> None:
+    """Remove TCP connections to virtual addresses that these copies of them have not answered."""
+    pairs = _pairs(closed, has_ipv6=has_ipv6)
+    for virtual, family in _virtual_addresses(pairs):
+        _forget(
+            lambda flow: _ends(flow, socket.IPPROTO_TCP) in pairs and not _is_answered(flow),
+            family,
+            _flows_to(virtual, socket.IPPROTO_TCP) + _UNANSWERED,
+            copies=len(closed),
+        )
 
 
 def forget_udp_elsewhere(
@@ -68,11 +89,11 @@ def forget_udp_elsewhere(
     virtual: list[Network] = [*ranges, *(map(ipv6_network_of, ranges) if has_ipv6 else ())]
 
     def is_stale(flow: bytes) -> bool:
-        ends = _udp_ends(flow)
+        ends = _ends(flow, socket.IPPROTO_UDP)
         return ends is not None and ends not in pairs and any(ends[0] in each for each in virtual)
 
     for family in _families(has_ipv6=has_ipv6):
-        _forget(is_stale, family, _udp_to(None), ranges=[str(each) for each in ranges])
+        _forget(is_stale, family, _flows_to(None, socket.IPPROTO_UDP), ranges=[str(each) for each in ranges])
 
 
 def _families(*, has_ipv6: bool) -> list[socket.AddressFamily]:
@@ -84,6 +105,13 @@ def _pairs(of_ipv4: Set[tuple[IPv4Address, IPv4Address]], *, has_ipv6: bool) -> 
     if has_ipv6:
         pairs |= {(ipv6_of(one), ipv6_of(other)) for one, other in of_ipv4}
     return pairs
+
+
+def _virtual_addresses(pairs: Set[tuple[Address, Address]]) -> list[tuple[Address, socket.AddressFamily]]:
+    return [
+        (virtual, socket.AF_INET if virtual.version == 4 else socket.AF_INET6)
+        for virtual in sorted({virtual for virtual, _ in pairs}, key=lambda each: each.packed)
+    ]
 
 
 def _forget(
@@ -152,18 +180,24 @@ def _write_attribute(kind: int, data: bytes, *, nested: bool) -> bytes:
     )
 
 
-def _udp_to(address: Address | None) -> bytes:
-    """A filter of the kernel: UDP flows to `address`, or all."""
+def _flows_to(address: Address | None, protocol: int) -> bytes:
+    """A filter of the kernel: flows to `address`, or all."""
     by, to = _BY_PROTOCOL, b""
     if address is not None:
         by |= _BY_DESTINATION
         kind = _DESTINATION if address.version == 4 else _DESTINATION6
         to = _write_attribute(_IP, _write_attribute(kind, address.packed, nested=False), nested=True)
-    number = _write_attribute(_NUMBER, bytes([socket.IPPROTO_UDP]), nested=False)
+    number = _write_attribute(_NUMBER, bytes([protocol]), nested=False)
     flags = _write_attribute(_ORIGINAL_FLAGS, struct.pack("=I", by), nested=False)
     return _write_attribute(
         _ORIGINAL, to + _write_attribute(_PROTOCOL, number, nested=True), nested=True
     ) + _write_attribute(_FILTER, flags, nested=True)
+
+
+# A filter, beside another one.
+_UNANSWERED: Final = _write_attribute(_STATUS, bytes(4), nested=False) + _write_attribute(
+    _STATUS_MASK, struct.pack("!I", _IS_ANSWERED), nested=False
+)
 
 
 def _identity(flow: bytes) -> bytes:
@@ -185,13 +219,17 @@ def _is_stale(flow: bytes, ports: Set[int], ranges: Sequence[Network]) -> bool:
     return any(replier in each for each in ranges) or _is_local(_address(there, _DESTINATION, _DESTINATION6))
 
 
-def _udp_ends(flow: bytes) -> tuple[Address, Address] | None:
-    """The address that a UDP flow was sent to, and the one that replies; None: it is no UDP."""
+def _ends(flow: bytes, of_protocol: int) -> tuple[Address, Address] | None:
+    """The address that a flow was sent to, and the one that replies; None: it is of another protocol."""
     parts = _attributes(flow)
     there, back = _attributes(parts.get(_ORIGINAL, b"")), _attributes(parts.get(_REPLY, b""))
-    if _attributes(there.get(_PROTOCOL, b"")).get(_NUMBER) != bytes([socket.IPPROTO_UDP]):
+    if _attributes(there.get(_PROTOCOL, b"")).get(_NUMBER) != bytes([of_protocol]):
         return None
     return _address(there, _DESTINATION, _DESTINATION6), _address(back, _SOURCE, _SOURCE6)
+
+
+def _is_answered(flow: bytes) -> bool:
+    return bool(int.from_bytes(_attributes(flow).get(_STATUS, b""), "big") & _IS_ANSWERED)
 
 
 def _address(direction: dict[int, bytes], kind: int, kind6: int) -> Address:

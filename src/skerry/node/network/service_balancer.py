@@ -11,7 +11,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping, Sequence, Set
 from ipaddress import IPv4Address, IPv4Network
 from typing import Final, NamedTuple
 
@@ -47,7 +47,14 @@ log = structlog.get_logger(__name__)
 _CHECK_S: Final = 30.0
 _RETRY_S: Final = 2.0
 _Listing = dict[str, list[dict[str, dict[str, object]]]]
-_Pairs = frozenset[tuple[IPv4Address, IPv4Address]]  # virtual address, copy
+
+
+class _OpenCopy(NamedTuple):
+    """A copy that may have flows of a service."""
+
+    virtual: IPv4Address
+    address: IPv4Address
+    protocol: Protocol
 
 
 class _CompiledService(NamedTuple):
@@ -57,7 +64,7 @@ class _CompiledService(NamedTuple):
     objects: ServiceObjects
     objects6: ServiceObjects = service_rules.NO_OBJECTS
     local: frozenset[str] = frozenset()
-    open_copies: _Pairs = frozenset()
+    open_copies: frozenset[_OpenCopy] = frozenset()
 
 
 class ServiceBalancer:
@@ -76,10 +83,11 @@ class ServiceBalancer:
         self._compiled: dict[str, _CompiledService] = {}
         self._surroundings = NodeSurroundings(self._node)  # of what is compiled
         self._compiled_ranges: tuple[str, ...] = ()  # likewise
+        self._networks: tuple[IPv4Network, ...] = ()  # of these
         self._has_bridge_family = True
         self._base: ServiceTableBase | None = None  # as written; None: nothing was
         self._contents = ServiceTableContents()
-        self._open_copies: dict[str, _Pairs] = {}  # of services, in the rules
+        self._open_copies: dict[str, frozenset[_OpenCopy]] = {}  # of services, in the rules
         self._routes: dict[str, str] = {}  # ranges with the source of connections
         self._wake = asyncio.Event()
         self._batches = Batcher(self._change)
@@ -177,6 +185,7 @@ class ServiceBalancer:
         here = NodeSurroundings.of(self._node, self._locations.values(), self._round_trip, self._unreachable)
         if (here, ranges) != (self._surroundings, self._compiled_ranges):
             self._surroundings, self._compiled_ranges = here, ranges
+            self._networks = tuple(map(IPv4Network, ranges))
             self._compiled.clear()
         compiled: dict[str, _CompiledService] = {}
         for key, service in services.items():
@@ -194,7 +203,7 @@ class ServiceBalancer:
 
     def _compile_one(self, service: ServiceAddress) -> _CompiledService:
         virtual = _address(service.address)
-        if virtual is None or not any(virtual in IPv4Network(each) for each in self._compiled_ranges):
+        if virtual is None or not any(virtual in each for each in self._networks):
             return _CompiledService(service, service_rules.NO_OBJECTS)
         copies = {each: copy for each in service.endpoints if (copy := _address(each.address)) is not None}
         weights = service_shares.weights(list(copies), self._surroundings)
@@ -215,9 +224,11 @@ class ServiceBalancer:
             service_rules.compile_service(balanced),
             service_rules.compile_service(balanced6, IPV6) if has_ipv6 else service_rules.NO_OBJECTS,
             frozenset(each.address for each in with_clients if each.node == self._node),
-            frozenset((virtual, copies[each]) for each in with_flows)
-            if _may_have_udp(service)
-            else frozenset(),
+            frozenset(
+                _OpenCopy(virtual, copies[each], protocol)
+                for protocol in _protocols(service)
+                for each in with_flows
+            ),
         )
 
     def _write(self, base: ServiceTableBase, contents: ServiceTableContents) -> None:
@@ -318,26 +329,37 @@ class ServiceBalancer:
         self._routes = needed
 
     def _forget_closed(self, *, is_first: bool) -> None:
-        """Remove UDP flows to copies that are gone, or not ready: every datagram would keep them alive.
-        `is_first`: which there were before is not known."""
+        """Remove flows to copies that are gone, or not ready: of UDP, as every datagram keeps them alive, and
+        of TCP that nobody has answered: the next try goes to another copy. `is_first`: which there were is
+        not known."""
         before = self._open_copies
         self._open_copies = {key: each.open_copies for key, each in self._compiled.items()}
-        closed = {
-            pair
-            for key, pairs in before.items()
-            if pairs is not (now := self._open_copies.get(key, frozenset()))
-            for pair in pairs - now
-        }
+        has_ipv6 = self._subnets.has_ipv6
         if is_first:
-            open_copies: _Pairs = frozenset().union(*self._open_copies.values())
             ranges = [IPv4Network(each) for each in self._ranges]
-            conntrack.forget_udp_elsewhere(ranges, open_copies, has_ipv6=self._subnets.has_ipv6)
-        elif closed:
-            conntrack.forget_udp_of_services(closed, has_ipv6=self._subnets.has_ipv6)
+            conntrack.forget_udp_elsewhere(
+                ranges, _pairs(Protocol.UDP, *self._open_copies.values()), has_ipv6=has_ipv6
+            )
+            return
+        closed = {
+            each
+            for key, copies in before.items()
+            if copies is not (now := self._open_copies.get(key, frozenset()))
+            for each in copies - now
+        }
+        if datagrams := _pairs(Protocol.UDP, closed):
+            conntrack.forget_udp_of_services(datagrams, has_ipv6=has_ipv6)
+        if connections := _pairs(Protocol.TCP, closed):
+            conntrack.forget_unanswered_of_services(connections, has_ipv6=has_ipv6)
 
 
-def _may_have_udp(service: ServiceAddress) -> bool:
-    return not service.ports or any(port.protocol is Protocol.UDP for port in service.ports)
+def _pairs(protocol: Protocol, *copies: Set[_OpenCopy]) -> set[tuple[IPv4Address, IPv4Address]]:
+    """Virtual addresses with copies."""
+    return {(each.virtual, each.address) for some in copies for each in some if each.protocol is protocol}
+
+
+def _protocols(service: ServiceAddress) -> Set[Protocol]:
+    return {port.protocol for port in service.ports} or set(Protocol)
 
 
 def _rules_of(listing: str) -> Counter[str]:
