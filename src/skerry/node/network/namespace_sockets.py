@@ -2,8 +2,8 @@
 
 A socket stays in the namespace that it was created in, so only creating it needs the thread, which enters the
 namespace and leaves it; the rest of the process is not affected. Entering costs more than a socket: a few are
-created at once, for all who wait and for later requests. Sockets keep a namespace alive, so unused ones are closed
-(`forget`) before it is removed. Idle, the thread is in its own namespace.
+created at once, for all who wait and for later requests. Sockets keep a namespace alive, so unused ones are
+closed (`forget`) before it is removed. Idle, the thread is in its own namespace.
 """
 
 from __future__ import annotations
