@@ -8,6 +8,7 @@ Results are recorded by `decisions`; what to do about them is not decided here.
 from __future__ import annotations
 
 import asyncio
+import functools
 import heapq
 import itertools
 import math
@@ -20,10 +21,11 @@ from typing import Final, Protocol
 
 import msgspec
 import structlog
+from prometheus_client import Counter
 
 from skerry.kit import metrics
 from skerry.kit.clock import Clock
-from skerry.model.health_checks import CheckMethod, HealthCheck
+from skerry.model.health_checks import CheckMethod, CheckRole, HealthCheck
 from skerry.model.workloads import MetricSource
 from skerry.node.health.decisions import CheckResult, HealthState
 
@@ -43,6 +45,11 @@ _SLACK_PART: Final = 0.5
 _MOST_SLACK_S: Final = 0.5
 _MOST_EARLY: Final = 50
 _MESSAGE_S: Final = 5.0  # between two words on why it has not passed yet
+
+
+@functools.cache
+def _runs_of(role: CheckRole, method: CheckMethod) -> Counter:
+    return RUNS.labels(role.value, method.value)
 
 
 class Probes(Protocol):
@@ -329,7 +336,7 @@ class HealthMonitor:
             self._put_again(entry, began + entry.interval_s)
             return
         check = watch.state.checks[index]
-        RUNS.labels(check.role.value, check.method.value).inc()
+        _runs_of(check.role, check.method).inc()
         if not result.has_passed:
             FAILED.labels(check.role.value, check.method.value).inc()
         now = self.now()
