@@ -2,12 +2,14 @@
 
 The same instances run twice in one Skerry, first without checks and then with ten of 1 s each. The processor
 time is that of Skerry's own process, in which the checks run; what the servers in the containers cost is not
-part of it. How many were answered is counted by the servers. What the kernel takes for such an exchange, made
-by a bare loop at the same pace, is told beside it.
+part of it. How many were answered is counted by the servers. Beside it is what the kernel takes for such an
+exchange: made one by one at the same pace, where each finds the processor idle and its caches cold, and in
+groups as the agent makes them, which is the floor.
 """
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 import shutil
@@ -28,6 +30,7 @@ CHECKS = 10  # of each, at 1 s
 WINDOW_S = 20.0
 SETTLE_S = 3.0
 BARE = 500
+GROUPS, GROUP = 20, 50  # of the floor; with a pause between groups, in which the agent sleeps, too
 
 
 def measure() -> Iterator[Figure]:
@@ -40,11 +43,13 @@ def measure() -> Iterator[Figure]:
             idle, _ = share(cli, ready["pid"], root, checks=0)
             busy, answered = share(cli, ready["pid"], root, checks=CHECKS)
         bare = bare_exchange_s(root)
+        floor = grouped_exchange_s(root)
     cost_s = (busy - idle) / (INSTANCES * CHECKS)
     yield Figure("checks answered per second", answered, "1/s", at_least=0.95 * INSTANCES * CHECKS)
     yield Figure("processor share of the agent without checks", idle * 100, "% of a core")
     yield Figure("processor time of a check", cost_s * 1e6, "us")
     yield Figure("the same exchange by a bare loop of sockets", bare * 1e6, "us")
+    yield Figure(f"the same exchange by such a loop, {GROUP} at a time", floor * 1e6, "us")
     yield Figure(
         "a check",
         cost_s / bare,
@@ -59,9 +64,9 @@ def measure() -> Iterator[Figure]:
         (busy - idle) * 100,
         "% of a core",
         at_most=2.0,
-        peer=bare * INSTANCES * CHECKS * 100,
+        peer=floor * INSTANCES * CHECKS * 100,
         peer_unit="% of a core",
-        peer_name="bare loop of sockets",
+        peer_name=f"sockets, {GROUP} at a time",
     )
 
 
@@ -131,24 +136,57 @@ def answers(cli: Cli) -> list[tuple[int, float]]:
     ]
 
 
+REQUEST = b"GET /health HTTP/1.1\r\nHost: bench\r\nConnection: close\r\n\r\n"
+
+
 def bare_exchange_s(root: Path) -> float:
     """The processor time of connecting, asking, reading and closing, a hundred times a second."""
-    with socket.create_server(("127.0.0.1", 0)) as probe:
-        port = probe.getsockname()[1]
-    server = subprocess.Popen(["busybox", "httpd", "-f", "-p", f"127.0.0.1:{port}", "-h", str(root / "www")])
-    try:
-        time.sleep(0.5)
+    with servers(root, 1) as (port,):
         began = time.process_time()
         for _ in range(BARE):
             with socket.create_connection(("127.0.0.1", port)) as connection:
-                connection.sendall(b"GET /health HTTP/1.1\r\nHost: bench\r\nConnection: close\r\n\r\n")
+                connection.sendall(REQUEST)
                 while connection.recv(65536):
                     pass
             time.sleep(0.01)
         return (time.process_time() - began) / BARE
+
+
+def grouped_exchange_s(root: Path) -> float:
+    """The same, where all of a group are asked, and then all answers are read."""
+    with servers(root, INSTANCES) as ports, contextlib.ExitStack() as opened:
+        began = time.process_time()
+        for _ in range(GROUPS):
+            asked = []
+            for number in range(GROUP):
+                connection = opened.enter_context(socket.socket())
+                connection.connect(("127.0.0.1", ports[number % len(ports)]))
+                connection.sendall(REQUEST)
+                asked.append(connection)
+            time.sleep(0.05)
+            for connection in asked:
+                while connection.recv(65536):
+                    pass
+            opened.close()
+            time.sleep(0.45)
+        return (time.process_time() - began) / (GROUPS * GROUP)
+
+
+@contextlib.contextmanager
+def servers(root: Path, count: int) -> Iterator[list[int]]:
+    """The ports of as many servers as instances have, on this machine."""
+    with contextlib.ExitStack() as reserved:
+        sockets = [reserved.enter_context(socket.create_server(("127.0.0.1", 0))) for _ in range(count)]
+        ports: list[int] = [each.getsockname()[1] for each in sockets]
+    command = ["busybox", "httpd", "-f", "-h", str(root / "www"), "-p"]
+    started = [subprocess.Popen([*command, f"127.0.0.1:{port}"]) for port in ports]
+    try:
+        time.sleep(0.5)
+        yield ports
     finally:
-        server.kill()
-        server.wait()
+        for each in started:
+            each.kill()
+            each.wait()
 
 
 def processor_s(pid: int) -> float:

@@ -2,7 +2,8 @@
 `skerry status`.
 
 Memory is PSS, in which a page that processes share counts once: all processes that `skerry up` and
-`skerry node` have started, prestarted workers included. Byte code is compiled before, as an installation
+`skerry node` have started. Without a function there are no workers, and no zygote that they are forked
+from; what those take is told beside it. Byte code is compiled before, as an installation
 does. Processor time is that of all processes until the ready file is there, those that have ended included;
 that of a command is measured the same way, against the interpreter alone.
 """
@@ -54,9 +55,13 @@ def measure() -> Iterator[Figure]:
                 folder / "node", environment, "node", "--join", join.split()[0], "--name", "n2"
             ) as node:
                 yield from _memory("skerry node", node, at_most=80.0)
+                code = folder / "hello.py"
+                code.write_text("def handler(params, context):\n    return params\n")
+                _command(environment, up.data, "fn", "deploy", str(code))
+                yield from _memory("skerry node that may run a function", node)
 
 
-def _memory(name: str, started: _Started, *, at_most: float) -> Iterator[Figure]:
+def _memory(name: str, started: _Started, *, at_most: float | None = None) -> Iterator[Figure]:
     time.sleep(REST_S)
     sizes = {pid: _pss_mb(pid) for pid in _tree(started.pid)}
     own = sizes.pop(started.pid)

@@ -271,9 +271,9 @@ async def _take_over_network(engine: ContainerEngine, context: RoleContext) -> N
 
 
 def _unmount_below(folder: Path) -> None:
-    points = mount_points(Path("/proc/self/mountinfo").read_bytes())
+    points = mount_points(Path("/proc/self/mountinfo").read_bytes(), below=folder)
     for point in reversed(points):
-        if point != folder and point.is_relative_to(folder):
+        if point != folder:
             namespaces.unmount_all(point)
 
 

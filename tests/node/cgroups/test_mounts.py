@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import sys
+
 from skerry.node.cgroups.mounts import CgroupMounts, parse
 
 HYBRID = """\
@@ -50,3 +52,21 @@ def test_the_first_of_several_mounts_is_taken_and_odd_lines_are_passed_over() ->
     text = "nonsense\n50 40 0:26 / /one rw - cgroup2 c rw\n51 40 0:26 / /two rw - cgroup2 c rw\n"
     assert parse(text).unified == "/one"
     assert parse("") == CgroupMounts(None, {})
+
+
+def test_other_file_systems_hide_and_are_not_gone_through_again() -> None:
+    covered = HYBRID + "60 31 0:50 / /sys/fs/cgroup/memory rw - tmpfs t rw\n"
+    assert "memory" not in parse(covered).controllers
+    calls = 0
+
+    def count(_frame: object, event: str, _argument: object) -> None:
+        nonlocal calls
+        calls += event == "call"
+
+    others = "".join(f"{70 + n} 23 0:60 / /run/{n} rw - tmpfs t rw\n" for n in range(2000))
+    sys.setprofile(count)
+    try:
+        assert parse(others + HYBRID).unified == "/sys/fs/cgroup/unified"
+    finally:
+        sys.setprofile(None)
+    assert calls < 50_000  # a million for all pairs

@@ -345,3 +345,10 @@ def test_mount_points_are_read_as_the_kernel_writes_them() -> None:
         Path("/a b\\c\nd"),
         Path("/x"),
     ]
+
+
+def test_mount_points_of_a_folder_are_it_and_those_in_it() -> None:
+    lines = [f"40 28 0:35 / {point} rw - tmpfs t rw".encode() for point in ("/", "/a", "/a/b", "/ab", "/c/a")]
+    text = b"\n".join(lines)
+    assert overlays.mount_points(text, below=Path("/a")) == [Path("/a"), Path("/a/b")]
+    assert len(overlays.mount_points(text)) == 5

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import sys
 from collections.abc import AsyncIterator
 from typing import Any
 
@@ -227,3 +228,44 @@ async def test_checks_that_are_due_soon_run_with_one_that_is_due_but_only_so_man
         await eventually(lambda: here.probes.asked["tcp:81"])
         assert here.probes.asked["tcp:80"] == monitors._MOST_EARLY
         here.probes.gate.set()
+
+
+async def test_checks_of_one_instance_run_in_order_and_those_of_others_between_them() -> None:
+    async with node(CheckLimits(probes_at_once=1, probes_per_instance=1)) as here:
+        asked: list[str] = []
+
+        class InOrder(FakeProbes):
+            async def check(self, name: str, check: HealthCheck) -> CheckResult:
+                asked.append(check.target)
+                return await super().check(name, check)
+
+        here.probes = here.monitor._probes = InOrder()
+        here.watch(*(check(port=port, interval_s=3600) for port in (1, 2, 3)), name="i-many")
+        here.watch(check(port=80, interval_s=3600), name="i-other")
+        await eventually(lambda: len(asked) == 4)
+        assert asked == ["tcp:1", "tcp:80", "tcp:2", "tcp:3"]
+
+
+@pytest.mark.parametrize("instances", [1, 250])
+async def test_the_end_of_a_check_takes_as_long_however_many_wait(instances: int) -> None:
+    async with node() as here:
+        here.probes.gate = asyncio.Event()
+        for number in range(instances):
+            here.watch(*(check(port=port, interval_s=3600) for port in range(1, 9)), name=f"i-{number}")
+        await eventually(lambda: here.probes.running == 4 * instances)
+        calls = 0
+
+        def count(_frame: object, event: str, _argument: object) -> None:
+            nonlocal calls
+            calls += event == "call"
+
+        entry = next(iter(here.monitor._watches)).entries[0]
+        assert entry.probe is not None
+        entry.probe.cancel()
+        sys.setprofile(count)
+        try:
+            here.monitor._take_result(entry, 0.0, CheckResult(True))
+        finally:
+            sys.setprofile(None)
+        assert calls < 200
+        await eventually(lambda: here.probes.asked.total() == 4 * instances + 1)  # of another in its place

@@ -87,6 +87,17 @@ async def test_a_program_that_workers_cannot_see_or_enter_is_not_taken(seen: Pat
         await interpreters.find_node()
 
 
+async def test_a_python_that_workers_cannot_see_is_not_run_and_one_that_is_gone_is_not_taken(
+    seen: Path, open_folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    hidden = script(open_folder / "hidden" / "bin", "python", f"touch {open_folder}/was-run")
+    for path, reason in ((hidden, "which workers do not see"), (str(open_folder / "gone"), "cannot be read")):
+        monkeypatch.setattr(sys, "_base_executable", path)
+        with pytest.raises(errors.Unavailable, match=reason):
+            await interpreters.find_python()
+    assert not (open_folder / "was-run").exists()
+
+
 async def test_this_machine_has_a_python_for_functions() -> None:
     found = await interpreters.find_python()
     assert found.version.startswith("Python 3.")

@@ -21,7 +21,9 @@ from skerry.model.ids import CellName
 from skerry.model.resources import Megabytes, Millicores
 from skerry.model.settings import NodeSettings
 from skerry.node.cells.cells import Cells
+from skerry.node.launcher.child.cell_root import HostView
 from skerry.node.launcher.client import LauncherClient
+from skerry.node.launcher.specs import ZygoteSpec
 from skerry.node.workers.process_workers import CELL, ProcessWorker
 from tests.node.cells.real import is_alive
 from tests.node.workers.ground import NO_NETWORK, Agent, Ground, answered, needs_root
@@ -300,6 +302,35 @@ async def test_a_blank_worker_that_died_is_not_handed_out(ground: Ground, agent:
     worker = await agent.workers.spawn(ground.function(), code)
     assert (await answered(worker, b"1")).result == b"1"
     await worker.close()
+
+
+async def test_there_is_no_zygote_before_the_first_worker(ground: Ground, agent: Agent) -> None:
+    assert agent.workers._launcher is None
+    code = ground.code(main=ECHO)
+    workers = await asyncio.gather(*(agent.workers.spawn(ground.function(), code) for _ in range(3)))
+    assert agent.workers._launcher is not None
+    for worker in workers:
+        assert (await answered(worker, b"1")).result == b"1"
+        await worker.close()
+
+
+async def test_a_python_that_does_not_start_as_a_zygote_is_told_to_who_calls(
+    ground: Ground, agent: Agent, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    start = LauncherClient.start
+
+    async def failing(zygote: ZygoteSpec | None = None, *, view: HostView) -> LauncherClient:
+        if zygote is not None:
+            raise errors.Unavailable("the launcher of cells does not start")
+        return await start(view=view)
+
+    monkeypatch.setattr(LauncherClient, "start", failing)
+    code = ground.code(main=ECHO)
+    for _ in range(2):
+        with pytest.raises(errors.Unavailable, match="launcher of cells does not start"):
+            await agent.workers.spawn(ground.function(), code)
+    with pytest.raises(errors.Unavailable, match="launcher of cells does not start"):
+        agent.workers.describe("python")
 
 
 async def test_a_zygote_that_was_killed_is_replaced(ground: Ground, agent: Agent) -> None:

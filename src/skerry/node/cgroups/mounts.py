@@ -6,6 +6,7 @@ import re
 from typing import NamedTuple
 
 CONTROLLERS = frozenset({"blkio", "cpu", "cpuacct", "cpuset", "freezer", "memory", "pids"})
+_KINDS = frozenset({"cgroup", "cgroup2"})
 _ESCAPE = re.compile(r"\\([0-7]{3})")
 
 
@@ -27,6 +28,8 @@ def parse(mountinfo: str) -> CgroupMounts:
             continue
         point = _ESCAPE.sub(lambda match: chr(int(match[1], 8)), fields[4])
         mounts = [entry for entry in mounts if not _hides(point, entry[0])]
+        if kinds[0] not in _KINDS:
+            continue  # it hides others, and is of no use itself; a node may have thousands
         # A mount, or its whole file system, may be read-only; the two have separate lists of options.
         own, whole = fields[5].split(","), kinds[2].split(",")
         mounts.append((point, kinds[0], frozenset(whole) | (frozenset(own) & {"ro"})))

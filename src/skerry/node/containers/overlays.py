@@ -52,6 +52,7 @@ _OPTIONS_BYTES: Final = 4095  # of all options, in the old one
 _SKELETON_FOLDERS: Final = ("dev", "etc", "proc", "sys")
 _SKELETON_FILES: Final = ("etc/hostname", "etc/hosts", "etc/resolv.conf")
 _MOUNTINFO: Final = Path("/proc/self/mountinfo")
+_ROOT: Final = Path("/")
 # Explicit, so that a layer does not depend on the kernel's defaults when it was written. Folders of the image
 # can
 # be renamed as on any file system (redirect_dir), which Docker does not allow.
@@ -158,8 +159,7 @@ class Overlays:
 
     def mounted(self) -> list[Path]:
         """Every mount below the folder, the latest first; for what a killed agent left."""
-        points = mount_points(_MOUNTINFO.read_bytes())
-        return [point for point in reversed(points) if point.is_relative_to(self._folder)]
+        return mount_points(_MOUNTINFO.read_bytes(), below=self._folder)[::-1]
 
     def _make_skeleton(self) -> None:
         with self._making_skeleton:
@@ -337,12 +337,16 @@ def is_of_boot(layer: Path, boot_id: str) -> bool:
     return _read(layer / _BOOT) == boot_id
 
 
-def mount_points(mountinfo: bytes) -> list[Path]:
-    """Mount points, in the order of mounting. The kernel escapes special bytes as octal numbers."""
-    return [Path(os.fsdecode(_unescape(line.split(b" ")[4]))) for line in mountinfo.splitlines()]
+def mount_points(mountinfo: bytes, below: Path = _ROOT) -> list[Path]:
+    """Mount points in the folder `below`, and it, in the order of mounting."""
+    points = [_unescape(line.split(b" ")[4]) for line in mountinfo.splitlines()]
+    top = os.fsencode(below)
+    inside = top.rstrip(b"/") + b"/"
+    return [Path(os.fsdecode(point)) for point in points if point == top or point.startswith(inside)]
 
 
 def _unescape(field: bytes) -> bytes:
+    """The kernel escapes special bytes as octal numbers."""
     first, *escaped = field.split(b"\\")
     return first + b"".join(bytes((int(part[:3], 8),)) + part[3:] for part in escaped)
 

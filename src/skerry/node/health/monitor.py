@@ -8,6 +8,7 @@ Results are recorded by `decisions`; what to do about them is not decided here.
 from __future__ import annotations
 
 import asyncio
+import functools
 import heapq
 import itertools
 import math
@@ -20,10 +21,11 @@ from typing import Final, Protocol
 
 import msgspec
 import structlog
+from prometheus_client import Counter
 
 from skerry.kit import metrics
 from skerry.kit.clock import Clock
-from skerry.model.health_checks import CheckMethod, HealthCheck
+from skerry.model.health_checks import CheckMethod, CheckRole, HealthCheck
 from skerry.model.workloads import MetricSource
 from skerry.node.health.decisions import CheckResult, HealthState
 
@@ -43,6 +45,11 @@ _SLACK_PART: Final = 0.5
 _MOST_SLACK_S: Final = 0.5
 _MOST_EARLY: Final = 50
 _MESSAGE_S: Final = 5.0  # between two words on why it has not passed yet
+
+
+@functools.cache
+def _runs_of(role: CheckRole, method: CheckMethod) -> Counter:
+    return RUNS.labels(role.value, method.value)
 
 
 class Probes(Protocol):
@@ -120,7 +127,10 @@ class HealthWatch:
         self.reported = self.state  # what `changed` was called for last
         self.reported_at = monitor.now()
         self.entries: list[_Entry] = []
-        self.running = {False: 0, True: 0}  # checks that run now, by whether they are commands
+        # By whether they are commands: checks that run or wait for others of the node, and those that wait
+        # for others of this instance.
+        self.begun = {False: 0, True: 0}
+        self.waiting: dict[bool, deque[_Entry]] = {False: deque(), True: deque()}
 
     def close(self) -> None:
         """No more checks: those that run are given up."""
@@ -144,10 +154,7 @@ class _Lane:
     at_once: int
     per_instance: int
     running: int = 0
-    waiting: deque[_Entry] = field(default_factory=deque)
-
-    def has_capacity_for(self, entry: _Entry) -> bool:
-        return self.running < self.at_once and entry.watch.running[entry.is_exec] < self.per_instance
+    waiting: deque[_Entry] = field(default_factory=deque)  # at most `per_instance` of an instance
 
 
 class HealthMonitor:
@@ -203,6 +210,8 @@ class HealthMonitor:
         """End a watch; `HealthWatch.close` calls this."""
         watch.is_open = False
         self._watches.discard(watch)
+        for waiting in watch.waiting.values():
+            waiting.clear()
         for entry in watch.entries:
             self._stale += entry.is_scheduled
             if entry.probe is not None:
@@ -273,12 +282,20 @@ class HealthMonitor:
         return False
 
     def _begin(self, entry: _Entry) -> None:
+        """Run it when others of its instance, and of the node, leave it room."""
         lane, watch = self._lane_of(entry), entry.watch
-        if not lane.has_capacity_for(entry):
-            lane.waiting.append(entry)
+        if watch.begun[entry.is_exec] >= lane.per_instance:
+            watch.waiting[entry.is_exec].append(entry)
             return
+        watch.begun[entry.is_exec] += 1
+        if lane.running >= lane.at_once:
+            lane.waiting.append(entry)
+        else:
+            self._run(entry, lane)
+
+    def _run(self, entry: _Entry, lane: _Lane) -> None:
         lane.running += 1
-        watch.running[entry.is_exec] += 1
+        watch = entry.watch
         name, began = watch.subject.name, self.now()
         if entry.index is None:
             assert watch.subject.metric is not None
@@ -295,15 +312,16 @@ class HealthMonitor:
     def _leave_lane(self, entry: _Entry) -> None:
         """The probe of `entry` has ended, or was cancelled: others may begin."""
         entry.probe = None
-        lane = self._lane_of(entry)
+        lane, watch = self._lane_of(entry), entry.watch
         lane.running -= 1
-        entry.watch.running[entry.is_exec] -= 1
-        for _ in range(len(lane.waiting)):
-            if lane.running >= lane.at_once:
-                break
-            waiting = lane.waiting.popleft()
-            if waiting.watch.is_open:
-                self._begin(waiting)  # or it waits on, behind the others
+        if waiting := watch.waiting[entry.is_exec]:
+            lane.waiting.append(waiting.popleft())  # behind those of other instances, in the place of `entry`
+        else:
+            watch.begun[entry.is_exec] -= 1
+        while lane.waiting and lane.running < lane.at_once:
+            following = lane.waiting.popleft()
+            if following.watch.is_open:
+                self._run(following, lane)
 
     def _take_metric(self, entry: _Entry, began: float, value: float | None) -> None:
         entry.watch.metric = value
@@ -318,7 +336,7 @@ class HealthMonitor:
             self._put_again(entry, began + entry.interval_s)
             return
         check = watch.state.checks[index]
-        RUNS.labels(check.role.value, check.method.value).inc()
+        _runs_of(check.role, check.method).inc()
         if not result.has_passed:
             FAILED.labels(check.role.value, check.method.value).inc()
         now = self.now()

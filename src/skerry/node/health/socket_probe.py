@@ -24,6 +24,7 @@ from skerry.node.health.http_probe import HttpResponseReader, ProbeFailed, resul
 from skerry.node.health.monitor import CheckDone
 
 _READ_DELAY_S: Final = 0.005
+_PERHAPS_CONNECTED: Final = (0, errno.EINPROGRESS, errno.EISCONN)
 
 log = structlog.get_logger(__name__)
 
@@ -125,36 +126,48 @@ class SocketProbe:
             self._connect()
 
     def _connect(self) -> None:
-        """Try the next address, or find out what became of the last attempt."""
+        """Try the next address, or, without a request, find out what became of the last attempt."""
         assert self._socket is not None
-        self._unregister()
-        address = (self._hosts[0], self._port)
-        number = self._socket.connect_ex(address)
+        if self._registered:
+            self._unregister()
+        host = self._hosts[0]
+        number = self._socket.connect_ex((host, self._port))
+        # On one machine the handshake is over by now; what became of it is said to who sends, too.
+        if self._reader is not None and number in _PERHAPS_CONNECTED:
+            self._unsent = self._reader.request(host, self._port)
+            self._send()
+            return
         if number == errno.EINPROGRESS:
-            number = self._socket.connect_ex(address)  # on one machine the handshake is over by now
+            number = self._socket.connect_ex((host, self._port))
         if number == errno.ECONNREFUSED and len(self._hosts) > 1:
-            del self._hosts[0]
-            self._connect()
+            self._try_next()
         elif number in (errno.EINPROGRESS, errno.EALREADY):
             self._register(self._loop.add_writer, self._connect)
         elif number not in (0, errno.EISCONN):
             self._fail(OSError(number, os.strerror(number)))
-        elif self._reader is None:
-            self._finish(CheckResult(True))
         else:
-            self._unsent = self._reader.request(self._hosts[0], self._port)
-            self._send()
+            self._finish(CheckResult(True))
+
+    def _try_next(self) -> None:
+        del self._hosts[0]
+        self._connect()
 
     def _send(self) -> None:
         assert self._socket is not None
-        self._unregister()
+        if self._registered:
+            self._unregister()
         try:
             while self._unsent:
                 self._unsent = self._unsent[self._socket.send(self._unsent) :]
-        except BlockingIOError:
+        except BlockingIOError:  # it is not connected yet, or takes no more
             self._register(self._loop.add_writer, self._send)
         except OSError as error:
-            self._fail(error)
+            if error.errno == errno.ECONNREFUSED and len(self._hosts) > 1:
+                # The refusal was told here, and not to `connect`, which ends the attempt now.
+                self._socket.connect_ex((self._hosts[0], self._port))
+                self._try_next()
+            else:
+                self._fail(error)
         else:
             self._batch.add(self)
 
@@ -166,11 +179,10 @@ class SocketProbe:
             register(self._socket, act)
 
     def _unregister(self) -> None:
-        if self._registered:
-            assert self._socket is not None
-            self._registered = False
-            self._loop.remove_reader(self._socket)
-            self._loop.remove_writer(self._socket)
+        assert self._socket is not None
+        self._registered = False
+        self._loop.remove_reader(self._socket)
+        self._loop.remove_writer(self._socket)
 
     def _set_timer(self) -> None:
         if self._timer is None:
@@ -192,7 +204,8 @@ class SocketProbe:
         if self._timer is not None:
             self._timer.cancel()
         if self._socket is not None:
-            self._unregister()
+            if self._registered:
+                self._unregister()
             self._socket.close()
             self._socket = None
 

@@ -2,24 +2,26 @@
 
 A socket stays in the namespace that it was created in, so only creating it needs the thread, which enters the
 namespace and leaves it; the rest of the process is not affected. Entering costs more than a socket: a few are
-created at once, and kept for later requests. Sockets keep a namespace alive, so unused ones are closed
-(`forget`) before it is removed. Idle, the thread is in its own namespace.
+created at once, for all who wait and for later requests. Sockets keep a namespace alive, so unused ones are
+closed (`forget`) before it is removed. Idle, the thread is in its own namespace.
 """
 
 from __future__ import annotations
 
 import asyncio
+import errno
 import math
 import os
 import queue
 import socket
 import threading
+from collections import deque
 from dataclasses import dataclass, field
 from typing import Final
 
 from skerry.node.kernel import namespaces
 
-# Sockets per request, if none is kept: more if the last ones were used up soon.
+# Sockets that are created at once, if none is kept: more if the last ones were used up soon.
 _FEWEST: Final = 2
 _MOST: Final = 16
 _SOON_S: Final = 5.0
@@ -27,12 +29,13 @@ _SOON_S: Final = 5.0
 
 @dataclass(eq=False, slots=True)
 class _Spares:
-    """Unused sockets of one namespace."""
+    """Unused sockets of one namespace, and who waits for one."""
 
     namespace: str
     sockets: list[socket.socket] = field(default_factory=list)
+    waiting: deque[asyncio.Future[socket.socket]] = field(default_factory=deque)
     is_forgotten: bool = False
-    is_coming: bool = False  # more are being created
+    is_coming: bool = False  # some are being created
     count: int = _FEWEST  # to create at once
     created_at: float = -math.inf
 
@@ -41,16 +44,15 @@ class _Spares:
         is_used_up_soon = now - self.created_at < _SOON_S
         self.created_at = now
         self.count = min(self.count * 2, _MOST) if is_used_up_soon else max(self.count // 2, _FEWEST)
-        return self.count
+        return max(self.count, len(self.waiting))
 
 
 @dataclass(eq=False, slots=True)
 class _Request:
-    """Sockets to create: one for `future`, and perhaps spares."""
+    """Sockets to create."""
 
     spares: _Spares
     loop: asyncio.AbstractEventLoop
-    future: asyncio.Future[socket.socket]
     count: int
     sockets: list[socket.socket] = field(default_factory=list)
     error: OSError | None = None
@@ -75,14 +77,39 @@ class NamespaceSockets:
         if spares.sockets:
             future.set_result(spares.sockets.pop())
             return future
+        spares.waiting.append(future)
+        if not spares.is_coming:
+            self._request(spares, loop)
+        return future
+
+    def _request(self, spares: _Spares, loop: asyncio.AbstractEventLoop) -> None:
+        spares.is_coming = True
         if self._thread is None or not self._thread.is_alive():
             self._thread = threading.Thread(target=self._run, name="namespace-sockets", daemon=True)
             self._thread.start()
-        # Of concurrent requests, only the first creates spares.
-        count = 1 if spares.is_coming else spares.next_count(loop.time())
-        self._requests.put(_Request(spares, loop, future, count))
-        spares.is_coming = True
-        return future
+        self._requests.put(_Request(spares, loop, spares.next_count(loop.time())))
+
+    def _deliver(self, batch: list[_Request]) -> None:
+        for request in batch:
+            spares, sockets = request.spares, request.sockets
+            spares.is_coming = False
+            error = request.error
+            if spares.is_forgotten and error is None:
+                error = OSError(errno.ENETDOWN, os.strerror(errno.ENETDOWN))
+            while spares.waiting and (sockets or error is not None):
+                future = spares.waiting.popleft()
+                if future.done():
+                    continue  # the caller was cancelled
+                if sockets:
+                    future.set_result(sockets.pop())
+                elif error is not None:
+                    future.set_exception(error)
+            if spares.is_forgotten:
+                _close_all(sockets)
+            else:
+                spares.sockets.extend(sockets)
+                if spares.waiting:
+                    self._request(spares, request.loop)
 
     def forget(self, namespace: str) -> None:
         """Close unused sockets of a namespace that is about to be removed. The path may be reused later."""
@@ -111,9 +138,16 @@ class NamespaceSockets:
                 except OSError:
                     return  # the next request starts another thread
                 finally:
-                    _post(batch)
+                    self._post(batch)
         finally:
             os.close(home)
+
+    def _post(self, batch: list[_Request]) -> None:
+        try:
+            batch[0].loop.call_soon_threadsafe(self._deliver, batch)
+        except RuntimeError:  # it is closed
+            for request in batch:
+                _close_all(request.sockets)
 
     def _next_batch(self) -> list[_Request]:
         """All pending requests; empty if the thread is to end. They are delivered together: switching between
@@ -140,29 +174,6 @@ def _make(request: _Request) -> None:
             request.sockets.append(socket.socket(socket.AF_INET, socket.SOCK_STREAM | socket.SOCK_NONBLOCK))
     except OSError as error:
         request.error = error
-
-
-def _post(batch: list[_Request]) -> None:
-    try:
-        batch[0].loop.call_soon_threadsafe(_deliver, batch)
-    except RuntimeError:  # it is closed
-        for request in batch:
-            _close_all(request.sockets)
-
-
-def _deliver(batch: list[_Request]) -> None:
-    for request in batch:
-        future, sockets = request.future, request.sockets
-        if not future.done():  # else the caller was cancelled
-            if sockets:
-                future.set_result(sockets.pop())
-            else:
-                future.set_exception(request.error or OSError("no socket was made"))
-        request.spares.is_coming = False
-        if request.spares.is_forgotten:
-            _close_all(sockets)
-        else:
-            request.spares.sockets.extend(sockets)
 
 
 def _close_all(sockets: list[socket.socket]) -> None:

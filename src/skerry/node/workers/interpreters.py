@@ -82,10 +82,10 @@ async def _first_of(paths: Iterable[str | None], attempt: _Attempt) -> Interpret
 
 
 async def _try_python(path: str) -> Interpreter:
+    real = _visible_path(path)  # before it is run, which takes longer
     version, library, *prefixes = (await _run(path, "-I", "-S", "-c", _PYTHON_PROBE)).splitlines()
     _check_version(version, _LEAST_PYTHON)
     _visible_path(library)
-    real = _visible_path(path)
     return Interpreter(real, f"Python {version}", _needs(real, prefixes))
 
 
@@ -140,7 +140,11 @@ def _visible_path(path: str) -> str:
     for each in (real, *real.parents):
         if str(each) in _INVISIBLE:
             raise InterpreterUnusable(f"is in {each}, which workers do not see")
-        if not os.stat(each).st_mode & stat.S_IXOTH:
+        try:
+            mode = os.stat(each).st_mode
+        except OSError as error:
+            raise InterpreterUnusable(f"cannot be read: {error.strerror}") from error
+        if not mode & stat.S_IXOTH:
             raise InterpreterUnusable(f"is not accessible to all users, because of {each}")
     return str(real)
 

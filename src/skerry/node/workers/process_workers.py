@@ -80,7 +80,8 @@ class ProcessWorkers:
         self._failpoint = deps.failpoint
         self._workers: dict[str, ProcessWorker] = {}
         self._programs: dict[str, Interpreter | errors.SkerryError] = {}
-        self._launcher: LauncherClient | None = None
+        self._launcher: LauncherClient | None = None  # started for the first worker: a zygote takes memory
+        self._launching = asyncio.Lock()
         self._network = deps.network
         self._secrets = deps.secrets
         has_network = isinstance(deps.network, Network)
@@ -121,7 +122,6 @@ class ProcessWorkers:
                 self._programs[kind] = error
                 log.warning("workers.runtime_missing", runtime=kind, reason=error.message)
         await self.ensure_pool()
-        self._launcher = await self._start_launcher()
         for kind in (PYTHON, NODEJS):
             if isinstance(self._programs[kind], Interpreter):
                 for mode in self._modes:
@@ -322,8 +322,11 @@ class ProcessWorkers:
         return self._settings.call_timeout_s if function.timeout_s is None else function.timeout_s
 
     async def _make(self, kind: str, mode: NetworkMode) -> PrestartedWorker:
-        assert self._launcher is not None
-        node = self._program(NODEJS) if kind == NODEJS else None
+        async with self._launching:
+            if self._launcher is None:
+                self._launcher = await self._start_launcher()
+        program = self._program(kind)  # a Python that does not start as a zygote is found out only here
+        node = program if kind == NODEJS else None
         return await self._blanks.make(self._launcher, mode, node)
 
     def _forget(self, worker: ProcessWorker) -> None:
