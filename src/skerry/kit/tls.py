@@ -218,7 +218,8 @@ class _ServerSide(ssl.SSLObject):
             self.reads_left -= 1
             if not self.reads_left:
                 self.pause()
-        return super().read(len, buffer)
+        # As the base class does, without a call more for each record.
+        return self._sslobj.read(len) if buffer is None else super().read(len, buffer)
 
     def do_handshake(self) -> None:
         if self.failure is not None:

@@ -150,6 +150,7 @@ class AgentSession:
         self._tunnels: set[asyncio.Task[None]] = set()
         self._takes_volumes = asyncio.Event()  # the server has sent volumes, so it takes reports of them
         self._takes_network = asyncio.Event()  # likewise
+        self._report_s = 0.0  # between two messages to the server
 
     async def open(self, within_s: float = WELCOME_S) -> SessionConfig:
         """Send the hello; returns the session config. Raises the error of the control plane."""
@@ -161,6 +162,7 @@ class AgentSession:
 
     async def run(self, config: SessionConfig) -> None:
         """Run until the connection ends or the server is silent for too long. Raises the reason."""
+        self._report_s = config.report_s
         try:
             await race(
                 self._receive(config),
@@ -180,6 +182,8 @@ class AgentSession:
             match message:
                 case OrderUpdate():
                     await self._take_orders(message, takes_claims=config.takes_claims)
+                case SessionHeartbeat() if message.report_s:
+                    self._slow_down(message.report_s, config)
                 case ReportAck():
                     self._acknowledge(message.sequence)
                 case TunnelRequest():
@@ -209,6 +213,11 @@ class AgentSession:
             if self._pace_s:
                 await asyncio.sleep(self._pace_s)
         raise errors.Unavailable("the control plane ended the session")
+
+    def _slow_down(self, report_s: float, config: SessionConfig) -> None:
+        """Send heartbeats less often, as the cloud has grown; never more often than the welcome said."""
+        longest = config.silence_s / 2 if config.silence_s else config.report_s
+        self._report_s = max(config.report_s, min(report_s, longest))
 
     async def _request_secrets_forever(self) -> None:
         secrets = self._hooks.secrets
@@ -262,7 +271,6 @@ class AgentSession:
             self._instances.acknowledge(number)
 
     async def _send_reports_forever(self, config: SessionConfig) -> None:
-        report_s = config.report_s
         if config.takes_claims and (revoked := tuple(one for one in self._hooks.revoked() if one.proof)):
             await self._connection.send(ClaimBatch(revoked=revoked[:MAX_CLAIMS]))
         if config.wants_claims:  # before reports, which a server without a record ignores
@@ -274,11 +282,11 @@ class AgentSession:
         sent_at = described_at = self._clock.monotonic()
         while True:
             with contextlib.suppress(TimeoutError):
-                async with asyncio.timeout(max(0.0, sent_at + report_s - self._clock.monotonic())):
+                async with asyncio.timeout(max(0.0, sent_at + self._report_s - self._clock.monotonic())):
                     await self._instances.wait_for_reports()
             now = self._clock.monotonic()
             has_sent = await self._send_new_reports()
-            if now < sent_at + report_s:
+            if now < sent_at + self._report_s:
                 continue
             if now >= described_at + _DESCRIBE_S or self._hooks.condition() != self._described:
                 described_at = now
