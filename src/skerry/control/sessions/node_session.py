@@ -364,7 +364,7 @@ class NodeSessions:
         self._require_open()
         claims = self._claims
         makes_claims = hello.makes_claims and claims is not None
-        self.report_s = heartbeat_interval(self._settings, len(self._nodes.list()))
+        self.report_s = heartbeat_interval(self._settings, self._nodes.total())
         session = NodeSession(
             node.id,
             SessionConfig(
