@@ -205,6 +205,7 @@ class _ServerSide(ssl.SSLObject):
     `pace_reads`; after too many it reports that there is no input.
     """
 
+    _sslobj: Any  # of the base class
     outgoing: ssl.MemoryBIO
     on_failure: Callable[[ssl.SSLError], None]
     failure: ssl.SSLError | None = None

@@ -119,6 +119,13 @@ async def _handle(handling: Awaitable[None]) -> None:
         log.warning("session.not_kept", error=str(error))
 
 
+def report_interval(told_s: float, config: SessionConfig) -> float:
+    """Seconds between two messages to a server that says in a heartbeat that its cloud has grown: never less
+    than the welcome said, nor more than half of the silence after which either side gives up."""
+    longest_s = config.silence_s / 2 if config.silence_s else config.report_s
+    return max(config.report_s, min(longest_s, told_s))
+
+
 class AgentSession:
     """One session."""
 
@@ -183,7 +190,7 @@ class AgentSession:
                 case OrderUpdate():
                     await self._take_orders(message, takes_claims=config.takes_claims)
                 case SessionHeartbeat() if message.report_s:
-                    self._slow_down(message.report_s, config)
+                    self._report_s = report_interval(message.report_s, config)
                 case ReportAck():
                     self._acknowledge(message.sequence)
                 case TunnelRequest():
@@ -213,11 +220,6 @@ class AgentSession:
             if self._pace_s:
                 await asyncio.sleep(self._pace_s)
         raise errors.Unavailable("the control plane ended the session")
-
-    def _slow_down(self, report_s: float, config: SessionConfig) -> None:
-        """Send heartbeats less often, as the cloud has grown; never more often than the welcome said."""
-        longest = config.silence_s / 2 if config.silence_s else config.report_s
-        self._report_s = max(config.report_s, min(report_s, longest))
 
     async def _request_secrets_forever(self) -> None:
         secrets = self._hooks.secrets
