@@ -205,6 +205,7 @@ class _ServerSide(ssl.SSLObject):
     `pace_reads`; after too many it reports that there is no input.
     """
 
+    _sslobj: Any  # of the base class
     outgoing: ssl.MemoryBIO
     on_failure: Callable[[ssl.SSLError], None]
     failure: ssl.SSLError | None = None
@@ -218,7 +219,8 @@ class _ServerSide(ssl.SSLObject):
             self.reads_left -= 1
             if not self.reads_left:
                 self.pause()
-        return super().read(len, buffer)
+        # As the base class does, without a call more for each record.
+        return self._sslobj.read(len) if buffer is None else super().read(len, buffer)
 
     def do_handshake(self) -> None:
         if self.failure is not None:

@@ -194,6 +194,8 @@ class NetworkReportBatch(msgspec.Struct, frozen=True):
 class SessionHeartbeat(msgspec.Struct, frozen=True):
     """The sender, server or node, is alive."""
 
+    report_s: float = 0.0  # of a server: the node may send messages less often now; 0: as often as before
+
 
 class SessionClose(msgspec.Struct, frozen=True):
     """The server ends the session; the node connects again, to another server if it knows one."""

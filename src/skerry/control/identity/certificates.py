@@ -65,6 +65,7 @@ class CertificateRegistry:
         self._read = lru_cache(maxsize=1024)(lambda der, authorities: authority.read(der))
         self._unrecorded: dict[str, pki.IssuedCertificate] = {}  # of nodes, used and not recorded yet
         self._revoked_nodes: dict[str, float] = {}  # and when
+        self._revoked: dict[str, Certificate] = {}  # by serial; every session begins with them
         self._is_used = asyncio.Event()
 
     def caller(self, der: bytes) -> Caller:
@@ -168,11 +169,7 @@ class CertificateRegistry:
     def revoked(self) -> list[RevokedCertificate]:
         """Those that were revoked and have not expired."""
         now = self._clock.now()
-        return [
-            self._revocation(one)
-            for one in self.all()
-            if one.revoked_at is not None and not is_past(one.not_after, now)
-        ]
+        return [self._revocation(one) for one in self._revoked.values() if not is_past(one.not_after, now)]
 
     def listen(self, revoked: Callable[[Sequence[RevokedCertificate]], None]) -> None:
         """Call `revoked` with certificates that were revoked, at once when that is known here; not with those
@@ -243,6 +240,10 @@ class CertificateRegistry:
         return msgspec.structs.replace(record, revoked_at=revoked_at)
 
     def _records_changed(self, changes: Sequence[RecordChange[Certificate]]) -> None:
+        for id, _, after in changes:
+            self._revoked.pop(id, None)
+            if after is not None and after.value.revoked_at is not None:
+                self._revoked[id] = after.value
         records = [change.after.value for change in changes if change.after is not None]
         revoked = [record for record in records if record.revoked_at is not None]
         for record in revoked:

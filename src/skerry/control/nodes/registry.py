@@ -105,6 +105,10 @@ class NodeRegistry:
         """All of them, by id."""
         return self._index.all()
 
+    def total(self) -> int:
+        """How many there are."""
+        return len(self._index.table)
+
     def liveness(self, node: NodeId) -> Liveness:
         return self._index.liveness(node)
 

@@ -324,6 +324,7 @@ class NodeSessions:
         self._settings = settings
         self._sessions: dict[NodeId, NodeSession] = {}
         self._closed = ""
+        self.report_s = settings.report_s  # of a session that begins now
         self._servers, self._members, self._functions, self._certificates = feeds[:4]
         self._secrets, self._volumes, self._network = feeds.secrets, feeds.volumes, feeds.network
         self._claims = claims
@@ -363,12 +364,13 @@ class NodeSessions:
         self._require_open()
         claims = self._claims
         makes_claims = hello.makes_claims and claims is not None
+        self.report_s = heartbeat_interval(self._settings, self._nodes.total())
         session = NodeSession(
             node.id,
             SessionConfig(
                 node.id,
                 node.subnet,
-                heartbeat_interval(self._settings, len(self._nodes.list())),
+                self.report_s,
                 self._settings.restart_base_s,
                 self._settings.restart_cap_s,
                 self._settings.restart_reset_s,

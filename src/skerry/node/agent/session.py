@@ -119,6 +119,13 @@ async def _handle(handling: Awaitable[None]) -> None:
         log.warning("session.not_kept", error=str(error))
 
 
+def report_interval(told_s: float, config: SessionConfig) -> float:
+    """Seconds between two messages to a server that says in a heartbeat that its cloud has grown: never less
+    than the welcome said, nor more than half of the silence after which either side gives up."""
+    longest_s = config.silence_s / 2 if config.silence_s else config.report_s
+    return max(config.report_s, min(longest_s, told_s))
+
+
 class AgentSession:
     """One session."""
 
@@ -150,6 +157,7 @@ class AgentSession:
         self._tunnels: set[asyncio.Task[None]] = set()
         self._takes_volumes = asyncio.Event()  # the server has sent volumes, so it takes reports of them
         self._takes_network = asyncio.Event()  # likewise
+        self._report_s = 0.0  # between two messages to the server
 
     async def open(self, within_s: float = WELCOME_S) -> SessionConfig:
         """Send the hello; returns the session config. Raises the error of the control plane."""
@@ -161,6 +169,7 @@ class AgentSession:
 
     async def run(self, config: SessionConfig) -> None:
         """Run until the connection ends or the server is silent for too long. Raises the reason."""
+        self._report_s = config.report_s
         try:
             await race(
                 self._receive(config),
@@ -180,6 +189,8 @@ class AgentSession:
             match message:
                 case OrderUpdate():
                     await self._take_orders(message, takes_claims=config.takes_claims)
+                case SessionHeartbeat() if message.report_s:
+                    self._report_s = report_interval(message.report_s, config)
                 case ReportAck():
                     self._acknowledge(message.sequence)
                 case TunnelRequest():
@@ -262,7 +273,6 @@ class AgentSession:
             self._instances.acknowledge(number)
 
     async def _send_reports_forever(self, config: SessionConfig) -> None:
-        report_s = config.report_s
         if config.takes_claims and (revoked := tuple(one for one in self._hooks.revoked() if one.proof)):
             await self._connection.send(ClaimBatch(revoked=revoked[:MAX_CLAIMS]))
         if config.wants_claims:  # before reports, which a server without a record ignores
@@ -274,11 +284,11 @@ class AgentSession:
         sent_at = described_at = self._clock.monotonic()
         while True:
             with contextlib.suppress(TimeoutError):
-                async with asyncio.timeout(max(0.0, sent_at + report_s - self._clock.monotonic())):
+                async with asyncio.timeout(max(0.0, sent_at + self._report_s - self._clock.monotonic())):
                     await self._instances.wait_for_reports()
             now = self._clock.monotonic()
             has_sent = await self._send_new_reports()
-            if now < sent_at + report_s:
+            if now < sent_at + self._report_s:
                 continue
             if now >= described_at + _DESCRIBE_S or self._hooks.condition() != self._described:
                 described_at = now

@@ -8,6 +8,8 @@ protobuf) is answered here with a clear status, before the handler sees anything
 from __future__ import annotations
 
 import struct
+from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager, contextmanager
 from typing import Any, TypeVar
 
 from google.protobuf.message import DecodeError
@@ -22,6 +24,7 @@ from skerry.kit.networks import plain_address
 from skerry.model.callers import ANONYMOUS, Caller
 from skerry.model.ids import Namespace
 from skerry.transport.access import environment_redaction
+from skerry.transport.grpc.inline_replies import AnswerInline, InlineReply
 
 REQUEST_ID = "x-request-id"
 
@@ -65,6 +68,9 @@ class CallStream(server.Stream[Any, Any]):
         self.request_id = request_id
         self.status: const.Status | None = None
         self.deadline: Deadline | None = None
+        # Of its connection, which has one for all calls; None: there are none.
+        self.set_inline_reply: Callable[[InlineReply | None], None] | None = None
+        self._is_between_messages = True
         self._max_message_bytes = max_message_bytes
 
     @property
@@ -91,7 +97,9 @@ class CallStream(server.Stream[Any, Any]):
                 f"the message has {size} bytes; at most {self._max_message_bytes} are taken "
                 "(grpc.max_message_bytes)",
             )
+        self._is_between_messages = False
         body = await self._read(size)
+        self._is_between_messages = True
         if len(body) != size:
             raise _cut_off()
         try:
@@ -105,6 +113,19 @@ class CallStream(server.Stream[Any, Any]):
 
     async def send_message(self, message: Any) -> None:
         await super().send_message(environment_redaction.redact_message(self.caller, message))
+
+    @contextmanager
+    def answering(self, request: bytes, answer: AnswerInline) -> Iterator[None]:
+        """Answer messages of these bytes where they are read, after the first message was sent; those that
+        `answer` does not take are received as all others."""
+        if self.set_inline_reply is None:
+            yield
+            return
+        self.set_inline_reply(InlineReply(self._stream, request, answer, lambda: self._is_between_messages))
+        try:
+            yield
+        finally:
+            self.set_inline_reply(None)
 
     async def send_initial_metadata(self, *, metadata: _MetadataLike | None = None) -> None:
         await super().send_initial_metadata(metadata=self._with_request_id(metadata))
@@ -148,6 +169,14 @@ def caller_of(stream: server.Stream[Any, Any]) -> Caller:
     """Who makes this call; the access table has let it pass already."""
     assert isinstance(stream, CallStream), "the call did not come through skerry.transport.grpc.server"
     return stream.caller
+
+
+def answering_of(
+    stream: server.Stream[Any, Any],
+) -> Callable[[bytes, AnswerInline], AbstractContextManager[None]]:
+    """`CallStream.answering` of this call."""
+    assert isinstance(stream, CallStream), "the call did not come through skerry.transport.grpc.server"
+    return stream.answering
 
 
 def namespace_of(stream: server.Stream[Any, Any]) -> Namespace | None:

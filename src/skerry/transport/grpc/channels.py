@@ -38,7 +38,9 @@ _ERROR_OF: Final[dict[Status, type[errors.SkerryError]]] = {
 }
 
 
-def dial(target: str, tls: ssl.SSLContext | None, *, server_name: str | None = None) -> Channel:
+def dial(
+    target: str, tls: ssl.SSLContext | None, *, server_name: str | None = None, pings: bool = True
+) -> Channel:
     """A channel to `target`: HOST:PORT, [IPV6]:PORT, or the path of a unix socket.
 
     It connects at its first call. `server_name` is the name the server's certificate must carry; without it,
@@ -46,7 +48,7 @@ def dial(target: str, tls: ssl.SSLContext | None, *, server_name: str | None = N
     """
     settings = Configuration(
         # A peer that vanished without a word is noticed also while we only wait for its messages.
-        _keepalive_time=_SILENCE_S,
+        _keepalive_time=_SILENCE_S if pings else None,
         _keepalive_timeout=_SILENCE_S,
         _http2_max_pings_without_data=0,
         _http2_min_sent_ping_interval_without_data=1.0,

@@ -29,6 +29,7 @@ from hyperframe.frame import DataFrame, Frame, HeadersFrame
 from skerry.transport.access.peers import ConnectionPeer, with_certificate
 from skerry.transport.admission import ConnectionSlot
 from skerry.transport.grpc.dispatcher import GrpcDispatcher, GrpcHeaders
+from skerry.transport.grpc.inline_replies import InlineReply
 from skerry.transport.grpc.write_buffer import CoalescingTransport
 from skerry.transport.pacing import FrameBudget, PacedInput
 
@@ -86,7 +87,8 @@ class GrpcServerConnection(protocol.H2Protocol):
         self._limits = limits
         self.place = place
         self._loop = asyncio.get_running_loop()
-        self._transport: asyncio.Transport | None = None
+        self._transport: CoalescingTransport | None = None
+        self._inline: InlineReply | None = None
         self._was_heard = True
         self._is_pinged = False
         self._is_over = False
@@ -127,10 +129,15 @@ class GrpcServerConnection(protocol.H2Protocol):
         self.place.occupy()
         self._input.begin_call(begin)
 
+    def set_inline_reply(self, reply: InlineReply | None) -> None:
+        self._inline = reply
+
     def _handle(self, data: bytes) -> None:
         if self._is_over:
             return
         try:
+            if self._inline is not None and self._is_answered(data, self._inline):
+                return
             events = self.connection.feed(data)
             self._check_unfinished()
             self.connection.flush()
@@ -151,6 +158,21 @@ class GrpcServerConnection(protocol.H2Protocol):
             self.abort()
         else:
             self._check_unsent()
+
+    def _is_answered(self, data: bytes, inline: InlineReply) -> bool:
+        """True if `data` was a message with an inline reply, and nothing is left to do."""
+        if not self.place.is_known:  # small frames of strangers are counted
+            return False
+        http2 = self._http2
+        reply = inline.take(data, http2)
+        if reply is None:
+            return False
+        self.connection.flush()  # a window update, if one was due
+        if reply and self._transport is not None:
+            http2.sent_inline()
+            self._transport.write_now(reply)
+            self._check_unsent()
+        return True
 
     def connection_lost(self, error: BaseException | None) -> None:
         if self._input.is_behind and not self._is_over and not self.place.is_known:
@@ -246,8 +268,8 @@ class GrpcServerConnection(protocol.H2Protocol):
             self.closed.set_result(None)
 
     @property
-    def _http2(self) -> H2Connection:
-        return self.connection._connection
+    def _http2(self) -> _Http2:
+        return cast(_Http2, self.connection._connection)
 
 
 class _Http2(H2Connection):
@@ -265,6 +287,10 @@ class _Http2(H2Connection):
         ):
             raise DenialOfServiceError(f"too many frames without content, the last a {type(frame).__name__}")
         return super()._receive_frame(frame)
+
+    def sent_inline(self) -> None:
+        """A frame of data was sent by an `InlineReply`."""
+        self._budget.earn(self._earned * self._cost())
 
     def _cost(self) -> int:
         return 1 if self._place.is_known else _STRANGERS_COST

@@ -34,6 +34,7 @@ from skerry.transport.access.revalidation import until_refused
 from skerry.transport.admission import ConnectionSlot
 from skerry.transport.error_codes import GRPC_STATUS
 from skerry.transport.grpc.call_streams import REQUEST_ID, CallStream
+from skerry.transport.grpc.inline_replies import InlineReply
 
 log = structlog.get_logger(__name__)
 
@@ -61,6 +62,8 @@ class CallConnection(Protocol):
 
     @property
     def is_stopping(self) -> bool: ...
+
+    def set_inline_reply(self, reply: InlineReply | None) -> None: ...
 
 
 class GrpcMethod(msgspec.Struct, frozen=True):
@@ -182,6 +185,7 @@ class GrpcDispatcher:
             )
             stream.caller = authenticate()
             stream.address = line.peer.address
+            stream.set_inline_reply = line.set_inline_reply
             rules.authorize(method.access, stream.caller)
             if stream.caller.role is not None:
                 line.place.recognize()

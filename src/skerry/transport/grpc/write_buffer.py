@@ -33,6 +33,14 @@ class CoalescingTransport(asyncio.Transport):
         if self._bytes >= _MOST:  # the transport must see it to ask for a pause
             self.flush()
 
+    def write_now(self, data: bytes) -> None:
+        """Write `data`, and what is pending before it, without waiting for the end of the turn."""
+        if self._pending:
+            self._pending.append(data)
+            self.flush()
+        elif not self._transport.is_closing():
+            self._transport.write(data)
+
     def flush(self) -> None:
         """Write now what is pending."""
         pending, self._pending, self._bytes = self._pending, [], 0

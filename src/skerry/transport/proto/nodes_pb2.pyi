@@ -585,8 +585,10 @@ class Report(_message.Message):
     def __init__(self, instance: _Optional[str] = ..., generation: _Optional[int] = ..., status: _Optional[_Union[Status, str]] = ..., at: _Optional[float] = ..., reason: _Optional[str] = ..., exit_code: _Optional[int] = ..., restarts: _Optional[int] = ..., ip: _Optional[str] = ..., usage: _Optional[_Union[Room, _Mapping]] = ..., retry_at: _Optional[float] = ..., has_passed: _Optional[bool] = ..., checked_at: _Optional[float] = ..., check_message: _Optional[str] = ..., metric: _Optional[float] = ..., ip6: _Optional[str] = ..., previous_exit_code: _Optional[int] = ...) -> None: ...
 
 class Heartbeat(_message.Message):
-    __slots__ = ()
-    def __init__(self) -> None: ...
+    __slots__ = ("report_s",)
+    REPORT_S_FIELD_NUMBER: _ClassVar[int]
+    report_s: float
+    def __init__(self, report_s: _Optional[float] = ...) -> None: ...
 
 class Acknowledged(_message.Message):
     __slots__ = ("sequence",)

@@ -14,6 +14,7 @@ from skerry.model.callers import Caller
 from skerry.model.ids import Namespace
 from skerry.transport.limits import ConcurrencyLimit, shared_limit
 from skerry.wire import namespaces
+from skerry.wire.kudo.document_cache import DocumentCache
 from skerry.wire.namespaces import NamespaceQuery
 
 # Streams of logs and exec through one server at a time: each holds a connection at both ends.
@@ -32,6 +33,8 @@ class KudoContext(msgspec.Struct, frozen=True):
     slots: ConcurrencyLimit = msgspec.field(
         default_factory=lambda: shared_limit(_MAX_TUNNELS, "tunnels to instances")
     )
+
+    documents: DocumentCache = msgspec.field(default_factory=DocumentCache)
 
     async def check_in_namespace(self, id: str, scope: NamespaceQuery) -> None:
         """Raise `NotFound` if a namespace is named and the instance is not in it."""

@@ -67,6 +67,14 @@ class InstanceList(msgspec.Struct, frozen=True):
     cursor: str | None
 
 
+class EncodedInstanceList(msgspec.Struct, frozen=True):
+    """An `InstanceList` whose documents are encoded."""
+
+    count: int
+    instances: tuple[msgspec.Raw, ...]
+    cursor: str | None
+
+
 class DeletingInstance(msgspec.Struct, frozen=True):
     """An instance that is being deleted; when that is done it is 404."""
 
@@ -93,8 +101,8 @@ async def list_instances(
         name=query.name or None,
     )
     found = kudo.instances.list(wanted, **query.arguments())
-    items = await map_in_turns(partial(_document, kudo), found.items)
-    return envelope.page_response(call, InstanceList(found.total, items, found.cursor), items)
+    items = await map_in_turns(partial(_encoded_document, kudo), found.items)
+    return envelope.page_response(call, EncodedInstanceList(found.total, items, found.cursor), items)
 
 
 @endpoint(
@@ -349,3 +357,7 @@ def _answer(
 
 def _document(kudo: KudoContext, instance: Instance) -> InstanceDocument:
     return documents.instance_document(instance, kudo.instances.usage(instance.id))
+
+
+def _encoded_document(kudo: KudoContext, instance: Instance) -> msgspec.Raw:
+    return kudo.documents.encode(instance, kudo.instances.usage(instance.id))

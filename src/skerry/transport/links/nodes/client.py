@@ -48,7 +48,8 @@ class GrpcControlDialer:
     @asynccontextmanager
     async def dial(self) -> AsyncIterator[GrpcControlConnection]:
         """A new connection; closed with its tunnels when the context is left."""
-        channel = dial(self._target, self._tls)
+        # A session ends when the server is silent, which has half as much time for that as pings would need.
+        channel = dial(self._target, self._tls, pings=False)
         try:
             async with _opened(NodeServiceStub(channel).Session) as stream:
                 yield GrpcControlConnection(channel, stream)

@@ -92,7 +92,7 @@ _DESIRED: dict[DesiredStatus, pb.Desired] = {
 _DESIRED_OF = {number: desired for desired, number in _DESIRED.items()}
 
 
-HEARTBEAT = pb.ToNode(heartbeat=pb.Heartbeat())
+HEARTBEAT_OF_NODE = pb.FromNode(heartbeat=pb.Heartbeat()).SerializeToString()
 
 
 # From a node
@@ -283,7 +283,7 @@ def encode_server_message(message: ServerMessage) -> Iterator[pb.ToNode]:
             for network in network_messages.encode_update(message):
                 yield pb.ToNode(network=network)
         case SessionHeartbeat():
-            yield HEARTBEAT
+            yield pb.ToNode(heartbeat=pb.Heartbeat(report_s=message.report_s))
         case SessionClose():
             yield pb.ToNode(goodbye=pb.Goodbye(reason=message.reason))
 
@@ -338,7 +338,7 @@ class MessageReader:
                     tuple(ids.check_display_text(text, "addresses") for text in message.servers.addresses)
                 )
             case "heartbeat":
-                return SessionHeartbeat()
+                return SessionHeartbeat(message.heartbeat.report_s)
             case "goodbye":
                 return SessionClose(message.goodbye.reason)
             case _:

@@ -22,7 +22,7 @@ from skerry.kit.tasks import run_together
 from skerry.model import errors, ids
 from skerry.model.callers import AuthMethod, Caller
 from skerry.model.ids import InstanceId, NodeId
-from skerry.transport.grpc.call_streams import caller_of, peer_address
+from skerry.transport.grpc.call_streams import answering_of, caller_of, peer_address
 from skerry.transport.links.nodes import messages, protocol
 from skerry.transport.links.nodes.session_handler import CLOSE_GRACE_S, handle_session
 from skerry.transport.proto import nodes_pb2 as pb
@@ -57,7 +57,12 @@ class NodeSessionService(NodeServiceBase):
         protocol.check_node_version(hello.facts.version)
         async with self._sessions.connect(node, hello, address) as session:
             await handle_session(
-                stream, self._sessions, session, self._clock, check=lambda: self._check(caller)
+                stream,
+                self._sessions,
+                session,
+                self._clock,
+                check=lambda: self._check(caller),
+                answering=answering_of(stream),
             )
 
     async def Tunnel(self, stream: Stream[pb.Frame, pb.Frame]) -> None:  # noqa: N802 - gRPC's name
