@@ -124,9 +124,13 @@ class PrestartedWorkerFactory:
         attachment = None if mode is NetworkMode.NONE else await self._attach(worker)
         network = -1 if attachment is None else os.open(attachment.namespace, os.O_RDONLY | os.O_CLOEXEC)
         try:
-            await self._allocate(worker)
+            is_fork = node is None
+            # Forks of the launcher need no records: nothing but their groups outlives an agent.
+            await self._allocate(worker, is_recorded=not (is_fork and launcher.makes_worker_inits))
             self._failpoint("blank.allocated")
-            await self._cells.prepare(worker.cell, launcher, network=None if network < 0 else network)
+            await self._cells.prepare(
+                worker.cell, launcher, network=None if network < 0 else network, for_fork=is_fork
+            )
             self._failpoint("blank.prepared")
         finally:
             if network >= 0:
@@ -141,18 +145,18 @@ class PrestartedWorkerFactory:
         await self._start(worker, arguments)
         self._failpoint("blank.started")
 
-    async def _allocate(self, worker: PrestartedWorker) -> None:
+    async def _allocate(self, worker: PrestartedWorker, *, is_recorded: bool) -> None:
         cell = Cell(worker.cell, self._limits, isolates_network=True, owner=CellOwner.FUNCTIONS)
         try:
-            await self._cells.allocate(cell)
+            await self._cells.allocate(cell, is_recorded=is_recorded)
         except errors.SkerryError:
             if not await self._cells.ensure(self._pool):  # else somebody has removed its groups
                 raise
-            await self._cells.allocate(cell)
+            await self._cells.allocate(cell, is_recorded=is_recorded)
 
     async def _attach(self, worker: PrestartedWorker) -> Attachment:
         assert self._network is not None, "a worker without a network is not attached"
-        attachment = await self._network.attach(worker.cell, policy=self._policy, with_users=False)
+        attachment = await self._network.attach(worker.cell, policy=self._policy, for_worker=True)
         self._failpoint("blank.attached")
         return attachment
 
@@ -253,7 +257,9 @@ class PrestartedWorkerFactory:
             )
 
     def is_alive(self, worker: PrestartedWorker) -> bool:
-        """False if it has died while it waited."""
+        """False if it, or what it needs for its start, has died while it waited."""
+        if not self._cells.is_prepared(worker.cell):
+            return False
         try:
             view = self._cells.get(worker.cell)
         except errors.NotFound:
