@@ -331,9 +331,7 @@ async def test_the_init_of_a_python_worker_is_a_few_pages_and_has_no_privileges(
     worker = await agent.workers.spawn(ground.function(), ground.code(main="def handle(params): return 1"))
     pids = ground.groups.pids(worker.cell, "_init")
     assert len(pids) == 1
-    status = dict(
-        line.split(":\t", 1) for line in Path(f"/proc/{pids[0]}/status").read_text().splitlines()
-    )
+    status = dict(line.split(":\t", 1) for line in Path(f"/proc/{pids[0]}/status").read_text().splitlines())
     assert int(status["VmRSS"].split()[0]) < 100
     assert {status[name] for name in ("CapPrm", "CapEff", "CapBnd", "CapInh")} == {"0" * 16}
     assert os.listdir(f"/proc/{pids[0]}/fd") == ["0", "1", "2"]

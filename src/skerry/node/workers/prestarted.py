@@ -96,6 +96,7 @@ class PrestartedWorkerFactory:
         self._detaching: list[PrestartedWorker] = []  # they have ended, and their networks are left
         self._has_detaching = asyncio.Event()
         self._resolver = deps.folder / "resolv.conf"
+        self._resolver_text = b""  # what we have written there
         self._runtime = deps.folder / "runtime"
         self._runtime.mkdir(exist_ok=True)
         self._runtime.chmod(0o755)  # every worker reads it
@@ -108,15 +109,20 @@ class PrestartedWorkerFactory:
     ) -> PrestartedWorker:
         """Create one with an init of `launcher`; with `node`, for Node.js. Raises ResourcesExhausted,
         Unavailable, Internal, TimedOut; then, and if this is cancelled, everything is undone."""
-        name = ulid.new_id(self._clock.now())
-        worker = PrestartedWorker(name, CellName(f"{CELL}/w{name}"))
-        try:
-            # Not cancelled with us: a step is undone when it is known to be done.
-            await tasks.run_to_completion(self._make(worker, launcher, mode, node))
-        except BaseException:
-            await tasks.run_to_completion(self.close(worker))
-            raise
-        return worker
+        for is_last in (False, True):
+            name = ulid.new_id(self._clock.now())
+            worker = PrestartedWorker(name, CellName(f"{CELL}/w{name}"))
+            try:
+                # Not cancelled with us: a step is undone when it is known to be done.
+                await tasks.run_to_completion(self._make(worker, launcher, mode, node))
+            except BaseException as error:
+                is_lost = isinstance(error, errors.Unavailable) and not self._cells.is_prepared(worker.cell)
+                await tasks.run_to_completion(self.close(worker))
+                if is_last or not is_lost:  # else its launcher has died, and there is another
+                    raise
+            else:
+                return worker
+        raise AssertionError("unreachable")
 
     async def _make(
         self, worker: PrestartedWorker, launcher: LauncherClient, mode: NetworkMode, node: Interpreter | None
@@ -221,13 +227,15 @@ class PrestartedWorkerFactory:
     def _resolv_conf(self, attachment: Attachment) -> Path:
         assert self._network is not None, "likewise"
         text = self._network.resolv_conf(attachment).encode()
-        if not self._resolver.exists() or self._resolver.read_bytes() != text:
+        if self._resolver_text != text:
             # A new file each time: earlier workers keep seeing the old one.
             files.write_atomically(self._resolver, text)
+            self._resolver_text = text
         return self._resolver
 
     async def mount(self, worker: PrestartedWorker, source: Path, path: str, attributes: int = 0) -> None:
-        """Mount `source` read-only at `path` in it, with further `attributes`."""
+        """Mount `source` read-only at `path` in it, with further `attributes`. Raises Unavailable, NotFound
+        (its launcher has died)."""
         try:
             detached = syscalls.detached_mount(str(source), _SEALED | attributes)
         except OSError as error:
@@ -236,6 +244,10 @@ class PrestartedWorkerFactory:
             ) from error
         try:
             await self._cells.mount(worker.cell, detached, path)
+        except errors.Unavailable as error:
+            if self._cells.is_prepared(worker.cell):
+                raise
+            raise errors.NotFound(error.message) from error
         finally:
             os.close(detached)
 

@@ -44,7 +44,10 @@ def main(descriptor: str, view: str, entry: str = "", *preload: str) -> NoReturn
     os.setgroups(())
     root = CellRoot(HostView(**json.loads(view)))
     launcher = LauncherProcess(
-        socket.socket(fileno=int(descriptor)), root, syscalls.SeccompFilter(seccomp.default_filter())
+        socket.socket(fileno=int(descriptor)),
+        root,
+        syscalls.SeccompFilter(seccomp.default_filter()),
+        is_zygote=bool(entry),
     )
     gc.freeze()  # no collection ever touches, and so copies, a page that the inits share
     launcher.run()
@@ -53,7 +56,9 @@ def main(descriptor: str, view: str, entry: str = "", *preload: str) -> NoReturn
 class LauncherProcess:
     """The event loop. One request is handled at a time, and takes about a millisecond."""
 
-    def __init__(self, agent: socket.socket, root: CellRoot, system_calls: syscalls.SeccompFilter) -> None:
+    def __init__(
+        self, agent: socket.socket, root: CellRoot, system_calls: syscalls.SeccompFilter, *, is_zygote: bool
+    ) -> None:
         self._agent = agent
         self._root = root
         self._system_calls = system_calls
@@ -61,12 +66,14 @@ class LauncherProcess:
         self._self = os.pidfd_open(os.getpid())
         self._loop = poll_loop.PollLoop()
         self._loop.watch(agent.fileno(), self._read)
-        self._cells = WorkerCells(root, system_calls, self._stage, self._loop, self._reply)
+        self._cells: WorkerCells | None = None
+        if is_zygote:
+            self._cells = WorkerCells(root, system_calls, self._stage, self._loop, self._reply)
         self._loop.watch_children(self._reap)
 
     def run(self) -> NoReturn:
         self._agent.setblocking(True)  # replies are small and the agent reads them
-        self._reply({"ready": True, "pauses": self._cells.is_possible})
+        self._reply({"ready": True, "pauses": self._cells is not None and self._cells.is_possible})
         while True:
             self._loop.run_once()
 
@@ -81,7 +88,7 @@ class LauncherProcess:
             self._reap()  # dead children would be left to whoever adopts ours
             sys.exit(0)
         try:
-            if "do" in message.body:
+            if self._cells is not None and "do" in message.body:
                 self._cells.handle(message)
             else:
                 self._make_init(message)
@@ -124,4 +131,5 @@ class LauncherProcess:
                 return
             if pid == 0:
                 return
-            self._cells.ended(pid, status)
+            if self._cells is not None:
+                self._cells.ended(pid, status)

@@ -47,6 +47,7 @@ _MASK_BYTES: Final = 8
 _AT_FDCWD: Final = -100
 _SIOCSIFFLAGS: Final = 0x8914
 _LOOPBACK_UP: Final = struct.pack("16sH22x", b"lo", 0x1)
+_FIND_AGAIN_S: Final = 0.5
 _STREAMS: Final = ("stdout", "stderr")
 _DRAIN: Final = b"d"
 _HIGH: Final = 1 << 10
@@ -111,6 +112,8 @@ class WorkerCells:
         self.is_possible = _reserve_low_descriptors()
         if self.is_possible:
             prepared_scripts.load()
+        self._paths = HostPaths.find()
+        self._find_at = 0.0
         self._host = os.open("/proc/self/ns/mnt", os.O_RDONLY | os.O_CLOEXEC)
         self._home = os.open("/", os.O_PATH | os.O_DIRECTORY | os.O_CLOEXEC)
         self._processes = os.open("/proc/self/ns/pid", os.O_RDONLY | os.O_CLOEXEC)
@@ -144,7 +147,7 @@ class WorkerCells:
         network = entry_fds.pop(0) if body["network"] else None
         clone_into = entry_fds.pop(0) if body["clone_into"] else None
         self._root.refresh()
-        kind = InitKind(len(entry_fds), network is not None, body["tmp_mb"], HostPaths.find())
+        kind = InitKind(len(entry_fds), network is not None, body["tmp_mb"], self._host_paths())
         script = self._init_script(kind)
         name = body["host_name"].encode()
         script.set_text("name", name)
@@ -157,6 +160,13 @@ class WorkerCells:
         pid, pidfd = script.spawn(self._stage, flags, clone_into)
         self._inits[pid] = pidfd
         self._reply({"id": body["id"], "pid": pid}, [pidfd])
+
+    def _host_paths(self) -> HostPaths:
+        """Looked for again after a while: a driver that is loaded may add some."""
+        now = time.monotonic()
+        if now >= self._find_at:
+            self._paths, self._find_at = HostPaths.find(), now + _FIND_AGAIN_S
+        return self._paths
 
     def _make_init_script(self, kind: InitKind) -> PreparedScript:
         calls, step = SyscallScript(), "set up the cell"
