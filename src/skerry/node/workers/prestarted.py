@@ -52,6 +52,7 @@ _NODE_MODULE: Final = "worker_web.js"  # that it needs
 _FORK: Final = "python"  # the name of a Python worker's process where a command is required
 _SOCKET: Final = 3  # the descriptor of a worker's socket
 _AGAIN_S: Final = 5.0
+_RESOLVER_S: Final = 0.25
 _DETACH_DELAY_S: Final = 0.2  # in which the networks of further workers join
 _SEALED: Final = mount_flags.MOUNT_ATTR_RDONLY | mount_flags.MOUNT_ATTR_NOSUID | mount_flags.MOUNT_ATTR_NODEV
 
@@ -97,6 +98,7 @@ class PrestartedWorkerFactory:
         self._has_detaching = asyncio.Event()
         self._resolver = deps.folder / "resolv.conf"
         self._resolver_text = b""  # what we have written there
+        self._resolver_of, self._resolver_until = "", 0.0  # for this gateway, it is right until then
         self._runtime = deps.folder / "runtime"
         self._runtime.mkdir(exist_ok=True)
         self._runtime.chmod(0o755)  # every worker reads it
@@ -226,11 +228,15 @@ class PrestartedWorkerFactory:
 
     def _resolv_conf(self, attachment: Attachment) -> Path:
         assert self._network is not None, "likewise"
+        now = self._clock.monotonic()
+        if self._resolver_of == attachment.gateway and now < self._resolver_until:
+            return self._resolver
         text = self._network.resolv_conf(attachment).encode()
         if self._resolver_text != text:
             # A new file each time: earlier workers keep seeing the old one.
             files.write_atomically(self._resolver, text)
             self._resolver_text = text
+        self._resolver_of, self._resolver_until = attachment.gateway, now + _RESOLVER_S
         return self._resolver
 
     async def mount(self, worker: PrestartedWorker, source: Path, path: str, attributes: int = 0) -> None:
