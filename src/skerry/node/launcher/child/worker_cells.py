@@ -137,7 +137,7 @@ class WorkerCells:
             if worker.output is None:
                 self._drain(worker)
             else:
-                self._ask_to_drain(worker)
+                self._request_drain(worker)
 
     # Inits
 
@@ -261,7 +261,7 @@ class WorkerCells:
         self._by_key[worker.cell, worker.key] = worker
         for pipe in worker.pipes:
             worker.watched.add(pipe)
-            self._loop.watch(pipe, functools.partial(self._ask_for_output, worker, pipe))
+            self._loop.watch(pipe, functools.partial(self._request_output, worker, pipe))
         try:
             self._reply({"id": body["id"], "pid": worker.pid}, [pidfd])
         finally:
@@ -291,7 +291,7 @@ class WorkerCells:
 
     # Output
 
-    def _ask_for_output(self, worker: LaunchedWorker, pipe: int) -> None:
+    def _request_output(self, worker: LaunchedWorker, pipe: int) -> None:
         """The worker has printed something, or closed a stream."""
         if not output_pumps.has_data(pipe):
             worker.watched.discard(pipe)
@@ -316,17 +316,17 @@ class WorkerCells:
             _close(*worker.pipes)
             worker.pipes = []
             worker.output = own
-            self._loop.watch(own.fileno(), functools.partial(self._hear_output, worker))
+            self._loop.watch(own.fileno(), functools.partial(self._read_output_end, worker))
         self._reply({"id": body["id"]}, None)
 
-    def _ask_to_drain(self, worker: LaunchedWorker) -> None:
+    def _request_drain(self, worker: LaunchedWorker) -> None:
         assert worker.output is not None
         try:
             worker.output.send(_DRAIN)
         except OSError:
             self._report(worker)  # it was killed with the cell
 
-    def _hear_output(self, worker: LaunchedWorker) -> None:
+    def _read_output_end(self, worker: LaunchedWorker) -> None:
         """It has stored what there was at the end of the worker, or is gone."""
         assert worker.output is not None
         try:
@@ -406,13 +406,13 @@ def _serve_output(worker: LaunchedWorker, end: socket.socket, groups: list[int])
     os._exit(0)
 
 
-def _only(*kept: int) -> list[int]:
-    """Close all descriptors but the standard ones and `kept`, whose new numbers are returned."""
-    high = [fcntl.fcntl(each, fcntl.F_DUPFD_CLOEXEC, _HIGH) for each in kept]
+def _only(*retained: int) -> list[int]:
+    """Close all descriptors but the standard ones and `retained`, whose new numbers are returned."""
+    high = [fcntl.fcntl(each, fcntl.F_DUPFD_CLOEXEC, _HIGH) for each in retained]
     for number, each in enumerate(high, start=exec_setup.FIRST_PASSED):
         os.dup2(each, number, inheritable=False)
-    syscalls.close_from(exec_setup.FIRST_PASSED + len(kept))
-    return list(range(exec_setup.FIRST_PASSED, exec_setup.FIRST_PASSED + len(kept)))
+    syscalls.close_from(exec_setup.FIRST_PASSED + len(retained))
+    return list(range(exec_setup.FIRST_PASSED, exec_setup.FIRST_PASSED + len(retained)))
 
 
 def _reserve_low_descriptors() -> bool:
