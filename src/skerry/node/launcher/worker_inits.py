@@ -33,6 +33,7 @@ from skerry.node.launcher.specs import InitSpec, ProcessExit, StartedProcess, St
 
 log = structlog.get_logger(__name__)
 
+_AGAIN_S: Final = 0.25
 _GONE: Final = "the launcher of this worker is gone; start another worker"
 
 
@@ -115,15 +116,19 @@ class WorkerInit(CellInit):
         task.add_done_callback(self._work.discard)
 
     async def _move_output(self, key: str) -> None:
-        try:
-            with self._enter() as entry:
-                body = {"do": "output", "key": key, "clone_into": entry.clone_into is not None}
-                reply = await self._request(body, descriptors_of(entry), WITHIN_S)
+        """Until that succeeds: a cell may have as many processes as it may have, for now."""
+        while self.is_usable:
+            try:
+                with self._enter() as entry:
+                    body = {"do": "output", "key": key, "clone_into": entry.clone_into is not None}
+                    reply = await self._request(body, descriptors_of(entry), WITHIN_S)
+            except (errors.SkerryError, OSError) as error:
+                log.debug("worker.output_not_stored", error=str(error))  # its cell is being removed
+                return
             reply.close()
-            if "failed" in reply.body:
-                log.warning("worker.output_not_stored", step=reply.body["failed"])
-        except (errors.SkerryError, OSError) as error:
-            log.debug("worker.output_not_stored", error=str(error))  # its cell is being removed
+            if "failed" not in reply.body:
+                return
+            await asyncio.sleep(_AGAIN_S)
 
     def launcher_died(self) -> None:
         """Workers are our children now."""
@@ -143,6 +148,8 @@ class WorkerInit(CellInit):
     def _disconnect(self) -> None:
         if self._connection.inits.get(self.pid) is self:
             del self._connection.inits[self.pid]
+        for task in self._work:
+            task.cancel()
         for pidfd in self._workers.values():
             self._loop.remove_reader(pidfd)
             with contextlib.suppress(ChildProcessError):
