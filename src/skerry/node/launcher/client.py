@@ -18,7 +18,7 @@ import json
 import os
 import socket
 import sys
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Collection
 from pathlib import Path
 from typing import Final, TypeVar
 
@@ -296,6 +296,8 @@ class LauncherClient:
     async def stop(self) -> None:
         """End the launcher; inits keep running."""
         await self._spawned.stop()
+        # Those that a launcher left when it died while it made them, and that nobody has known.
+        _reap_named((*_NAMES, messages.WORKER_NAME))
         syscalls.set_subreaper(self._was_subreaper)
 
     async def _alive(self) -> _Spawned:
@@ -340,7 +342,7 @@ class _Spawned:
         except TimeoutError:
             self.process.kill()
             await self.process.wait()
-        _reap_inits()
+        _reap_named(_NAMES)
 
 
 async def _spawn(view: HostView, zygote: ZygoteSpec | None) -> _Spawned:
@@ -448,12 +450,12 @@ def _socket_of(pidfd: int, number: int) -> socket.socket:
         raise
 
 
-def _reap_inits() -> None:
-    """Reap ended inits that a launcher left when it ended itself."""
+def _reap_named(names: Collection[bytes]) -> None:
+    """Reap ended processes with these names that a launcher left when it ended itself."""
     for task in Path("/proc/self/task").iterdir():
         with contextlib.suppress(FileNotFoundError):
             for pid in (task / "children").read_text().split():
-                if (Path("/proc") / pid / "comm").read_bytes().rstrip() in _NAMES:
+                if (Path("/proc") / pid / "comm").read_bytes().rstrip() in names:
                     reap(os.P_PID, int(pid))
 
 

@@ -19,13 +19,12 @@ from types import ModuleType
 from typing import Final, NoReturn
 
 from skerry.node.kernel import syscalls
-from skerry.node.launcher.child import exec_setup
+from skerry.node.launcher.child import exec_setup, messages
 from skerry.node.launcher.child.prepared_scripts import PreparedScript
 from skerry.node.launcher.child.syscall_scripts import SyscallScript
 
 _SOCKET: Final = exec_setup.FIRST_PASSED
 _STATUS: Final = _SOCKET + 1
-_NAME: Final = b"skerry-worker"
 _OWN_PACKAGE: Final = __name__.partition(".")[0]
 # The interpreter ignores these, and raises errors instead.
 _IGNORED: Final = (signal.SIGPIPE, signal.SIGXFSZ)
@@ -103,7 +102,7 @@ def _fork(
 def _become(confine: Callable[[], None], environment: dict[bytes, bytes], status: int) -> NoReturn:
     try:
         _set_python_signals()
-        syscalls.set_name(_NAME)
+        syscalls.set_name(messages.WORKER_NAME)
         confine()
         os.closerange(_STATUS, _STATUS + 2)  # and what the script opened
     except BaseException as error:  # noqa: BLE001 - a child must never come back into the init's loop
