@@ -2,11 +2,16 @@
 deletes, against `runc run` of a static `true` in the same run.
 
 Both need more prestarted workers than are kept ready, so they show what making one costs. Rounds of what is
-compared are interleaved.
+compared are interleaved. Processor time is that of the whole machine, by the kernel's count, so it includes
+this program, what the kernel does for nobody, and the removal of the workers, which the time of a burst does
+not. The floor is a fork of an interpreter that loads the same handler, calls it once and exits: without a
+cell, limits, a network, HTTP and a server.
 """
 
 from __future__ import annotations
 
+import os
+import subprocess
 import tempfile
 import threading
 import time
@@ -23,6 +28,27 @@ BURSTS = 2
 LOOPS = 60
 LOOPS_PER_ROUND = 10
 RUNC_PER_ROUND = 5
+FORKS = 100
+INTERPRETER = "/usr/bin/python3"  # of workers
+REST_S = 2.0  # in which the kernel removes what is left
+TICKS = os.sysconf("SC_CLK_TCK")
+# What a worker does at the very least. Prints the processor time of parent and child for each fork.
+FLOOR = """
+import gc, importlib, json, os, resource, socket, sys
+sys.path.append(sys.argv[1])
+import contextvars, inspect, queue, site, threading, time
+gc.freeze()
+for number in range(int(sys.argv[2])):
+    pid = os.fork()
+    if pid == 0:
+        os.chdir(sys.argv[1])
+        handler = importlib.import_module("noop").handler
+        json.dumps(handler(json.loads("{}"), {}))
+        os._exit(0)
+    os.waitpid(pid, 0)
+used = [resource.getrusage(who) for who in (resource.RUSAGE_SELF, resource.RUSAGE_CHILDREN)]
+print(sum(each.ru_utime + each.ru_stime for each in used))
+"""
 
 
 def measure() -> Iterator[Figure]:
@@ -43,8 +69,12 @@ def measure() -> Iterator[Figure]:
         totals: list[float] = []
         times: list[float] = []
         failed: list[str] = []
+        used: list[tuple[float, float]] = []
+        floors: list[float] = []
         for number in range(BURSTS):
-            total, of_calls, of_failures = burst(client, f"burst-{number}")
+            total, of_calls, of_failures, of_processors = burst(client, f"burst-{number}")
+            used.append(of_processors)
+            floors.append(floor(bundle))
             totals.append(total / AT_ONCE)
             times += of_calls
             failed += of_failures
@@ -58,6 +88,17 @@ def measure() -> Iterator[Figure]:
         "x runc run",
         at_most=0.2,
     )
+    least = sum(floors) / BURSTS
+    for name, at in (("until all have answered", 0), ("with their removal", 1)):
+        took = sum(each[at] for each in used) / BURSTS / AT_ONCE
+        yield Figure(
+            f"{AT_ONCE} cold functions at once, processor time of each, {name}",
+            took * 1e3,
+            "ms",
+            peer=least * 1e3,
+            peer_unit="ms",
+            peer_name="a fork that loads and calls the handler",
+        )
     if times:
         yield Figure(f"{AT_ONCE} cold functions at once, p50", percentile(times, 0.5) * 1e3, "ms")
         yield Figure(f"{AT_ONCE} cold functions at once, p99", percentile(times, 0.99) * 1e3, "ms")
@@ -80,9 +121,29 @@ def cycle(client: Client, name: str) -> float:
     return took
 
 
-def burst(client: Client, prefix: str) -> tuple[float, list[float], list[str]]:
+def processor_time() -> float:
+    """Seconds that all processors of this machine have worked."""
+    user, nice, system, _idle, _waiting, hard, soft = map(
+        int, Path("/proc/stat").read_text().splitlines()[0].split()[1:8]
+    )
+    return (user + nice + system + hard + soft) / TICKS
+
+
+def floor(folder: Path) -> float:
+    """Seconds of processor time for one fork of an interpreter that loads and calls the handler."""
+    for name, text in PYTHON.items():
+        (folder / name).write_text(text)
+    command = [INTERPRETER, "-I", "-c", FLOOR, str(folder)]
+    some, none = (
+        float(subprocess.run([*command, str(forks)], check=True, capture_output=True, text=True).stdout)
+        for forks in (FORKS, 0)
+    )
+    return (some - none) / FORKS
+
+
+def burst(client: Client, prefix: str) -> tuple[float, list[float], list[str], tuple[float, float]]:
     """Call many functions at the same moment, for the first time: the time until the last has answered, that
-    of each call, and failures."""
+    of each call, failures, and the processor time of the machine, until then and with the removal."""
     names = [f"{prefix}-{number}" for number in range(AT_ONCE)]
     for name in names:
         client.create(name, "python310", "noop.handler", PYTHON)
@@ -101,11 +162,15 @@ def burst(client: Client, prefix: str) -> tuple[float, list[float], list[str]]:
     threads = [threading.Thread(target=call, args=(name,)) for name in names]
     for thread in threads:
         thread.start()
-    begin.wait()
+    before = processor_time()
     began = time.perf_counter()
+    begin.wait()
     for thread in threads:
         thread.join()
     total = time.perf_counter() - began
+    answered = processor_time() - before
+    between = processor_time()
     for name in names:
         client.post("/delete", {"Name": name})
-    return total, times, failed
+    time.sleep(REST_S)
+    return total, times, failed, (answered, answered + processor_time() - between)

@@ -243,6 +243,9 @@ class FakeInitHandle:
 
     control_fd = 3
 
+    starts_within = True
+    is_usable = True
+
     def __init__(self, init: FakeInit, launcher: FakeLauncher) -> None:
         self.init = init
         self.launcher = launcher
@@ -303,6 +306,8 @@ class FakeStarted(StartedProcess):
 
 class FakeLauncher:
     """`skerry.node.launcher.client.LauncherClient`."""
+
+    makes_worker_inits = False
 
     def __init__(self, host: Host) -> None:
         self.host = host

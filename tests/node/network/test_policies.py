@@ -450,7 +450,7 @@ async def test_rules_of_a_function_stay_for_the_next_one_at_its_address_and_for_
         working = network._firewall._tables.programs
         network._firewall._tables.programs = msgspec.structs.replace(working, nft_path="/bin/false")
         named = msgspec.structs.replace(FUNCTION, namespace="shop")
-        second = await network.attach("second", policy=named, with_users=False)
+        second = await network.attach("second", policy=named, for_worker=True)
         assert network._firewall.namespace_at(IPv4Address(second.address)) == "shop"
         network._firewall._tables.programs = working
         assert second.address in run("nft", "list", "set", "ip", TABLE, "node_only")

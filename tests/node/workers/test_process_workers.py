@@ -333,6 +333,58 @@ async def test_a_python_that_does_not_start_as_a_zygote_is_told_to_who_calls(
         agent.workers.describe("python")
 
 
+async def test_a_worker_goes_on_without_its_zygote_and_its_end_is_explained(
+    ground: Ground, agent: Agent
+) -> None:
+    code = ground.code(main="import os\ndef handle(params):\n    return os._exit(7) if params else 1\n")
+    worker = await agent.workers.spawn(ground.function(), code)
+    launcher = agent.workers._launcher
+    assert launcher is not None
+    os.kill(launcher.pid, signal.SIGKILL)
+    await launcher.failed()
+    assert (await answered(worker)).result == b"1"
+    with pytest.raises(WorkerExited, match="exited with 7"):
+        await answered(worker, b"1")
+    await worker.close()
+
+
+async def test_nothing_of_a_python_worker_is_recorded_on_disk(ground: Ground, agent: Agent) -> None:
+    worker = await agent.workers.spawn(ground.function(), ground.code(main="def handle(params): return 1"))
+    cells = {path.name for path in (ground.folder / "cells").iterdir()}
+    assert agent.cells.get(worker.cell).executables
+    assert cells == {"@functions"}
+    await worker.close()
+
+
+async def test_the_init_of_a_python_worker_is_a_few_pages_and_has_no_privileges(
+    ground: Ground, agent: Agent
+) -> None:
+    worker = await agent.workers.spawn(ground.function(), ground.code(main="def handle(params): return 1"))
+    pids = ground.groups.pids(worker.cell, "_init")
+    assert len(pids) == 1
+    status = dict(line.split(":\t", 1) for line in Path(f"/proc/{pids[0]}/status").read_text().splitlines())
+    assert int(status["VmRSS"].split()[0]) < 100
+    assert {status[name] for name in ("CapPrm", "CapEff", "CapBnd", "CapInh")} == {"0" * 16}
+    assert os.listdir(f"/proc/{pids[0]}/fd") == ["0", "1", "2"]
+    await worker.close()
+
+
+async def test_output_is_moved_by_the_cell_of_the_worker_and_only_once_there_is_some(
+    ground: Ground, agent: Agent
+) -> None:
+    code = ground.code(main="def handle(params):\n    if params: print(params)\n")
+    worker = await agent.workers.spawn(ground.function(), code)
+    await answered(worker)
+    init = ground.groups.pids(worker.cell, "_init")
+    for number in range(1, 4):
+        await answered(worker, str(number).encode())
+    folder = ground.folder / "logs" / "hello"
+    await eventually(lambda: b"3\n" in b"".join(path.read_bytes() for path in folder.glob("*/stdout-*")))
+    (moving,) = set(ground.groups.pids(worker.cell, "_init")) - set(init)
+    assert Path(f"/proc/{moving}/comm").read_text() == "skerry-output\n"
+    await worker.close()
+
+
 async def test_a_zygote_that_was_killed_is_replaced(ground: Ground, agent: Agent) -> None:
     code = ground.code(main=ECHO)
     first = await agent.workers.spawn(ground.function(), code)

@@ -135,14 +135,16 @@ class Cells:
         """Number of prestarted inits for cells that isolate processes, or for others."""
         return self._executables.inits.prestarted(isolating=isolating)
 
-    async def allocate(self, cell: Cell) -> None:
-        """Create a cell. Raises AlreadyExists, NotFound (an ancestor), FailedPrecondition,
-        ResourcesExhausted, Invalid."""
+    async def allocate(self, cell: Cell, *, is_recorded: bool = True) -> None:
+        """Create a cell; unless `is_recorded`, the next agent does not adopt but remove it.
+
+        Raises AlreadyExists, NotFound (an ancestor), FailedPrecondition, ResourcesExhausted, Invalid.
+        """
         self._check_new(cell)
         locks = await self._lock(_ancestors(cell.name), cell.name)
-        await locks.finish(self._allocate(cell))
+        await locks.finish(self._allocate(cell, is_recorded=is_recorded))
 
-    async def _allocate(self, cell: Cell) -> None:
+    async def _allocate(self, cell: Cell, *, is_recorded: bool = True) -> None:
         self._check_new(cell)
         deps = self._deps
         self._quotas.restore_ancestors(cell.name)
@@ -156,6 +158,8 @@ class Cells:
                 ) from None
             try:
                 deps.failpoint("allocate.group")
+                if not is_recorded:
+                    deps.records.exclude(cell.name)
                 record = CellRecord(cell, uid, self._boot, deps.clock.now(), is_marked=True)
                 deps.records.add_cell(record)
                 deps.failpoint("allocate.recorded")
@@ -320,19 +324,34 @@ class Cells:
         stdout and stderr, descriptors that the caller owns; their data is not stored."""
         return await self._lock_and_start(executable, StartOptions(trusted=arguments, streams=streams))
 
-    async def prepare(self, name: CellName, maker: LauncherClient, *, network: int | None = None) -> None:
+    async def prepare(
+        self,
+        name: CellName,
+        maker: LauncherClient,
+        *,
+        network: int | None = None,
+        for_fork: bool = False,
+    ) -> None:
         """Create the cell's init now, by `maker`, so that a worker can be forked from it.
 
         The cell gets the host view of `maker`, and `network`, the descriptor of a namespace that the caller
-        owns, or an empty one. Raises NotFound, FailedPrecondition, Internal, TimedOut, Unavailable.
+        owns, or an empty one. `for_fork`: for one worker that is a fork of `maker`. Raises NotFound,
+        FailedPrecondition, Internal, TimedOut, Unavailable.
         """
         locks = await self._lock_executable(name, ExecutableName(""))
-        await locks.finish(self._prepare(name, maker, network))
+        await locks.finish(self._prepare(name, maker, network, for_fork=for_fork))
 
-    async def _prepare(self, name: CellName, maker: LauncherClient, network: int | None) -> None:
+    async def _prepare(
+        self, name: CellName, maker: LauncherClient, network: int | None, *, for_fork: bool
+    ) -> None:
         entry = self._entry(name)
         self._check_stays(entry)
-        await self._executables.inits.prepare(entry, maker, network)
+        await self._executables.inits.prepare(entry, maker, network, for_fork=for_fork)
+
+    def is_prepared(self, name: CellName) -> bool:
+        """True if something can be mounted and started in this cell."""
+        entry = self._entries.get(name)
+        return entry is not None and entry.init is not None and entry.init.is_usable
 
     async def mount(self, name: CellName, detached: int, path: str) -> None:
         """Attach a detached mount at `path` of a prepared cell. Raises NotFound, FailedPrecondition,

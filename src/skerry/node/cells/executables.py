@@ -30,7 +30,7 @@ from skerry.node.cells.state import (
     may_be_oom,
     with_oom_verdict,
 )
-from skerry.node.launcher.client import InitClient
+from skerry.node.launcher.cell_inits import CellInit
 from skerry.node.launcher.specs import ProcessExit, RuntimeFailed, StartSpec
 from skerry.node.logs.readers import LogRecord, RingReader
 
@@ -105,6 +105,8 @@ class ExecutableSupervisor:
         if entry.init is not init:
             self._on_death(entry, init)  # it died just now, and is not followed any more
         self.check_exit_record(entry, executable)  # it may have ended already
+        if (exited := entry.early_exit) is not None and exited.key == str(number):
+            self._on_exit(entry, exited)
         return executable
 
     async def _start(
@@ -113,7 +115,7 @@ class ExecutableSupervisor:
         spec: Executable,
         options: StartOptions,
         number: int,
-        init: InitClient,
+        init: CellInit,
         restore_quota: Callable[[], None] | None,
     ) -> ProcessRecord:
         deps, leaf = self._deps, leaf_of(number)
@@ -122,7 +124,8 @@ class ExecutableSupervisor:
         deps.failpoint("start.folder")
         deps.groups.add_leaf(entry.name, leaf)
         deps.failpoint("start.group")
-        ooms = deps.groups.oom_kills(entry.name, leaf)
+        is_first = number == 1 and not init.starts_within  # in a cell that nobody can have adopted
+        ooms = 0 if is_first else deps.groups.oom_kills(entry.name, leaf)
         request = StartSpec(
             key=str(number),
             command=spec.command,
@@ -151,7 +154,9 @@ class ExecutableSupervisor:
 
         at = deps.clock.now()  # now: when the reply arrives it may have ended already
         is_slowed = options.is_slowed_by(entry.record.cell.limits)
-        with deps.groups.entry(entry.name, leaf, from_within=True, outside_quota=is_slowed) as entry_fds:
+        with deps.groups.entry(
+            entry.name, leaf, from_within=init.starts_within, outside_quota=is_slowed
+        ) as entry_fds:
             try:
                 if options.runtime is None:
                     before_exec = None if restore_quota is None else prepared
@@ -363,6 +368,7 @@ class ExecutableSupervisor:
     def _on_exit(self, entry: CellEntry, exited: ProcessExit) -> None:
         executable = entry.by_number(int(exited.key))
         if executable is None:
+            entry.early_exit = exited
             return
         self.check_exit_record(entry, executable)
         # The disk refused the init's record. An older report is of another executable that had this number.
@@ -373,7 +379,7 @@ class ExecutableSupervisor:
             record = ExitRecord(exited.at, exited.code, exited.signal)
             self.set_exit_status(entry, executable, record, is_recorded=False)
 
-    def _on_death(self, entry: CellEntry, init: InitClient) -> None:
+    def _on_death(self, entry: CellEntry, init: CellInit) -> None:
         died = [executable for executable in entry.executables.values() if executable.init is init]
         for executable in died:
             self.check_exit_record(entry, executable)  # the init may have written it just before it died

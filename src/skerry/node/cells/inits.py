@@ -21,8 +21,10 @@ from skerry.node.cells.init_pool import InitPool
 from skerry.node.cells.records import InitRecord
 from skerry.node.cells.state import CellDeps, CellEntry
 from skerry.node.cgroups.protocol import INIT_LEAF
+from skerry.node.launcher.cell_inits import CellInit
 from skerry.node.launcher.client import InitClient, LauncherClient
 from skerry.node.launcher.specs import InitSpec, ProcessExit
+from skerry.node.launcher.worker_inits import WorkerInit
 
 log = structlog.get_logger(__name__)
 
@@ -38,7 +40,7 @@ class InitSupervisor:
         self,
         deps: CellDeps,
         on_exit: Callable[[CellEntry, ProcessExit], None],
-        on_death: Callable[[CellEntry, InitClient], None],
+        on_death: Callable[[CellEntry, CellInit], None],
     ) -> None:
         self._deps = deps
         self._on_exit = on_exit
@@ -72,7 +74,7 @@ class InitSupervisor:
         """Number of prestarted inits for cells that isolate processes, or for others."""
         return self._pools[isolating].count
 
-    async def of(self, entry: CellEntry) -> InitClient:
+    async def of(self, entry: CellEntry) -> CellInit:
         """The cell's init, created now if it has none."""
         async with entry.making:
             if entry.init is None:
@@ -83,16 +85,22 @@ class InitSupervisor:
             assert entry.init is not None
             return entry.init
 
-    async def prepare(self, entry: CellEntry, launcher: LauncherClient, network: int | None) -> None:
-        """Create the cell's init now, with another launcher than that of other cells."""
+    async def prepare(
+        self, entry: CellEntry, launcher: LauncherClient, network: int | None, *, for_fork: bool
+    ) -> None:
+        """Create the cell's init now, with another launcher than that of other cells. `for_fork`: one that
+        only waits, where the machine allows it."""
         async with entry.making:
             if entry.init is not None:
                 raise errors.FailedPrecondition(f"cell {entry.name!r} has its init already")
             spec = self._spec(_host_name(entry), isolates_processes=True, isolates_network=True)
             spec = replace(spec, network=network)
-            self.attach(entry, await self._make(entry, launcher, spec))
+            if for_fork and launcher.makes_worker_inits:
+                self.attach(entry, await self._make_for_worker(entry, launcher, spec))
+            else:
+                self.attach(entry, await self._make(entry, launcher, spec))
 
-    def attach(self, entry: CellEntry, init: InitClient) -> None:
+    def attach(self, entry: CellEntry, init: CellInit) -> None:
         """Set the cell's init and follow it."""
         entry.init = init
         entry.follower = asyncio.create_task(self._follow(entry, init), name=f"init of {entry.name}")
@@ -174,6 +182,26 @@ class InitSupervisor:
             raise
         return init
 
+    async def _make_for_worker(
+        self, entry: CellEntry, launcher: LauncherClient, spec: InitSpec
+    ) -> WorkerInit:
+        """No later agent needs a record of it: it removes the cell."""
+        groups = self._deps.groups
+        entry.had_init = True
+        try:
+            groups.add_leaf(entry.name, INIT_LEAF)
+            self._deps.failpoint("init.group")
+            with groups.entry(entry.name, INIT_LEAF) as entry_fds:
+                init = await launcher.make_worker_init(
+                    spec, entry_fds, lambda: groups.entry(entry.name, INIT_LEAF)
+                )
+        except BaseException:
+            with contextlib.suppress(errors.Unavailable):  # the first error matters more
+                await self.clear(entry)
+            raise
+        self._deps.failpoint("init.made")
+        return init
+
     def _record(self, entry: CellEntry, init: InitClient) -> None:
         self._deps.records.set_init(entry.name, InitRecord(init.pid, init.start_time, init.control_fd))
         self._deps.failpoint("init.recorded")
@@ -194,7 +222,7 @@ class InitSupervisor:
             is_spare=is_spare,
         )
 
-    async def _follow(self, entry: CellEntry, init: InitClient) -> None:
+    async def _follow(self, entry: CellEntry, init: CellInit) -> None:
         try:
             async for exited in init.exits():
                 self._on_exit(entry, exited)

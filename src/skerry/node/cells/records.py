@@ -101,6 +101,11 @@ class CellRecords:
         self._cells = RecordFolders(folder)
         # Called with every executable that is removed, by its folder, which it may move away.
         self.on_removal: Callable[[CellName, Path], None] | None = None
+        self._excluded: set[CellName] = set()
+
+    def exclude(self, cell: CellName) -> None:
+        """Store nothing of this new cell: the next agent finds its groups alone, and removes them."""
+        self._excluded.add(cell)
 
     def folder(self, cell: CellName, number: int | None = None) -> Path:
         """The folder of a cell, or of one executable in it."""
@@ -108,14 +113,20 @@ class CellRecords:
         return entry if number is None else entry / f"x{number}"
 
     def add_cell(self, record: CellRecord) -> None:
+        if record.cell.name in self._excluded:
+            return
         folder = self.folder(record.cell.name)
         os.mkdir(folder, 0o700)
         _write_new(f"{folder}/cell.json", record)
 
     def change_cell(self, record: CellRecord) -> None:
+        if record.cell.name in self._excluded:
+            return
         record_files.write(self.folder(record.cell.name) / "cell.json", record)
 
     def set_init(self, cell: CellName, record: InitRecord | None) -> None:
+        if cell in self._excluded:
+            return
         path = self.folder(cell) / "init.json"
         if record is None:
             path.unlink(missing_ok=True)
@@ -123,28 +134,44 @@ class CellRecords:
             record_files.write(path, record)
 
     def mark_freeing(self, cell: CellName) -> None:
+        if cell in self._excluded:
+            return
         self._cells.mark(self.folder(cell) / "freeing")
 
     def add_executable(self, spec: Executable, number: int) -> Path:
+        if spec.cell in self._excluded:
+            return self.folder(spec.cell, number)
         folder = self.folder(spec.cell, number)
         os.mkdir(folder, 0o700)
         _write_new(f"{folder}/spec.json", spec)
         return folder
 
     def change_started(self, cell: CellName, number: int, record: ProcessRecord) -> None:
+        if cell in self._excluded:
+            return
         disk_reserve.spend(lambda: record_files.write(self.folder(cell, number) / "started.json", record))
 
     def set_started(self, cell: CellName, number: int, record: ProcessRecord) -> None:
+        if cell in self._excluded:
+            return
         _write_new(f"{self.folder(cell, number)}/started.json", record)
 
     def exit(self, cell: CellName, number: int) -> ExitRecord | None:
+        if cell in self._excluded:
+            return None
         return record_files.read(self.folder(cell, number) / "exit.json", ExitRecord)
 
     def set_exit(self, cell: CellName, number: int, record: ExitRecord) -> None:
+        if cell in self._excluded:
+            return
         disk_reserve.spend(lambda: record_files.write(self.folder(cell, number) / "exit.json", record))
 
     def remove(self, cell: CellName, number: int | None = None) -> None:
         """Remove a cell with everything in it, or one executable: at once for readers, then file by file."""
+        if cell in self._excluded:
+            if number is None:
+                self._excluded.discard(cell)
+            return
         trash = self._cells.discard(self.folder(cell, number))
         if trash is None:
             return

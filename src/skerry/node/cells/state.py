@@ -18,7 +18,9 @@ from skerry.model.settings import NodeSettings
 from skerry.node.cells.processes import HostProcesses
 from skerry.node.cells.records import CellRecord, CellRecords, ExitRecord, ProcessRecord
 from skerry.node.cgroups.protocol import Cgroups
-from skerry.node.launcher.client import InitClient, LauncherClient
+from skerry.node.launcher.cell_inits import CellInit
+from skerry.node.launcher.client import LauncherClient
+from skerry.node.launcher.specs import ProcessExit
 
 _SIGKILL = 9
 _SHELL_CODE_OF_SIGKILL = 128 + _SIGKILL
@@ -54,7 +56,7 @@ class ExecutableEntry:
     spec: Executable
     number: int  # of its folder and its group
     started: ProcessRecord
-    init: InitClient | None  # that runs it; None if that is dead
+    init: CellInit | None  # that runs it; None if that is dead
     exit: asyncio.Future[ExitStatus] = field(
         default_factory=lambda: asyncio.get_running_loop().create_future()
     )
@@ -86,12 +88,13 @@ class CellEntry:
     """A cell and what is in it."""
 
     record: CellRecord
-    init: InitClient | None = None
+    init: CellInit | None = None
     follower: asyncio.Task[None] | None = None
     had_init: bool = False  # or may have had: its group may be left
     making: asyncio.Lock = field(default_factory=asyncio.Lock)  # one init is created at a time
     executables: dict[ExecutableName, ExecutableEntry] = field(default_factory=dict)
     last_number: int = 0
+    early_exit: ProcessExit | None = None  # of the last executable, reported before its start was
     is_freeing: bool = False
 
     @property

@@ -16,12 +16,11 @@ import contextlib
 import errno
 import json
 import os
-import signal
 import socket
 import sys
-from collections.abc import AsyncIterator, Callable
+from collections.abc import Awaitable, Callable, Collection
 from pathlib import Path
-from typing import Final
+from typing import Final, TypeVar
 
 import structlog
 
@@ -30,11 +29,21 @@ from skerry.model import errors
 from skerry.node.cgroups.protocol import CgroupEntryFds
 from skerry.node.kernel import syscalls
 from skerry.node.launcher import channel as launcher_channel
+from skerry.node.launcher import worker_inits
+from skerry.node.launcher.cell_inits import (
+    WITHIN_S,
+    CellInit,
+    descriptors_of,
+    open_folder,
+    reap,
+    setup_error,
+    start_error,
+    start_request,
+)
 from skerry.node.launcher.child import messages
 from skerry.node.launcher.child.cell_root import HostView
 from skerry.node.launcher.exec_barriers import ExecBarrier
 from skerry.node.launcher.specs import (
-    ENVIRONMENT,
     InitSpec,
     ProcessExit,
     RuntimeFailed,
@@ -42,10 +51,12 @@ from skerry.node.launcher.specs import (
     StartSpec,
     ZygoteSpec,
 )
+from skerry.node.launcher.worker_inits import LauncherConnection, WorkerInit
 
 log = structlog.get_logger(__name__)
 
-WITHIN_S: Final = 10.0
+T = TypeVar("T")
+
 _STOP_WITHIN_S: Final = 5.0
 _QUIT_WITHIN_S: Final = 1.0
 _STARTS: Final = 3  # of a launcher that is killed before it is ready
@@ -55,35 +66,22 @@ _PROGRAM: Final = (
     "import sys; sys.path.append(sys.argv[1]); "
     "from skerry.node.launcher.child.main import main; main(*sys.argv[2:])"
 )
+_NAMES: Final = (messages.INIT_NAME, messages.OUTPUT_NAME)
 _NO_MORE: Final = HostView()
-# Steps that fail because of the request, with a hint.
-_REQUEST_HINTS: Final = {
-    "limit open files": "request fewer open files",
-    "change folder": "choose a folder that exists in the cell and that its user may enter",
-    "exec": "choose a program that exists in the cell, which has /usr and the paths in the setting "
-    "node.cell_paths",
-}
 
 
-class InitClient:
+class InitClient(CellInit):
     """A cell's init, while this agent is connected. The init runs with or without an agent."""
 
     control_fd: Final = messages.AGENT_END  # to be stored with pid and start time
 
     def __init__(self, pid: int, start_time: int, pidfd: int, control: socket.socket) -> None:
         """Owns `pidfd` and `control`; use `LauncherClient.make_init` or `adopt`."""
-        self.pid = pid
-        self.start_time = start_time
-        self._pidfd = pidfd
-        self._loop = asyncio.get_running_loop()
+        super().__init__(pid, start_time, pidfd)
         self._ready: asyncio.Future[errors.SkerryError | None] = self._loop.create_future()
-        self._ended: asyncio.Future[None] = self._loop.create_future()
-        self._exits: asyncio.Queue[ProcessExit | None] = asyncio.Queue()
-        self._is_closed = False
         self._channel = launcher_channel.LauncherChannel(
             control, on_notification=self._on_notification, on_end=self._on_disconnect
         )
-        self._loop.add_reader(pidfd, self._over)
 
     @classmethod
     def adopt(cls, pid: int, start_time: int, control_fd: int) -> InitClient | None:
@@ -125,19 +123,12 @@ class InitClient:
         before_exec: Callable[[], None] | None = None,
         within_s: float = WITHIN_S,
     ) -> StartedProcess:
-        """Run an executable; its logs and its exit record go to `folder`. `before_exec` is called when the
-        process is confined and before its program begins; if it raises, the program does not begin.
-
-        Returns once the program runs. Raises FailedPrecondition (an impossible request), TooLarge, Internal,
-        TimedOut, Unavailable (the init is gone), RuntimeFailed, and errors of `before_exec`; the caller then
-        empties the cgroup, since a step may still be in progress.
-        """
-        body = _start_request(spec, has_clone_into=entry.clone_into is not None)
+        body = start_request(spec, has_clone_into=entry.clone_into is not None)
         with contextlib.ExitStack() as opened:
             folders = [folder] if spec.logs is None else [folder, spec.logs]
-            passed = [_open_folder(each, opened) for each in folders]
+            passed = [open_folder(each, opened) for each in folders]
             passed += [*spec.streams, *(() if spec.socket is None else (spec.socket,))]
-            passed += _descriptors(entry)
+            passed += descriptors_of(entry)
             if entry.outside is not None:
                 body["has_outside"] = True
                 passed.insert(-1, entry.outside)  # before the group inside the quota
@@ -153,19 +144,15 @@ class InitClient:
                 barrier.check()
             if "code" in reply.body:
                 raise RuntimeFailed(reply.body["code"])
-            raise _start_error(spec, reply.body["failed"], reply.body["errno"])
+            raise start_error(spec, reply.body["failed"], reply.body["errno"])
         pidfd = reply.descriptors[0] if reply.descriptors else None
         return StartedProcess(reply.body.get("pid", reply.process), pidfd)
 
     async def mount(self, detached: int, path: str, *, within_s: float = WITHIN_S) -> None:
-        """Attach a detached mount, open as `detached`, at `path` of the cell.
-
-        Raises Internal, TimedOut, Unavailable.
-        """
         reply = await self._request({"do": "mount", "place": path}, [detached], within_s)
         reply.close()
         if "failed" in reply.body:
-            raise _setup_error(reply.body["failed"], reply.body["errno"])
+            raise setup_error(reply.body["failed"], reply.body["errno"])
 
     async def _request(
         self, body: messages.MessageBody, descriptors: list[int], within_s: float
@@ -184,16 +171,6 @@ class InitClient:
                 f"command, arguments and environment together are too long: {error}"
             ) from error
 
-    async def exits(self) -> AsyncIterator[ProcessExit]:
-        """Exits of executables, until the init itself ends; for one reader."""
-        while (exited := await self._exits.get()) is not None:
-            yield exited
-        self._exits.put_nowait(None)
-
-    async def ended(self) -> None:
-        """Wait until the init, and everything in its cell, has ended."""
-        await asyncio.shield(self._ended)
-
     async def ready(self, within_s: float) -> None:
         """Wait until the cell is set up."""
         try:
@@ -203,10 +180,6 @@ class InitClient:
             raise errors.TimedOut(f"the cell was not set up within {within_s} s") from error
         if failure is not None:
             raise failure
-
-    @property
-    def has_ended(self) -> bool:
-        return self._ended.done()
 
     def enter(self, host_name: str, entry: CgroupEntryFds) -> None:
         """Make a prestarted init the init of a cell; it handles later requests there. If it cannot, it ends.
@@ -218,26 +191,15 @@ class InitClient:
         if not self._channel.notify(body, entry.procs):
             raise errors.Unavailable("a prestarted init could not enter the cell; try again")
 
-    def kill(self) -> None:
-        """Kill it, and with it everything in its cell."""
-        if not self._is_closed:
-            with contextlib.suppress(ProcessLookupError):
-                signal.pidfd_send_signal(self._pidfd, signal.SIGKILL)
-
     def quit(self) -> None:
         """Request it to end."""
         self._channel.notify({"do": "quit"})
 
-    def close(self) -> None:
-        """Disconnect; the init and its cell keep running."""
-        if self._is_closed:
-            return
-        self._is_closed = True
+    def _disconnect(self) -> None:
         self._channel.close()
-        self._loop.remove_reader(self._pidfd)
-        _reap(os.P_PIDFD, self._pidfd)
-        os.close(self._pidfd)
-        self._exits.put_nowait(None)
+
+    def _read_all(self) -> None:
+        self._channel.read_all()
 
     def _on_notification(self, message: messages.LauncherMessage) -> None:
         message.close()
@@ -247,7 +209,7 @@ class InitClient:
         elif "ready" in body:
             self._set_ready(None)
         elif "failed" in body:
-            self._set_ready(_setup_error(body["failed"], body["errno"]))
+            self._set_ready(setup_error(body["failed"], body["errno"]))
 
     def _on_disconnect(self) -> None:
         self._set_ready(errors.Internal("the cell's init died while it was set up"))
@@ -255,14 +217,6 @@ class InitClient:
     def _set_ready(self, failure: errors.SkerryError | None) -> None:
         if not self._ready.done():
             self._ready.set_result(failure)
-
-    def _over(self) -> None:
-        self._loop.remove_reader(self._pidfd)
-        _reap(os.P_PIDFD, self._pidfd)
-        self._channel.read_all()
-        self._exits.put_nowait(None)
-        if not self._ended.done():
-            self._ended.set_result(None)
 
 
 class LauncherClient:
@@ -304,10 +258,32 @@ class LauncherClient:
         Raises Internal, TimedOut, Unavailable. A partly created one then ends by itself; the caller waits
         until the cgroup is empty, or empties it.
         """
+        return await self._with_retry(lambda spawned: _make_init(spawned.channel, spec, entry, within_s))
+
+    @property
+    def makes_worker_inits(self) -> bool:
+        """True if `make_worker_init` is possible on this machine."""
+        return self._zygote is not None and self._spawned.connection.makes_inits
+
+    async def make_worker_init(
+        self,
+        spec: InitSpec,
+        entry: CgroupEntryFds,
+        enter: Callable[[], CgroupEntryFds],
+        *,
+        within_s: float = WITHIN_S,
+    ) -> WorkerInit:
+        """The same for a cell of one worker, which is a fork of the launcher itself: the init only waits.
+        `enter` opens the groups in which the worker's output is moved."""
+        return await self._with_retry(
+            lambda spawned: worker_inits.make(spawned.connection, spec, entry, enter, within_s)
+        )
+
+    async def _with_retry(self, make: Callable[[_Spawned], Awaitable[T]]) -> T:
         for is_last in (False, True):
             spawned = await self._alive()
             try:
-                return await _make_init(spawned.channel, spec, entry, within_s)
+                return await make(spawned)
             except launcher_channel.ChannelClosed as error:
                 if is_last:
                     raise errors.Unavailable("the launcher dies repeatedly; see its log") from error
@@ -320,6 +296,8 @@ class LauncherClient:
     async def stop(self) -> None:
         """End the launcher; inits keep running."""
         await self._spawned.stop()
+        # Those that a launcher left when it died while it made them, and that nobody has known.
+        _reap_named((*_NAMES, messages.WORKER_NAME))
         syscalls.set_subreaper(self._was_subreaper)
 
     async def _alive(self) -> _Spawned:
@@ -339,10 +317,20 @@ class _Spawned:
         self.died = asyncio.Event()
         self.ready = asyncio.Event()
         self.channel = launcher_channel.LauncherChannel(
-            end, on_notification=lambda _: self.ready.set(), on_end=self._end
+            end, on_notification=self._on_notification, on_end=self._end
         )
+        self.connection = LauncherConnection(self.channel)
+
+    def _on_notification(self, message: messages.LauncherMessage) -> None:
+        message.close()
+        if "cell" in message.body:
+            self.connection.notified(message.body)
+        else:
+            self.connection.makes_inits = bool(message.body.get("pauses"))
+            self.ready.set()
 
     def _end(self) -> None:
+        self.connection.died()
         self.died.set()
         self.ready.set()
 
@@ -354,7 +342,7 @@ class _Spawned:
         except TimeoutError:
             self.process.kill()
             await self.process.wait()
-        _reap_inits()
+        _reap_named(_NAMES)
 
 
 async def _spawn(view: HostView, zygote: ZygoteSpec | None) -> _Spawned:
@@ -420,7 +408,7 @@ async def _make_init(
     try:
         with init_end:
             descriptors = [agent_end.fileno(), init_end.fileno()]
-            descriptors += [*(() if spec.network is None else (spec.network,)), *_descriptors(entry)]
+            descriptors += [*(() if spec.network is None else (spec.network,)), *descriptors_of(entry)]
             async with asyncio.timeout(within_s):
                 reply = await channel.request(body, descriptors)
     except BaseException as error:
@@ -433,7 +421,7 @@ async def _make_init(
         raise
     if "failed" in reply.body:
         agent_end.close()
-        raise _setup_error(reply.body["failed"], reply.body["errno"])
+        raise setup_error(reply.body["failed"], reply.body["errno"])
     (pidfd,) = reply.descriptors
     pid = reply.body["pid"]
     try:
@@ -453,61 +441,6 @@ async def _make_init(
     return handle
 
 
-def _start_request(spec: StartSpec, *, has_clone_into: bool) -> messages.MessageBody:
-    sandbox = spec.sandbox
-    settings = sandbox.environment if spec.runtime is None else spec.runtime.environment
-    requested = dict(setting.split("=", 1) for setting in settings)
-    trusted = spec.trusted if spec.runtime is None else spec.runtime.arguments
-    arguments = trusted or sandbox.arguments or ("/bin/sh", "-c", spec.command)
-    return {
-        "key": spec.key,
-        "arguments": () if spec.is_fork else arguments,
-        "environment": {**ENVIRONMENT, **requested},
-        "folder": sandbox.folder,
-        "uid": spec.uid if sandbox.uid is None else sandbox.uid,
-        "gid": spec.gid if sandbox.gid is None else sandbox.gid,
-        "capabilities": "default" if sandbox.root_capabilities else "none",
-        "open_files": sandbox.open_files,
-        "log_bytes": spec.log_bytes,
-        "clone_into": has_clone_into,
-        "is_trusted": bool(trusted),
-        "streams": len(spec.streams),
-        "has_socket": spec.socket is not None,
-        "is_fork": spec.is_fork,
-        "has_logs": spec.logs is not None,
-        "pid_file": "" if spec.runtime is None else spec.runtime.pid_file,
-        "owner": 0 if spec.runtime is None else spec.runtime.owner,
-    }
-
-
-def _open_folder(path: Path, opened: contextlib.ExitStack) -> int:
-    descriptor = os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
-    opened.callback(os.close, descriptor)
-    return descriptor
-
-
-def _descriptors(entry: CgroupEntryFds) -> list[int]:
-    return [*(() if entry.clone_into is None else (entry.clone_into,)), *entry.procs]
-
-
-def _start_error(spec: StartSpec, step: str, number: int) -> errors.SkerryError:
-    reason = os.strerror(number)
-    if step in _REQUEST_HINTS:
-        subject = (
-            spec.sandbox.folder if step == "change folder" else (spec.sandbox.arguments or ("/bin/sh",))[0]
-        )
-        return errors.FailedPrecondition(f"cannot {step} ({subject[:100]}): {reason}; {_REQUEST_HINTS[step]}")
-    if step == "clone" and number == errno.EAGAIN:
-        return errors.FailedPrecondition(
-            "the cell has reached its limit of processes; stop some or raise the limit"
-        )
-    return errors.Internal(f"the executable could not be started: {step}: {reason}")
-
-
-def _setup_error(step: str, number: int) -> errors.SkerryError:
-    return errors.Internal(f"the cell could not be set up: {step}: {os.strerror(number)}")
-
-
 def _socket_of(pidfd: int, number: int) -> socket.socket:
     descriptor = syscalls.descriptor_of(pidfd, number)
     try:
@@ -517,20 +450,13 @@ def _socket_of(pidfd: int, number: int) -> socket.socket:
         raise
 
 
-def _reap(kind: int, number: int) -> None:
-    try:
-        os.waitid(kind, number, os.WEXITED | os.WNOHANG)
-    except ChildProcessError:
-        pass  # reaped by the launcher or another agent
-
-
-def _reap_inits() -> None:
-    """Reap ended inits that a launcher left when it ended itself."""
+def _reap_named(names: Collection[bytes]) -> None:
+    """Reap ended processes with these names that a launcher left when it ended itself."""
     for task in Path("/proc/self/task").iterdir():
         with contextlib.suppress(FileNotFoundError):
             for pid in (task / "children").read_text().split():
-                if (Path("/proc") / pid / "comm").read_bytes() == messages.INIT_NAME + b"\n":
-                    _reap(os.P_PID, int(pid))
+                if (Path("/proc") / pid / "comm").read_bytes().rstrip() in names:
+                    reap(os.P_PID, int(pid))
 
 
 def start_time_of(pid: int) -> int:

@@ -45,9 +45,27 @@ class AttachmentRecord(msgspec.Struct, frozen=True):
     at: float
 
 
-def attachment_records(folder: Path) -> RecordFiles[AttachmentRecord]:
+class AttachmentRecords(RecordFiles[AttachmentRecord]):
     """The folder of all attachments. No operation on it waits for the disk."""
-    return RecordFiles(folder, AttachmentRecord, _address)
+
+    def __init__(self, folder: Path) -> None:
+        super().__init__(folder, AttachmentRecord, _address)
+        self._excluded: set[str] = set()
+
+    def exclude(self, address: str, *, is_excluded: bool) -> None:
+        """Store nothing of the owner that `address` gets now: the next agent removes its namespace."""
+        if is_excluded:
+            self._excluded.add(address)
+        else:
+            self._excluded.discard(address)
+
+    def save(self, record: AttachmentRecord) -> None:
+        if _address(record) not in self._excluded:
+            super().save(record)
+
+    def remove(self, key: str) -> None:
+        if key not in self._excluded:
+            super().remove(key)
 
 
 def _address(record: AttachmentRecord) -> str:

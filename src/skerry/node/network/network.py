@@ -31,7 +31,7 @@ from skerry.model.settings import AUTO, NetworkSettings
 from skerry.node import host
 from skerry.node.network import adoption, commands, ipv6_forwarding, nameservers, port_rules
 from skerry.node.network.address_ranges import parse_allowed
-from skerry.node.network.attachments import Attachment, AttachmentRecord, attachment_records
+from skerry.node.network.attachments import Attachment, AttachmentRecord, AttachmentRecords
 from skerry.node.network.bridge import Bridge
 from skerry.node.network.dns.forwarder import PORT as DNS_PORT
 from skerry.node.network.dns.name_server import NameServer
@@ -80,7 +80,7 @@ class Network:
         self._failpoint = failpoint
         self._names = KernelNames(key)
         self._choice = SubnetChoice(settings, self._names, key)
-        self._records = attachment_records(folder / "attached")
+        self._records = AttachmentRecords(folder / "attached")
         self._subnets = BridgeSubnets()
         self._subnets.has_ipv6 = settings.ipv6 == AUTO and ipv6_forwarding.has_ipv6()
         self._links = Bridge(tools, self._names, self._subnets, folder / "ns", failpoint, users)
@@ -346,10 +346,11 @@ class Network:
         *,
         is_isolated: bool = False,
         policy: NetworkPolicy = OPEN_POLICY,
-        with_users: bool = True,
+        for_worker: bool = False,
     ) -> Attachment:
         """A namespace with an address, and reservations of `mappings`; `publish` forwards them. Where the
-        node has user namespaces, one owns it, unless `with_users` is False.
+        node has user namespaces, one owns it, unless it is `for_worker`, of a function; and the next agent
+        removes what is.
 
         `policy` is effective before anything runs in it. With `is_isolated` it reaches outside addresses
         only, and neither the node nor other containers can connect to it. Raises AlreadyExists (it is
@@ -365,7 +366,7 @@ class Network:
         coming = self._coming[owner] = asyncio.get_running_loop().create_future()
         try:
             return await self._attach(
-                owner, requested, is_isolated=is_isolated, policy=policy, with_users=with_users
+                owner, requested, is_isolated=is_isolated, policy=policy, for_worker=for_worker
             )
         finally:
             del self._coming[owner]
@@ -378,15 +379,16 @@ class Network:
         *,
         is_isolated: bool,
         policy: NetworkPolicy,
-        with_users: bool,
+        for_worker: bool,
     ) -> Attachment:
         await self._reservations.reserve(owner, mappings)
         try:
             pools = self._require_pools()
             with _translated_errors():
-                address = await pools.take(policy, with_users=with_users)
+                address = await pools.take(policy, with_users=not for_worker)
             try:
                 subnet = self._subnets.of(address)
+                self._records.exclude(str(address), is_excluded=for_worker)
                 attachment = Attachment(
                     owner=owner,
                     namespace=str(self._links.namespace_path(address)),
@@ -412,7 +414,7 @@ class Network:
                         await self._dns.probe(attachment.gateway, opened)
                     self._store(attachment)
             except BaseException:
-                await self._put_back(pools, address, policy, with_users=with_users)
+                await self._put_back(pools, address, policy, with_users=not for_worker)
                 raise
         except BaseException:
             self._reservations.release(mappings)

@@ -52,6 +52,7 @@ _NODE_MODULE: Final = "worker_web.js"  # that it needs
 _FORK: Final = "python"  # the name of a Python worker's process where a command is required
 _SOCKET: Final = 3  # the descriptor of a worker's socket
 _AGAIN_S: Final = 5.0
+_RESOLVER_S: Final = 0.25
 _DETACH_DELAY_S: Final = 0.2  # in which the networks of further workers join
 _SEALED: Final = mount_flags.MOUNT_ATTR_RDONLY | mount_flags.MOUNT_ATTR_NOSUID | mount_flags.MOUNT_ATTR_NODEV
 
@@ -96,6 +97,8 @@ class PrestartedWorkerFactory:
         self._detaching: list[PrestartedWorker] = []  # they have ended, and their networks are left
         self._has_detaching = asyncio.Event()
         self._resolver = deps.folder / "resolv.conf"
+        self._resolver_text = b""  # what we have written there
+        self._resolver_of, self._resolver_until = "", 0.0  # for this gateway, it is right until then
         self._runtime = deps.folder / "runtime"
         self._runtime.mkdir(exist_ok=True)
         self._runtime.chmod(0o755)  # every worker reads it
@@ -108,15 +111,20 @@ class PrestartedWorkerFactory:
     ) -> PrestartedWorker:
         """Create one with an init of `launcher`; with `node`, for Node.js. Raises ResourcesExhausted,
         Unavailable, Internal, TimedOut; then, and if this is cancelled, everything is undone."""
-        name = ulid.new_id(self._clock.now())
-        worker = PrestartedWorker(name, CellName(f"{CELL}/w{name}"))
-        try:
-            # Not cancelled with us: a step is undone when it is known to be done.
-            await tasks.run_to_completion(self._make(worker, launcher, mode, node))
-        except BaseException:
-            await tasks.run_to_completion(self.close(worker))
-            raise
-        return worker
+        for is_last in (False, True):
+            name = ulid.new_id(self._clock.now())
+            worker = PrestartedWorker(name, CellName(f"{CELL}/w{name}"))
+            try:
+                # Not cancelled with us: a step is undone when it is known to be done.
+                await tasks.run_to_completion(self._make(worker, launcher, mode, node))
+            except BaseException as error:
+                is_lost = isinstance(error, errors.Unavailable) and not self._cells.is_prepared(worker.cell)
+                await tasks.run_to_completion(self.close(worker))
+                if is_last or not is_lost:  # else its launcher has died, and there is another
+                    raise
+            else:
+                return worker
+        raise AssertionError("unreachable")
 
     async def _make(
         self, worker: PrestartedWorker, launcher: LauncherClient, mode: NetworkMode, node: Interpreter | None
@@ -124,9 +132,13 @@ class PrestartedWorkerFactory:
         attachment = None if mode is NetworkMode.NONE else await self._attach(worker)
         network = -1 if attachment is None else os.open(attachment.namespace, os.O_RDONLY | os.O_CLOEXEC)
         try:
-            await self._allocate(worker)
+            is_fork = node is None
+            # Forks of the launcher need no records: nothing but their groups outlives an agent.
+            await self._allocate(worker, is_recorded=not (is_fork and launcher.makes_worker_inits))
             self._failpoint("blank.allocated")
-            await self._cells.prepare(worker.cell, launcher, network=None if network < 0 else network)
+            await self._cells.prepare(
+                worker.cell, launcher, network=None if network < 0 else network, for_fork=is_fork
+            )
             self._failpoint("blank.prepared")
         finally:
             if network >= 0:
@@ -141,18 +153,18 @@ class PrestartedWorkerFactory:
         await self._start(worker, arguments)
         self._failpoint("blank.started")
 
-    async def _allocate(self, worker: PrestartedWorker) -> None:
+    async def _allocate(self, worker: PrestartedWorker, *, is_recorded: bool) -> None:
         cell = Cell(worker.cell, self._limits, isolates_network=True, owner=CellOwner.FUNCTIONS)
         try:
-            await self._cells.allocate(cell)
+            await self._cells.allocate(cell, is_recorded=is_recorded)
         except errors.SkerryError:
             if not await self._cells.ensure(self._pool):  # else somebody has removed its groups
                 raise
-            await self._cells.allocate(cell)
+            await self._cells.allocate(cell, is_recorded=is_recorded)
 
     async def _attach(self, worker: PrestartedWorker) -> Attachment:
         assert self._network is not None, "a worker without a network is not attached"
-        attachment = await self._network.attach(worker.cell, policy=self._policy, with_users=False)
+        attachment = await self._network.attach(worker.cell, policy=self._policy, for_worker=True)
         self._failpoint("blank.attached")
         return attachment
 
@@ -216,14 +228,20 @@ class PrestartedWorkerFactory:
 
     def _resolv_conf(self, attachment: Attachment) -> Path:
         assert self._network is not None, "likewise"
+        now = self._clock.monotonic()
+        if self._resolver_of == attachment.gateway and now < self._resolver_until:
+            return self._resolver
         text = self._network.resolv_conf(attachment).encode()
-        if not self._resolver.exists() or self._resolver.read_bytes() != text:
+        if self._resolver_text != text:
             # A new file each time: earlier workers keep seeing the old one.
             files.write_atomically(self._resolver, text)
+            self._resolver_text = text
+        self._resolver_of, self._resolver_until = attachment.gateway, now + _RESOLVER_S
         return self._resolver
 
     async def mount(self, worker: PrestartedWorker, source: Path, path: str, attributes: int = 0) -> None:
-        """Mount `source` read-only at `path` in it, with further `attributes`."""
+        """Mount `source` read-only at `path` in it, with further `attributes`. Raises Unavailable, NotFound
+        (its launcher has died)."""
         try:
             detached = syscalls.detached_mount(str(source), _SEALED | attributes)
         except OSError as error:
@@ -232,6 +250,10 @@ class PrestartedWorkerFactory:
             ) from error
         try:
             await self._cells.mount(worker.cell, detached, path)
+        except errors.Unavailable as error:
+            if self._cells.is_prepared(worker.cell):
+                raise
+            raise errors.NotFound(error.message) from error
         finally:
             os.close(detached)
 
@@ -253,7 +275,9 @@ class PrestartedWorkerFactory:
             )
 
     def is_alive(self, worker: PrestartedWorker) -> bool:
-        """False if it has died while it waited."""
+        """False if it, or what it needs for its start, has died while it waited."""
+        if not self._cells.is_prepared(worker.cell):
+            return False
         try:
             view = self._cells.get(worker.cell)
         except errors.NotFound:

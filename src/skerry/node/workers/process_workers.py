@@ -132,7 +132,7 @@ class ProcessWorkers:
 
     def _pool_limits(self, kind: str) -> PoolLimits:
         count = self._settings.spare_workers
-        return PoolLimits(count, count * _DEMAND_FACTOR[kind], at_once=2 * (os.cpu_count() or 1))
+        return PoolLimits(count, count * _DEMAND_FACTOR[kind], at_once=4 * (os.cpu_count() or 1))
 
     async def ensure_pool(self) -> None:
         """Make sure that the cell of all workers exists, complete; raises as `Cells.ensure` does."""

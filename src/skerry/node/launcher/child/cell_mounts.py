@@ -8,34 +8,68 @@ from __future__ import annotations
 
 import os
 import stat
-from typing import Final
+from typing import Final, NamedTuple
 
-from skerry.node.kernel import syscalls
 from skerry.node.kernel.host_paths import MASKED_PATHS, READ_ONLY_PATHS
 from skerry.node.kernel.mount_flags import MS_BIND, MS_NODEV, MS_NOEXEC, MS_NOSUID, MS_RDONLY, MS_REMOUNT
 from skerry.node.launcher.child import cell_root
+from skerry.node.launcher.child.syscall_scripts import SyscallScript
 
 _WRITABLE: Final = ("/tmp", "/var/tmp", "/dev/shm")  # noqa: S108 - of the cell's own
 _MASKED: Final = (*MASKED_PATHS, "/sys/fs/cgroup")
 
 
+class HostPaths(NamedTuple):
+    """What of this machine's /proc and /sys is covered in a cell."""
+
+    read_only: tuple[str, ...]
+    masked: tuple[tuple[str, str], ...]  # with what masks them
+
+    @classmethod
+    def find(cls) -> HostPaths:
+        """Those that exist. They are the same in the /proc and /sys of every cell."""
+        masked = []
+        for path in _MASKED:
+            try:
+                is_folder = stat.S_ISDIR(os.lstat(path).st_mode)
+            except FileNotFoundError:
+                continue
+            masked.append((path, cell_root.EMPTY if is_folder else "/dev/null"))
+        return cls(tuple(path for path in READ_ONLY_PATHS if os.path.exists(path)), tuple(masked))
+
+
 def set_up(tmp_mb: int) -> None:
     """Mount them, in the namespaces that they show."""
+    first = SyscallScript()
+    add_file_systems(first, tmp_mb)
+    first.perform()
+    second = SyscallScript()
+    cover(second, HostPaths.find())
+    second.perform()
+
+
+def add_file_systems(calls: SyscallScript, tmp_mb: int) -> None:
     for path in _WRITABLE:
-        syscalls.mount("tmpfs", path, "tmpfs", MS_NOSUID | MS_NODEV, f"size={tmp_mb}m,mode=1777")
-    syscalls.mount(
-        "devpts", "/dev/pts", "devpts", MS_NOSUID | MS_NOEXEC, "newinstance,ptmxmode=0666,mode=0620"
-    )
-    syscalls.mount("proc", "/proc", "proc", MS_NOSUID | MS_NODEV | MS_NOEXEC)
-    syscalls.mount("sysfs", "/sys", "sysfs", MS_RDONLY | MS_NOSUID | MS_NODEV | MS_NOEXEC)
-    for path in READ_ONLY_PATHS:
-        if os.path.exists(path):
-            syscalls.mount(path, path, "", MS_BIND)
-            syscalls.mount("", path, "", MS_REMOUNT | MS_BIND | MS_RDONLY | MS_NOSUID | MS_NODEV | MS_NOEXEC)
-    for path in _MASKED:
-        try:
-            is_folder = stat.S_ISDIR(os.lstat(path).st_mode)
-        except FileNotFoundError:
-            continue
-        syscalls.mount(cell_root.EMPTY if is_folder else "/dev/null", path, "", MS_BIND)
-    os.chdir("/")
+        _mount(calls, "tmpfs", path, "tmpfs", MS_NOSUID | MS_NODEV, f"size={tmp_mb}m,mode=1777")
+    options = "newinstance,ptmxmode=0666,mode=0620"
+    _mount(calls, "devpts", "/dev/pts", "devpts", MS_NOSUID | MS_NOEXEC, options)
+    _mount(calls, "proc", "/proc", "proc", MS_NOSUID | MS_NODEV | MS_NOEXEC)
+    _mount(calls, "sysfs", "/sys", "sysfs", MS_RDONLY | MS_NOSUID | MS_NODEV | MS_NOEXEC)
+
+
+def cover(calls: SyscallScript, paths: HostPaths) -> None:
+    """After `add_file_systems`."""
+    sealed = MS_REMOUNT | MS_BIND | MS_RDONLY | MS_NOSUID | MS_NODEV | MS_NOEXEC
+    for path in paths.read_only:
+        _mount(calls, path, path, "", MS_BIND)
+        _mount(calls, "", path, "", sealed)
+    for path, source in paths.masked:
+        _mount(calls, source, path, "", MS_BIND)
+    calls.call("enter root", "chdir", b"/")
+
+
+def _mount(
+    calls: SyscallScript, source: str, target: str, kind: str, flags: int = 0, options: str = ""
+) -> None:
+    texts = source.encode(), target.encode(), kind.encode()
+    calls.call(f"mount {target}", "mount", *texts, flags, options.encode())

@@ -101,7 +101,7 @@ class CellRoot:
         home = os.open("/", os.O_PATH | os.O_DIRECTORY | os.O_CLOEXEC)
         host = _own_namespace()
         syscalls.unshare(syscalls.CLONE_NEWNS)
-        self._namespace = _own_namespace()
+        self.namespace = _own_namespace()  # a descriptor of it
         self._resolver = _content(_RESOLVER)
         try:
             self._files = _make(view)
@@ -133,7 +133,7 @@ class CellRoot:
 
     def enter(self) -> None:
         """In an init: enter a copy of it."""
-        syscalls.enter_namespace(self._namespace, syscalls.CLONE_NEWNS)
+        syscalls.enter_namespace(self.namespace, syscalls.CLONE_NEWNS)
         syscalls.unshare(syscalls.CLONE_NEWNS)
 
 

@@ -26,6 +26,9 @@ _LIMIT: Final = struct.Struct("=QQ")
 _NO_SIGNALS: Final = bytes(8)
 _BARRIER: Final = "wait for the agent"
 FIRST_PASSED: Final = 3
+_CELL_NAMESPACES: Final = (
+    syscalls.CLONE_NEWNS | syscalls.CLONE_NEWIPC | syscalls.CLONE_NEWUTS | syscalls.CLONE_NEWNET
+)
 
 
 class ProgramSpec(NamedTuple):
@@ -48,14 +51,18 @@ def script(
     procs: list[int],
     passed: list[int],
     barrier: int | None = None,
+    namespaces: int | None = None,
 ) -> SyscallScript:
     """Run `program` with `streams` as its stdin, stdout and stderr, or only the last two of these, under the
     seccomp filter `system_calls`, in the groups whose files are open as `procs`. Its only other descriptors
     are `passed`, which must be above `FIRST_PASSED` plus their count, renumbered from `FIRST_PASSED` on. With
-    a `barrier` it waits there before the program (`skerry.node.launcher.exec_barriers`)."""
+    a `barrier` it waits there before the program (`skerry.node.launcher.exec_barriers`). `namespaces` is a
+    pidfd of the process whose namespaces it enters, except for that of processes, with /dev/null as stdin."""
     calls = SyscallScript()
     for group in procs:
         calls.call("enter cgroup", "write", group, b"0", 1)
+    if namespaces is not None:
+        calls.call("enter cell", "setns", namespaces, _CELL_NAMESPACES)
     if not program.is_trusted:
         # In its groups already: these, and not the host's, are the root of its cgroup namespace.
         calls.call("enter cgroup namespace", "unshare", syscalls.CLONE_NEWCGROUP)
@@ -71,6 +78,10 @@ def script(
         calls.call("set up process", "dup3", barrier, free, os.O_CLOEXEC)
         barrier, free = free, free + 1
     calls.call("set up process", "close_range", free, syscalls.ALL, 0)
+    if namespaces is not None:
+        calls.call("set up process", "openat", _AT_FDCWD, b"/dev/null", os.O_RDWR | os.O_CLOEXEC)
+        calls.call("set up process", "dup3", free, 0, 0)
+        calls.call("set up process", "close", free)
     calls.call("set up process", "umask", 0o022)
     if not program.is_trusted:
         _confine(calls, program, system_calls, free)

@@ -21,6 +21,7 @@ from skerry.node.kernel import syscalls
 from skerry.node.launcher.child import capabilities, init, messages, poll_loop, seccomp, zygotes
 from skerry.node.launcher.child.cell_root import CellRoot, HostView
 from skerry.node.launcher.child.syscall_scripts import ScriptMemory
+from skerry.node.launcher.child.worker_cells import WorkerCells
 
 # And a mount namespace, which is a copy of the root's.
 _OWN = syscalls.CLONE_NEWPID | syscalls.CLONE_NEWIPC | syscalls.CLONE_NEWUTS
@@ -43,7 +44,10 @@ def main(descriptor: str, view: str, entry: str = "", *preload: str) -> NoReturn
     os.setgroups(())
     root = CellRoot(HostView(**json.loads(view)))
     launcher = LauncherProcess(
-        socket.socket(fileno=int(descriptor)), root, syscalls.SeccompFilter(seccomp.default_filter())
+        socket.socket(fileno=int(descriptor)),
+        root,
+        syscalls.SeccompFilter(seccomp.default_filter()),
+        is_zygote=bool(entry),
     )
     gc.freeze()  # no collection ever touches, and so copies, a page that the inits share
     launcher.run()
@@ -52,7 +56,9 @@ def main(descriptor: str, view: str, entry: str = "", *preload: str) -> NoReturn
 class LauncherProcess:
     """The event loop. One request is handled at a time, and takes about a millisecond."""
 
-    def __init__(self, agent: socket.socket, root: CellRoot, system_calls: syscalls.SeccompFilter) -> None:
+    def __init__(
+        self, agent: socket.socket, root: CellRoot, system_calls: syscalls.SeccompFilter, *, is_zygote: bool
+    ) -> None:
         self._agent = agent
         self._root = root
         self._system_calls = system_calls
@@ -60,11 +66,14 @@ class LauncherProcess:
         self._self = os.pidfd_open(os.getpid())
         self._loop = poll_loop.PollLoop()
         self._loop.watch(agent.fileno(), self._read)
-        self._loop.watch_children(_reap)
+        self._cells: WorkerCells | None = None
+        if is_zygote:
+            self._cells = WorkerCells(root, system_calls, self._stage, self._loop, self._reply)
+        self._loop.watch_children(self._reap)
 
     def run(self) -> NoReturn:
         self._agent.setblocking(True)  # replies are small and the agent reads them
-        self._reply({"ready": True})
+        self._reply({"ready": True, "pauses": self._cells is not None and self._cells.is_possible})
         while True:
             self._loop.run_once()
 
@@ -76,10 +85,13 @@ class LauncherProcess:
         except OSError:
             message = None
         if message is None:
-            _reap()  # dead children would be left to whoever adopts ours
+            self._reap()  # dead children would be left to whoever adopts ours
             sys.exit(0)
         try:
-            self._make_init(message)
+            if self._cells is not None and "do" in message.body:
+                self._cells.handle(message)
+            else:
+                self._make_init(message)
         except OSError as error:
             step = getattr(error, "step", "make an init")
             self._reply({"id": message.body.get("id"), "failed": step, "errno": error.errno or errno.EIO})
@@ -111,12 +123,13 @@ class LauncherProcess:
     def _reply(self, body: messages.MessageBody, descriptors: list[int] | None = None) -> None:
         messages.send(self._agent, messages.encode(body), descriptors)
 
-
-def _reap() -> None:
-    while True:
-        try:
-            pid, _ = os.waitpid(-1, os.WNOHANG)
-        except ChildProcessError:
-            return
-        if pid == 0:
-            return
+    def _reap(self) -> None:
+        while True:
+            try:
+                pid, status = os.waitpid(-1, os.WNOHANG)
+            except ChildProcessError:
+                return
+            if pid == 0:
+                return
+            if self._cells is not None:
+                self._cells.ended(pid, status)

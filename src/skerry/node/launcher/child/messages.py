@@ -21,6 +21,8 @@ MAX_DESCRIPTORS: Final = 32
 AGENT_END: Final = 3
 OWN_END: Final = 4
 INIT_NAME: Final = b"skerry-init"  # in `ps`
+OUTPUT_NAME: Final = b"skerry-output"
+WORKER_NAME: Final = b"skerry-worker"
 
 _CREDENTIALS = struct.Struct("=iII")  # pid, uid, gid
 _ANCILLARY_BYTES: Final = socket.CMSG_SPACE(MAX_DESCRIPTORS * 4) + socket.CMSG_SPACE(_CREDENTIALS.size)

@@ -6,7 +6,10 @@ that no program ever blocks on its output.
 
 from __future__ import annotations
 
+import fcntl
 import os
+import struct
+import termios
 import time
 from typing import Final
 
@@ -15,6 +18,11 @@ from skerry.node.logs.rings import RingWriter
 _CHUNK: Final = 64 * 1024
 # Even a pipe of the largest size is empty after this many chunks.
 _MOST_CHUNKS: Final = 17
+
+
+def has_data(pipe: int) -> bool:
+    """True if there is something to read, and not only the end."""
+    return bool(struct.unpack("=i", fcntl.ioctl(pipe, termios.FIONREAD, bytes(4)))[0])
 
 
 class OutputPump:
@@ -53,3 +61,8 @@ class OutputPump:
         for _ in range(_MOST_CHUNKS):
             if not self.move():
                 return
+
+    def close(self) -> None:
+        """Leave the stream without an end."""
+        if self._ring is not None and not self.has_ended:
+            self._ring.close()

@@ -19,7 +19,7 @@ import os
 import struct
 from typing import Final, NamedTuple
 
-from skerry.node.kernel import syscalls
+from skerry.node.kernel import mount_flags, syscalls
 from skerry.node.kernel.syscalls import StepFailed
 
 _CLONE_VM: Final = 0x100
@@ -30,20 +30,27 @@ _CLONE_CLEAR_SIGHAND: Final = 0x100000000
 _NUMBERS: Final[dict[str, tuple[int, int]]] = {
     "capset": (126, 91),
     "chdir": (80, 49),
+    "close": (3, 57),
     "close_range": (436, 436),
     "dup3": (292, 24),
     "execve": (59, 221),
+    "execveat": (322, 281),
     "exit_group": (231, 94),
     "ioctl": (16, 29),
+    "mount": (165, 40),
     "openat": (257, 56),
     "prctl": (157, 167),
     "prlimit64": (302, 261),
     "read": (0, 63),
+    "rt_sigaction": (13, 134),
     "rt_sigprocmask": (14, 135),
     "sendto": (44, 206),
+    "sethostname": (170, 161),
+    "setns": (308, 268),
     "setresgid": (119, 149),
     "setresuid": (117, 147),
     "setsid": (112, 157),
+    "socket": (41, 198),
     "umask": (95, 166),
     "unshare": (272, 97),
     "write": (1, 64),
@@ -51,9 +58,11 @@ _NUMBERS: Final[dict[str, tuple[int, int]]] = {
 
 # A call as the instructions below read it: number, five arguments, result, and the address of the call that
 # follows if this one fails.
-_CALL: Final = struct.Struct("=Q5QqQ")
+CALL: Final = struct.Struct("=Q5QqQ")
+RESULT: Final = struct.Struct("=q")
+RESULT_AT: Final = 48
 _COLUMN: Final = 1 if syscalls.MACHINE == "aarch64" else 0
-_NO_RESULT: Final = -(1 << 63)
+NO_RESULT: Final = -(1 << 63)
 _FAILED_FROM: Final = -4095
 _ALL: Final = (1 << 64) - 1
 # After these, the rest of the PATH is still tried.
@@ -108,11 +117,14 @@ _POINTER: Final = struct.Struct("=Q")
 Argument = int | bytes | tuple[bytes, ...]
 
 
-class _Call(NamedTuple):
+class ScriptCall(NamedTuple):
     step: str
     number: int
     arguments: tuple[Argument, ...]
     is_last: bool  # if it succeeds, nothing comes after it; if not, the next is tried
+
+
+EXIT: Final = _NUMBERS["exit_group"][_COLUMN]
 
 
 class SyscallScript:
@@ -120,21 +132,27 @@ class SyscallScript:
     texts as that of their addresses."""
 
     def __init__(self) -> None:
-        self._calls: list[_Call] = []
+        self.calls: list[ScriptCall] = []
 
     def call(self, step: str, name: str, *arguments: int | bytes) -> None:
         """One that must succeed; `step` names its purpose in a word or two."""
-        self._calls.append(_Call(step, _NUMBERS[name][_COLUMN], arguments, False))
+        self.calls.append(ScriptCall(step, _NUMBERS[name][_COLUMN], arguments, False))
+
+    def exec_file(self, file: int, name: bytes) -> None:
+        """Execute the program that is open as `file`, with its name as the only argument. The end of a
+        script, and only for `PreparedScript.spawn`."""
+        number, flags = _NUMBERS["execveat"][_COLUMN], mount_flags.AT_EMPTY_PATH
+        self.calls.append(ScriptCall("exec", number, (file, b"", (name,), (), flags), True))
 
     def exec(self, paths: list[bytes], arguments: list[bytes], environment: dict[bytes, bytes]) -> None:
         """Execute the first program of `paths` that works. The end of a script, and only for `spawn`."""
         vectors = tuple(arguments), tuple(b"%s=%s" % item for item in environment.items())
         for path in paths:
-            self._calls.append(_Call("exec", _NUMBERS["execve"][_COLUMN], (path, *vectors), True))
+            self.calls.append(ScriptCall("exec", _NUMBERS["execve"][_COLUMN], (path, *vectors), True))
 
     def perform(self) -> None:
         """Make the calls in this process. Raises StepFailed at the first that fails."""
-        for step, number, arguments, _ in self._calls:
+        for step, number, arguments, _ in self.calls:
             syscalls.call(step, number, *arguments)
 
     def spawn(self, stage: ScriptMemory, clone_into: int | None) -> tuple[int, int]:
@@ -143,12 +161,12 @@ class SyscallScript:
         Returns its pid and a pidfd once it has executed its program. Raises StepFailed, and then there is no
         process.
         """
-        pid, pidfd, results = stage.play(self._calls, clone_into)
-        failure = _failure(self._calls, results)
-        if failure is not None:
+        pid, pidfd, results = stage.play(self.calls, clone_into)
+        failed = failure(self.calls, results)
+        if failed is not None:
             os.waitpid(pid, 0)
             os.close(pidfd)
-            raise failure
+            raise failed
         return pid, pidfd
 
 
@@ -169,20 +187,24 @@ class ScriptMemory:
             address
         )
 
-    def play(self, calls: list[_Call], clone_into: int | None) -> tuple[int, int, list[int]]:
-        """Run `calls` in a child; returns the result of each, or _NO_ANSWER."""
+    def play(self, calls: list[ScriptCall], clone_into: int | None) -> tuple[int, int, list[int]]:
+        """Run `calls` in a child; returns the result of each, or NO_RESULT."""
         self._lay_out(calls)
-        pid, pidfd = syscalls.clone_by(
-            lambda arguments: self._enter(arguments, len(arguments), self._base),
-            _CLONE_VM | _CLONE_VFORK | _CLONE_CLEAR_SIGHAND,
-            clone_into,
-        )
-        results = [_CALL.unpack_from(self._memory, at * _CALL.size)[6] for at in range(len(calls))]
+        pid, pidfd = self.clone(self._base, 0, clone_into)
+        results = [CALL.unpack_from(self._memory, at * CALL.size)[6] for at in range(len(calls))]
         return pid, pidfd, results
 
-    def _lay_out(self, calls: list[_Call]) -> None:
-        last = len(calls) * _CALL.size  # of the call that exits
-        free = last + _CALL.size
+    def clone(self, first: int, flags: int, clone_into: int | None) -> tuple[int, int]:
+        """A child with `flags` that runs the list at the address `first`."""
+        return syscalls.clone_by(
+            lambda arguments: self._enter(arguments, len(arguments), first),
+            flags | _CLONE_VM | _CLONE_VFORK | _CLONE_CLEAR_SIGHAND,
+            clone_into,
+        )
+
+    def _lay_out(self, calls: list[ScriptCall]) -> None:
+        last = len(calls) * CALL.size  # of the call that exits
+        free = last + CALL.size
 
         def store(data: bytes) -> int:
             nonlocal free
@@ -210,22 +232,22 @@ class ScriptMemory:
                     stored[argument] = value_of(argument)
                 values.append(stored[argument])
             values += [0] * (5 - len(values))
-            if_failed = (at + 1) * _CALL.size if call.is_last else last
-            _CALL.pack_into(
-                self._memory, at * _CALL.size, call.number, *values, _NO_RESULT, self._base + if_failed
+            if_failed = (at + 1) * CALL.size if call.is_last else last
+            CALL.pack_into(
+                self._memory, at * CALL.size, call.number, *values, NO_RESULT, self._base + if_failed
             )
-        _CALL.pack_into(self._memory, last, _NUMBERS["exit_group"][_COLUMN], 127, 0, 0, 0, 0, 0, 0)
+        CALL.pack_into(self._memory, last, EXIT, 127, 0, 0, 0, 0, 0, 0)
 
 
 def _map(size: int) -> mmap.mmap:
     return mmap.mmap(-1, size, flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)
 
 
-def _failure(calls: list[_Call], results: list[int]) -> StepFailed | None:
+def failure(calls: list[ScriptCall], results: list[int]) -> StepFailed | None:
     """Why the child did not complete its list; None if it did, or was killed."""
     execs: list[int] = []
     for call, result in zip(calls, results, strict=True):
-        if result == _NO_RESULT:
+        if result == NO_RESULT:
             return None
         if _FAILED_FROM <= result < 0:
             if not call.is_last:

@@ -19,12 +19,12 @@ from types import ModuleType
 from typing import Final, NoReturn
 
 from skerry.node.kernel import syscalls
-from skerry.node.launcher.child import exec_setup
+from skerry.node.launcher.child import exec_setup, messages
+from skerry.node.launcher.child.prepared_scripts import PreparedScript
 from skerry.node.launcher.child.syscall_scripts import SyscallScript
 
 _SOCKET: Final = exec_setup.FIRST_PASSED
 _STATUS: Final = _SOCKET + 1
-_NAME: Final = b"skerry-worker"
 _OWN_PACKAGE: Final = __name__.partition(".")[0]
 # The interpreter ignores these, and raises errors instead.
 _IGNORED: Final = (signal.SIGPIPE, signal.SIGXFSZ)
@@ -62,14 +62,28 @@ def fork(
     """A child that has run the script of `make_script` with the descriptors to keep, the first of which is
     its socket, and runs the entry. Returns its pid and a pidfd. Raises StepFailed, and then there is no
     process."""
+    return _fork(lambda writing: make_script([*passed, writing]).perform, environment, clone_into)
+
+
+def fork_prepared(
+    make: Callable[[int], PreparedScript], environment: dict[bytes, bytes], clone_into: int | None
+) -> tuple[int, int]:
+    """The same with a prepared list, which `make` returns for the number of the status pipe: it passes the
+    socket and this one on."""
+    return _fork(lambda writing: make(writing).run, environment, clone_into)
+
+
+def _fork(
+    make: Callable[[int], Callable[[], None]], environment: dict[bytes, bytes], clone_into: int | None
+) -> tuple[int, int]:
     if not _entry:
         raise syscalls.StepFailed(errno.ENOEXEC, "fork a worker")
     reading, writing = os.pipe2(os.O_CLOEXEC)
     try:
-        script = make_script([*passed, writing])
+        confine = make(writing)
         pid, pidfd = syscalls.clone(0, clone_into)
         if pid == 0:
-            _become(script, environment, writing)
+            _become(confine, environment, writing)
     except BaseException:
         os.close(reading)
         raise
@@ -85,11 +99,11 @@ def fork(
     raise syscalls.StepFailed(int(number), step.decode())
 
 
-def _become(script: SyscallScript, environment: dict[bytes, bytes], status: int) -> NoReturn:
+def _become(confine: Callable[[], None], environment: dict[bytes, bytes], status: int) -> NoReturn:
     try:
         _set_python_signals()
-        syscalls.set_name(_NAME)
-        script.perform()
+        syscalls.set_name(messages.WORKER_NAME)
+        confine()
         os.closerange(_STATUS, _STATUS + 2)  # and what the script opened
     except BaseException as error:  # noqa: BLE001 - a child must never come back into the init's loop
         _report(error, status)

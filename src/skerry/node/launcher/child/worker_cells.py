@@ -1,0 +1,443 @@
+"""Cells of one worker each, in the launcher: their init is a program that only waits (`pause`).
+
+The launcher makes such an init by a list of system calls, without a fork of the interpreter, forks the worker
+into its namespaces, reports its exit to the agent, and attaches mounts. What outlives the launcher is killed
+by the agent, by group.
+
+Nobody reads a worker's output until there is some. Then the agent sends the groups of the cell, and a fork of
+the launcher in these, the output process, moves it to the rings on disk: what a function prints costs its own
+cell. When a worker ends, its last output is stored before that is reported.
+"""
+
+from __future__ import annotations
+
+import fcntl
+import functools
+import os
+import socket
+import struct
+import time
+from collections.abc import Callable
+from typing import Any, Final, NamedTuple, NoReturn
+
+from skerry.node.kernel import syscalls
+from skerry.node.launcher.child import (
+    capabilities,
+    cell_mounts,
+    exec_setup,
+    messages,
+    output_pumps,
+    pause,
+    poll_loop,
+    prepared_scripts,
+    zygotes,
+)
+from skerry.node.launcher.child.cell_mounts import HostPaths
+from skerry.node.launcher.child.cell_root import CellRoot
+from skerry.node.launcher.child.exec_setup import ProgramSpec
+from skerry.node.launcher.child.output_pumps import OutputPump
+from skerry.node.launcher.child.prepared_scripts import PreparedScript, Slot, TextSlot
+from skerry.node.launcher.child.syscall_scripts import ScriptMemory, SyscallScript
+
+# Below, there is nothing that a child renumbers descriptors to; this one is the init's program.
+_PROGRAM: Final = 9
+_MOST_NAME: Final = 64  # of a host
+_IGNORE: Final = struct.pack("=QQQQ", 1, 0, 0, 0)  # a signal
+_MASK_BYTES: Final = 8
+_AT_FDCWD: Final = -100
+_SIOCSIFFLAGS: Final = 0x8914
+_LOOPBACK_UP: Final = struct.pack("16sH22x", b"lo", 0x1)
+_FIND_AGAIN_S: Final = 0.5
+_STREAMS: Final = ("stdout", "stderr")
+_DRAIN: Final = b"d"
+_HIGH: Final = 1 << 10
+
+Reply = Callable[[messages.MessageBody, list[int] | None], None]
+
+
+class InitKind(NamedTuple):
+    """What one list of calls for inits depends on."""
+
+    groups: int
+    has_network: bool
+    tmp_mb: int
+    paths: HostPaths
+
+
+class WorkerKind(NamedTuple):
+    """What one list of calls for workers depends on."""
+
+    groups: int
+    open_files: int
+    folder: str
+
+
+class LaunchedWorker:
+    """A worker, from its start until its exit is reported and nothing more of its output can come."""
+
+    __slots__ = ("cell", "ending", "key", "log_bytes", "logs", "output", "pid", "pipes", "pumps", "watched")
+
+    def __init__(self, cell: int, key: str, logs: int, pipes: list[int], log_bytes: int) -> None:
+        self.cell = cell  # the pid of its init
+        self.key = key
+        self.logs = logs  # the folder
+        self.pipes = pipes  # until the output process has them
+        self.watched: set[int] = set()
+        self.log_bytes = log_bytes
+        self.pid = 0
+        self.output: socket.socket | None = None  # the process that moves its output
+        self.pumps: list[OutputPump] = []  # ours, for the rest
+        self.ending: dict[str, Any] = {}  # its exit, until that is reported
+
+
+class WorkerCells:
+    """The cells of workers that this launcher has made."""
+
+    def __init__(
+        self,
+        root: CellRoot,
+        system_calls: syscalls.SeccompFilter,
+        stage: ScriptMemory,
+        loop: poll_loop.PollLoop,
+        reply: Reply,
+    ) -> None:
+        self._root = root
+        self._system_calls = system_calls
+        self._stage = stage
+        self._loop = loop
+        self._reply = reply
+        self._inits: dict[int, int] = {}  # pidfds, by pid
+        self._workers: dict[int, LaunchedWorker] = {}  # that run, by pid
+        self._by_key: dict[tuple[int, str], LaunchedWorker] = {}
+        self.is_possible = _reserve_low_descriptors()
+        if self.is_possible:
+            prepared_scripts.load()
+        self._paths = HostPaths.find()
+        self._find_at = 0.0
+        self._host = os.open("/proc/self/ns/mnt", os.O_RDONLY | os.O_CLOEXEC)
+        self._home = os.open("/", os.O_PATH | os.O_DIRECTORY | os.O_CLOEXEC)
+        self._processes = os.open("/proc/self/ns/pid", os.O_RDONLY | os.O_CLOEXEC)
+        self._init_script = functools.lru_cache(4)(self._make_init_script)
+        self._worker_script = functools.lru_cache(4)(self._make_worker_script)
+
+    def handle(self, message: messages.LauncherMessage) -> None:
+        """A request whose `do` is one of ours. Raises OSError, LookupError, TypeError, ValueError."""
+        {"pause": self._make, "fork": self._fork, "mount": self._mount, "output": self._move_output}[
+            message.body["do"]
+        ](message)
+
+    def ended(self, pid: int, status: int) -> None:
+        """A child was reaped."""
+        if (pidfd := self._inits.pop(pid, None)) is not None:
+            os.close(pidfd)
+        elif (worker := self._workers.pop(pid, None)) is not None:
+            code = os.waitstatus_to_exitcode(status)
+            ending = {"code": None, "signal": -code} if code < 0 else {"code": code, "signal": None}
+            worker.ending = {**ending, "at": time.time()}
+            if worker.output is None:
+                self._drain(worker)
+            else:
+                self._request_drain(worker)
+
+    # Inits
+
+    def _make(self, message: messages.LauncherMessage) -> None:
+        body = message.body
+        entry_fds = message.descriptors[:]
+        network = entry_fds.pop(0) if body["network"] else None
+        clone_into = entry_fds.pop(0) if body["clone_into"] else None
+        self._root.refresh()
+        kind = InitKind(len(entry_fds), network is not None, body["tmp_mb"], self._host_paths())
+        script = self._init_script(kind)
+        name = body["host_name"].encode()
+        script.set_text("name", name)
+        script.set(length=len(name), **{f"group{at}": group for at, group in enumerate(entry_fds)})
+        flags = syscalls.CLONE_NEWPID | syscalls.CLONE_NEWIPC | syscalls.CLONE_NEWUTS
+        if network is None:
+            flags |= syscalls.CLONE_NEWNET
+        else:
+            script.set(network=network)
+        pid, pidfd = script.spawn(self._stage, flags, clone_into)
+        self._inits[pid] = pidfd
+        self._reply({"id": body["id"], "pid": pid}, [pidfd])
+
+    def _host_paths(self) -> HostPaths:
+        """Looked for again after a while: a driver that is loaded may add some."""
+        now = time.monotonic()
+        if now >= self._find_at:
+            self._paths, self._find_at = HostPaths.find(), now + _FIND_AGAIN_S
+        return self._paths
+
+    def _make_init_script(self, kind: InitKind) -> PreparedScript:
+        calls, step = SyscallScript(), "set up the cell"
+        for at in range(kind.groups):
+            calls.call("enter cgroup", "write", Slot(f"group{at}"), b"0", 1)
+        if kind.has_network:
+            calls.call("enter network", "setns", Slot("network"), syscalls.CLONE_NEWNET)
+        calls.call(step, "setns", self._root.namespace, syscalls.CLONE_NEWNS)
+        calls.call(step, "unshare", syscalls.CLONE_NEWNS)
+        # Nothing has these numbers now but the program, of which nothing is left after it is executed.
+        calls.call(step, "close_range", exec_setup.FIRST_PASSED, _PROGRAM - 1, 0)
+        calls.call(step, "close_range", _PROGRAM + 1, syscalls.ALL, 0)
+        calls.call(step, "setsid")
+        calls.call(step, "umask", 0)
+        calls.call("set host name", "sethostname", TextSlot("name", _MOST_NAME), Slot("length"))
+        cell_mounts.add_file_systems(calls, kind.tmp_mb)
+        cell_mounts.cover(calls, kind.paths)
+        if not kind.has_network:
+            calls.call("set up loopback", "socket", socket.AF_INET, socket.SOCK_DGRAM, 0)
+            first = exec_setup.FIRST_PASSED
+            calls.call("set up loopback", "ioctl", first, _SIOCSIFFLAGS, _LOOPBACK_UP)
+            calls.call("set up loopback", "close", first)
+        calls.call(step, "openat", _AT_FDCWD, b"/dev/null", os.O_RDWR)
+        for number in range(exec_setup.FIRST_PASSED):
+            calls.call(step, "dup3", exec_setup.FIRST_PASSED, number, 0)
+        calls.call(step, "close", exec_setup.FIRST_PASSED)
+        calls.call(step, "rt_sigaction", 17, _IGNORE, 0, _MASK_BYTES)  # SIGCHLD: the kernel reaps
+        for number in capabilities.out_of(0):
+            calls.call("drop privileges", "prctl", syscalls.PR_CAPBSET_DROP, number, 0, 0, 0)
+        calls.exec_file(_PROGRAM, messages.INIT_NAME)
+        return PreparedScript(calls, is_program=True)
+
+    def _mount(self, message: messages.LauncherMessage) -> None:
+        body = message.body
+        syscalls.enter_namespace(self._inits[body["cell"]], syscalls.CLONE_NEWNS)
+        try:
+            syscalls.move_mount(message.descriptors[0], body["place"])
+        finally:
+            self._return_home()
+        self._reply({"id": body["id"]}, None)
+
+    def _return_home(self) -> None:
+        try:
+            syscalls.enter_namespace(self._host, syscalls.CLONE_NEWNS)
+            os.fchdir(self._home)
+            os.chroot(".")
+        except OSError:
+            os._exit(1)  # nothing that it makes from here on would be where it belongs
+
+    # Workers
+
+    def _fork(self, message: messages.LauncherMessage) -> None:
+        body = message.body
+        logs, end, *entry_fds = message.descriptors
+        clone_into = entry_fds.pop(0) if body["clone_into"] else None
+        if body["uid"] == 0 or body["capabilities"] != "none":
+            raise ValueError("a worker has no privileges")
+        init = self._inits[body["cell"]]
+        environment = {_bytes(key): _bytes(value) for key, value in body["environment"].items()}
+        script = self._worker_script(WorkerKind(len(entry_fds), body["open_files"], body["folder"]))
+        reading, writing = zip(os.pipe2(os.O_CLOEXEC), os.pipe2(os.O_CLOEXEC), strict=True)
+        worker = LaunchedWorker(body["cell"], body["key"], -1, list(reading), body["log_bytes"])
+
+        def make(status: int) -> PreparedScript:
+            script.set(
+                init=init,
+                stdout=writing[0],
+                stderr=writing[1],
+                socket=end,
+                status=status,
+                uid=body["uid"],
+                gid=body["gid"],
+                **{f"group{at}": group for at, group in enumerate(entry_fds)},
+            )
+            return script
+
+        try:
+            for pipe in reading:
+                os.set_blocking(pipe, False)
+            worker.logs = fcntl.fcntl(logs, fcntl.F_DUPFD_CLOEXEC, _PROGRAM)
+            syscalls.enter_namespace(init, syscalls.CLONE_NEWPID)  # for children only
+            try:
+                worker.pid, pidfd = zygotes.fork_prepared(make, environment, clone_into)
+            finally:
+                syscalls.enter_namespace(self._processes, syscalls.CLONE_NEWPID)
+        except BaseException:
+            _close(*reading, *([] if worker.logs < 0 else [worker.logs]))
+            raise
+        finally:
+            _close(*writing)
+        self._workers[worker.pid] = worker
+        self._by_key[worker.cell, worker.key] = worker
+        for pipe in worker.pipes:
+            worker.watched.add(pipe)
+            self._loop.watch(pipe, functools.partial(self._request_output, worker, pipe))
+        try:
+            self._reply({"id": body["id"], "pid": worker.pid}, [pidfd])
+        finally:
+            os.close(pidfd)
+
+    def _make_worker_script(self, kind: WorkerKind) -> PreparedScript:
+        program = ProgramSpec(
+            arguments=[],
+            environment={},
+            folder=_bytes(kind.folder),
+            uid=Slot("uid"),
+            gid=Slot("gid"),
+            capabilities="none",
+            open_files=kind.open_files,
+            is_trusted=False,
+        )
+        return PreparedScript(
+            exec_setup.script(
+                program,
+                self._system_calls,
+                (Slot("stdout"), Slot("stderr")),
+                [Slot(f"group{at}") for at in range(kind.groups)],
+                [Slot("socket"), Slot("status")],
+                namespaces=Slot("init"),
+            )
+        )
+
+    # Output
+
+    def _request_output(self, worker: LaunchedWorker, pipe: int) -> None:
+        """The worker has printed something, or closed a stream."""
+        if not output_pumps.has_data(pipe):
+            worker.watched.discard(pipe)
+            self._loop.forget(pipe)
+            return
+        self._forget_pipes(worker)
+        self._reply({"cell": worker.cell, "output": worker.key}, None)
+
+    def _move_output(self, message: messages.LauncherMessage) -> None:
+        """Start the output process, in the groups that came with the request."""
+        body, entry_fds = message.body, message.descriptors[:]
+        clone_into = entry_fds.pop(0) if body["clone_into"] else None
+        worker = self._by_key.get((body["cell"], body["key"]))
+        if worker is not None and worker.pipes and not worker.ending:
+            self._forget_pipes(worker)
+            own, other = socket.socketpair()
+            with other:
+                pid, pidfd = syscalls.clone(0, clone_into)
+                if pid == 0:
+                    _serve_output(worker, other, entry_fds)
+            os.close(pidfd)
+            _close(*worker.pipes)
+            worker.pipes = []
+            worker.output = own
+            self._loop.watch(own.fileno(), functools.partial(self._read_output_end, worker))
+        self._reply({"id": body["id"]}, None)
+
+    def _request_drain(self, worker: LaunchedWorker) -> None:
+        assert worker.output is not None
+        try:
+            worker.output.send(_DRAIN)
+        except OSError:
+            self._report(worker)  # it was killed with the cell
+
+    def _read_output_end(self, worker: LaunchedWorker) -> None:
+        """It has stored what there was at the end of the worker, or is gone."""
+        assert worker.output is not None
+        try:
+            data = worker.output.recv(1)
+        except OSError:
+            data = b""
+        if not data:
+            self._loop.forget(worker.output.fileno())
+            worker.output.close()
+            worker.output = None
+        if worker.ending:
+            self._report(worker)
+
+    def _drain(self, worker: LaunchedWorker) -> None:
+        """The worker has ended: store what nobody has read, and report its exit."""
+        self._forget_pipes(worker)
+        worker.pumps = [
+            OutputPump(pipe, worker.logs, stream, worker.log_bytes)
+            for pipe, stream in zip(worker.pipes, _STREAMS, strict=False)
+            if output_pumps.has_data(pipe)
+        ]
+        for pump in worker.pumps:
+            pump.drain()
+        self._report(worker)
+
+    def _report(self, worker: LaunchedWorker) -> None:
+        self._by_key.pop((worker.cell, worker.key), None)
+        for pump in worker.pumps:
+            pump.close()
+        _close(*worker.pipes, worker.logs)
+        worker.pipes = []
+        if worker.output is not None:
+            self._loop.forget(worker.output.fileno())
+            worker.output.close()  # it goes on with what others of the cell may still print
+            worker.output = None
+        self._reply({"cell": worker.cell, "exited": worker.key, **worker.ending}, None)
+
+    def _forget_pipes(self, worker: LaunchedWorker) -> None:
+        while worker.watched:
+            self._loop.forget(worker.watched.pop())
+
+
+def _serve_output(worker: LaunchedWorker, end: socket.socket, groups: list[int]) -> NoReturn:
+    """The main function of an output process: until both streams have ended."""
+    try:
+        for group in groups:
+            os.write(group, b"0")
+        syscalls.set_name(messages.OUTPUT_NAME)
+        control, logs, *pipes = _only(end.fileno(), worker.logs, *worker.pipes)
+        loop = poll_loop.PollLoop()
+        pumps = [
+            OutputPump(pipe, logs, stream, worker.log_bytes)
+            for pipe, stream in zip(pipes, _STREAMS, strict=True)
+        ]
+
+        def move(pump: OutputPump) -> None:
+            pump.move()
+            if pump.has_ended:
+                loop.forget(pump.pipe)
+
+        def drain() -> None:
+            if not os.read(control, 1):
+                loop.forget(control)
+                return
+            for pump in pumps:
+                if not pump.has_ended:
+                    pump.drain()
+            os.write(control, _DRAIN)
+
+        loop.watch(control, drain)
+        for pump in pumps:
+            loop.watch(pump.pipe, functools.partial(move, pump))
+        while not all(pump.has_ended for pump in pumps):
+            loop.run_once()
+    except BaseException:  # noqa: BLE001, S110 - it must not come back into the launcher's loop
+        pass
+    os._exit(0)
+
+
+def _only(*retained: int) -> list[int]:
+    """Close all descriptors but the standard ones and `retained`, whose new numbers are returned."""
+    high = [fcntl.fcntl(each, fcntl.F_DUPFD_CLOEXEC, _HIGH) for each in retained]
+    for number, each in enumerate(high, start=exec_setup.FIRST_PASSED):
+        os.dup2(each, number, inheritable=False)
+    syscalls.close_from(exec_setup.FIRST_PASSED + len(retained))
+    return list(range(exec_setup.FIRST_PASSED, exec_setup.FIRST_PASSED + len(retained)))
+
+
+def _reserve_low_descriptors() -> bool:
+    """Occupy the numbers that children renumber to, and put the program of inits at its own. False where it
+    cannot be had."""
+    program = pause.open_program()
+    while True:
+        number = os.open("/dev/null", os.O_RDWR | os.O_CLOEXEC)
+        if number >= _PROGRAM:
+            os.close(number)
+            break
+    if program is None:
+        return False
+    duplicate = fcntl.fcntl(program, fcntl.F_DUPFD_CLOEXEC, _PROGRAM)
+    os.close(program)
+    if duplicate != _PROGRAM:
+        os.close(duplicate)
+        return False
+    return True
+
+
+def _bytes(text: str) -> bytes:
+    return text.encode("utf-8", "surrogateescape")
+
+
+def _close(*descriptors: int) -> None:
+    for descriptor in descriptors:
+        os.close(descriptor)
