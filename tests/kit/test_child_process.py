@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import io
 import os
 import signal
 
@@ -26,6 +27,52 @@ def test_both_outputs_and_the_exit_status_are_those_of_the_program(factory: obje
 
     with asyncio.Runner(loop_factory=factory) as runner:  # type: ignore[arg-type]
         assert runner.run(run()) == (b"hello\n", b"/\n", 3)
+
+
+class CheckedPipe(io.FileIO):
+    """Notes whether its descriptor was still its own when it was closed."""
+
+    owned: bool | None = None
+
+    def close(self) -> None:
+        if not self.closed:
+            try:
+                os.fstat(self.fileno())
+                self.owned = True
+            except OSError:
+                self.owned = False
+        super().close()
+
+
+@pytest.mark.parametrize("factory", [asyncio.new_event_loop, uvloop.new_event_loop])
+def test_a_pipe_is_closed_once_at_its_end(factory: object) -> None:
+    reading, writing = os.pipe()
+    pipe = CheckedPipe(reading)
+
+    async def run() -> bytes:
+        stream = child_process.read_pipe(pipe)
+        os.write(writing, b"hello")
+        os.close(writing)
+        return await stream.read()
+
+    with asyncio.Runner(loop_factory=factory) as runner:  # type: ignore[arg-type]
+        assert runner.run(run()) == b"hello"
+    assert (pipe.closed, pipe.owned) == (True, True)
+
+
+@pytest.mark.parametrize("factory", [asyncio.new_event_loop, uvloop.new_event_loop])
+def test_a_program_waits_while_nobody_reads_its_output(factory: object) -> None:
+    async def run() -> tuple[int, int]:
+        process = await child_process.start((*SHELL, "head -c 3000000 /dev/zero"), stdout=PIPE)
+        assert process.stdout is not None
+        first = await process.stdout.readexactly(1)
+        rest = 0
+        while data := await process.stdout.read(1000):
+            rest += len(data)
+        return len(first) + rest, await process.wait()
+
+    with asyncio.Runner(loop_factory=factory) as runner:  # type: ignore[arg-type]
+        assert runner.run(run()) == (3_000_000, 0)
 
 
 async def test_more_output_than_a_pipe_holds_is_read_to_its_end() -> None:

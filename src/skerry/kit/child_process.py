@@ -11,11 +11,12 @@ import asyncio
 import os
 import subprocess
 from collections.abc import Mapping, Sequence
-from typing import IO, Any, Final
+from typing import IO, Any, Final, cast
 
 DEVNULL: Final = subprocess.DEVNULL
 PIPE: Final = subprocess.PIPE
 STDOUT: Final = subprocess.STDOUT
+_AT_ONCE: Final = 65536
 
 
 class ChildProcess:
@@ -54,12 +55,12 @@ class ChildProcess:
             raise ProcessLookupError
         os.kill(self._process.pid, 9)  # it is not reaped yet, so this is no other process
 
-    async def open_pipes(self) -> None:
+    def open_pipes(self) -> None:
         """Read what it writes, and learn when it ends."""
         loop = asyncio.get_running_loop()
         loop.add_reader(self._pidfd, self._reap)
-        self.stdout = await _reader(self._process.stdout)
-        self.stderr = await _reader(self._process.stderr)
+        self.stdout = None if self._process.stdout is None else read_pipe(self._process.stdout)
+        self.stderr = None if self._process.stderr is None else read_pipe(self._process.stderr)
 
     def _reap(self) -> None:
         if self._process.poll() is None:
@@ -86,24 +87,53 @@ async def start(
         arguments, stdin=stdin, stdout=stdout, stderr=stderr, env=env, bufsize=0, **more
     )
     child = ChildProcess(process, os.pidfd_open(process.pid))
-    await child.open_pipes()
+    child.open_pipes()
     return child
 
 
-async def _reader(pipe: IO[bytes] | None) -> asyncio.StreamReader | None:
-    if pipe is None:
-        return None
-    reader = asyncio.StreamReader()
-    await asyncio.get_running_loop().connect_read_pipe(lambda: _PipeProtocol(reader), pipe)
-    return reader
+def read_pipe(pipe: IO[bytes]) -> asyncio.StreamReader:
+    """What comes from a pipe, which is closed at its end."""
+    return _PipeInput(pipe).reader
 
 
-class _PipeProtocol(asyncio.StreamReaderProtocol):
-    """Closes the pipe at its end; a stream would be kept open for what there is to write."""
+class _PipeInput:
+    """Feeds a stream from a pipe; to the stream it is its transport.
 
-    def eof_received(self) -> bool:
-        super().eof_received()
-        return False
+    The loop's `connect_read_pipe` is not used, because with uvloop it closes the descriptor twice. The second
+    time it may be another's: that of a database, or of the loop itself.
+    """
+
+    def __init__(self, pipe: IO[bytes]) -> None:
+        self._loop = asyncio.get_running_loop()
+        self._pipe = pipe
+        self.reader = asyncio.StreamReader()
+        self.reader.set_transport(cast(asyncio.Transport, self))
+        os.set_blocking(pipe.fileno(), False)
+        self.resume_reading()
+
+    def pause_reading(self) -> None:
+        self._loop.remove_reader(self._pipe.fileno())
+
+    def resume_reading(self) -> None:
+        if not self._pipe.closed:
+            self._loop.add_reader(self._pipe.fileno(), self._read)
+
+    def _read(self) -> None:
+        try:
+            data = os.read(self._pipe.fileno(), _AT_ONCE)
+        except (BlockingIOError, InterruptedError):
+            return
+        except OSError as error:
+            self.pause_reading()
+            self._pipe.close()
+            self.reader.set_exception(error)
+            return
+        if data:
+            self.reader.feed_data(data)
+        else:
+            self.pause_reading()
+            self._pipe.close()
+            self.reader.feed_eof()
 
 
 async def _read(reader: asyncio.StreamReader | None) -> bytes:

@@ -428,7 +428,7 @@ class FunctionSettings(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     ] = 30.0
     fronts: Annotated[
         int, Meta(ge=-1, le=8, description="Processes for connections of callers without TLS; -1: by cores")
-    ] = 0
+    ] = -1
     queue_length: Annotated[int, Meta(ge=0, description="Calls that may wait for a worker; more get 429")] = (
         1024
     )

@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given
 
 from skerry.functions.invocation import estimates
-from skerry.functions.invocation.estimates import MovingAverage, workers_needed
+from skerry.functions.invocation.estimates import MovingAverage, waits_for_workers, workers_needed
 
 
 def wanted(waiting: int, workers: int, run_s: float | None, init_s: float, **more: float) -> int:
@@ -40,6 +40,23 @@ def test_a_line_that_stands_still_gets_twice_as_many_and_a_lasting_one_one_more(
     assert wanted(9, 2, 0.001, 0.1, crowded_s=0.5) == 2
     assert wanted(9, 2, 0.001, 0.1, crowded_s=1.5) == 3
     assert wanted(9, 9, 0.001, 0.1, crowded_s=1.5) == 9
+
+
+@pytest.mark.parametrize(
+    ("workers", "processors", "run_s", "handler_s", "waits"),
+    [
+        (1, 2, 0.001, 0.0001, True),
+        (2, 2, 0.001, 0.0001, False),
+        (2, 8, 0.001, 0.0001, True),
+        (2, 2, 0.001, 0.0009, True),
+        (9, 2, None, None, True),
+    ],
+)
+def test_with_workers_for_all_processors_calls_wait_for_more_only_if_most_of_a_run_is_the_handler(
+    workers: int, processors: int, run_s: float | None, handler_s: float | None, waits: bool
+) -> None:
+    found = waits_for_workers(workers=workers, processors=processors, run_s=run_s, handler_s=handler_s)
+    assert found is waits
 
 
 @given(

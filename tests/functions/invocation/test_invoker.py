@@ -117,6 +117,21 @@ async def test_a_queue_that_does_not_end_gets_another_worker_though_each_wait_is
 
 
 @in_simulated_time
+async def test_calls_that_do_not_wait_for_workers_get_no_more_of_them_than_there_are_processors() -> None:
+    async with Site(function("f", memory=10), cpus=2.0) as site:
+        site.host.init_s, site.host.run_s = 0.3, 0.005
+        site.host.reply = lambda worker, params: CallResult(0.0005, params)  # of the 5 ms
+        until = site.clock.monotonic() + 10
+
+        async def caller() -> None:
+            while site.clock.monotonic() < until:
+                await site.call("f")
+
+        await asyncio.gather(*(caller() for _ in range(8)))
+        assert site.host.spawns == 2
+
+
+@in_simulated_time
 async def test_a_call_that_cannot_be_answered_in_its_time_is_ended_and_says_where_the_time_went() -> None:
     async with Site(function("f")) as site:
         site.host.init_s, site.host.run_s = 0.2, 5.0

@@ -105,6 +105,7 @@ class CallOutcomes:
             answer = self._note_failure(call, answer, run_s)
         self._dispatcher.left(call.slot, now)
         group.run.add(run_s)
+        group.handler.add(answer.duration_s)
         group.run_total_s += run_s
         self._metrics.duration.add(answer.duration_s)
         group.history.add((now, call.queueing_s, call.init_s, answer.duration_s, total_s, answer.failure, ""))

@@ -260,9 +260,19 @@ class Dispatcher:
             run_s=group.run.value,
             init_s=self._init_s(group),
             stalled_s=now - group.moved_at if self._sees_stalls else 0.0,
-            crowded_s=now - group.crowded_since,
+            crowded_s=self._crowded_s(group, now),
         )
         return wanted - group.workers
+
+    def _crowded_s(self, group: FunctionWorkers, now: float) -> float:
+        """For how long calls have waited for its workers without a break."""
+        waits = estimates.waits_for_workers(
+            workers=group.workers,
+            processors=self.pool.processors,
+            run_s=group.run.value,
+            handler_s=group.handler.value,
+        )
+        return now - group.crowded_since if waits else 0.0
 
     def _is_overdue(self, group: FunctionWorkers, now: float) -> bool:
         has_busy = group.workers > len(group.idle)
@@ -319,7 +329,7 @@ class Dispatcher:
         """Calls that wait get workers of the new version; the old ones end when they have finished."""
         group.function = function
         group.timeout_s = timeout_s
-        group.init, group.run = MovingAverage(), MovingAverage()
+        group.init, group.run, group.handler = MovingAverage(), MovingAverage(), MovingAverage()
         group.paused_until = 0.0
         group.has_direct_workers = False
         for slot in list(group.slots):

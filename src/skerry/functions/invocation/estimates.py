@@ -14,6 +14,7 @@ _SMOOTHING = 0.2  # how much the newest measurement counts
 _OUTLIER = 8  # times the average: more does not count
 _INSTANT_S = 1e-4  # an average near nothing can still grow
 _PATIENCE = 10  # starts that a queue is watched for before it counts as lasting
+_HANDLER_SHARE = 0.5  # of the time of calls: with less, they wait for other things than workers
 
 
 class MovingAverage:
@@ -59,8 +60,8 @@ def workers_needed(
 
     So many that the last of the `waiting` calls begins before a new worker could be ready. Where runs were
     never measured or are longer than they were (no call of it has begun for `stalled_s`), twice as many;
-    where calls have waited for so long without a break (`crowded_s`) that another worker would long have paid
-    for itself, and longer than they run, one more. Never more than give every waiting call a place.
+    where calls have waited for workers for so long without a break (`crowded_s`) that another one would long
+    have paid for itself, and longer than they run, one more. Never more than give every waiting call a place.
     """
     init_s = max(init_s, 1e-6)
     wanted = max(1, workers)
@@ -72,6 +73,17 @@ def workers_needed(
         elif crowded_s > _PATIENCE * init_s and waiting > workers * seats:
             wanted = max(wanted, workers + 1)
     return min(wanted, workers - starting + math.ceil(waiting / seats))
+
+
+def waits_for_workers(*, workers: int, processors: int, run_s: float | None, handler_s: float | None) -> bool:
+    """True if calls that wait would begin sooner with another worker.
+
+    If there are workers for all `processors`, and the smaller part of `run_s` is spent in the handler
+    (`handler_s`), they wait for the server or for a processor, which another worker would only use as well.
+    """
+    if workers < processors or run_s is None or handler_s is None:
+        return True
+    return handler_s >= run_s * _HANDLER_SHARE
 
 
 def is_overdue(*, waited_s: float, may_wait_s: float, init_s: float) -> bool:

@@ -36,6 +36,7 @@ class FunctionWorkers:
         "crowded_since",
         "failed",
         "function",
+        "handler",
         "has_direct_workers",
         "history",
         "idle",
@@ -76,6 +77,7 @@ class FunctionWorkers:
         self.waiting = 0
         self.init = MovingAverage()
         self.run = MovingAverage()
+        self.handler = MovingAverage()  # the part of it in the worker's handler
         self.moved_at = 0.0  # when a call last began, or a worker came
         self.crowded_since = 0.0  # when calls began to wait, or a worker came
         self.paused_until = 0.0  # after a start that failed
@@ -216,6 +218,11 @@ class WorkerPool:
             self._end(slot)
 
     # Beginning
+
+    @property
+    def processors(self) -> int:
+        """That workers may use together."""
+        return max(1, self.cpu_total // 1000)
 
     def could_ever_fit(self, function: Function) -> bool:
         return function.memory <= self.memory_total and (function.cpu or 0) <= self.cpu_total

@@ -44,7 +44,9 @@ class ContainerRemoval:
         if cell is not None:
             await self._free(cell)
         failures = await self._teardown.release(name)
-        if failures or self._is_mounted(deps.records.paths(name).folder):
+        # Reading the mounts takes the kernel long on a machine with many.
+        is_mounted = await asyncio.to_thread(self._is_mounted, deps.records.paths(name).folder)
+        if failures or is_mounted:
             raise errors.Unavailable(
                 f"resources of container {name!r} cannot be released, see the log; remove it again later",
                 detail="; ".join(map(str, failures)),

@@ -314,6 +314,10 @@ def test_an_index_finds_what_is_found_one_by_one(
         for name, numbers in {"_FEW": [0, 128], "_FIRST_ROWS": [1, 8, 1024], "_SAMPLE": [2, 64]}.items():
             patch.setattr(column_index, name, data.draw(st.sampled_from(numbers), name))
         patch.setattr(column_index, "_MARGIN", 0)
+        patch.setattr(column_index, "_LARGE", data.draw(st.sampled_from([0, 2, 8]), "_LARGE"))
+        patch.setattr(
+            column_index, "_MOST_UNLIKE", data.draw(st.sampled_from([1.0, 8.0, 1e9]), "_MOST_UNLIKE")
+        )
         patch.setattr(columns, "_SPARSE", data.draw(st.sampled_from([0, 8, 1000]), "_SPARSE"))
         small, large = OfferIndex(before, many=1000), OfferIndex(before, many=0)
         compare(small, large, selectors, limit, anywhere)

@@ -4,7 +4,8 @@ that are kept.
 Most pages are found quickly: the first thousand of an order are checked, and if they fill the page, that is
 all. Else everything is. The price of a part is another for every part; there the first ones are those that
 are cheap for a typical part, and they suffice if no later one can be cheaper. Where they do not, the price is
-worked out for all that may be taken, and where the first of them end is guessed from a sample.
+worked out for all that may be taken, and where the first of them end is guessed from a sample. Few have much
+cpu; where much is asked for, only the first in the order of cpu are checked.
 """
 
 from __future__ import annotations
@@ -18,14 +19,17 @@ from skerry.market.provider.catalog.columns import ColumnView, OfferColumns
 from skerry.market.provider.catalog.sorted_rows import BoolColumn, FloatColumn, RowNumbers, SortedRows
 from skerry.market.terms.selectors import OfferCursor, OfferSelector, OfferSnapshot, OfferSort, cursor_for
 from skerry.model.ids import OfferId
-from skerry.model.resources import Megabytes, Millicores, Resources
+from skerry.model.resources import NO_RESOURCES, Megabytes, Millicores, Resources
 
 _FIRST_ROWS: Final = 1024
 _FEW: Final = 1024  # so many are put in order anew
 _SAMPLE: Final = 64  # one in so many
 _MARGIN: Final = 16
 _TYPICAL: Final = OfferSelector(part=Resources(Millicores(1000), Megabytes(4096)))
+_MOST_UNLIKE: Final = 8.0
 _ROUNDING: Final = 1 - 1e-9
+_BY_CPU: Final = OfferSelector(sort=OfferSort.CPU, is_descending=True)
+_LARGE: Final = 8  # if one in so many has that much cpu, only those are checked
 
 
 class OfferColumnIndex:
@@ -57,7 +61,7 @@ class OfferColumnIndex:
         """The first `limit` that match, behind `begin`."""
         rows = self._first_matches(selector, limit, begin)
         if rows is None:
-            view, keep = self._columns.matching(selector)
+            view, keep = self._columns.matching(selector, self._large_enough(selector))
             if _is_by_part(selector) or np.count_nonzero(keep) <= _FEW:
                 rows = self._first_by_value(selector, view, keep, limit, begin)
             else:
@@ -71,7 +75,9 @@ class OfferColumnIndex:
         group = next((each for each in self._groups(selector) if begin is None or each >= begin.group), None)
         if group is None or not limit:
             return []
-        if _is_by_part(selector) and (begin is not None or selector.is_descending):
+        if _is_by_part(selector) and (
+            begin is not None or selector.is_descending or not _is_like_typical(selector)
+        ):
             return None
         order = self._order(selector, group)
         start = self._start(order, group, begin)
@@ -83,6 +89,22 @@ class OfferColumnIndex:
             return self._cheapest(selector, matching, limit, order.values[len(rows) : len(rows) + 1])
         found: list[int] = matching[:limit].tolist()
         return found
+
+    def _large_enough(self, selector: OfferSelector) -> RowNumbers | None:
+        """The rows of offers with as much cpu as is asked for, if those are few; None for all.
+
+        What is shown of an offer is at least the part that may be taken of it.
+        """
+        part = NO_RESOURCES if selector.part is None else selector.part
+        least = max(selector.cpu or 0, selector.least_cpu or 0, part.cpu)
+        if not least:
+            return None
+        known = self._orders.get((_BY_CPU, ""))
+        if known is not None and known.count_to(-least) * _LARGE > len(self._columns):
+            return None  # so it was before the latest changes, which are few
+        order = self._order(_BY_CPU, "")
+        count = order.count_to(-least)
+        return order.rows[:count] if count * _LARGE <= len(self._columns) else None
 
     def _cheapest(
         self, selector: OfferSelector, matching: RowNumbers, limit: int, after: FloatColumn
@@ -220,6 +242,15 @@ def _value(offer: OfferSnapshot, selector: OfferSelector, group: str) -> float |
 def _is_by_part(selector: OfferSelector) -> bool:
     """True if the order is one of prices of parts."""
     return selector.part is not None and selector.sort is OfferSort.PRICE
+
+
+def _is_like_typical(selector: OfferSelector) -> bool:
+    """True if what is cheap for a typical part is likely to be cheap for this one."""
+    part, typical = selector.part, _TYPICAL.part
+    assert part is not None
+    assert typical is not None
+    times = part.cpu / typical.cpu, part.memory / typical.memory
+    return max(times) <= _MOST_UNLIKE * min(times)
 
 
 def _likely(keep: BoolColumn, values: FloatColumn, count: int) -> RowNumbers:

@@ -360,6 +360,7 @@ class ColumnView:
         self._used = used
         self._part = part
         self._cost: FloatColumn | None = None
+        self._taken: dict[int, IntColumn] = {}
         self.rows = rows
 
     @property
@@ -371,8 +372,10 @@ class ColumnView:
         return column[: self._used] if self.rows is None else column.take(self.rows)
 
     def amounts(self, column: int) -> IntColumn:
-        """The same of a column of amounts."""
-        found: IntColumn = self.of(self._amounts[column])
+        """The same of a column of amounts; not to be changed."""
+        found = self._taken.get(column)
+        if found is None:
+            found = self._taken[column] = self.of(self._amounts[column])
         return found
 
     def rows_at(self, places: RowNumbers) -> RowNumbers:

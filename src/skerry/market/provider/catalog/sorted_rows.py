@@ -73,6 +73,10 @@ class SortedRows:
         begin, end = self._equals(value)
         return begin + bisect_right(self._rows[begin:end], id, key=id_of)
 
+    def count_to(self, value: float) -> int:
+        """How many rows have that value or less, as far as changes are merged."""
+        return self._equals(value)[1]
+
     def first(self, keep: BoolColumn, begin: int, count: int) -> RowNumbers:
         """The first `count` rows from place `begin` on that are to be kept."""
         found: list[RowNumbers] = []
