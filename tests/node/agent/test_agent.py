@@ -44,7 +44,7 @@ from skerry.node import host
 from skerry.node.agent.agent import BACKOFF, NodeAgent, describe_node, facts, welcome_timeout
 from skerry.node.agent.instances.tunnel_handler import TunnelHandler
 from skerry.node.agent.server_addresses import ServerAddressCache
-from skerry.node.agent.session import AgentHooks
+from skerry.node.agent.session import AgentHooks, report_interval
 from tests.node.agent.instances.far_ends import FakeTunnel
 from tests.node.agent.instances.ground import Ground
 from tests.node.agent.instances.worlds import ID, TERMS, order
@@ -595,3 +595,29 @@ def test_a_server_that_did_not_respond_gets_more_time_within_bounds() -> None:
     times = [welcome_timeout(rounds) for rounds in range(6)]
     assert times[0] < times[1] < times[2] == times[5]
     assert times[5] <= 60.0
+
+
+def test_a_server_may_ask_for_messages_less_often_but_not_more_often_and_not_too_rarely() -> None:
+    welcome = replace(WELCOME, report_s=2.0, silence_s=6.0)
+    assert report_interval(2.5, welcome) == 2.5
+    assert report_interval(0.001, welcome) == 2.0
+    assert report_interval(1e9, welcome) == 3.0
+    assert report_interval(float("nan"), welcome) == 3.0
+    assert report_interval(9.0, replace(welcome, silence_s=0.0)) == 2.0
+
+
+async def test_a_server_may_tell_so_in_any_heartbeat(talk: Talk, monkeypatch: pytest.MonkeyPatch) -> None:
+    told: list[float] = []
+
+    def interval(told_s: float, config: SessionConfig) -> float:
+        told.append(told_s)
+        return report_interval(told_s, config)
+
+    monkeypatch.setattr("skerry.node.agent.session.report_interval", interval)
+    talk.begin()
+    connection = await talk.dialler.quiet_connection()
+    connection.say(SessionHeartbeat(), SessionHeartbeat(0.03))
+    await eventually(lambda: told)
+    assert told == [0.03]
+    beats = connection.heartbeats
+    await eventually(lambda: connection.heartbeats > beats + 1)
