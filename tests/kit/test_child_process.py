@@ -3,8 +3,11 @@
 from __future__ import annotations
 
 import asyncio
+import io
 import os
 import signal
+import subprocess
+from typing import Any
 
 import pytest
 import uvloop
@@ -26,6 +29,44 @@ def test_both_outputs_and_the_exit_status_are_those_of_the_program(factory: obje
 
     with asyncio.Runner(loop_factory=factory) as runner:  # type: ignore[arg-type]
         assert runner.run(run()) == (b"hello\n", b"/\n", 3)
+
+
+def test_a_pipe_is_closed_once_and_so_never_a_descriptor_of_another_thread(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    closed: list[bool] = []  # whether the descriptor was still open
+
+    class Pipe(io.FileIO):
+        def close(self) -> None:
+            if not self.closed:
+                closed.append(os.path.exists(f"/proc/self/fd/{self.fileno()}"))
+            super().close()
+
+    class Popen(subprocess.Popen[bytes]):
+        def __init__(self, *arguments: Any, **more: Any) -> None:
+            super().__init__(*arguments, **more)
+            assert self.stdout is not None
+            read_end = os.dup(self.stdout.fileno())
+            self.stdout.close()
+            self.stdout = Pipe(read_end)
+
+    async def run() -> bytes:
+        process = await child_process.start((*SHELL, "echo hello"), stdout=PIPE)
+        return (await process.communicate())[0]
+
+    monkeypatch.setattr(subprocess, "Popen", Popen)
+    with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
+        assert runner.run(run()) == b"hello\n"
+    assert closed == [True]
+
+
+async def test_what_nobody_reads_stays_in_the_pipe() -> None:
+    process = await child_process.start((*SHELL, "head -c 10000000 /dev/zero"), stdout=PIPE)
+    assert process.stdout is not None
+    await process.stdout.readexactly(1)
+    assert process.returncode is None
+    assert len(await process.stdout.read()) == 10_000_000 - 1
+    assert await process.wait() == 0
 
 
 async def test_more_output_than_a_pipe_holds_is_read_to_its_end() -> None:

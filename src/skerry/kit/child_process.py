@@ -16,6 +16,7 @@ from typing import IO, Any, Final
 DEVNULL: Final = subprocess.DEVNULL
 PIPE: Final = subprocess.PIPE
 STDOUT: Final = subprocess.STDOUT
+_READ_BYTES: Final = 65_536
 
 
 class ChildProcess:
@@ -54,12 +55,12 @@ class ChildProcess:
             raise ProcessLookupError
         os.kill(self._process.pid, 9)  # it is not reaped yet, so this is no other process
 
-    async def open_pipes(self) -> None:
+    def open_pipes(self) -> None:
         """Read what it writes, and learn when it ends."""
         loop = asyncio.get_running_loop()
         loop.add_reader(self._pidfd, self._reap)
-        self.stdout = await _reader(self._process.stdout)
-        self.stderr = await _reader(self._process.stderr)
+        self.stdout = _reader(self._process.stdout)
+        self.stderr = _reader(self._process.stderr)
 
     def _reap(self) -> None:
         if self._process.poll() is None:
@@ -86,24 +87,52 @@ async def start(
         arguments, stdin=stdin, stdout=stdout, stderr=stderr, env=env, bufsize=0, **more
     )
     child = ChildProcess(process, os.pidfd_open(process.pid))
-    await child.open_pipes()
+    child.open_pipes()
     return child
 
 
-async def _reader(pipe: IO[bytes] | None) -> asyncio.StreamReader | None:
+def _reader(pipe: IO[bytes] | None) -> asyncio.StreamReader | None:
     if pipe is None:
         return None
     reader = asyncio.StreamReader()
-    await asyncio.get_running_loop().connect_read_pipe(lambda: _PipeProtocol(reader), pipe)
+    _PipeReader(pipe, reader)
     return reader
 
 
-class _PipeProtocol(asyncio.StreamReaderProtocol):
-    """Closes the pipe at its end; a stream would be kept open for what there is to write."""
+class _PipeReader(asyncio.ReadTransport):
+    """Reads a pipe into a stream, and closes it at its end.
 
-    def eof_received(self) -> bool:
-        super().eof_received()
-        return False
+    The loop's own `connect_read_pipe` is not for this: uvloop closes the descriptor, and then the file that
+    it belongs to. If another thread has opened a descriptor of that number in between, that one is closed.
+    """
+
+    def __init__(self, pipe: IO[bytes], reader: asyncio.StreamReader) -> None:
+        super().__init__()
+        self._loop = asyncio.get_running_loop()
+        self._pipe = pipe
+        self._reader = reader
+        os.set_blocking(pipe.fileno(), False)
+        reader.set_transport(self)  # which pauses while nobody reads what there is
+        self.resume_reading()
+
+    def pause_reading(self) -> None:
+        self._loop.remove_reader(self._pipe.fileno())
+
+    def resume_reading(self) -> None:
+        if not self._pipe.closed:
+            self._loop.add_reader(self._pipe.fileno(), self._read)
+
+    def _read(self) -> None:
+        try:
+            data = os.read(self._pipe.fileno(), _READ_BYTES)
+        except BlockingIOError:
+            return
+        if data:
+            self._reader.feed_data(data)
+            return
+        self.pause_reading()
+        self._pipe.close()
+        self._reader.feed_eof()
 
 
 async def _read(reader: asyncio.StreamReader | None) -> bytes:
