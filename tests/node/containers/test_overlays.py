@@ -345,3 +345,16 @@ def test_mount_points_are_read_as_the_kernel_writes_them() -> None:
         Path("/a b\\c\nd"),
         Path("/x"),
     ]
+
+
+def test_mounts_of_a_folder_are_those_at_it_and_below_it(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    mountinfo = tmp_path / "mountinfo"
+    mountinfo.write_text("40 28 0:35 / /all/a\\040b/rootfs rw - overlay overlay rw\n")
+    monkeypatch.setattr(overlays, "_MOUNTINFO", mountinfo)
+    found = Overlays(tmp_path, "")
+    assert found.has_mounts(Path("/all/a b/rootfs"))
+    assert found.has_mounts(Path("/all/a b"))
+    assert not found.has_mounts(Path("/all/a"))
+    assert not found.has_mounts(Path("/all/a b/rootfs/x"))

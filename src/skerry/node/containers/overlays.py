@@ -161,6 +161,12 @@ class Overlays:
         points = mount_points(_MOUNTINFO.read_bytes())
         return [point for point in reversed(points) if point.is_relative_to(self._folder)]
 
+    def has_mounts(self, folder: Path) -> bool:
+        """True if something is mounted at `folder` or below it."""
+        # Without a `Path` for each of what may be hundreds of mounts.
+        names = (os.fsdecode(name) for name in _mount_points(_MOUNTINFO.read_bytes()))
+        return any(f"{name}/".startswith(f"{folder}/") for name in names)
+
     def _make_skeleton(self) -> None:
         with self._making_skeleton:
             if self._skeleton.exists():
@@ -339,7 +345,13 @@ def is_of_boot(layer: Path, boot_id: str) -> bool:
 
 def mount_points(mountinfo: bytes) -> list[Path]:
     """Mount points, in the order of mounting. The kernel escapes special bytes as octal numbers."""
-    return [Path(os.fsdecode(_unescape(line.split(b" ")[4]))) for line in mountinfo.splitlines()]
+    return [Path(os.fsdecode(name)) for name in _mount_points(mountinfo)]
+
+
+def _mount_points(mountinfo: bytes) -> Iterator[bytes]:
+    for line in mountinfo.splitlines():
+        name = line.split(b" ", 5)[4]
+        yield _unescape(name) if b"\\" in name else name
 
 
 def _unescape(field: bytes) -> bytes:

@@ -44,7 +44,7 @@ class ContainerRemoval:
         if cell is not None:
             await self._free(cell)
         failures = await self._teardown.release(name)
-        if failures or self._is_mounted(deps.records.paths(name).folder):
+        if failures or deps.overlays.has_mounts(deps.records.paths(name).folder):
             raise errors.Unavailable(
                 f"resources of container {name!r} cannot be released, see the log; remove it again later",
                 detail="; ".join(map(str, failures)),
@@ -78,6 +78,3 @@ class ContainerRemoval:
         except errors.NotFound:
             pass
         self._deps.failpoint("remove.freed")
-
-    def _is_mounted(self, folder: Path) -> bool:
-        return any(mount.is_relative_to(folder) for mount in self._deps.overlays.mounted())
