@@ -95,6 +95,9 @@ def one_figures(times: Times) -> Iterator[Figure]:
         "x runc run",
         at_most=1.5,
         note="with cell, root, address and published port; both in a user namespace",
+        peer=runc * 1e3,
+        peer_unit="ms",
+        peer_name="runc run",
     )
     yield Figure("create and start of a container, p99", percentile(times.run, 0.99) / runc, "x runc run")
     yield Figure(
@@ -107,6 +110,9 @@ def one_figures(times: Times) -> Iterator[Figure]:
         "x runc run",
         at_most=1.5,
         note="a file system of its own, where there are no project quotas",
+        peer=runc * 1e3,
+        peer_unit="ms",
+        peer_name="runc run",
     )
     yield Figure("file system of a disk limit, p50", (limited - run) * 1e3, "ms more")
     yield Figure("stop that kills, p50", percentile(times.stop, 0.5) / runc, "x runc run")
@@ -118,6 +124,12 @@ def one_figures(times: Times) -> Iterator[Figure]:
 
 def burst_figures(times: Times) -> Iterator[Figure]:
     runc = percentile(times.runc_beside, 0.5)
+    yield Figure(
+        "runc run right after another, p50",
+        runc * 1e3,
+        "ms",
+        note="it does not wait for a lock of the kernel that the one before took",
+    )
     yield Figure(
         f"{AT_ONCE} started at once, all of them",
         percentile(times.starts, 0.5) / runc / AT_ONCE,

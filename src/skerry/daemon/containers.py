@@ -26,6 +26,7 @@ from skerry.node import host
 from skerry.node.agent.network_policies import cloud_of
 from skerry.node.agent.network_state import NetworkState
 from skerry.node.cells.cells import Cells
+from skerry.node.cgroups.move_lock import MoveLock
 from skerry.node.containers import runtime_advisories
 from skerry.node.containers.clients import ClientContainers
 from skerry.node.containers.containers import Containers
@@ -192,6 +193,7 @@ async def _open(
         secrets=secrets,
         volumes=volumes,
         guest_networks=guest_networks,
+        move_lock=MoveLock(),
     )
     containers = await Containers(parts).open()
     undo.push_async_callback(containers.close)

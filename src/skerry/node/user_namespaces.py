@@ -52,6 +52,11 @@ class UserNamespace(msgspec.Struct, frozen=True):
     first_id: int  # id on the node of user 0 in the namespace
 
     @property
+    def range(self) -> str:
+        """The first and the last of its ids on the node, as the kernel writes ranges."""
+        return f"{self.first_id} {self.first_id + IDS - 1}"
+
+    @property
     def path(self) -> str:
         """The file that the namespace is mounted on."""
         return f"{self.folder}/user"

@@ -495,6 +495,9 @@ class FakeOverlays:
         self._machine.maybe_fail("unmount")
         self._machine.mounts.discard(target)
 
+    def has_mounts(self, folder: Path) -> bool:
+        return any(mount.is_relative_to(folder) for mount in self.mounted())
+
     def mounted(self) -> list[Path]:
         return sorted(self._machine.mounts)
 

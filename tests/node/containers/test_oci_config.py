@@ -194,6 +194,11 @@ def test_every_namespace_is_its_own_and_the_network_is_the_given_one() -> None:
     ]
 
 
+def test_sysctls_are_set_by_the_runtime_only_for_a_network_that_it_creates() -> None:
+    assert a_config()["linux"]["sysctl"]["net.ipv4.ip_unprivileged_port_start"] == "0"
+    assert "sysctl" not in a_config(network_namespace="/n/7")["linux"]
+
+
 def test_its_own_files_are_bound_read_only() -> None:
     bound = {mount["destination"]: mount for mount in a_config()["mounts"] if mount["type"] == "bind"}
     assert {name: mount["source"] for name, mount in bound.items()} == {

@@ -352,3 +352,16 @@ def test_mount_points_of_a_folder_are_it_and_those_in_it() -> None:
     text = b"\n".join(lines)
     assert overlays.mount_points(text, below=Path("/a")) == [Path("/a"), Path("/a/b")]
     assert len(overlays.mount_points(text)) == 5
+
+
+def test_mounts_of_a_folder_are_those_at_it_and_below_it(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    mountinfo = tmp_path / "mountinfo"
+    mountinfo.write_text("40 28 0:35 / /all/a\\040b/rootfs rw - overlay overlay rw\n")
+    monkeypatch.setattr(overlays, "_MOUNTINFO", mountinfo)
+    found = Overlays(tmp_path, "")
+    assert found.has_mounts(Path("/all/a b/rootfs"))
+    assert found.has_mounts(Path("/all/a b"))
+    assert not found.has_mounts(Path("/all/a"))
+    assert not found.has_mounts(Path("/all/a b/rootfs/x"))

@@ -11,6 +11,7 @@ import pytest
 from skerry.model import errors
 from skerry.model.containers import ContainerState
 from skerry.model.ports import PortMapping
+from skerry.node.containers import containers as containers_module
 from skerry.node.containers import startup
 from skerry.node.containers.records import ContainerRecords
 from skerry.node.containers.start_slots import StartSlots
@@ -81,6 +82,57 @@ async def test_starts_wait_for_slots_and_those_of_guests_do_not(
         assert guest.state is ContainerState.RUNNING
         assert not waiting.done()
     assert (await waiting).state is ContainerState.RUNNING
+
+
+async def test_of_starts_that_are_not_prepared_yet_there_is_nothing(
+    node: Node, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(containers_module, "StartSlots", lambda: preparing)
+    preparing = StartSlots(1, longest_s=3600.0)
+    containers = await node.agent()
+    async with preparing.hold():
+        waiting = asyncio.create_task(containers.create(spec("ours"), starts=True))
+        guest = await containers.create(spec("guest", is_isolated=True, inside="lent"), starts=True)
+        assert guest.state is ContainerState.RUNNING
+        assert node.steps.count("create.recorded") == 1
+        assert not waiting.done()
+    assert (await waiting).state is ContainerState.RUNNING
+    await containers.stop("ours")
+    assert (await containers.start("ours")).state is ContainerState.RUNNING
+
+
+async def test_a_start_is_prepared_until_its_runtime_works_and_no_longer(
+    node: Node, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def sync(self: ContainerRecords, names: Iterable[str]) -> None:
+        assert may_end.wait(PATIENCE_S)
+
+    monkeypatch.setattr(containers_module, "StartSlots", lambda: StartSlots(1, longest_s=3600.0))
+    monkeypatch.setattr(ContainerRecords, "sync", sync)
+    may_end = threading.Event()
+    containers = await node.agent()
+    starts = [asyncio.create_task(containers.create(spec(name), starts=True)) for name in ("a", "b")]
+    await eventually(lambda: node.steps.count("start.running") == 2)
+    assert not any(start.done() for start in starts)
+    may_end.set()
+    await asyncio.gather(*starts)
+
+
+async def test_the_lock_that_the_runtime_needs_is_taken_when_that_is_requested_and_no_earlier(
+    node: Node,
+) -> None:
+    class Lock:
+        steps: tuple[str, ...] = ()
+
+        async def begin(self) -> None:
+            self.steps = tuple(node.steps)
+
+        async def close(self) -> None: ...
+
+    lock = Lock()
+    containers = await node.agent(move_lock=lock)
+    await containers.create(spec(), starts=True)
+    assert "start.bundled" in lock.steps
 
 
 async def test_creations_that_come_while_the_disk_syncs_share_the_next_sync(

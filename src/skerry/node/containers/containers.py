@@ -32,6 +32,7 @@ from skerry.node.containers.maintenance import ContainerMaintenance
 from skerry.node.containers.records import ContainerRecord, RunRecord
 from skerry.node.containers.removal import ContainerRemoval
 from skerry.node.containers.run_teardown import RunTeardown
+from skerry.node.containers.start_slots import StartSlots
 from skerry.node.containers.startup import ContainerStartup
 from skerry.node.containers.state import (
     MAIN,
@@ -67,6 +68,7 @@ class Containers:
         self._syncs: Batcher[str] = Batcher(lambda names: deps.records.sync(names))
         self._teardown = RunTeardown(deps)
         self._startup = ContainerStartup(deps, self._teardown)
+        self._preparing = StartSlots()
         self._removal = ContainerRemoval(deps, self._teardown)
         self._execs = ExecManager(deps)
         self._maintenance = ContainerMaintenance(deps, self._teardown, self._locks, self._containers.values)
@@ -111,7 +113,12 @@ class Containers:
         is_awaited = True
 
         async def create() -> ContainerView:
-            container = await self._create(spec, claimed, network, starts=starts)
+            prepared = await self._prepare(spec) if starts else None
+            try:
+                container = await self._create(spec, claimed, network, prepared)
+            finally:
+                if prepared is not None:
+                    prepared()
             if starts and not is_awaited:
                 await self._remove(container)
             return container.view()
@@ -149,18 +156,26 @@ class Containers:
         return image
 
     async def _create(
-        self, spec: ContainerSpec, image: Image, network: NetworkAccess, *, starts: bool
+        self,
+        spec: ContainerSpec,
+        image: Image,
+        network: NetworkAccess,
+        prepared: Callable[[], None] | None,
     ) -> ContainerEntry:
+        """With `prepared` it is started too; that is called when the runtime works."""
         deps, name = self._deps, spec.name
         record = ContainerRecord(
             spec, image.id, image.config, cell_for(deps, spec), deps.clock.now()
         ).with_access(network)
         container = make_container(deps, record)
+        starts = prepared is not None
         cell: Cell | None = record.cell
         syncing: asyncio.Task[None] | None = None
 
         def sync() -> None:
             nonlocal syncing
+            if prepared is not None:
+                prepared()
             syncing = asyncio.create_task(self._syncs.do(name))
 
         try:
@@ -234,9 +249,18 @@ class Containers:
         self._check_stays(container)
         if container.is_running:
             raise errors.FailedPrecondition(f"container {container.name!r} is already running")
-        await self._startup.start(container)
+        prepared = await self._prepare(container.record.spec)
+        try:
+            await self._startup.start(container, when_begun=prepared)
+        finally:
+            prepared()
         self._started(container)
         return container.view()
+
+    async def _prepare(self, spec: ContainerSpec) -> Callable[[], None]:
+        """Wait until few other starts are being prepared; returns what is called when this one is. Starts of
+        guests may take long, and delay nobody."""
+        return (lambda: None) if spec.is_isolated else await self._preparing.take()
 
     def _started(self, container: ContainerEntry) -> None:
         """Watch a container that was just started."""
@@ -430,6 +454,8 @@ class Containers:
         watchers = [each.watcher for each in self._containers.values() if each.watcher is not None]
         await tasks.cancel_and_wait(watchers)
         await self._locks.close(_CLOSE_S)  # work that the watchers began
+        if self._deps.move_lock is not None:
+            await self._deps.move_lock.close()
         await asyncio.to_thread(self._deps.disks.close)
 
     def _add(self, container: ContainerEntry) -> None:

@@ -64,7 +64,12 @@ def make_config(
             ],
             **({} if users is None else dict.fromkeys(("uidMappings", "gidMappings"), _mappings(users))),
             "resources": {"devices": confinement.DEVICES},
-            "sysctl": confinement.sysctls(NODE_IDS if users is None else IDS),
+            # Of a given network, `skerry.node.network.bridge` has set them.
+            **(
+                {"sysctl": confinement.sysctls(NODE_IDS if users is None else IDS)}
+                if network_namespace is None
+                else {}
+            ),
             "seccomp": seccomp.profile(),
             "maskedPaths": confinement.masked_paths(),
             "readonlyPaths": confinement.READ_ONLY,

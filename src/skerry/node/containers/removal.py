@@ -45,8 +45,7 @@ class ContainerRemoval:
             await self._free(cell)
         failures = await self._teardown.release(name)
         # Reading the mounts takes the kernel long on a machine with many.
-        is_mounted = await asyncio.to_thread(self._is_mounted, deps.records.paths(name).folder)
-        if failures or is_mounted:
+        if failures or await asyncio.to_thread(deps.overlays.has_mounts, deps.records.paths(name).folder):
             raise errors.Unavailable(
                 f"resources of container {name!r} cannot be released, see the log; remove it again later",
                 detail="; ".join(map(str, failures)),
@@ -80,6 +79,3 @@ class ContainerRemoval:
         except errors.NotFound:
             pass
         self._deps.failpoint("remove.freed")
-
-    def _is_mounted(self, folder: Path) -> bool:
-        return any(mount.is_relative_to(folder) for mount in self._deps.overlays.mounted())

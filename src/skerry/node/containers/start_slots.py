@@ -1,15 +1,16 @@
 """Limits how many containers are started at the same time.
 
 A start is mostly work of the processors: more at once than there are processors only take turns, and all end
-late. So in a burst as many runtimes work at a time as there are processors, in the order of requests. Cells
-and addresses of the next are created meanwhile. Used by `skerry.node.containers.startup`.
+late. So in a burst as many runtimes work at a time as there are processors, in the order of requests
+(`skerry.node.containers.startup`). Cells and addresses of the next few are created meanwhile
+(`skerry.node.containers.containers`), and those of the others later: the first runtimes would wait for them.
 """
 
 from __future__ import annotations
 
 import asyncio
 import os
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 from typing import Final
 
@@ -21,23 +22,32 @@ class StartSlots:
     """A number of slots. One is released when its start is over, or after a while."""
 
     def __init__(self, count: int | None = None, *, longest_s: float = _LONGEST_S) -> None:
-        self._slots = asyncio.Semaphore(count or max(_FEWEST, len(os.sched_getaffinity(0))))
+        self._slots = asyncio.Semaphore(count or _processors())
         self._longest_s = longest_s
 
-    @asynccontextmanager
-    async def hold(self) -> AsyncIterator[None]:
+    async def take(self) -> Callable[[], None]:
+        """Wait for a slot; returns what releases it, which may be called several times."""
         await self._slots.acquire()
         is_released = False
 
         def release() -> None:
             nonlocal is_released
+            timer.cancel()
             if not is_released:
                 is_released = True
                 self._slots.release()
 
         timer = asyncio.get_running_loop().call_later(self._longest_s, release)
+        return release
+
+    @asynccontextmanager
+    async def hold(self) -> AsyncIterator[None]:
+        release = await self.take()
         try:
             yield
         finally:
-            timer.cancel()
             release()
+
+
+def _processors() -> int:
+    return max(_FEWEST, len(os.sched_getaffinity(0)))

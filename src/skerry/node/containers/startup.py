@@ -50,6 +50,7 @@ from skerry.node.user_namespaces import UserNamespace
 log = structlog.get_logger(__name__)
 
 _CONFIG = "config.json"
+_FORKED_S = 0.001
 _LAYER_LOST = "its writable layer was lost when the machine was restarted"
 
 
@@ -360,6 +361,10 @@ class ContainerStartup:
         """Concurrently with the runtime's work, which takes longer, and not before that has begun."""
         await is_begun.wait()
         when_begun()
+        if self._deps.move_lock is not None:
+            # The runtime has been forked by then, into its group, which would wait for the lock too.
+            await asyncio.sleep(_FORKED_S)
+            await self._deps.move_lock.begin()
         if attachment is not None and attachment.ports:
             await self._deps.networks.publish(attachment.owner)
             self._deps.failpoint("start.published")

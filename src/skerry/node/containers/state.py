@@ -27,6 +27,7 @@ from skerry.model.ids import CellName, ExecutableName
 from skerry.model.settings import NodeSettings
 from skerry.model.workloads import UserNamespaceMode
 from skerry.node.cells.cells import Cells
+from skerry.node.cgroups.move_lock import MoveLock
 from skerry.node.containers.disk_images import SMALLEST
 from skerry.node.containers.mounts import VolumeSource
 from skerry.node.containers.networks import ContainerNetworks
@@ -67,6 +68,7 @@ class ContainerDeps(msgspec.Struct, frozen=True):
     failpoint: Callable[[str], None] = lambda step: None
     secrets: SecretSupply | None = None  # None: containers with secrets are refused
     guest_networks: GuestNetworks | None = None  # of guests in the mesh of their buyer; None: there are none
+    move_lock: MoveLock | None = None  # None: it is not taken ahead
 
     @property
     def networks(self) -> ContainerNetworks:

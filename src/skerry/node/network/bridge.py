@@ -48,8 +48,9 @@ _INSIDE = (
     ("ipv4/conf/default/accept_redirects", "0"),
     # As in other engines: any user in it may listen on port 80, and ping.
     ("ipv4/ip_unprivileged_port_start", "0"),
-    ("ipv4/ping_group_range", "0 2147483647"),
 )
+_MAY_PING = "ipv4/ping_group_range"
+_EVERY_GROUP = "0 2147483647"
 
 
 class Bridge:
@@ -101,6 +102,8 @@ class Bridge:
             has_ipv6 = self._subnets.has_ipv6
             for key, value in (("ipv6/conf/default/disable_ipv6", str(int(not has_ipv6))), *_INSIDE):
                 _set(key, value)
+            users = self.users(address) if with_users else None
+            _set(_MAY_PING, _EVERY_GROUP if users is None else users.range)
             with RouteSocket() as kernel:
                 # Our process is in the node's namespace; only this thread has left it.
                 link = self._names.link(address)
