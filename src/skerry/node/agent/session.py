@@ -119,11 +119,11 @@ async def _handle(handling: Awaitable[None]) -> None:
         log.warning("session.not_kept", error=str(error))
 
 
-def report_interval(told_s: float, config: SessionConfig) -> float:
+def report_interval(requested_s: float, config: SessionConfig) -> float:
     """Seconds between two messages to a server that says in a heartbeat that its cloud has grown: never less
     than the welcome said, nor more than half of the silence after which either side gives up."""
     longest_s = config.silence_s / 2 if config.silence_s else config.report_s
-    return max(config.report_s, min(longest_s, told_s))
+    return max(config.report_s, min(longest_s, requested_s))
 
 
 class AgentSession:

@@ -45,7 +45,8 @@ class ContainerRemoval:
             await self._free(cell)
         failures = await self._teardown.release(name)
         # Reading the mounts takes the kernel long on a machine with many.
-        if failures or await asyncio.to_thread(deps.overlays.has_mounts, deps.records.paths(name).folder):
+        is_mounted = await asyncio.to_thread(deps.overlays.has_mounts, deps.records.paths(name).folder)
+        if failures or is_mounted:
             raise errors.Unavailable(
                 f"resources of container {name!r} cannot be released, see the log; remove it again later",
                 detail="; ".join(map(str, failures)),
