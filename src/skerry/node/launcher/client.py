@@ -18,7 +18,7 @@ import json
 import os
 import socket
 import sys
-from collections.abc import Awaitable, Callable, Collection
+from collections.abc import Awaitable, Callable, Collection, Iterator
 from pathlib import Path
 from typing import Final, TypeVar
 
@@ -223,10 +223,16 @@ class LauncherClient:
     """The process that forks inits; a dead one is replaced on demand."""
 
     def __init__(
-        self, spawned: _Spawned, was_subreaper: bool, view: HostView, zygote: ZygoteSpec | None
+        self,
+        spawned: _Spawned,
+        orphans: OrphanReaper,
+        was_subreaper: bool,
+        view: HostView,
+        zygote: ZygoteSpec | None,
     ) -> None:
         self.view = view
         self._spawned = spawned
+        self._orphans = orphans
         self._was_subreaper = was_subreaper
         self._zygote = zygote
         self._spawning = asyncio.Lock()
@@ -239,8 +245,9 @@ class LauncherClient:
         Stop several in the reverse order. Raises Unavailable.
         """
         was_subreaper = syscalls.set_subreaper(True)
+        orphans = OrphanReaper()
         try:
-            return cls(await _spawn(view, zygote), was_subreaper, view, zygote)
+            return cls(await _spawn(view, zygote, orphans), orphans, was_subreaper, view, zygote)
         except BaseException:
             syscalls.set_subreaper(was_subreaper)
             raise
@@ -296,7 +303,7 @@ class LauncherClient:
     async def stop(self) -> None:
         """End the launcher; inits keep running."""
         await self._spawned.stop()
-        # Those that a launcher left when it died while it made them, and that nobody has known.
+        self._orphans.close()
         _reap_named((*_NAMES, messages.WORKER_NAME))
         syscalls.set_subreaper(self._was_subreaper)
 
@@ -305,15 +312,47 @@ class LauncherClient:
             if not self._spawned.channel.is_open:
                 log.warning("launcher.died", pid=self.pid)
                 await self._spawned.stop()
-                self._spawned = await _spawn(self.view, self._zygote)
+                self._spawned = await _spawn(self.view, self._zygote, self._orphans)
             return self._spawned
+
+
+class OrphanReaper:
+    """Reaps workers that a launcher left when it died while it made them, so that nobody knows them.
+
+    Until a process is reaped, the init of its pid namespace cannot end.
+    """
+
+    def __init__(self) -> None:
+        self._pidfds: set[int] = set()
+
+    def add(self, pid: int) -> None:
+        try:
+            pidfd = os.pidfd_open(pid)
+        except ProcessLookupError:
+            return
+        self._pidfds.add(pidfd)
+        asyncio.get_running_loop().add_reader(pidfd, self._reap, pidfd)
+
+    def close(self) -> None:
+        for pidfd in list(self._pidfds):
+            self._reap(pidfd)
+
+    def _reap(self, pidfd: int) -> None:
+        asyncio.get_running_loop().remove_reader(pidfd)
+        self._pidfds.discard(pidfd)
+        reap(os.P_PIDFD, pidfd)
+        os.close(pidfd)
 
 
 class _Spawned:
     """One launcher process."""
 
-    def __init__(self, process: asyncio.subprocess.Process, end: socket.socket) -> None:
+    def __init__(
+        self, process: asyncio.subprocess.Process, end: socket.socket, orphans: OrphanReaper
+    ) -> None:
         self.process = process
+        self._orphans = orphans
+        self._ending: asyncio.Task[None] | None = None
         self.died = asyncio.Event()
         self.ready = asyncio.Event()
         self.channel = launcher_channel.LauncherChannel(
@@ -330,9 +369,17 @@ class _Spawned:
             self.ready.set()
 
     def _end(self) -> None:
-        self.connection.died()
+        self._ending = asyncio.create_task(self._adopt_workers())
         self.died.set()
         self.ready.set()
+
+    async def _adopt_workers(self) -> None:
+        """Its children are ours as soon as it is gone, which may be later than its end of the channel."""
+        await self.process.wait()
+        known = self.connection.died()
+        for pid in _children((messages.WORKER_NAME,)):
+            if pid not in known:
+                self._orphans.add(pid)
 
     async def stop(self) -> None:
         self.channel.close()
@@ -342,14 +389,16 @@ class _Spawned:
         except TimeoutError:
             self.process.kill()
             await self.process.wait()
+        if self._ending is not None:
+            await self._ending
         _reap_named(_NAMES)
 
 
-async def _spawn(view: HostView, zygote: ZygoteSpec | None) -> _Spawned:
+async def _spawn(view: HostView, zygote: ZygoteSpec | None, orphans: OrphanReaper) -> _Spawned:
     """Start one and wait until it is ready. One that is killed while it starts is replaced. Raises
     Unavailable."""
     for _ in range(_STARTS):
-        spawned = await _begin(view, zygote)
+        spawned = await _begin(view, zygote, orphans)
         try:
             async with asyncio.timeout(WITHIN_S):
                 await spawned.ready.wait()
@@ -366,7 +415,7 @@ async def _spawn(view: HostView, zygote: ZygoteSpec | None) -> _Spawned:
     raise errors.Unavailable("the launcher of cells does not start; see its output")
 
 
-async def _begin(view: HostView, zygote: ZygoteSpec | None) -> _Spawned:
+async def _begin(view: HostView, zygote: ZygoteSpec | None, orphans: OrphanReaper) -> _Spawned:
     agent_end, launcher_end = messages.pair()
     with launcher_end:
         try:
@@ -388,7 +437,7 @@ async def _begin(view: HostView, zygote: ZygoteSpec | None) -> _Spawned:
         except BaseException:
             agent_end.close()
             raise
-    return _Spawned(process, agent_end)
+    return _Spawned(process, agent_end, orphans)
 
 
 async def _make_init(
@@ -452,11 +501,17 @@ def _socket_of(pidfd: int, number: int) -> socket.socket:
 
 def _reap_named(names: Collection[bytes]) -> None:
     """Reap ended processes with these names that a launcher left when it ended itself."""
+    for pid in _children(names):
+        reap(os.P_PID, pid)
+
+
+def _children(names: Collection[bytes]) -> Iterator[int]:
+    """Our children with these names."""
     for task in Path("/proc/self/task").iterdir():
         with contextlib.suppress(FileNotFoundError):
             for pid in (task / "children").read_text().split():
                 if (Path("/proc") / pid / "comm").read_bytes().rstrip() in names:
-                    reap(os.P_PID, int(pid))
+                    yield int(pid)
 
 
 def start_time_of(pid: int) -> int:

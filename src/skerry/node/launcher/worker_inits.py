@@ -12,7 +12,7 @@ import os
 import time
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any, Final
+from typing import Any, Final, NamedTuple
 
 import structlog
 
@@ -37,6 +37,11 @@ _AGAIN_S: Final = 0.25
 _GONE: Final = "the launcher of this worker is gone; start another worker"
 
 
+class _Worker(NamedTuple):
+    pid: int
+    pidfd: int
+
+
 class WorkerInit(CellInit):
     """An init that `make` has created."""
 
@@ -49,7 +54,7 @@ class WorkerInit(CellInit):
         super().__init__(pid, 0, pidfd)
         self._connection = connection
         self._enter = enter
-        self._workers: dict[str, int] = {}  # pidfds of those whose exit is not reported, by key
+        self._workers: dict[str, _Worker] = {}  # those whose exit is not reported, by key
         self._work: set[asyncio.Task[None]] = set()
         connection.inits[pid] = self
 
@@ -76,9 +81,9 @@ class WorkerInit(CellInit):
         if "failed" in reply.body:
             reply.close()
             raise start_error(spec, reply.body["failed"], reply.body["errno"])
-        self._workers[spec.key] = reply.descriptors[0]
-        if not self._connection.channel.is_open:
-            self.launcher_died()
+        worker = self._workers[spec.key] = _Worker(reply.body["pid"], reply.descriptors[0])
+        if self._connection.is_dead:
+            self._adopt(spec.key, worker)
         return StartedProcess(reply.body["pid"], None)
 
     async def mount(self, detached: int, path: str, *, within_s: float = WITHIN_S) -> None:
@@ -104,9 +109,9 @@ class WorkerInit(CellInit):
 
     def exited(self, exited: ProcessExit) -> None:
         """The launcher reports the exit of a worker."""
-        pidfd = self._workers.pop(exited.key, None)
-        if pidfd is not None:
-            os.close(pidfd)
+        worker = self._workers.pop(exited.key, None)
+        if worker is not None:
+            os.close(worker.pidfd)
         self._exits.put_nowait(exited)
 
     def printed(self, key: str) -> None:
@@ -130,10 +135,14 @@ class WorkerInit(CellInit):
                 return
             await asyncio.sleep(_AGAIN_S)
 
-    def launcher_died(self) -> None:
-        """Workers are our children now."""
-        for key, pidfd in self._workers.items():
-            self._loop.add_reader(pidfd, self._reap_worker, key, pidfd)
+    def launcher_died(self) -> set[int]:
+        """Workers are our children now; returns their pids."""
+        for key, worker in self._workers.items():
+            self._adopt(key, worker)
+        return {worker.pid for worker in self._workers.values()}
+
+    def _adopt(self, key: str, worker: _Worker) -> None:
+        self._loop.add_reader(worker.pidfd, self._reap_worker, key, worker.pidfd)
 
     def _reap_worker(self, key: str, pidfd: int) -> None:
         self._loop.remove_reader(pidfd)
@@ -150,7 +159,7 @@ class WorkerInit(CellInit):
             del self._connection.inits[self.pid]
         for task in self._work:
             task.cancel()
-        for pidfd in self._workers.values():
+        for _, pidfd in self._workers.values():
             self._loop.remove_reader(pidfd)
             with contextlib.suppress(ChildProcessError):
                 os.waitid(os.P_PIDFD, pidfd, os.WEXITED | os.WNOHANG)
@@ -167,6 +176,7 @@ class LauncherConnection:
     def __init__(self, channel: launcher_channel.LauncherChannel) -> None:
         self.channel = channel
         self.makes_inits = False  # known once it is ready
+        self.is_dead = False
         self.inits: dict[int, WorkerInit] = {}  # by pid
 
     def notified(self, body: dict[str, Any]) -> None:
@@ -179,9 +189,10 @@ class LauncherConnection:
         elif "output" in body:
             init.printed(body["output"])
 
-    def died(self) -> None:
-        for init in list(self.inits.values()):
-            init.launcher_died()
+    def died(self) -> set[int]:
+        """The launcher is gone; returns the pids of its workers that are known here."""
+        self.is_dead = True
+        return {pid for init in list(self.inits.values()) for pid in init.launcher_died()}
 
 
 async def make(
