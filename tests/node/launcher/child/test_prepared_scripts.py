@@ -58,9 +58,9 @@ async def test_the_program_of_an_init_sleeps_under_its_name_and_reaps_without_be
     script = PreparedScript(calls, is_program=True)
     pid = paused(stage, script)
     try:
+        await eventually(lambda: comm(pid) == "skerry-init")  # set by the program itself
         with open(f"/proc/{pid}/cmdline", "rb") as file:
             assert file.read() == b"skerry-init\0"
-        await eventually(lambda: comm(pid) == "skerry-init")
         os.kill(pid, signal.SIGCHLD)  # it sleeps on
         assert comm(pid) == "skerry-init"
         with open(f"/proc/{pid}/statm") as file:
