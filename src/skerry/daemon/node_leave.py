@@ -22,7 +22,7 @@ from grpclib.client import Channel
 from grpclib.health.v1.health_grpc import HealthStub
 from grpclib.health.v1.health_pb2 import HealthCheckRequest
 
-from skerry.daemon import containers, handover, log_forwarding, node_runtime
+from skerry.daemon import containers, handover, log_forwarding, node_runtime, rootless
 from skerry.daemon.containers import ContainerEngine
 from skerry.daemon.role_parts import RoleContext
 from skerry.kit import disk_monitor, disk_reserve, files, json_codec
@@ -243,7 +243,7 @@ async def _remove_running_if_any(settings: Settings, folder: Path, clock: Clock)
 async def _remove_running(settings: Settings, folder: Path, clock: Clock) -> None:
     async with AsyncExitStack() as undo:
         socket_path = addresses.unix_socket(settings.grpc.socket, folder)
-        context = RoleContext(settings, folder, clock, undo)
+        context = RoleContext(settings, folder, clock, undo, enforcement=rootless.outside())
         cells = await node_runtime.open_cells(context, socket_path)
         loops = await undo.enter_async_context(TaskSupervisor("departure", clock=clock))
         loops.forever("cells", cells.run)

@@ -21,6 +21,7 @@ from skerry.daemon.role_parts import RoleContext
 from skerry.kit.folder_keys import folder_key
 from skerry.kit.tasks import TaskSupervisor
 from skerry.model import errors
+from skerry.model.enforcement import Isolation, NodeEnforcement
 from skerry.node import host
 from skerry.node.cells.cells import Cells
 from skerry.node.cgroups.detection import detect
@@ -93,6 +94,7 @@ async def start(
             *boxes.services,
         ]
         empty_services = EMPTY_SERVICES
+    enforcement = context.enforcement
     server = GrpcServer(
         health.with_health_and_reflection(services, readiness, empty_services=empty_services),
         gate,
@@ -102,6 +104,8 @@ async def start(
     undo.push_async_callback(server.stop, settings.stop_timeout_s / 2)
     await server.listen_unix(socket_path, tls)
     warnings = () if engine is None else engine.warnings
+    if enforcement.isolation is Isolation.USER_NAMESPACE:
+        warnings = (*enforcement.reasons, *warnings)
     return NodeRuntimeParts(cells, engine, lacking, warnings, loops.failed)
 
 
@@ -109,8 +113,7 @@ async def open_cells(context: RoleContext, socket_path: Path) -> Cells:
     """The cells of this data folder, those of an earlier process among them; `Unavailable` says what
     lacks."""
     settings, folder, undo = context.settings, context.folder, context.undo
-    if os.geteuid() != 0:
-        raise errors.Unavailable("root: cells need it; start with sudo to have them")
+    _require_cells(context.enforcement)
     socket_path.parent.mkdir(mode=0o755, parents=True, exist_ok=True)  # what is to be hidden must be there
     groups = detect(group_root(settings.node.cgroup_root, folder))
     undo.callback(groups.dispose)  # the group of all cells, if none is left
@@ -123,6 +126,16 @@ async def open_cells(context: RoleContext, socket_path: Path) -> Cells:
     cells = await Cells.open(folder / "cells", groups, launcher, settings.node, context.clock)
     undo.push_async_callback(cells.close)
     return cells
+
+
+def _require_cells(enforcement: NodeEnforcement) -> None:
+    """Raise `Unavailable` unless the cells of this version can be made as this user."""
+    if enforcement.isolation is Isolation.UNAVAILABLE:
+        raise errors.Unavailable("; ".join(enforcement.reasons))
+    if enforcement.isolation is not Isolation.ROOT:
+        raise errors.Unavailable(
+            "cells: this version makes them as root of the machine alone; start with sudo to have them"
+        )
 
 
 def check_cell_paths(paths: tuple[str, ...]) -> None:

@@ -188,19 +188,20 @@ def _set_mount(name: str, at: int, path: bytes, flags: int, attributes: int, *, 
         _fail(f"set up mount {name}")
 
 
-def detached_mount(path: str, attributes: int) -> int:
+def detached_mount(path: str, attributes: int, *, recursive: bool = False) -> int:
     """A detached mount of the folder or file `path` with `attributes`, as a descriptor; it is removed with
-    the descriptor unless `move_mount` attaches it."""
+    the descriptor unless `move_mount` attaches it. `recursive`: with the mounts below."""
+    below = AT_RECURSIVE if recursive else 0
     detached: int = _syscall(
         _long(OPEN_TREE),
         _long(AT_FDCWD),
         ctypes.c_char_p(os.fsencode(path)),
-        _long(OPEN_TREE_CLONE | os.O_CLOEXEC),
+        _long(OPEN_TREE_CLONE | os.O_CLOEXEC | below),
     )
     if detached < 0:
         _fail(f"mount {path}")
     try:
-        _set_mount(path, detached, b"", AT_EMPTY_PATH, attributes, private=True)
+        _set_mount(path, detached, b"", AT_EMPTY_PATH | below, attributes, private=True)
     except BaseException:
         os.close(detached)
         raise

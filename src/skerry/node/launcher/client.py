@@ -29,6 +29,7 @@ import skerry
 from skerry.model import errors
 from skerry.node.cgroups.protocol import CgroupEntryFds
 from skerry.node.kernel import syscalls
+from skerry.node.kernel.processes import start_time_of
 from skerry.node.launcher import channel as launcher_channel
 from skerry.node.launcher.child import messages
 from skerry.node.launcher.child.cell_root import HostView
@@ -531,8 +532,3 @@ def _reap_inits() -> None:
             for pid in (task / "children").read_text().split():
                 if (Path("/proc") / pid / "comm").read_bytes() == messages.INIT_NAME + b"\n":
                     _reap(os.P_PID, int(pid))
-
-
-def start_time_of(pid: int) -> int:
-    """When a process started, in ticks since boot. Raises OSError if there is none of that pid."""
-    return int(Path(f"/proc/{pid}/stat").read_bytes().rpartition(b")")[2].split()[19])
