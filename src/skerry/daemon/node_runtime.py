@@ -35,12 +35,14 @@ from skerry.node.watched.watcher import LimitWatcher
 from skerry.transport.access.gate import AccessGate
 from skerry.transport.grpc import health
 from skerry.transport.grpc.server import GrpcServer
+from skerry.transport.grpc.unavailable import UnavailableService
 from skerry.wire.aurae.cells_v0 import CellServiceV0
 from skerry.wire.aurae.discovery_v0 import DiscoveryServiceV0
 from skerry.wire.aurae.observe import ObserveService
 from skerry.wire.aurae.observe_v0 import ObserveServiceV0
 from skerry.wire.aurae.runtime import EMPTY_SERVICES, AuraeCellService
 from skerry.wire.own.cells.service import CellService
+from skerry.wire.own.containers.service import ContainerService, ImageService
 
 log = structlog.get_logger(__name__)
 
@@ -83,7 +85,10 @@ async def start(
     if cells is not None:
         loops.forever("cells", cells.run, critical=True)
         root = group_root(settings.node.cgroup_root, folder)
-        boxes = await containers.start(context, cells, group_root=root, has_server=has_server)
+        if context.enforcement.isolation is Isolation.NONE:
+            boxes = _no_containers("containers: there are none without isolation (--isolation none)")
+        else:
+            boxes = await containers.start(context, cells, group_root=root, has_server=has_server)
         lacking += boxes.lacking
         engine = boxes.engine
         facts = host.describe(folder, cells.cgroups_kind, "" if engine is None else engine.version)
@@ -110,9 +115,16 @@ async def start(
     undo.push_async_callback(server.stop, settings.stop_timeout_s / 2)
     await server.listen_unix(socket_path, tls)
     warnings = () if engine is None else engine.warnings
-    if enforcement.isolation is Isolation.USER_NAMESPACE:
+    if enforcement.isolation in (Isolation.USER_NAMESPACE, Isolation.NONE):
         warnings = (*enforcement.reasons, *warnings)
     return NodeRuntimeParts(cells, engine, lacking, warnings, loops.failed)
+
+
+def _no_containers(reason: str) -> containers.ContainerParts:
+    services: list[IServable] = [
+        UnavailableService(kind, reason) for kind in (ContainerService, ImageService)
+    ]
+    return containers.ContainerParts(services, None, (reason,))
 
 
 async def open_cells(context: RoleContext, socket_path: Path) -> Cells:

@@ -13,17 +13,20 @@ from pathlib import Path
 
 import structlog
 
-from skerry.model.enforcement import AS_ROOT, NodeEnforcement
+from skerry.model.enforcement import AS_ROOT, Isolation, NodeEnforcement
 from skerry.node.rootless import decisions, holder, trials
 
 log = structlog.get_logger(__name__)
 
 
 @contextmanager
-def entered(role: str, folder: Path, *, is_alone: bool) -> Iterator[NodeEnforcement]:
-    """What this process can enforce as a node. As an ordinary user it is in the namespace of `folder` from
-    now on; where there can be none it goes on without, and runs nothing. With `is_alone` no other agent
-    has the folder."""
+def entered(role: str, folder: Path, *, is_alone: bool, isolation: str = "auto") -> Iterator[NodeEnforcement]:
+    """What this process can enforce as a node, with the setting `isolation`. As an ordinary user it is in the
+    namespace of `folder` from now on; where there can be none it goes on without, and runs nothing. With
+    `is_alone` no other agent has the folder."""
+    if isolation == Isolation.NONE:
+        yield decisions.without_isolation()
+        return
     # A process with capabilities was given them on purpose, and would lose them in a namespace.
     if os.geteuid() == 0 or role == "server" or _has_capabilities():
         yield outside()
@@ -34,7 +37,7 @@ def entered(role: str, folder: Path, *, is_alone: bool) -> Iterator[NodeEnforcem
         marker = holder.enter(folder)
     except holder.NamespaceRefused as error:
         log.warning("namespace.refused", reason=str(error))
-        yield decisions.unavailable(f"root is needed here: {error}")
+        yield decisions.unavailable(f"{error}; or try functions with 'skerry up --isolation none'")
         return
     enforcement = decisions.decide(trials.observe(folder, marker))
     log.info("namespace.entered", holder=marker.holder, enforcement=enforcement.summary())

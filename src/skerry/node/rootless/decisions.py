@@ -62,6 +62,19 @@ def decide(seen: Observations) -> NodeEnforcement:
     )
 
 
+def without_isolation() -> NodeEnforcement:
+    """Of a node that was told to run what it has as its own child processes."""
+    return NodeEnforcement(
+        Isolation.NONE,
+        Limits(LimitMeans.PRIORITY, LimitMeans.WATCHED, LimitMeans.WATCHED),
+        user_ids=1,
+        reasons=(
+            "isolation none: functions and cells are processes of this user, and can read and change all "
+            "that it can, Skerry included; this is for trying out only (--isolation none)",
+        ),
+    )
+
+
 def unavailable(reason: str) -> NodeEnforcement:
     """Of a machine on which there can be no user namespace."""
     return NodeEnforcement(Isolation.UNAVAILABLE, reasons=(reason,))
