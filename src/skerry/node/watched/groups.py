@@ -32,6 +32,7 @@ from skerry.model.cells import CellLimits, CellUsage
 from skerry.model.ids import CellName
 from skerry.node.cgroups import killing, limit_writes, waiting
 from skerry.node.cgroups import limits as translation
+from skerry.node.cgroups.hierarchies import check_leaf
 from skerry.node.cgroups.protocol import INIT_LEAF, CgroupEntryFds
 from skerry.node.kernel.process_marks import ProcessMarks
 from skerry.node.watched import decisions, process_table
@@ -47,6 +48,8 @@ _INIT_TAGS: Final = 1 << 61
 _LEAF_TAGS: Final = 1 << 60
 _RANDOM_BITS: Final = 60
 _ROUNDS: Final = 100
+_MOST_PIDS: Final = 4_194_304  # of Linux
+_NODES: Final = Path("/sys/devices/system/node/online")
 
 
 class InitRecord(msgspec.Struct, frozen=True):
@@ -83,7 +86,8 @@ class WatchedGroups:
         parent = names.parent_of(names.parse_any_name(cell))
         if parent is not None and not self.exists(parent):
             raise errors.NotFound(f"there is no parent cell {parent} for {cell}: allocate that first")
-        _check(limits)
+        self._check(limits, parent)
+        self._folder.mkdir(mode=0o700, exist_ok=True)  # somebody removed it while it was empty
         try:
             self._path(cell).mkdir()
         except FileExistsError:
@@ -91,13 +95,24 @@ class WatchedGroups:
         self._write_limits(cell, limits)
 
     def change_limits(self, cell: CellName, limits: CellLimits) -> None:
-        _check(limits)
+        self._check(limits, names.parent_of(cell))
         changes = {key: value for key, value in asdict(limits).items() if value not in (None, "")}
         self._write_limits(cell, replace(self.read_limits(cell), **changes))
         niceness, cpus = decisions.niceness(limits), translation.numbers(limits.cpus)
         if niceness or cpus:
             for pid in self.members(cell):
                 _apply_to_threads(pid, niceness, cpus)
+
+    def _check(self, limits: CellLimits, parent: CellName | None) -> None:
+        """Raise Invalid for what cannot be held here at all."""
+        above = CellLimits() if parent is None else self.effective_limits(parent)
+        limit_writes.check_lists(limits, lambda: above.cpus or _own_cpus(), _memory_nodes)
+        if limits.mems and translation.numbers(limits.mems) != translation.numbers(_memory_nodes()):
+            raise errors.Invalid(
+                f"mems {limits.mems}: memory nodes need cgroups, which this user does not have", field="mems"
+            )
+        if limits.pids is not None and limits.pids > _MOST_PIDS:
+            raise errors.Invalid(f"pids must be at most {_MOST_PIDS}, not {limits.pids}", field="pids")
 
     def lift_cpu_quota(self, cell: CellName) -> None:
         """There is none."""
@@ -235,6 +250,7 @@ class WatchedGroups:
 
     def freeze(self, cell: CellName) -> None:
         """By SIGSTOP: a process of the same user may continue them."""
+        self.read_limits(cell)
         stopped: set[int] = set()
         for _ in range(_ROUNDS):
             fresh = set(self.members(cell)) - stopped
@@ -244,6 +260,7 @@ class WatchedGroups:
             stopped |= fresh
 
     def thaw(self, cell: CellName) -> None:
+        self.read_limits(cell)
         _signal(self.members(cell), signal.SIGCONT)
 
     def remove(self, cell: CellName) -> None:
@@ -306,7 +323,10 @@ class WatchedGroups:
         if not self.cells():
             shutil.rmtree(self._folder, ignore_errors=True)
 
-    def _path(self, cell: str, leaf: str = "") -> Path:
+    def _path(self, cell: str, leaf: str | None = None) -> Path:
+        if leaf is None:
+            return self._folder / cell
+        check_leaf(leaf)
         return Path(f"{self._folder}/{cell}/{leaf}")
 
     def _names(self, cell: str) -> list[str]:
@@ -351,12 +371,15 @@ def _new_tag(above: int) -> int:
     return above | secrets.randbits(_RANDOM_BITS)
 
 
-def _check(limits: CellLimits) -> None:
-    """Refuse what cannot be held at all."""
-    if limits.mems:
-        raise errors.Invalid("mems need cgroups, which this user does not have here", field="mems")
-    here = ",".join(map(str, sorted(os.sched_getaffinity(0))))
-    limit_writes.check_lists(limits, lambda: here, lambda: "")
+def _own_cpus() -> str:
+    return ",".join(map(str, sorted(os.sched_getaffinity(0))))
+
+
+def _memory_nodes() -> str:
+    try:
+        return _NODES.read_text().strip()
+    except OSError:
+        return "0"
 
 
 def _apply_to_threads(pid: int, niceness: int, cpus: Iterable[int]) -> None:
