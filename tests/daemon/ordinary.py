@@ -17,7 +17,7 @@ from tests.support.waiting import PATIENCE_S, eventually_sync
 
 
 class OrdinarySkerry:
-    """`skerry up` of a user, in the folder that it chooses by itself, and commands for it."""
+    """The Skerry of a user, in the folder that it chooses by itself, and commands for it."""
 
     def __init__(self, user: OrdinaryUser) -> None:
         self.user = user
@@ -25,18 +25,14 @@ class OrdinarySkerry:
         self.data = user.home / ".local" / "share" / "skerry"
         self.process: subprocess.Popen[bytes] | None = None
 
-    def start(self, *flags: str) -> dict[str, Any]:
+    def start(self, *flags: str, role: str = "up") -> dict[str, Any]:
         """Start it, and wait until it is ready; its ready file."""
-        flags = (
-            *("--http", "127.0.0.1:0", "--grpc", "127.0.0.1:0"),
-            *("--set", f"network.subnet={subnet_of(self.user.home)}", *flags),
-        )
+        listen = ("--http", "127.0.0.1:0", "--grpc", "127.0.0.1:0") if role == "up" else ()
+        flags = (role, *listen, "--set", f"network.subnet={subnet_of(self.user.home)}", *flags)
         ready = self.data / "ready.json"
         ready.unlink(missing_ok=True)
         with self.log.open("ab") as log:
-            self.process = self.user.start(
-                *self.user.python, "-m", "skerry", "up", *flags, stdout=log, stderr=log
-            )
+            self.process = self.user.start(*self.user.python, "-m", "skerry", *flags, stdout=log, stderr=log)
 
         def is_ready() -> bool:
             assert self.process is not None

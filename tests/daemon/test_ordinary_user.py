@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterator
+from pathlib import Path
 
 import pytest
 
 from tests.daemon.ordinary import OrdinarySkerry, processes_of, skerry_of
 from tests.support.ordinary_users import CAN_HAVE_NAMESPACES, IDS, ordinary_user
+from tests.support.skerry import running
 from tests.support.waiting import eventually_sync
 
 pytestmark = pytest.mark.skipif(not CAN_HAVE_NAMESPACES, reason="needs user namespaces of ordinary users")
@@ -102,3 +104,15 @@ def test_the_next_agent_adopts_what_runs_after_a_kill(skerry: OrdinarySkerry) ->
     skerry.cli("cell", "free", "stays")
     assert skerry.stop() == 0
     assert processes_of(skerry.user) == []
+
+
+def test_a_node_that_leaves_its_cloud_leaves_nothing(skerry: OrdinarySkerry, tmp_path: Path) -> None:
+    with running(tmp_path, role="server") as server:
+        invitation = server.cli("token", "create", "--role", "node").stdout.split()[-1]
+        skerry.start("--join", invitation, role="node")
+        skerry.cli("cell", "allocate", "stays")
+        skerry.cli("cell", "start", "stays", "sleeper", "--", "sleep", "1000")
+        skerry.kill()
+        skerry.cli("node", "leave", "--yes", "--no-drain")
+    assert processes_of(skerry.user) == []
+    assert not skerry.data.exists(), list(skerry.data.iterdir())

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 
 import structlog
@@ -46,6 +46,18 @@ def entered(role: str, folder: Path, *, is_alone: bool, isolation: str = "auto")
     finally:
         if not holder.end_if_unused(folder, marker):
             log.info("namespace.stays", holder=marker.holder)
+
+
+@contextmanager
+def removing(folder: Path) -> Iterator[NodeEnforcement]:
+    """For a process that removes what the node of `folder` has there: as an ordinary user it is in the
+    namespace of the node from now on, in which it may end and delete what has other ids. Nothing is left of
+    the namespace at the end."""
+    with entered("node", folder, is_alone=False) as enforcement:
+        yield enforcement
+    (folder / holder.LOCK).unlink(missing_ok=True)
+    with suppress(OSError):  # not empty, or gone
+        folder.rmdir()
 
 
 def outside() -> NodeEnforcement:

@@ -234,7 +234,7 @@ class ProcessWorkers:
             files = await self._secret_files(prestarted, function)
             factor = MAKERS_FACTOR if makes_template else 1
             memory = Megabytes(factor * function.memory)
-            worker, place = await tasks.run_to_completion(
+            worker, folder = await tasks.run_to_completion(
                 self._set_up(prestarted, function, code, files, memory)
             )
         except BaseException:
@@ -242,7 +242,7 @@ class ProcessWorkers:
             await tasks.run_to_completion(self._blanks.close(prestarted))
             raise
         try:
-            request = self._load(function, place, files.environment, makes_template=makes_template)
+            request = self._load(function, folder, files.environment, makes_template=makes_template)
             set_up = self._clock.monotonic()
             await worker.load(request, within_s=self._timeout_s(function), image=image)
             loaded = self._clock.monotonic()
@@ -291,7 +291,7 @@ class ProcessWorkers:
                 f"alone; give the function more memory ({error.message})"
             ) from error
         self._failpoint("spawn.limited")
-        place = await self._blanks.mount(prestarted, code, CODE)
+        folder = await self._blanks.mount(prestarted, code, CODE)
         for path, source in files.mounts:
             await self._blanks.mount(prestarted, source, path, mount_flags.MOUNT_ATTR_NOEXEC)
         self._failpoint("spawn.mounted")
@@ -302,15 +302,15 @@ class ProcessWorkers:
             prestarted, function, self._cells, self._blanks, self._logs, self._clock, self._forget
         )
         self._workers[worker.id] = worker
-        return worker, place
+        return worker, folder
 
     def _load(
-        self, function: Function, place: str, secrets: tuple[str, ...], *, makes_template: bool = False
+        self, function: Function, folder: str, secrets: tuple[str, ...], *, makes_template: bool = False
     ) -> LoadRequest:
         requested = dict(setting.split("=", 1) for setting in (*function.environment, *secrets))
         return LoadRequest(
             handler=function.handler,
-            folder=place,
+            folder=folder,
             environment={**ENVIRONMENT, **requested},
             context={
                 "name": plain_name(function.name),
