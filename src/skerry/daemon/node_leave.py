@@ -40,7 +40,7 @@ from skerry.node.containers import tree_size
 from skerry.node.containers.overlays import mount_points
 from skerry.node.kernel import namespaces
 from skerry.node.network.mesh.mesh import KEY_FILE, MeshDeps, NodeMesh
-from skerry.node.rootless import holder
+from skerry.node.rootless import delegated_groups, holder
 from skerry.node.routes import edge
 from skerry.store import data_stamp
 from skerry.transport import addresses, unix_sockets
@@ -64,6 +64,7 @@ _RUNTIME: Final = (
     "network",
     "cells",
     node_runtime.GROUPS,
+    delegated_groups.RECORD,
     "volume-operations",
     containers.SUBNET_FILE,
     SERVERS_FILE,

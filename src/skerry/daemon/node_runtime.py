@@ -22,13 +22,16 @@ from skerry.daemon.role_parts import RoleContext
 from skerry.kit.folder_keys import folder_key
 from skerry.kit.tasks import TaskSupervisor
 from skerry.model import errors
-from skerry.model.enforcement import Isolation
+from skerry.model.enforcement import Isolation, LimitMeans
 from skerry.node import host
 from skerry.node.cells.cells import Cells
-from skerry.node.cgroups.detection import detect
+from skerry.node.cgroups import mounts
+from skerry.node.cgroups.detection import MOUNTINFO, detect
+from skerry.node.cgroups.files import KernelCgroupFiles
 from skerry.node.cgroups.protocol import Cgroups
 from skerry.node.launcher.child.cell_root import PARTLY_PRIVATE, PRIVATE, HostView, is_within
 from skerry.node.launcher.client import LauncherClient
+from skerry.node.rootless import delegated_groups, delegation
 from skerry.node.signals.following import SignalSource
 from skerry.node.watched.groups import WatchedGroups
 from skerry.node.watched.watcher import LimitWatcher
@@ -46,6 +49,10 @@ from skerry.wire.own.containers.service import ContainerService, ImageService
 
 log = structlog.get_logger(__name__)
 
+_STILL_WATCHED: Final = (
+    "limits are watched until the cells that the agent before this one left have ended, and this one is "
+    "started again"
+)
 GROUPS: Final = "groups"  # in the data folder: the groups of cells where there are no cgroups
 
 
@@ -117,6 +124,9 @@ async def start(
     warnings = () if engine is None else engine.warnings
     if enforcement.isolation in (Isolation.USER_NAMESPACE, Isolation.NONE):
         warnings = (*enforcement.reasons, *warnings)
+    has_cgroup = enforcement.limits.memory is LimitMeans.CGROUP
+    if cells is not None and has_cgroup and cells.cgroups_kind == "watched":
+        warnings = (*warnings, _STILL_WATCHED)
     return NodeRuntimeParts(cells, engine, lacking, warnings, loops.failed)
 
 
@@ -160,7 +170,18 @@ def _groups(context: RoleContext) -> Cgroups:
         raise errors.Unavailable("; ".join(enforcement.reasons))
     if enforcement.isolation is Isolation.ROOT:
         return detect(group_root(settings.cgroup_root, context.folder))
-    return WatchedGroups(context.folder / GROUPS, host.boot_id(), limits_users=enforcement.user_ids > 1)
+    watched = WatchedGroups(context.folder / GROUPS, host.boot_id(), limits_users=enforcement.user_ids > 1)
+    # What runs stays in the groups that it has.
+    if enforcement.isolation is Isolation.USER_NAMESPACE and not watched.cells():
+        found = delegation.find(
+            mounts.parse(MOUNTINFO.read_text()).unified, Path("/proc/self/cgroup").read_text()
+        )
+        name = group_root(settings.cgroup_root, context.folder)
+        files = KernelCgroupFiles()
+        if groups := delegated_groups.open_groups(files, found, name, context.folder, host.boot_id()):
+            watched.dispose()
+            return groups
+    return watched
 
 
 def check_cell_paths(paths: tuple[str, ...]) -> None:

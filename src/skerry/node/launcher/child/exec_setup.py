@@ -89,7 +89,8 @@ def script(
 
 
 def _mark(calls: SyscallScript, marks: ProcessMarks) -> None:
-    calls.call("mark process", "prlimit64", 0, TAG_LIMIT, _LIMIT.pack(marks.tag, marks.tag), 0)
+    if marks.tag:
+        calls.call("mark process", "prlimit64", 0, TAG_LIMIT, _LIMIT.pack(marks.tag, marks.tag), 0)
     if marks.processes:
         most = _LIMIT.pack(marks.processes, marks.processes)
         calls.call("limit processes", "prlimit64", 0, resource.RLIMIT_NPROC, most, 0)

@@ -40,11 +40,11 @@ def main(descriptor: str, view: str, entry: str = "", *preload: str) -> NoReturn
     most = resource.getrlimit(resource.RLIMIT_NOFILE)[1]
     resource.setrlimit(resource.RLIMIT_NOFILE, (most, most))
     capabilities.begin()
-    seen = HostView(**json.loads(view))
+    host = HostView(**json.loads(view))
     root = None
-    if not seen.is_whole:
+    if not host.is_whole:
         _leave_groups()
-        root = CellRoot(seen)
+        root = CellRoot(host)
     launcher = LauncherProcess(
         socket.socket(fileno=int(descriptor)), root, syscalls.SeccompFilter(seccomp.default_filter())
     )
