@@ -83,6 +83,33 @@ def test_programs_run_in_cells_with_namespaces_and_a_user_of_their_own(skerry: O
     assert processes_of(skerry.user) == []
 
 
+def test_a_cell_is_no_admin_of_skerry(skerry: OrdinarySkerry) -> None:
+    """It is another user, or, where it has the same one, in another network."""
+    url = skerry.start()["http"]
+    ask = f"import urllib.request; urllib.request.urlopen('{url}/instance/')"
+    done = skerry.attempt("cell", "run", "--", "/usr/bin/python3", "-c", ask)
+    expected = "HTTP Error 401" if skerry.user.ids else "Connection refused"
+    assert (done.returncode, expected in done.stderr) == (1, True), done.stderr
+    assert "@functions" in skerry.cli("cell", "list")
+
+
+def test_a_cell_with_too_many_processes_cannot_have_more(skerry: OrdinarySkerry) -> None:
+    skerry.start()
+    fork = "for i in $(seq 40); do sleep 1000 & done; echo all; wait"
+    done = skerry.attempt("cell", "run", "--pids", "10", "--", "sh", "-c", fork)
+    if skerry.user.ids:  # the kernel counts those of its user
+        assert (done.returncode, "annot fork" in done.stderr, done.stdout) == (2, True, "")
+    else:  # they are counted from time to time, and ended
+        assert done.returncode == 137
+    assert [name for _, name in processes_of(skerry.user)].count("sleep") == 0
+
+
+def test_a_smaller_share_of_the_cpu_is_a_niceness(skerry: OrdinarySkerry) -> None:
+    skerry.start()
+    assert skerry.cli("cell", "run", "--weight", "50", "--", "nice").strip() == "3"
+    assert skerry.cli("cell", "run", "--cpus", "0", "--", "nproc").strip() == "1"
+
+
 def test_what_uses_more_memory_than_its_limit_is_killed_and_told_as_out_of_memory(
     skerry: OrdinarySkerry,
 ) -> None:
@@ -96,10 +123,14 @@ def test_the_next_agent_adopts_what_runs_after_a_kill(skerry: OrdinarySkerry) ->
     skerry.cli("cell", "allocate", "stays", "--memory", "100")
     skerry.cli("cell", "start", "stays", "sleeper", "--", "sleep", "1000")
     before = [pid for pid, name in processes_of(skerry.user) if name == "sleep"]
+    skerry.file("look.py", LOOK)
+    skerry.cli("fn", "deploy", "look.py", "--network", "none")
     skerry.kill()
     skerry.start()
     after = [pid for pid, name in processes_of(skerry.user) if name == "sleep"]
     assert before == after
+    assert "sleeper" in skerry.cli("cell", "list", "stays")
+    assert json.loads(skerry.cli("fn", "invoke", "look", "-p", "home:/root"))["params"] == {"home": "/root"}
     assert "sleeper" in skerry.cli("cell", "list", "stays")
     skerry.cli("cell", "free", "stays")
     assert skerry.stop() == 0
