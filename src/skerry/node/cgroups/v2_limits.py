@@ -84,10 +84,10 @@ class V2Limits:
         limit_writes.check_lists(
             limits, lambda: above("cpuset.cpus.effective"), lambda: above("cpuset.mems.effective")
         )
-        held = [
+        settings = [
             each for each in translation.to_v2(limits) if each.file.partition(".")[0] in self._controllers
         ]
-        limit_writes.write(self._hierarchy.files, lambda file: self._hierarchy.path(cell, file), held)
+        limit_writes.write(self._hierarchy.files, lambda file: self._hierarchy.path(cell, file), settings)
 
     def lift_cpu_quota(self, cell: str) -> None:
         if "cpu" not in self._controllers:

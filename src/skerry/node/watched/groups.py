@@ -225,8 +225,15 @@ class WatchedGroups:
 
     def members(self, cell: CellName) -> list[int]:
         """The processes of the cell and below it, without inits."""
-        inits = {init.pid for each in self._within(cell) if (init := self._init(each)) is not None}
-        return [pid for pid in self.pids(cell) if pid not in inits]
+        return [pid for those in self.processes(cell).values() for pid in those]
+
+    def processes(self, cell: CellName) -> dict[CellName, list[int]]:
+        """Those of the cell and of each below it, without inits."""
+        found = {}
+        for each in self._within(cell):
+            init = self._init(each)
+            found[each] = [pid for pid in self._pids_of(each) if init is None or pid != init.pid]
+        return found
 
     def count_oom(self, cell: CellName, pid: int) -> None:
         """A process of the cell or below it is about to be killed because of its memory."""
