@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import os
+import signal
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -11,7 +13,7 @@ import pytest
 from tests.daemon.ordinary import OrdinarySkerry, processes_of, skerry_of
 from tests.support.ordinary_users import CAN_HAVE_NAMESPACES, IDS, ordinary_user
 from tests.support.skerry import running
-from tests.support.waiting import eventually_sync
+from tests.support.waiting import PATIENCE_S, eventually_sync
 
 pytestmark = pytest.mark.skipif(not CAN_HAVE_NAMESPACES, reason="needs user namespaces of ordinary users")
 
@@ -147,3 +149,34 @@ def test_a_node_that_leaves_its_cloud_leaves_nothing(skerry: OrdinarySkerry, tmp
         skerry.cli("node", "leave", "--yes", "--no-drain")
     assert processes_of(skerry.user) == []
     assert not skerry.data.exists(), list(skerry.data.iterdir())
+
+
+def test_without_its_holder_what_ran_is_ended_and_the_cells_are_still_there(skerry: OrdinarySkerry) -> None:
+    skerry.start()
+    skerry.cli("cell", "allocate", "stays")
+    skerry.cli("cell", "start", "stays", "sleeper", "--", "sleep", "1000")
+    skerry.kill()
+    [holder] = [pid for pid, name in processes_of(skerry.user) if name == "skerry-holder"]
+    os.kill(holder, signal.SIGKILL)
+    skerry.start()
+    assert "sleep" not in [name for _, name in processes_of(skerry.user)]
+    assert "sleeper" in skerry.cli("cell", "list", "stays")  # it has ended
+    assert skerry.cli("cell", "run", "--", "echo", "again") == "again\n"
+    skerry.cli("cell", "free", "stays")
+    assert skerry.stop() == 0
+    assert processes_of(skerry.user) == []
+
+
+def test_a_takeover_continues_in_the_same_namespace(skerry: OrdinarySkerry) -> None:
+    skerry.start()
+    skerry.cli("cell", "allocate", "stays")
+    skerry.cli("cell", "start", "stays", "sleeper", "--", "sleep", "1000")
+    before = [each for each in processes_of(skerry.user) if each[1] in ("sleep", "skerry-holder")]
+    former = skerry.process
+    assert former is not None
+    skerry.start("--takeover")
+    assert former.wait(PATIENCE_S) == 0
+    assert before == [each for each in processes_of(skerry.user) if each[1] in ("sleep", "skerry-holder")]
+    skerry.cli("cell", "free", "stays")
+    assert skerry.stop() == 0
+    assert processes_of(skerry.user) == []
