@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import signal
+import subprocess
 import sys
 from pathlib import Path
 
@@ -151,3 +152,25 @@ def test_limits_can_be_changed_and_those_that_are_not_given_stay(groups: Watched
     groups.change_limits(A, CellLimits(memory=Megabytes(64), pids=10))
     groups.change_limits(A, CellLimits(pids=20))
     assert groups.read_limits(A) == CellLimits(memory=Megabytes(64), pids=20)
+
+
+def test_a_skerry_in_a_cell_of_another_has_tags_below_that_of_the_cell(tmp_path: Path) -> None:
+    program = (
+        "import resource, sys; from pathlib import Path; "
+        "resource.setrlimit(10, (1 << 40,) * 2); "
+        "from skerry.model.cells import CellLimits; from skerry.node.watched.groups import WatchedGroups; "
+        "groups = WatchedGroups(Path(sys.argv[1]), 'boot', limits_users=False); "
+        "groups.create('a', CellLimits()); "
+        "[groups.add_leaf('a', leaf) for leaf in ('_init', '_x1')]; "
+        "[each.marks.set_tag() for each in "
+        "(groups.pool_entry(), groups.entry('a', '_init'), groups.entry('a', '_x1'))]"
+    )
+    done = subprocess.run((sys.executable, "-c", program, tmp_path), capture_output=True, check=False)
+    assert (done.returncode, done.stderr) == (0, b"")
+
+
+def test_a_leaf_whose_tag_was_not_written_gets_one(groups: WatchedGroups, tmp_path: Path) -> None:
+    """The agent was killed, or the disk full."""
+    next((tmp_path / "groups").rglob("tag")).write_text("")
+    groups.add_leaf(A, INIT_LEAF)
+    assert tag_of(groups, INIT_LEAF)

@@ -15,6 +15,7 @@ from __future__ import annotations
 
 import contextlib
 import os
+import resource
 import secrets
 import shutil
 import signal
@@ -34,7 +35,7 @@ from skerry.node.cgroups import killing, limit_writes, waiting
 from skerry.node.cgroups import limits as translation
 from skerry.node.cgroups.hierarchies import check_leaf
 from skerry.node.cgroups.protocol import INIT_LEAF, CgroupEntryFds
-from skerry.node.kernel.process_marks import ProcessMarks
+from skerry.node.kernel.process_marks import TAG_LIMIT, ProcessMarks
 from skerry.node.watched import decisions, process_table
 
 _LIMITS: Final = "limits.json"
@@ -43,10 +44,11 @@ _TAG: Final = "tag"
 _OOMS: Final = "ooms"
 _LEAF_MARK: Final = "_"
 # A tag can only be lowered: that of the pool is the highest, and those of inits are above those of others.
-_POOL_TAGS: Final = 1 << 62
-_INIT_TAGS: Final = 1 << 61
-_LEAF_TAGS: Final = 1 << 60
-_RANDOM_BITS: Final = 60
+# In quarters of what this process may have itself, which is a tag if it is in a cell of another Skerry.
+_POOL_TAGS: Final = 3
+_INIT_TAGS: Final = 2
+_LEAF_TAGS: Final = 1
+_HIGHEST_TAG: Final = 1 << 62
 _ROUNDS: Final = 100
 _MOST_PIDS: Final = 4_194_304  # of Linux
 _NODES: Final = Path("/sys/devices/system/node/online")
@@ -92,7 +94,11 @@ class WatchedGroups:
             self._path(cell).mkdir()
         except FileExistsError:
             raise errors.AlreadyExists(f"cell {cell} already exists") from None
-        self._write_limits(cell, limits)
+        try:
+            self._write_limits(cell, limits)
+        except BaseException:
+            shutil.rmtree(self._path(cell), ignore_errors=True)
+            raise
 
     def change_limits(self, cell: CellName, limits: CellLimits) -> None:
         self._check(limits, names.parent_of(cell))
@@ -127,15 +133,23 @@ class WatchedGroups:
         return translation.tightest(self.read_limits(each) for each in names.upwards(cell))
 
     def _write_limits(self, cell: CellName, limits: CellLimits) -> None:
-        files.write_atomically(self._path(cell) / _LIMITS, msgspec.json.encode(limits), files.PRIVATE)
+        self._write(cell, _LIMITS, msgspec.json.encode(limits))
         self.changed(cell)
+
+    def _write(self, cell: CellName, name: str, content: bytes) -> None:
+        """Atomically. Not synced: after a power cut another boot has no use for it."""
+        path = self._path(cell) / name
+        unfinished = path.with_name(f".{name}")
+        unfinished.write_bytes(content)
+        unfinished.replace(path)
 
     def add_leaf(self, cell: CellName, leaf: str) -> None:
         folder = self._path(cell, leaf)
         try:
             folder.mkdir()
         except FileExistsError:
-            return
+            if self._tag(cell, leaf):
+                return
         except FileNotFoundError:
             raise errors.NotFound(f"cell {cell} has no group on this host") from None
         tags = _INIT_TAGS if leaf == INIT_LEAF else _LEAF_TAGS
@@ -241,7 +255,7 @@ class WatchedGroups:
         for each in self._within(cell):
             for leaf in self.leaves(each):
                 if self._tag(each, leaf) == tag:
-                    with contextlib.suppress(FileNotFoundError):
+                    with contextlib.suppress(OSError):  # a full disk must not keep it alive
                         count = str(self.oom_kills(each, leaf) + 1)
                         (self._path(each, leaf) / _OOMS).write_text(count)
 
@@ -374,8 +388,10 @@ class WatchedGroups:
         return found is not None and not found.has_ended and found.start_time == init.start_time
 
 
-def _new_tag(above: int) -> int:
-    return above | secrets.randbits(_RANDOM_BITS)
+def _new_tag(part: int) -> int:
+    own = resource.getrlimit(TAG_LIMIT)[1]
+    quarter = (_HIGHEST_TAG if own == resource.RLIM_INFINITY else min(own, _HIGHEST_TAG)) // 4
+    return part * quarter + secrets.randbelow(quarter)
 
 
 def _own_cpus() -> str:
