@@ -1,4 +1,7 @@
-"""`skerry up --isolation none`: functions and cells as child processes of an ordinary user."""
+"""`skerry up --isolation none`: functions and cells as child processes of an ordinary user.
+
+It runs as in a container whose seccomp profile refuses `unshare`.
+"""
 
 from __future__ import annotations
 
@@ -11,6 +14,16 @@ from tests.daemon.ordinary import OrdinarySkerry, processes_of, skerry_of
 from tests.support.ordinary_users import ordinary_user
 
 FLAGS = ("--isolation", "none")
+REFUSING = """
+import os, struct, sys
+from skerry.node.kernel import syscalls
+
+unshare = {"x86_64": 272, "aarch64": 97}[syscalls.MACHINE]
+steps = ((0x20, 0, 0, 0), (0x15, 0, 1, unshare), (0x06, 0, 0, 0x00050001), (0x06, 0, 0, 0x7FFF0000))
+syscalls.set_no_new_privileges()
+syscalls.SeccompFilter(b"".join(struct.pack("=HBBI", *step) for step in steps)).install()
+os.execvp(sys.argv[1], sys.argv[1:])
+"""
 LOOK = """
 import os
 
@@ -23,8 +36,15 @@ GREEDY = "import time\nheld = []\nfor _ in range(400):\n    held.append(bytearra
 
 @pytest.fixture
 def skerry() -> Iterator[OrdinarySkerry]:
-    with ordinary_user() as user, skerry_of(user) as skerry:
+    with ordinary_user() as user, skerry_of(user, *user.python, "-c", REFUSING) as skerry:
         yield skerry
+
+
+def test_who_can_have_no_namespace_is_told_of_it(skerry: OrdinarySkerry) -> None:
+    [lacking] = skerry.start()["lacking"]
+    assert "there can be no user namespace" in lacking
+    assert "skerry up --isolation none" in lacking
+    assert skerry.attempt("cell", "run", "--", "true").returncode != 0
 
 
 def test_functions_and_cells_are_processes_of_the_user_and_every_status_says_so(
