@@ -37,6 +37,7 @@ from skerry.node.cgroups.hierarchies import check_leaf
 from skerry.node.cgroups.protocol import INIT_LEAF, CgroupEntryFds
 from skerry.node.kernel.process_marks import TAG_LIMIT, ProcessMarks
 from skerry.node.watched import decisions, process_table
+from skerry.node.watched.process_table import ProcessStatus
 
 _LIMITS: Final = "limits.json"
 _INIT: Final = "init.json"
@@ -225,28 +226,33 @@ class WatchedGroups:
         if init is not None and self._is_alive(init):
             if leaf == INIT_LEAF:
                 return [init.pid]
-            return [pid for pid in process_table.descendants(init.pid) if process_table.tag(pid) == wanted]
+            living = [each.pid for each in process_table.below(init.pid) if not each.has_ended]
+            return [pid for pid in living if process_table.tag(pid) == wanted]
         return [] if init is not None and init.has_own_pids else process_table.tagged((wanted,))
 
     def _pids_of(self, cell: CellName) -> list[int]:
         """Of the cell alone."""
         init = self._init(cell)
         if init is not None and self._is_alive(init):
-            return [init.pid, *process_table.descendants(init.pid)]
+            return [init.pid, *(each.pid for each in process_table.below(init.pid) if not each.has_ended)]
         if init is not None and init.has_own_pids:
             return []
         return process_table.tagged(filter(None, (self._tag(cell, leaf) for leaf in self.leaves(cell))))
 
     def members(self, cell: CellName) -> list[int]:
         """The processes of the cell and below it, without inits."""
-        return [pid for those in self.processes(cell).values() for pid in those]
+        return [each.pid for those in self.processes(cell).values() for each in those]
 
-    def processes(self, cell: CellName) -> dict[CellName, list[int]]:
+    def processes(self, cell: CellName) -> dict[CellName, list[ProcessStatus]]:
         """Those of the cell and of each below it, without inits."""
         found = {}
-        for each in self._within(cell):
-            init = self._init(each)
-            found[each] = [pid for pid in self._pids_of(each) if init is None or pid != init.pid]
+        for name in self._within(cell):
+            init = self._init(name)
+            if init is not None and self._is_alive(init):
+                inside = process_table.below(init.pid)
+            else:
+                inside = [each for pid in self._pids_of(name) if (each := process_table.status(pid))]
+            found[name] = [each for each in inside if not each.has_ended]
         return found
 
     def count_oom(self, cell: CellName, pid: int) -> None:
@@ -309,10 +315,10 @@ class WatchedGroups:
     def usage(self, cell: CellName) -> CellUsage:
         self.read_limits(cell)
         inits = [init for each in self._within(cell) if (init := self._init(each)) is not None]
-        every = {init.pid for init in inits if self._is_alive(init)}
-        for pid in list(every):
-            every.update(process_table.descendants(pid, with_ended=True))
-        found = [status for pid in every if (status := process_table.status(pid)) is not None]
+        found: list[ProcessStatus] = []
+        for init in inits:
+            if (own := process_table.status(init.pid)) is not None and self._is_alive(init):
+                found += [own, *process_table.below(init.pid)]
         living = [each for each in found if not each.has_ended]
         used = sum(process_table.memory(each.pid) for each in living)
         traffic = [process_table.disk_bytes(each.pid) for each in living]

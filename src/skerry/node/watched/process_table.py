@@ -10,8 +10,7 @@ from __future__ import annotations
 
 import contextlib
 import os
-from collections.abc import Callable, Iterable
-from pathlib import Path
+from collections.abc import Iterable
 from typing import Final, NamedTuple
 
 _PROC: Final = "/proc"
@@ -21,6 +20,7 @@ _PAGE: Final = os.sysconf("SC_PAGE_SIZE")
 _TICK_NS: Final = 1_000_000_000 // os.sysconf("SC_CLK_TCK")
 _UNLIMITED: Final = 0
 _KB: Final = 1024
+_READ: Final = 16384
 
 
 class ProcessStatus(NamedTuple):
@@ -60,19 +60,17 @@ def tagged(tags: Iterable[int]) -> list[int]:
     return [pid for pid in pids if tag(pid) in wanted and not _has_ended(pid)]
 
 
-def descendants(
-    pid: int, children: Callable[[int], Iterable[int]] | None = None, *, with_ended: bool = False
-) -> list[int]:
-    """The children of `pid`, and theirs; those that have ended are left out."""
-    children_of = children or _children
-    found: list[int] = []
-    left = [pid]
+def below(pid: int) -> list[ProcessStatus]:
+    """The children of `pid`, and theirs; those that have ended and were not waited for, too."""
+    found: dict[int, ProcessStatus] = {}
+    left = [(pid, 2)]  # it may have several threads
     while left:
-        # A child that is listed twice was moved to another parent meanwhile.
-        fresh = [each for each in children_of(left.pop()) if each not in found]
-        found += fresh
-        left += fresh
-    return found if with_ended else [each for each in found if not _has_ended(each)]
+        for child in _children(*left.pop()):
+            # One that is listed twice was moved to another parent meanwhile.
+            if child not in found and (each := status(child)) is not None:
+                found[child] = each
+                left.append((child, each.threads))
+    return list(found.values())
 
 
 def memory(pid: int) -> int:
@@ -98,7 +96,9 @@ def has_own_pids(pid: int) -> bool:
         return False
 
 
-def _children(pid: int) -> list[int]:
+def _children(pid: int, threads: int) -> list[int]:
+    if threads == 1:
+        return [int(child) for child in _content(f"{_PROC}/{pid}/task/{pid}/children").split()]
     found: list[int] = []
     with contextlib.suppress(OSError):
         for thread in os.listdir(f"{_PROC}/{pid}/task"):
@@ -113,7 +113,16 @@ def _has_ended(pid: int) -> bool:
 
 def _content(path: str) -> bytes:
     """Empty if the process is gone, or does not let itself be read."""
+    parts = []
     try:
-        return Path(path).read_bytes()
+        file = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
     except OSError:
         return b""
+    try:
+        while part := os.read(file, _READ):
+            parts.append(part)
+    except OSError:
+        return b""
+    finally:
+        os.close(file)
+    return b"".join(parts)

@@ -25,6 +25,7 @@ from skerry.node.watched.process_table import ProcessStatus
 log = structlog.get_logger(__name__)
 
 _IDLE_S: Final = 0.25  # between two looks at what has no limits, or no processes
+_SHORTEST_S: Final = 0.01  # of a sleep: event loops end them a little early
 _MOST_WORK: Final = 0.05  # of the time, so that many cells do not cost a processor
 
 
@@ -36,6 +37,7 @@ class LimitWatcher:
         self._clock = clock
         self._due: dict[CellName, float] = {}  # cells at the top, and when each is looked at
         self._limits: dict[CellName, tuple[int | None, int | None]] = {}  # bytes, processes
+        self._cpu: dict[CellName, int] = {}  # that what runs in each has used, at the last look
         groups.changed = self._read
         for cell in groups.cells():
             self._read(cell)
@@ -47,6 +49,7 @@ class LimitWatcher:
         except errors.NotFound:
             self._due.pop(cell, None)
             self._limits.pop(cell, None)
+            self._cpu.pop(cell, None)
             return
         if limits.memory is not None or limits.pids is not None:
             self._limits[cell] = limit_of(limits), limits.pids
@@ -65,19 +68,19 @@ class LimitWatcher:
                     self._due[top] = ended + max(pause, (ended - began) / _MOST_WORK)
                 await asyncio.sleep(0)
             soonest = min(self._due.values(), default=now + _IDLE_S)
-            await asyncio.sleep(min(max(soonest - self._clock.monotonic(), 0.0), _IDLE_S))
+            await asyncio.sleep(min(max(soonest - self._clock.monotonic(), _SHORTEST_S), _IDLE_S))
 
     def look(self, top: CellName) -> float:
         """Kill what exceeds its limits in the cell and below; seconds until the next look."""
-        found = {
-            cell: [each for pid in pids if (each := process_table.status(pid)) is not None]
-            for cell, pids in self._groups.processes(top).items()
-        }
+        found = self._groups.processes(top)
+        cpu = sum(each.cpu_ns for those in found.values() for each in those)
+        is_idle = self._cpu.get(top) == cpu  # who does nothing allocates nothing
+        self._cpu[top] = cpu
         pause = _IDLE_S
         for cell in [each for each in self._limits if is_within(each, top)]:
             inside = [each for name, those in found.items() if is_within(name, cell) for each in those]
             pause = min(pause, self._hold(cell, inside))
-        return pause
+        return _IDLE_S if is_idle else pause
 
     def _hold(self, cell: CellName, inside: list[ProcessStatus]) -> float:
         most, processes = self._limits[cell]
