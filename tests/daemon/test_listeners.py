@@ -15,6 +15,7 @@ from skerry.daemon import node_runtime
 from skerry.daemon.role_parts import RoleContext
 from skerry.kit.clock import SystemClock
 from skerry.model.settings import Settings
+from skerry.node.rootless.decisions import unavailable
 from skerry.transport.access.gate import AccessGate
 from skerry.transport.grpc.channels import dial
 from tests.support.certificates import SERVER_NAME, TestAuthority
@@ -86,7 +87,9 @@ async def test_a_machine_without_cells_serves_health_reflection_and_discovery_on
     socket = tmp_path / "s.sock"
     async with AsyncExitStack() as undo:
         started = await node_runtime.start(
-            RoleContext(Settings(), tmp_path, SystemClock(), undo),
+            RoleContext(
+                Settings(), tmp_path, SystemClock(), undo, enforcement=unavailable("no user namespaces")
+            ),
             gate=AccessGate(FakeIdentity(), os.getuid()),
             tls=authority.server_context(),
             socket_path=socket,

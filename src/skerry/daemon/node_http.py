@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import asyncio
 import ipaddress
-import os
 import socket
 from collections.abc import Awaitable, Callable, Sequence
 from pathlib import Path
@@ -20,7 +19,7 @@ import structlog
 from skerry.control.identity import edge_names
 from skerry.daemon.fronts import open_fronts
 from skerry.daemon.role_parts import DRAIN_SHARE, HTTP_SOCKET, REVOKED_TOKENS_FILE, RoleContext
-from skerry.kit import pki
+from skerry.kit import namespace_marker, pki
 from skerry.kit.tasks import TaskSupervisor
 from skerry.model import errors
 from skerry.model.authority_bundle import AuthorityBundle
@@ -169,7 +168,9 @@ async def start(
             return ()
         return (*_exposure_warnings(sock, shown, serves_functions=routes is not None), *shown.warnings)
 
-    access_gate = gate.AccessGate(access.verifier, os.geteuid(), local_trust=settings.identity.local_trust)
+    access_gate = gate.AccessGate(
+        access.verifier, namespace_marker.own_uid(), local_trust=settings.identity.local_trust
+    )
     info = NodeInfoContext(
         node=node.node,
         name=node.name,

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import os
 import socket
 from collections.abc import Awaitable, Callable, Sequence
 from contextlib import suppress
@@ -39,7 +38,7 @@ from skerry.daemon.role_parts import (
     watch_disk,
 )
 from skerry.functions.continuum.member_sync import MemberSync
-from skerry.kit import metrics, pki
+from skerry.kit import metrics, namespace_marker, pki
 from skerry.kit.certificate_metrics import CertificateFileMetrics
 from skerry.kit.tasks import TaskSupervisor, race
 from skerry.model import errors
@@ -99,7 +98,9 @@ async def start(context: RoleContext, admission: JoinCredentials, report: StepRe
     disk = await watch_disk(folder, loops)
     unix_path = addresses.unix_socket(settings.grpc.socket, folder)
     certificates = CertificateVerifier(membership.record.node, clock, membership.revocations)
-    access_gate = gate.AccessGate(certificates, os.geteuid(), local_trust=settings.identity.local_trust)
+    access_gate = gate.AccessGate(
+        certificates, namespace_marker.own_uid(), local_trust=settings.identity.local_trust
+    )
     authority_pem = await asyncio.to_thread(membership.identity.authority_file.read_bytes)
     access = await node_http.open_access(context, folder / "node", authority_pem, certificates, loops)
     checks = {"disk": takes_writes(disk)}
@@ -145,7 +146,9 @@ async def start(context: RoleContext, admission: JoinCredentials, report: StepRe
         await asyncio.to_thread(data_stamp.write, folder)  # it has no session that could be refused
     web_path = ""
     if routes is not None:
-        web_gate = gate.AccessGate(access.verifier, os.geteuid(), local_trust=settings.identity.local_trust)
+        web_gate = gate.AccessGate(
+            access.verifier, namespace_marker.own_uid(), local_trust=settings.identity.local_trust
+        )
         key = None if node.engine is None else node.engine.network.key
         path = edge_routes.web_socket(context, key, is_server=False)
         web_server = web_functions.serve_socket(context, web_gate, routes, path)
@@ -185,7 +188,7 @@ async def _join(context: RoleContext, admission: JoinCredentials) -> _Membership
         keeps_expired=bool(settings.node.http),  # devices are served without a server
     )
     if identity.has_left_cloud:
-        await node_leave.remove_runtime(settings, folder, clock)
+        await node_leave.remove_runtime(settings, folder, clock, context.enforcement)
         for name in (REVOKED_FILE, *node_http.MEMBERSHIP_FILES):
             (folder / "node" / name).unlink(missing_ok=True)
     node_leave.save_settings(folder, settings)

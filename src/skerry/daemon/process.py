@@ -23,7 +23,7 @@ import structlog
 
 from skerry import __version__
 from skerry.control.backup.restore_mark import UNFINISHED
-from skerry.daemon import handover, roles, settings_check, socket_takeover
+from skerry.daemon import handover, roles, rootless, settings_check, socket_takeover
 from skerry.daemon.handover import Handover, HandoverListener, Takeover
 from skerry.daemon.role_parts import StepReport
 from skerry.daemon.socket_takeover import SocketTakeover
@@ -44,6 +44,7 @@ from skerry.kit.loop_monitor import LoopWatchdog
 from skerry.kit.service_manager import ServiceManager
 from skerry.kit.tasks import race
 from skerry.model import errors
+from skerry.model.enforcement import Isolation, NodeEnforcement
 from skerry.model.invitations import JoinCredentials
 from skerry.model.settings import Settings
 from skerry.store import data_stamp
@@ -127,12 +128,15 @@ def run(
         disk_reserve.installed(kept),
         _plain_disk_errors(folder),
         _held(folder, role, screen, takes_over=takes_over, within_s=settings.stop_timeout_s) as (lock, taken),
+        rootless.entered(
+            role, folder, is_alone=taken is None, isolation=settings.node.isolation
+        ) as enforcement,
     ):
         data_stamp.check(folder)  # again, now that no other process can change it
         if missing > 0:
             kept.release(missing)
         ready_files = [folder / "ready.json", *([Path(ready_file)] if ready_file else [])]
-        daemon = _Daemon(role, settings, folder, lock, admission, screen, manager, ready_files)
+        daemon = _Daemon(role, settings, folder, lock, admission, screen, manager, ready_files, enforcement)
         with asyncio.Runner(loop_factory=thread_pool.new_event_loop) as runner:
             return runner.run(daemon.live(taken))
 
@@ -249,6 +253,7 @@ class _Daemon(msgspec.Struct, frozen=True):
     screen: StartObserver
     manager: ServiceManager
     ready_files: list[Path]
+    enforcement: NodeEnforcement
 
     async def live(self, taken: AnyTakeover | None) -> int:
         """Serve until the end; again, if a handover failed. `taken` is from the process before."""
@@ -262,6 +267,7 @@ class _Daemon(msgspec.Struct, frozen=True):
                 admission=self.admission,
                 report=_to_both(self.screen.step, self.manager),
                 manager=self.manager,
+                enforcement=self.enforcement,
             )
             running = await race(start, stop.wait())
             if running is True:
@@ -327,7 +333,8 @@ class _Daemon(msgspec.Struct, frozen=True):
         if taken is not None:
             log.info("process.took_over", version=taken.version, unused=unused)
             taken.report_ready()
-        self.manager.ready(f"{self.role} {__version__}, {ready.http or f'node of {ready.server}'}")
+        weakened = ", isolation none" if self.enforcement.isolation is Isolation.NONE else ""
+        self.manager.ready(f"{self.role} {__version__}, {ready.http or f'node of {ready.server}'}{weakened}")
 
     async def _hand_over(self, to: Handover, sockets: dict[str, socket.socket], stop: asyncio.Event) -> bool:
         """Pass on what the next process needs; False if it ended before it served, and this one goes on."""

@@ -17,6 +17,7 @@ from skerry.kit.service_manager import ServiceManager
 from skerry.kit.tasks import TaskSupervisor
 from skerry.kit.ulid import new_id
 from skerry.model import errors, ids
+from skerry.model.enforcement import NodeEnforcement
 from skerry.model.settings import Settings
 from skerry.node.logs.removed_logs import RemovedLogs
 from skerry.node.logs.ring_sources import RingSource
@@ -47,6 +48,7 @@ class RoleContext:
     log_sources: list[RingSource] = field(default_factory=list, kw_only=True)  # that are forwarded
     removed_logs: list[RemovedLogs] = field(default_factory=list, kw_only=True)  # likewise
     manager: ServiceManager = field(default=ServiceManager(), kw_only=True)
+    enforcement: NodeEnforcement = field(kw_only=True)  # of a node in this process
 
     def bind(self, text: str, flag: str, name: str) -> socket.socket:
         """The TCP socket of `HOST:PORT`: that of the service manager, by name, or one bound here."""

@@ -21,6 +21,7 @@ from skerry.daemon.role_parts import GRPC_SOCKET, HTTP_SOCKET, RoleContext, Step
 from skerry.kit.clock import Clock
 from skerry.kit.service_manager import ServiceManager
 from skerry.model import errors
+from skerry.model.enforcement import NodeEnforcement
 from skerry.model.invitations import JoinCredentials
 from skerry.model.settings import Settings
 
@@ -49,10 +50,11 @@ async def start(
     admission: JoinCredentials,
     report: StepReport,
     manager: ServiceManager,
+    enforcement: NodeEnforcement,
 ) -> RunningRole:
     """Bring `role` up, wholly or not at all."""
     async with AsyncExitStack() as undo:
-        context = RoleContext(settings, folder, clock, undo, manager=manager)
+        context = RoleContext(settings, folder, clock, undo, manager=manager, enforcement=enforcement)
         _check_sockets(role, settings, manager)
         log_forwarding.open_process_log(context)
         module = import_role(role)

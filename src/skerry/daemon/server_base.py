@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import os
 import socket
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -30,7 +29,7 @@ from skerry.daemon.role_parts import (
     takes_writes,
     watch_disk,
 )
-from skerry.kit import renewal
+from skerry.kit import namespace_marker, renewal
 from skerry.kit.disk_monitor import DiskMonitor
 from skerry.kit.pki import CertificateAuthority
 from skerry.kit.tasks import TaskSupervisor
@@ -204,6 +203,7 @@ async def open_base(context: RoleContext, sockets: ServerSockets) -> ServerBase:
         log_sources=context.log_sources,
         removed_logs=context.removed_logs,
         manager=context.manager,
+        enforcement=context.enforcement,
         sockets=sockets,
         addresses=ServerAddresses(
             settings,
@@ -221,7 +221,7 @@ async def open_base(context: RoleContext, sockets: ServerSockets) -> ServerBase:
         rotation=rotation,
         node=node,
         certificates=certificates,
-        gate=gate.AccessGate(identity, os.geteuid(), local_trust=settings.identity.local_trust),
+        gate=gate.AccessGate(identity, namespace_marker.own_uid(), local_trust=settings.identity.local_trust),
         disk=disk,
         checks={"store": store.check_writes, "disk": takes_writes(disk)},
     )

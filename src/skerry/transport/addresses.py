@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import errno
 import ipaddress
-import os
 import re
 import socket
 from collections.abc import Iterable, Mapping, Sequence
@@ -16,7 +15,7 @@ from contextlib import suppress
 from pathlib import Path
 
 from skerry.control.identity.server_names import ServerNames
-from skerry.kit import files, listening_sockets
+from skerry.kit import files, listening_sockets, namespace_marker
 from skerry.kit.service_manager import InheritedSocket
 from skerry.model import errors
 from skerry.model.callers import NODE_TLS_NAME
@@ -241,7 +240,7 @@ def unix_socket(named: str, folder: Path) -> Path:
     folder."""
     if named:
         return Path(named).absolute()
-    return Path("/var/run/aurae/aurae.sock") if os.geteuid() == 0 else folder / "aurae.sock"
+    return Path("/var/run/aurae/aurae.sock") if namespace_marker.is_machine_root() else folder / "aurae.sock"
 
 
 def web_socket(named: str, folder: Path) -> Path:

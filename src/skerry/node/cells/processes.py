@@ -11,7 +11,8 @@ from collections.abc import Callable, Sequence
 from itertools import islice
 from pathlib import Path
 
-from skerry.node.launcher.client import InitClient, start_time_of
+from skerry.node.kernel.processes import start_time_of
+from skerry.node.launcher.client import InitClient
 
 ListProcesses = Callable[[], list[int]]
 

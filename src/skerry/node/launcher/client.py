@@ -28,6 +28,7 @@ import skerry
 from skerry.model import errors
 from skerry.node.cgroups.protocol import CgroupEntryFds
 from skerry.node.kernel import syscalls
+from skerry.node.kernel.processes import start_time_of
 from skerry.node.launcher import channel as launcher_channel
 from skerry.node.launcher import worker_inits
 from skerry.node.launcher.cell_inits import (
@@ -124,6 +125,7 @@ class InitClient(CellInit):
         within_s: float = WITHIN_S,
     ) -> StartedProcess:
         body = start_request(spec, has_clone_into=entry.clone_into is not None)
+        body["marks"] = entry.marks
         with contextlib.ExitStack() as opened:
             folders = [folder] if spec.logs is None else [folder, spec.logs]
             passed = [open_folder(each, opened) for each in folders]
@@ -187,7 +189,8 @@ class InitClient(CellInit):
 
         Raises Unavailable if the request could not be sent; then it is no cell's init, and starts nothing.
         """
-        body = {"do": "enter", "host_name": host_name, "has_cpu": entry.has_cpu}
+        body = {"do": "enter", "host_name": host_name, "has_cpu": entry.has_cpu, "marks": entry.marks}
+        entry.began(self.pid)
         if not self._channel.notify(body, entry.procs):
             raise errors.Unavailable("a prestarted init could not enter the cell; try again")
 
@@ -452,6 +455,7 @@ async def _make_init(
         "network": spec.network is not None,
         "clone_into": entry.clone_into is not None,
         "has_cpu": entry.has_cpu,
+        "marks": entry.marks,
     }
     agent_end, init_end = messages.pair()
     try:
@@ -473,6 +477,7 @@ async def _make_init(
         raise setup_error(reply.body["failed"], reply.body["errno"])
     (pidfd,) = reply.descriptors
     pid = reply.body["pid"]
+    entry.began(pid)
     try:
         start_time = start_time_of(pid)
     except OSError:
@@ -512,8 +517,3 @@ def _children(names: Collection[bytes]) -> Iterator[int]:
             for pid in (task / "children").read_text().split():
                 if (Path("/proc") / pid / "comm").read_bytes().rstrip() in names:
                     yield int(pid)
-
-
-def start_time_of(pid: int) -> int:
-    """When a process started, in ticks since boot. Raises OSError if there is none of that pid."""
-    return int(Path(f"/proc/{pid}/stat").read_bytes().rpartition(b")")[2].split()[19])

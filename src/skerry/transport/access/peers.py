@@ -15,7 +15,7 @@ import struct
 
 import msgspec
 
-from skerry.kit import socket_owner
+from skerry.kit import namespace_marker, socket_owner
 
 _UCRED = struct.Struct("=iII")  # pid, uid, gid
 _NOBODY = 0xFFFFFFFF  # the kernel's value for unknown
@@ -50,7 +50,7 @@ def peer_of(sock: socket.socket) -> ConnectionPeer:
     return ConnectionPeer(
         address=theirs[0],
         loopback=is_loopback(theirs[0]),
-        uid=socket_owner.owner_of(theirs[:2], ours[:2]),
+        uid=_of_machine(socket_owner.owner_of(theirs[:2], ours[:2])),
     )
 
 
@@ -74,7 +74,11 @@ def _unix_uid(sock: socket.socket) -> int | None:
         _, uid, _ = _UCRED.unpack(sock.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, _UCRED.size))
     except OSError:
         return None
-    return None if uid == _NOBODY else uid
+    return None if uid == _NOBODY else _of_machine(uid)
+
+
+def _of_machine(uid: int | None) -> int | None:
+    return None if uid is None else namespace_marker.machine_uid(uid)
 
 
 def _certificate(transport: asyncio.BaseTransport) -> bytes | None:

@@ -8,7 +8,6 @@ stops within a bound, with nothing left. What is served is the ASGI app that `sk
 from __future__ import annotations
 
 import asyncio
-import os
 import socket
 import ssl
 from collections.abc import Callable, Sequence
@@ -21,7 +20,7 @@ import structlog
 import uvicorn
 from uvicorn.server import ServerState
 
-from skerry.kit import listening_sockets, metrics
+from skerry.kit import listening_sockets, metrics, namespace_marker
 from skerry.kit.networks import Network
 from skerry.model.settings import HttpSettings
 from skerry.transport import unix_sockets
@@ -70,7 +69,9 @@ class HttpServer:
         """`trusted_uids` are the local users that have reserved slots; root and our own if None. Connections
         without TLS may be assigned to `fronts`, which are not stopped with this."""
         self._settings = settings
-        self._trusted_uids = peers.trusted_uids(os.geteuid()) if trusted_uids is None else trusted_uids
+        self._trusted_uids = (
+            peers.trusted_uids(namespace_marker.own_uid()) if trusted_uids is None else trusted_uids
+        )
         self._config = uvicorn.Config(
             app,
             interface="asgi3",

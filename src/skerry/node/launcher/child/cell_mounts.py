@@ -6,10 +6,12 @@ unmount, so what is masked stays masked.
 
 from __future__ import annotations
 
+import errno
 import os
 import stat
 from typing import Final, NamedTuple
 
+from skerry.node.kernel import syscalls
 from skerry.node.kernel.host_paths import MASKED_PATHS, READ_ONLY_PATHS
 from skerry.node.kernel.mount_flags import MS_BIND, MS_NODEV, MS_NOEXEC, MS_NOSUID, MS_RDONLY, MS_REMOUNT
 from skerry.node.launcher.child import cell_root
@@ -40,12 +42,20 @@ class HostPaths(NamedTuple):
 
 def set_up(tmp_mb: int) -> None:
     """Mount them, in the namespaces that they show."""
-    first = SyscallScript()
-    add_file_systems(first, tmp_mb)
-    first.perform()
-    second = SyscallScript()
-    cover(second, HostPaths.find())
-    second.perform()
+    file_systems = SyscallScript()
+    add_file_systems(file_systems, tmp_mb)
+    file_systems.perform()
+    devices = SyscallScript()
+    add_sysfs(devices)
+    try:
+        devices.perform()
+    except syscalls.StepFailed as failed:
+        # Of a network that is not this user's: that of the machine is there already, and read-only.
+        if failed.errno != errno.EPERM or not os.listdir("/sys"):
+            raise
+    covers = SyscallScript()
+    cover(covers, HostPaths.find())
+    covers.perform()
 
 
 def add_file_systems(calls: SyscallScript, tmp_mb: int) -> None:
@@ -54,11 +64,14 @@ def add_file_systems(calls: SyscallScript, tmp_mb: int) -> None:
     options = "newinstance,ptmxmode=0666,mode=0620"
     _mount(calls, "devpts", "/dev/pts", "devpts", MS_NOSUID | MS_NOEXEC, options)
     _mount(calls, "proc", "/proc", "proc", MS_NOSUID | MS_NODEV | MS_NOEXEC)
+
+
+def add_sysfs(calls: SyscallScript) -> None:
     _mount(calls, "sysfs", "/sys", "sysfs", MS_RDONLY | MS_NOSUID | MS_NODEV | MS_NOEXEC)
 
 
 def cover(calls: SyscallScript, paths: HostPaths) -> None:
-    """After `add_file_systems`."""
+    """After the file systems."""
     sealed = MS_REMOUNT | MS_BIND | MS_RDONLY | MS_NOSUID | MS_NODEV | MS_NOEXEC
     for path in paths.read_only:
         _mount(calls, path, path, "", MS_BIND)

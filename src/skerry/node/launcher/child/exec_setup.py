@@ -15,6 +15,7 @@ import termios
 from typing import Final, NamedTuple
 
 from skerry.node.kernel import syscalls
+from skerry.node.kernel.process_marks import TAG_LIMIT, ProcessMarks
 from skerry.node.launcher.child import capabilities
 from skerry.node.launcher.child.syscall_scripts import SyscallScript
 
@@ -42,6 +43,8 @@ class ProgramSpec(NamedTuple):
     capabilities: str  # the name of a set
     open_files: int
     is_trusted: bool  # Skerry's own: root with all privileges
+    marks: ProcessMarks | None = None  # where there are no cgroups
+    is_isolated: bool = True  # else there are no namespaces, and no privileges by which to change its user
 
 
 def script(
@@ -63,7 +66,9 @@ def script(
         calls.call("enter cgroup", "write", group, b"0", 1)
     if namespaces is not None:
         calls.call("enter cell", "setns", namespaces, _CELL_NAMESPACES)
-    if not program.is_trusted:
+    if program.marks is not None:
+        _mark(calls, program.marks)
+    if not program.is_trusted and program.is_isolated:
         # In its groups already: these, and not the host's, are the root of its cgroup namespace.
         calls.call("enter cgroup namespace", "unshare", syscalls.CLONE_NEWCGROUP)
     calls.call("set up process", "setsid")
@@ -94,6 +99,19 @@ def script(
     return calls
 
 
+def _mark(calls: SyscallScript, marks: ProcessMarks) -> None:
+    if marks.tag:
+        calls.call("mark process", "prlimit64", 0, TAG_LIMIT, _LIMIT.pack(marks.tag, marks.tag), 0)
+    if marks.processes:
+        most = _LIMIT.pack(marks.processes, marks.processes)
+        calls.call("limit processes", "prlimit64", 0, resource.RLIMIT_NPROC, most, 0)
+    if marks.niceness:
+        calls.call("set priority", "setpriority", os.PRIO_PROCESS, 0, marks.niceness)
+    if marks.cpus:
+        mask = sum(1 << cpu for cpu in marks.cpus).to_bytes(marks.cpus[-1] // 64 * 8 + 8, "little")
+        calls.call("choose cpus", "sched_setaffinity", 0, len(mask), mask)
+
+
 def _confine(
     calls: SyscallScript, program: ProgramSpec, system_calls: syscalls.SeccompFilter, score: int
 ) -> None:
@@ -103,12 +121,14 @@ def _confine(
     calls.call("set up process", "prlimit64", 0, resource.RLIMIT_CORE, _LIMIT.pack(0, 0), 0)
     files = _LIMIT.pack(program.open_files, program.open_files)
     calls.call("limit open files", "prlimit64", 0, resource.RLIMIT_NOFILE, files, 0)
-    retained = capabilities.mask_of(program.capabilities) if program.uid == 0 else 0
-    for number in capabilities.out_of(retained):
+    can_retain = program.uid == 0 and program.is_isolated
+    retained = capabilities.mask_of(program.capabilities) if can_retain else 0
+    # Without isolation this may be an ordinary user, who has none, and gets none as no_new_privs is set.
+    for number in capabilities.out_of(retained) if program.is_isolated else ():
         calls.call("drop privileges", "prctl", syscalls.PR_CAPBSET_DROP, number, 0, 0, 0)
     calls.call("drop privileges", "setresgid", program.gid, program.gid, program.gid)
     calls.call("drop privileges", "setresuid", program.uid, program.uid, program.uid)
-    if program.uid == 0:  # else they are dropped with the user
+    if program.uid == 0 or not program.is_isolated:  # else they are dropped with the user
         calls.call(
             "drop privileges", "capset", syscalls.CAPABILITY_HEADER, syscalls.capability_sets(retained)
         )

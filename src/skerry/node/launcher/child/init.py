@@ -19,7 +19,7 @@ import time
 from collections import deque
 from typing import Any, Final, NoReturn
 
-from skerry.node.kernel import syscalls
+from skerry.node.kernel import process_marks, syscalls
 from skerry.node.launcher.child import capabilities, cell_mounts, exec_setup, messages, poll_loop, zygotes
 from skerry.node.launcher.child.cell_root import CellRoot
 from skerry.node.launcher.child.exec_setup import ProgramSpec
@@ -73,6 +73,8 @@ def begin(
     agent_end, own_end = ends
     step, reporting_end = "enter cgroup", own_end
     try:
+        if (marks := process_marks.decoded(spec.get("marks"))) is not None:
+            marks.set_tag()
         if spec["is_spare"]:  # it would never be found again
             syscalls.end_with(launcher)
         late = [procs.pop()] if spec["has_cpu"] else []
@@ -88,7 +90,7 @@ def begin(
         reporting_end = messages.OWN_END
         _set_up(spec)
         own = socket.socket(fileno=messages.OWN_END)
-        init = InitProcess(own, system_calls, stage, late, is_spare=spec["is_spare"])
+        init = InitProcess(own, system_calls, stage, late, spec)
     except BaseException as error:  # noqa: BLE001 - a child must never come back into the launcher's loop
         failure = {"failed": getattr(error, "step", step), "errno": getattr(error, "errno", errno.EINVAL)}
         messages.send(socket.socket(fileno=reporting_end), messages.encode(failure))
@@ -112,7 +114,10 @@ def _close_others(agent_end: int, own_end: int, extra: list[int]) -> list[int]:
 
 def _set_up(spec: dict[str, Any]) -> None:
     syscalls.set_name(messages.INIT_NAME)
-    syscalls.set_dumpable(False)
+    if spec.get("is_unconfined"):
+        syscalls.set_tracer_any()  # the next agent is no ancestor, and adopts by tracing
+    else:
+        syscalls.set_dumpable(False)
     os.setsid()
     os.umask(0)
     if spec["isolates_processes"]:
@@ -163,14 +168,14 @@ class InitProcess:
         system_calls: syscalls.SeccompFilter,
         stage: ScriptMemory,
         late: list[int],
-        *,
-        is_spare: bool,
+        spec: dict[str, Any],
     ) -> None:
         self._own = own
         # Groups that it has still to enter: that of the cpu quota, which would slow down its first start.
         self._late = late
         self._stage = stage
-        self._is_spare = is_spare
+        self._is_spare = spec["is_spare"]
+        self._is_unconfined = spec.get("is_unconfined", False)
         self._system_calls = system_calls
         self._loop = poll_loop.PollLoop()
         self._running: dict[int, InitExecutable] = {}  # by pid in the cell
@@ -278,7 +283,7 @@ class InitProcess:
         reading: list[int] = []
         writing: list[int] = []
         try:
-            program = _program(body)
+            program = _program(body, is_isolated=not self._is_unconfined)
             clone_into = entry_fds.pop(0) if body["clone_into"] else None
             for _ in () if streams else range(2):
                 ends = os.pipe2(os.O_CLOEXEC)
@@ -313,6 +318,8 @@ class InitProcess:
         self._running[running.pid] = running
         if running.pid_file:
             os.close(pidfd)  # the executable is still to come
+        elif self._is_unconfined:  # its pid is the agent's, and passing it to be translated takes privileges
+            self._send({"id": running.request, "pid": running.pid}, [pidfd])
         else:
             self._send({"id": running.request}, [pidfd], running.pid)
         for pump in running.pumps:
@@ -448,6 +455,8 @@ def _enter(message: messages.LauncherMessage) -> list[int]:
         late = [message.descriptors.pop()] if message.body["has_cpu"] else []
         for group in message.descriptors:
             os.write(group, b"0")
+        if (marks := process_marks.decoded(message.body.get("marks"))) is not None:
+            marks.set_tag()
         if message.body["host_name"]:
             syscalls.set_host_name(message.body["host_name"])
         syscalls.set_parent_death_signal(0)
@@ -457,7 +466,7 @@ def _enter(message: messages.LauncherMessage) -> list[int]:
     return late
 
 
-def _program(body: dict[str, Any]) -> ProgramSpec:
+def _program(body: dict[str, Any], *, is_isolated: bool) -> ProgramSpec:
     return ProgramSpec(
         arguments=[_bytes(argument) for argument in body["arguments"]],
         environment={_bytes(key): _bytes(value) for key, value in body["environment"].items()},
@@ -467,6 +476,8 @@ def _program(body: dict[str, Any]) -> ProgramSpec:
         capabilities=body["capabilities"],
         open_files=body["open_files"],
         is_trusted=body["is_trusted"],
+        marks=process_marks.decoded(body.get("marks")),
+        is_isolated=is_isolated,
     )
 
 

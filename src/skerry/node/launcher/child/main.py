@@ -41,23 +41,40 @@ def main(descriptor: str, view: str, entry: str = "", *preload: str) -> NoReturn
     most = resource.getrlimit(resource.RLIMIT_NOFILE)[1]
     resource.setrlimit(resource.RLIMIT_NOFILE, (most, most))
     capabilities.begin()
-    os.setgroups(())
-    root = CellRoot(HostView(**json.loads(view)))
+    host = HostView(**json.loads(view))
+    root = None
+    if not host.is_whole:
+        _leave_groups()
+        root = CellRoot(host)
     launcher = LauncherProcess(
         socket.socket(fileno=int(descriptor)),
         root,
         syscalls.SeccompFilter(seccomp.default_filter()),
-        is_zygote=bool(entry),
+        # Their inits have ids that only a node with all of them has.
+        makes_workers=bool(entry) and host.users == HostView().users,
     )
     gc.freeze()  # no collection ever touches, and so copies, a page that the inits share
     launcher.run()
 
 
+def _leave_groups() -> None:
+    """Without ids of their own, users may give up no groups, and those that they have give nothing here."""
+    with open("/proc/self/setgroups") as file:
+        if file.read().strip() == "allow":
+            os.setgroups(())
+
+
 class LauncherProcess:
-    """The event loop. One request is handled at a time, and takes about a millisecond."""
+    """The event loop. One request is handled at a time, and takes about a millisecond. Without a `root`,
+    inits and what they run are isolated by nothing."""
 
     def __init__(
-        self, agent: socket.socket, root: CellRoot, system_calls: syscalls.SeccompFilter, *, is_zygote: bool
+        self,
+        agent: socket.socket,
+        root: CellRoot | None,
+        system_calls: syscalls.SeccompFilter,
+        *,
+        makes_workers: bool,
     ) -> None:
         self._agent = agent
         self._root = root
@@ -67,7 +84,7 @@ class LauncherProcess:
         self._loop = poll_loop.PollLoop()
         self._loop.watch(agent.fileno(), self._read)
         self._cells: WorkerCells | None = None
-        if is_zygote:
+        if root is not None and makes_workers:
             self._cells = WorkerCells(root, system_calls, self._stage, self._loop, self._reply)
         self._loop.watch_children(self._reap)
 
@@ -105,10 +122,15 @@ class LauncherProcess:
         agent_end, own_end, *entry_fds = message.descriptors
         network = entry_fds.pop(0) if body["network"] else None
         clone_into = entry_fds.pop(0) if body["clone_into"] else None
-        flags, root = 0, None
-        if body["isolates_processes"]:
-            flags, root = _OWN, self._root
+        flags = 0
+        root = self._root
+        if root is None:
+            body |= {"isolates_processes": False, "isolates_network": False, "is_unconfined": True}
+        elif body["isolates_processes"]:
+            flags = _OWN
             root.refresh()
+        else:
+            root = None
         if body["isolates_network"] and network is None:
             flags |= syscalls.CLONE_NEWNET
         pid, pidfd = syscalls.clone(flags, clone_into)

@@ -183,6 +183,7 @@ class WorkerCells:
         calls.call(step, "umask", 0)
         calls.call("set host name", "sethostname", TextSlot("name", _MOST_NAME), Slot("length"))
         cell_mounts.add_file_systems(calls, kind.tmp_mb)
+        cell_mounts.add_sysfs(calls)
         cell_mounts.cover(calls, kind.paths)
         if not kind.has_network:
             calls.call("set up loopback", "socket", socket.AF_INET, socket.SOCK_DGRAM, 0)

@@ -7,7 +7,6 @@ both sides only. `skerry.transport.links.members.server_link` serves one link.
 from __future__ import annotations
 
 import asyncio
-import os
 import socket
 import ssl
 from functools import partial
@@ -16,7 +15,7 @@ from typing import Final
 import structlog
 
 from skerry.functions.continuum.member_api import MemberService
-from skerry.kit import metrics
+from skerry.kit import metrics, namespace_marker
 from skerry.kit.clock import Clock
 from skerry.model.ids import NodeId
 from skerry.model.settings import FunctionSettings
@@ -86,7 +85,7 @@ class MemberLinkServer:
             plaintext=False,
             limits=AdmissionLimits(_LINKS, _LINKS_OF_ONE_ADDRESS),
             handshake_timeout_s=_HANDSHAKE_S,
-            trusted_uids=peers.trusted_uids(os.geteuid()),
+            trusted_uids=peers.trusted_uids(namespace_marker.own_uid()),
             measures=_MEASURES,
         )
         self._listener = Listener(_NAME, sock, options, partial(ServerLink, self._deps))

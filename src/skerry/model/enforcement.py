@@ -1,0 +1,114 @@
+"""What a node can enforce: how it isolates cells, which limits bind by what, and what containers have.
+
+Decided once at the start of a node (`skerry.node.rootless.decisions`), by what its machine has allowed. A
+node that runs as root on its machine enforces everything. Shown by `status`, `describe` and `doctor`, and
+used by the scheduler.
+"""
+
+from __future__ import annotations
+
+import enum
+from typing import Final
+
+import msgspec
+
+
+class Isolation(enum.StrEnum):
+    """What separates cells from this user's other processes."""
+
+    ROOT = "root"  # namespaces, a uid per cell, capabilities dropped: as root of the machine
+    USER_NAMESPACE = "user-namespace"  # the same inside a user namespace of an ordinary user
+    NONE = "none"  # child processes with resource limits: nothing separates them
+    UNAVAILABLE = "unavailable"  # this node runs nothing
+
+
+class LimitMeans(enum.StrEnum):
+    """What makes a limit bind."""
+
+    CGROUP = "cgroup"  # the kernel, for all processes of a cell together
+    FILE_SYSTEM = "file-system"  # a file system of that size
+    WATCHED = "watched"  # measured repeatedly; what exceeds it is killed a moment later
+    RLIMIT = "rlimit"  # the kernel, for each process by itself
+    PRIORITY = "priority"  # a share by niceness, and no upper limit
+    NONE = "none"
+
+
+class ContainerNetwork(enum.StrEnum):
+    """How containers reach others and are reached."""
+
+    BRIDGE = "bridge"  # of the machine, with its firewall
+    PASTA = "pasta"  # a bridge inside the user namespace, connected by a program of this user
+    SLIRP4NETNS = "slirp4netns"  # likewise
+    LOOPBACK = "loopback"  # a bridge inside the user namespace, connected to nothing
+    NONE = "none"
+
+
+class RootFilesystem(enum.StrEnum):
+    """How the layers of an image become the root of a container."""
+
+    OVERLAY = "overlay"
+    FUSE_OVERLAYFS = "fuse-overlayfs"
+    COPY = "copy"
+    NONE = "none"
+
+
+class Limits(msgspec.Struct, frozen=True):
+    """What makes each kind of limit bind."""
+
+    cpu: LimitMeans = LimitMeans.NONE
+    memory: LimitMeans = LimitMeans.NONE
+    processes: LimitMeans = LimitMeans.NONE
+    disk: LimitMeans = LimitMeans.NONE
+
+
+class NodeEnforcement(msgspec.Struct, frozen=True):
+    """What a node can enforce, and in `reasons` why not more: plain sentences that say what to do."""
+
+    isolation: Isolation
+    limits: Limits = Limits()
+    network: ContainerNetwork = ContainerNetwork.NONE
+    filesystem: RootFilesystem = RootFilesystem.NONE
+    user_ids: int = 0  # that cells and containers may have; 1: all are the user of the node
+    first_port: int = 0  # the lowest that this node can publish
+    has_tun: bool = False  # the mesh can have encrypted links
+    reasons: tuple[str, ...] = ()
+
+    @property
+    def is_weaker(self) -> bool:
+        """True if it enforces less than a node that runs as root."""
+        return self.isolation is not Isolation.ROOT
+
+    @property
+    def separates_users(self) -> bool:
+        """True if no two cells have the same user on the machine."""
+        return self.isolation is Isolation.ROOT or self.user_ids > 1
+
+    @property
+    def accepts_guests(self) -> bool:
+        """True if it may run what others than its user have written: the market, and leased cells."""
+        return self.separates_users and self.limits.memory is LimitMeans.CGROUP
+
+    def summary(self) -> str:
+        """One line for `status`."""
+        if self.isolation is Isolation.UNAVAILABLE:
+            return "nothing can run here"
+        limits = ", ".join(
+            f"{name} {means}"
+            for name, means in (
+                ("cpu", self.limits.cpu),
+                ("memory", self.limits.memory),
+                ("processes", self.limits.processes),
+                ("disk", self.limits.disk),
+            )
+        )
+        return f"isolation {self.isolation}; limits: {limits}; network {self.network}"
+
+
+AS_ROOT: Final = NodeEnforcement(
+    Isolation.ROOT,
+    Limits(LimitMeans.CGROUP, LimitMeans.CGROUP, LimitMeans.CGROUP, LimitMeans.FILE_SYSTEM),
+    ContainerNetwork.BRIDGE,
+    RootFilesystem.OVERLAY,
+    user_ids=1 << 32,
+    has_tun=True,
+)

@@ -1,0 +1,1 @@
+"""A node of an ordinary user: its user namespace, and what it can enforce there."""

@@ -1,0 +1,112 @@
+"""Holds cells to their limits by looking at them: memory, and processes where the kernel does not count them.
+
+A cell that uses more memory than its limit loses its largest process, as the kernel would have it; its exit
+is told as an OOM kill. It may use more until the next look, and nobody looks while no agent runs.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import os
+import signal
+from typing import Final
+
+import structlog
+
+from skerry.kit.clock import Clock
+from skerry.model import errors
+from skerry.model.cells import is_within, upwards
+from skerry.model.ids import CellName
+from skerry.node.watched import decisions, process_table
+from skerry.node.watched.groups import WatchedGroups, limit_of
+from skerry.node.watched.process_table import ProcessStatus
+
+log = structlog.get_logger(__name__)
+
+_IDLE_S: Final = 0.25  # between two looks at what has no limits, or no processes
+_SHORTEST_S: Final = 0.01  # of a sleep: event loops end them a little early
+_MOST_WORK: Final = 0.05  # of the time, so that many cells do not cost a processor
+
+
+class LimitWatcher:
+    """Looks at all cells of `groups`."""
+
+    def __init__(self, groups: WatchedGroups, clock: Clock) -> None:
+        self._groups = groups
+        self._clock = clock
+        self._due: dict[CellName, float] = {}  # cells at the top, and when each is looked at
+        self._limits: dict[CellName, tuple[int | None, int | None]] = {}  # bytes, processes
+        self._cpu: dict[CellName, int] = {}  # that what runs in each has used, at the last look
+        groups.changed = self._read
+        for cell in groups.cells():
+            self._read(cell)
+
+    def _read(self, cell: CellName) -> None:
+        """The cell was created, changed or removed, or has its init."""
+        try:
+            limits = self._groups.read_limits(cell)
+        except errors.NotFound:
+            self._due.pop(cell, None)
+            self._limits.pop(cell, None)
+            self._cpu.pop(cell, None)
+            return
+        if limits.memory is not None or limits.pids is not None:
+            self._limits[cell] = limit_of(limits), limits.pids
+            *_, top = upwards(cell)
+            self._due[top] = self._clock.monotonic()
+
+    async def run(self) -> None:
+        """For ever."""
+        while True:
+            now = self._clock.monotonic()
+            for top in [each for each, due in self._due.items() if due <= now]:
+                began = self._clock.monotonic()
+                pause = self.look(top)
+                ended = self._clock.monotonic()
+                if top in self._due:
+                    self._due[top] = ended + max(pause, (ended - began) / _MOST_WORK)
+                await asyncio.sleep(0)
+            soonest = min(self._due.values(), default=now + _IDLE_S)
+            await asyncio.sleep(min(max(soonest - self._clock.monotonic(), _SHORTEST_S), _IDLE_S))
+
+    def look(self, top: CellName) -> float:
+        """Kill what exceeds its limits in the cell and below; seconds until the next look."""
+        found = self._groups.processes(top)
+        cpu = sum(each.cpu_ns for those in found.values() for each in those)
+        is_idle = self._cpu.get(top) == cpu  # who does nothing allocates nothing
+        self._cpu[top] = cpu
+        pause = _IDLE_S
+        for cell in [each for each in self._limits if is_within(each, top)]:
+            inside = [each for name, those in found.items() if is_within(name, cell) for each in those]
+            pause = min(pause, self._hold(cell, inside))
+        return _IDLE_S if is_idle else pause
+
+    def _hold(self, cell: CellName, inside: list[ProcessStatus]) -> float:
+        most, processes = self._limits[cell]
+        if processes is not None and sum(each.threads for each in inside) > processes:
+            log.warning("cell.too_many_processes", cell=cell, limit=processes)
+            self._groups.kill_members(cell)
+            return _IDLE_S
+        if most is None or not inside:
+            return _IDLE_S
+        used = {each.pid: each.resident for each in inside}
+        if sum(used.values()) > most:  # pages that several share were counted more than once
+            used = {pid: process_table.memory(pid) for pid in used}
+        total = sum(used.values())
+        self._groups.note_memory(cell, total)
+        if (pid := decisions.victim(used, most)) is not None:
+            self._kill(cell, pid, total, most)
+        return decisions.pause_s(total, most)
+
+    def _kill(self, cell: CellName, pid: int, used: int, limit: int) -> None:
+        with contextlib.suppress(OSError):
+            pidfd = os.pidfd_open(pid)
+            try:
+                if pid not in self._groups.members(cell):  # pids are reused
+                    return
+                self._groups.count_oom(cell, pid)  # first: the exit is told with it
+                signal.pidfd_send_signal(pidfd, signal.SIGKILL)
+                log.warning("cell.out_of_memory", cell=cell, pid=pid, used=used, limit=limit)
+            finally:
+                os.close(pidfd)
