@@ -42,6 +42,7 @@ from skerry.node.network.dns.name_server import NameServer
 from skerry.node.network.mesh import programs
 from skerry.node.network.mesh.mesh import missing_programs
 from skerry.node.network.network import Network
+from skerry.node.network.network_host import NetworkHost
 from skerry.node.network.subnet_assignment import SubnetAssignment
 from skerry.node.network.subnets import parse_network
 from skerry.node.secrets import memory_folder
@@ -150,7 +151,12 @@ async def _open(
     pool = parse_network(settings.fleet.subnets, field="fleet.subnets")
     subnet = SubnetAssignment(folder / SUBNET_FILE)
     network = Network(
-        folder / "network", settings.network, clock, key=key, closed=[pool], users=users("network")
+        folder / "network",
+        settings.network,
+        clock,
+        key=key,
+        closed=[pool],
+        host=NetworkHost(users("network")),
     )
     names = None
     if settings.network.domain:

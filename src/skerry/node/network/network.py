@@ -28,7 +28,7 @@ from skerry.model.ipv6_addresses import ipv6_of
 from skerry.model.network import OPEN_POLICY, NetworkPolicy
 from skerry.model.ports import PortMapping
 from skerry.model.settings import AUTO, NetworkSettings
-from skerry.node import host
+from skerry.node.host import boot_id
 from skerry.node.network import adoption, commands, ipv6_forwarding, nameservers, port_rules
 from skerry.node.network.address_ranges import parse_allowed
 from skerry.node.network.attachments import Attachment, AttachmentRecord, attachment_records
@@ -39,12 +39,12 @@ from skerry.node.network.firewall import Firewall
 from skerry.node.network.isolation import NetworkIsolation
 from skerry.node.network.namespace_pools import NamespacePools
 from skerry.node.network.namespace_sockets import NamespaceSockets
+from skerry.node.network.network_host import ROOT_HOST, NetworkHost
 from skerry.node.network.policy_rules import NO_CLOUD, CloudNetwork
 from skerry.node.network.port_reservations import PortReservations
 from skerry.node.network.service_balancer import ServiceBalancer
 from skerry.node.network.subnet_choice import SubnetChoice
 from skerry.node.network.subnets import BridgeSubnets, KernelNames, NodeSubnet
-from skerry.node.user_namespaces import UserNamespaces
 
 __all__ = ["Attachment", "Network"]
 
@@ -63,27 +63,27 @@ class Network:
         key: str,
         boot: str | None = None,
         closed: Sequence[IPv4Network] = (),
-        users: UserNamespaces | None = None,
+        host: NetworkHost = ROOT_HOST,
         failpoint: Callable[[str], None] = lambda step: None,
     ) -> None:
         """`key`: 8 hex digits that no other Skerry on this machine has. `closed`: networks of this cloud,
-        closed to isolated attachments, as all private ones are. `users` creates the user namespaces that own
-        network namespaces. Raises Unavailable (no network here), Invalid (the settings)."""
+        closed to isolated attachments, as all private ones are. `host` is where the
+        bridge is. Raises Unavailable (no network here), Invalid (the settings)."""
         nameservers.check(settings.dns)
         ranges = port_rules.AddressRanges(parse_allowed(settings.allow), tuple(closed))
-        tools = commands.find()
+        tools = commands.find(namespace=host.namespace)
         self._folder = files.private_folder(folder)
         self._settings = settings
         self._clock = clock
-        self._boot = host.boot_id() if boot is None else boot
+        self._boot = boot_id() if boot is None else boot
         self._key = key
         self._failpoint = failpoint
         self._names = KernelNames(key)
         self._choice = SubnetChoice(settings, self._names, key)
         self._records = attachment_records(folder / "attached")
         self._subnets = BridgeSubnets()
-        self._subnets.has_ipv6 = settings.ipv6 == AUTO and ipv6_forwarding.has_ipv6()
-        self._links = Bridge(tools, self._names, self._subnets, folder / "ns", failpoint, users)
+        self._subnets.has_ipv6 = settings.ipv6 == AUTO and host.namespace.run(ipv6_forwarding.has_ipv6)
+        self._links = Bridge(tools, self._names, self._subnets, folder / "ns", failpoint, host)
         self._firewall = Firewall(tools, self._names, self._subnets, ranges, self._open_resolvers)
         self._isolation = NetworkIsolation(tools, self._names, self._subnets, ranges.closed)
         self.services = ServiceBalancer(tools, self._names, self._subnets)
@@ -99,7 +99,7 @@ class Network:
         self._leaving: dict[str, asyncio.Task[None]] = {}
         self._hindrances: list[str] = []
         self._removals: list[Callable[[], None]] = []
-        self._sockets = NamespaceSockets()
+        self._sockets = NamespaceSockets(host.namespace)
 
     @property
     def key(self) -> str:

@@ -11,7 +11,8 @@ from __future__ import annotations
 import asyncio
 import contextlib
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from functools import partial
 from ipaddress import IPv4Address, IPv4Network
 from typing import Final, NamedTuple
 
@@ -152,7 +153,7 @@ class ServiceBalancer:
     def _change(self, doubts: list[bool]) -> None:
         if not self._subnets.all or not self._ranges:
             return  # nothing is attached, or no server was reached yet: what is there stays
-        routes = host_routes.read()
+        routes = self._programs.namespace.run(host_routes.read)
         serves_node = not self._other_routes(routes)
         base = ServiceTableBase(
             self._ranges,
@@ -331,9 +332,12 @@ class ServiceBalancer:
         if is_first:
             open_copies: _Pairs = frozenset().union(*self._open_copies.values())
             ranges = [IPv4Network(each) for each in self._ranges]
-            conntrack.forget_udp_elsewhere(ranges, open_copies, has_ipv6=self._subnets.has_ipv6)
+            self._forget(partial(conntrack.forget_udp_elsewhere, ranges, open_copies))
         elif closed:
-            conntrack.forget_udp_of_services(closed, has_ipv6=self._subnets.has_ipv6)
+            self._forget(partial(conntrack.forget_udp_of_services, closed))
+
+    def _forget(self, forget: Callable[..., None]) -> None:
+        self._programs.namespace.run(lambda: forget(has_ipv6=self._subnets.has_ipv6))
 
 
 def _may_have_udp(service: ServiceAddress) -> bool:
