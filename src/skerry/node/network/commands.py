@@ -6,9 +6,11 @@ Each run takes many commands on its stdin. They run in the network namespace of 
 
 from __future__ import annotations
 
+import contextlib
 import os
 import shutil
 import subprocess
+from collections.abc import Iterator
 
 import msgspec
 
@@ -60,6 +62,17 @@ def find(path: str | None = None, *, namespace: BridgeNamespace = OWN_NAMESPACE)
     if os.geteuid() != 0:
         raise errors.Unavailable("containers cannot have a network: that requires root; run Skerry as root")
     return NetworkCommands(str(found["ip"]), str(found["nft"]), namespace)
+
+
+@contextlib.contextmanager
+def translated_errors() -> Iterator[None]:
+    """Translate errors of the kernel and the disk."""
+    try:
+        yield
+    except OSError as error:
+        raise errors.Unavailable(
+            f"the network of containers could not be changed: {error.strerror}", detail=repr(error)
+        ) from error
 
 
 def _run(arguments: list[str], text: str, *, check: bool = True) -> str:

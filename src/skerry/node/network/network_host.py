@@ -9,6 +9,7 @@ from __future__ import annotations
 from typing import Final, NamedTuple
 
 from skerry.node.network.bridge_namespace import OWN_NAMESPACE, BridgeNamespace
+from skerry.node.network.forwarding.port_forwarder import PortForwarder
 from skerry.node.user_namespaces import UserNamespaces
 
 
@@ -17,6 +18,7 @@ class NetworkHost(NamedTuple):
 
     users: UserNamespaces | None = None  # that own network namespaces; None: they belong to this process's
     namespace: BridgeNamespace = OWN_NAMESPACE
+    forwarder: PortForwarder | None = None  # of published ports; None: the rules of the firewall suffice
     groups: int = 1 << 31  # gids that are mapped in this process's user namespace, from 0 on
 
 
