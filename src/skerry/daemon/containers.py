@@ -15,6 +15,8 @@ import msgspec
 import structlog
 from grpclib._typing import IServable
 
+from skerry.daemon import containers_namespace
+from skerry.daemon.containers_namespace import ContainersNamespace
 from skerry.daemon.role_parts import RoleContext
 from skerry.kit import files
 from skerry.kit.tasks import TaskSupervisor
@@ -33,6 +35,7 @@ from skerry.node.containers.overlays import Overlays
 from skerry.node.containers.records import ContainerRecords
 from skerry.node.containers.runtimes import OciRuntime, find_runtime, userns_failure
 from skerry.node.containers.state import ContainerDeps
+from skerry.node.containers.users import NODE_IDS
 from skerry.node.containers.writable_layers import WritableLayers
 from skerry.node.devices.device_catalog import NO_DEVICES, DeviceCatalog
 from skerry.node.guest_networks.networks import GuestNetworks
@@ -61,6 +64,7 @@ log = structlog.get_logger(__name__)
 SUBNET_FILE: Final = "subnet.json"  # in the data folder
 GUEST_NETWORKS: Final = "guest-networks"  # a folder there: networks of guests in the meshes of their buyers
 NETWORK_FILE: Final = "network.json"  # likewise: the last network objects
+WATCHED: Final = "watched"  # cells without cgroups, by `Cells.cgroups_kind`
 
 
 class ContainerEngine(msgspec.Struct, frozen=True):
@@ -103,17 +107,18 @@ async def start(context: RoleContext, cells: Cells, *, group_root: str, has_serv
     Skerry. Without `has_server` in this process, containers wait until another one has given this node a
     subnet."""
     settings, undo = context.settings, context.undo
+    place = containers_namespace.of_this_process(context)
     images = await Images.open(
         context.folder / "images",
         settings.images,
         context.clock,
         platform=_platform(),
-        unpacker=LayerUnpacker(),
+        unpacker=LayerUnpacker(ids=None if place is None else place.ids),
         guest_registries=settings.market.guest_registries,
     )
     undo.push_async_callback(images.close)
     try:
-        engine = await _open(context, cells, images, group_root, has_server=has_server)
+        engine = await _open(context, cells, images, group_root, place, has_server=has_server)
     except (errors.Unavailable, errors.FailedPrecondition, errors.Invalid) as error:
         log.warning("containers.unavailable", reason=error.message)
         stand_in = UnavailableService(ContainerService, error.message)
@@ -133,14 +138,28 @@ async def start(context: RoleContext, cells: Cells, *, group_root: str, has_serv
 
 
 async def _open(
-    context: RoleContext, cells: Cells, images: Images, group_root: str, *, has_server: bool
+    context: RoleContext,
+    cells: Cells,
+    images: Images,
+    group_root: str,
+    place: ContainersNamespace | None,
+    *,
+    has_server: bool,
 ) -> ContainerEngine:
     settings, folder, clock, undo = context.settings, context.folder, context.clock, context.undo
     home = files.private_folder(folder / "containers")
     boot = host.boot_id()
-    runtime = await find_runtime(settings.node.runtime, home, cgroup_root=group_root, boot_id=boot)
-    no_userns = await userns_failure(runtime, home, cgroup_root=group_root, boot_id=boot)
-    warnings = _warnings(runtime, no_userns)
+    if place is None:
+        runtime = await find_runtime(settings.node.runtime, home, cgroup_root=group_root, boot_id=boot)
+        no_userns = await userns_failure(runtime, home, cgroup_root=group_root, boot_id=boot)
+        warnings = _warnings(runtime, no_userns)
+    else:
+        root = "" if cells.cgroups_kind == WATCHED else group_root
+        runtime = await find_runtime(
+            settings.node.runtime, home, cgroup_root=root, boot_id=boot, ids=place.id_count
+        )
+        no_userns = place.shared_users
+        warnings = (place.shared_users,)
     for warning in warnings:
         log.warning("containers.weakened", reason=warning)
 
@@ -156,7 +175,7 @@ async def _open(
         clock,
         key=key,
         closed=[pool],
-        host=NetworkHost(users("network")),
+        host=NetworkHost(users("network")) if place is None else place.network_host(),
     )
     names = None
     if settings.network.domain:
@@ -188,7 +207,7 @@ async def _open(
         images=images,
         network=network,
         runtime=runtime,
-        overlays=Overlays(home, boot),
+        overlays=Overlays(home, boot) if place is None else place.overlays(home, boot),
         disks=disks,
         settings=settings.node,
         clock=clock,
@@ -198,6 +217,7 @@ async def _open(
         secrets=secrets,
         volumes=volumes,
         guest_networks=guest_networks,
+        ids=NODE_IDS if place is None else place.id_count,
     )
     containers = await Containers(parts).open()
     undo.push_async_callback(containers.close)
