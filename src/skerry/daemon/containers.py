@@ -189,7 +189,10 @@ async def _open(
     )
     undo.push_async_callback(network.close)
     guest_networks = GuestNetworks(
-        folder / GUEST_NETWORKS, network, settings.network, is_allowed=_allows_guest_mesh(settings)
+        folder / GUEST_NETWORKS,
+        network,
+        settings.network,
+        is_allowed=place is None and _allows_guest_mesh(settings),
     )
     await guest_networks.open()
     undo.push_async_callback(guest_networks.close)
