@@ -48,6 +48,7 @@ from skerry.node.network.network import Network
 from skerry.node.network.network_host import NetworkHost
 from skerry.node.network.subnet_assignment import SubnetAssignment
 from skerry.node.network.subnets import parse_network
+from skerry.node.network.user_mode_network import UserModeNetwork
 from skerry.node.secrets import memory_folder
 from skerry.node.secrets.memory_folder import MemoryFolder
 from skerry.node.secrets.node_secrets import NodeSecrets
@@ -83,6 +84,7 @@ class ContainerEngine(msgspec.Struct, frozen=True):
     devices: DeviceCatalog  # of this machine, for them
     volumes: NodeVolumes | None  # None: there can be none on this machine
     names: NameServer | None  # of containers; None: they ask the machine's resolvers
+    outside: UserModeNetwork | None = None  # that connects them; None: the bridge is the machine's, or alone
 
     def images_of(self, namespace: Namespace) -> NamespaceImages:
         """The images that a namespace may use, pulled with its logins."""
@@ -127,6 +129,8 @@ async def start(context: RoleContext, cells: Cells, *, group_root: str, has_serv
     loops = await undo.enter_async_context(TaskSupervisor("containers", clock=context.clock))
     loops.forever("network", engine.network.run)
     loops.forever("containers", engine.containers.run)
+    if engine.outside is not None:
+        loops.forever("outside", engine.outside.run)
     loops.forever("devices", engine.devices.run)
     if engine.volumes is not None:
         loops.forever("volumes", engine.volumes.run)
@@ -134,7 +138,9 @@ async def start(context: RoleContext, cells: Cells, *, group_root: str, has_serv
         ImageService(images),
         ContainerService(ClientContainers(engine.containers), images),
     ]
-    return ContainerParts(services, engine, (*engine.network.lacking(), *engine.containers.lacking()))
+    outside = () if engine.outside is None else engine.outside.lacking()
+    lacking = (*engine.network.lacking(), *outside, *engine.containers.lacking())
+    return ContainerParts(services, engine, lacking)
 
 
 async def _open(
@@ -188,6 +194,10 @@ async def _open(
         cloud=lambda own: cloud_of(NetworkState(folder / NETWORK_FILE), own),
     )
     undo.push_async_callback(network.close)
+    outside = None if place is None else place.user_mode_network()
+    if outside is not None:
+        await asyncio.to_thread(outside.open)
+        network.call_when_removed(outside.close)
     guest_networks = GuestNetworks(
         folder / GUEST_NETWORKS,
         network,
@@ -238,6 +248,7 @@ async def _open(
         devices,
         volumes,
         names,
+        outside,
     )
 
 

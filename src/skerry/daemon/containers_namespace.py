@@ -16,13 +16,14 @@ from skerry.daemon.role_parts import RoleContext
 from skerry.kit import namespace_marker
 from skerry.kit.namespace_marker import NamespaceMarker
 from skerry.model import errors
-from skerry.model.enforcement import Isolation, RootFilesystem
+from skerry.model.enforcement import ContainerNetwork, Isolation, NodeEnforcement, RootFilesystem
 from skerry.node.containers.copied_roots import CopiedRoots, FuseOverlays
 from skerry.node.containers.overlays import Overlays
 from skerry.node.layers.unpacker.layer_writer import MappedIds
 from skerry.node.network.bridge_namespace import BridgeNamespace
 from skerry.node.network.forwarding.port_forwarder import PortForwarder
 from skerry.node.network.network_host import NetworkHost
+from skerry.node.network.user_mode_network import UserModeNetwork
 from skerry.node.rootless import holder
 
 _ROOTS: Final[dict[RootFilesystem, type[Overlays]]] = {
@@ -36,7 +37,7 @@ class ContainersNamespace(msgspec.Struct, frozen=True):
     """The namespaces of this process, for containers."""
 
     marker: NamespaceMarker
-    filesystem: RootFilesystem
+    enforcement: NodeEnforcement
     network: int  # descriptor of the network namespace
 
     @property
@@ -61,8 +62,15 @@ class ContainersNamespace(msgspec.Struct, frozen=True):
         namespace = BridgeNamespace(self.network)
         return NetworkHost(None, namespace, PortForwarder(namespace), self.ids.groups)
 
+    def user_mode_network(self) -> UserModeNetwork | None:
+        """None where nothing can connect containers to other machines."""
+        program = self.enforcement.network
+        if program not in (ContainerNetwork.PASTA, ContainerNetwork.SLIRP4NETNS):
+            return None
+        return UserModeNetwork(self.network, program)
+
     def overlays(self, folder: Path, boot: str) -> Overlays:
-        return _ROOTS[self.filesystem](folder, boot, is_private=True)
+        return _ROOTS[self.enforcement.filesystem](folder, boot, is_private=True)
 
 
 def of_this_process(context: RoleContext) -> ContainersNamespace | None:
@@ -80,4 +88,4 @@ def of_this_process(context: RoleContext) -> ContainersNamespace | None:
             "and start again"
         ) from error
     context.undo.callback(os.close, network)
-    return ContainersNamespace(marker, context.enforcement.filesystem, network)
+    return ContainersNamespace(marker, context.enforcement, network)
