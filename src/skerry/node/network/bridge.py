@@ -62,8 +62,8 @@ def _at_home(method: Callable[Concatenate[Bridge, P], T]) -> Callable[Concatenat
     """Call the method in the network namespace of the bridge."""
 
     @functools.wraps(method)
-    def call(self: Bridge, *args: P.args, **kwargs: P.kwargs) -> T:
-        return self.home.run(lambda: method(self, *args, **kwargs))
+    def call(bridge: Bridge, /, *args: P.args, **kwargs: P.kwargs) -> T:
+        return bridge.home.run(lambda: method(bridge, *args, **kwargs))
 
     return call
 
