@@ -60,6 +60,7 @@ class OrdinaryUser(NamedTuple):
     home: Path
     python: tuple[str, ...]  # an interpreter that imports what this one does
     prefix: tuple[str, ...]  # before a command; empty if this process is the user
+    ids: range = range(0)  # that it has assigned, if the test asked for some as root
 
     @property
     def environment(self) -> dict[str, str]:
@@ -114,12 +115,14 @@ def ordinary_user(*, ids: int = 0, devices: Iterable[str] = ()) -> Iterator[Ordi
             "--inh-caps=-all",
             "--",
         )
-        mounts = [*_ids(top, uid, ids, number), *_devices(top, devices)]
+        first = _FIRST_RANGE + number % 0x4000 * IDS
+        assigned = range(first, first + ids)
+        mounts = [*_ids(top, uid, assigned), *_devices(top, devices)]
         if mounts:
             binds = [f"mount --bind {shlex.quote(str(file))} {shlex.quote(at)}" for file, at in mounts]
             steps = " && ".join([*binds, f'exec {shlex.join(become)} "$@"'])
             become = ("unshare", "--mount", "--propagation=slave", "sh", "-c", steps, "sh")
-        yield OrdinaryUser(uid, home, _python(top), become)
+        yield OrdinaryUser(uid, home, _python(top), become, assigned)
     finally:
         shutil.rmtree(top)
 
@@ -134,19 +137,18 @@ def _skip_without(ids: int, devices: Iterable[str]) -> None:
             pytest.skip(f"needs {device} to be open to this user")
 
 
-def _ids(top: Path, uid: int, count: int, number: int) -> list[tuple[Path, str]]:
-    """Files of /etc in which the user exists and has `count` ids."""
-    if not count:
+def _ids(top: Path, uid: int, assigned: range) -> list[tuple[Path, str]]:
+    """Files of /etc in which the user exists and has the ids `assigned`."""
+    if not assigned:
         return []
     if shutil.which("newuidmap", path=_SYSTEM) is None or not Path("/etc/subuid").exists():
         pytest.skip("needs newuidmap (package uidmap) and /etc/subuid")
     name = f"skerry{uid}"
-    first = _FIRST_RANGE + number % 0x4000 * IDS
     texts = {
         "passwd": f"{Path('/etc/passwd').read_text()}{name}:x:{uid}:{uid}::{top}/home:/bin/sh\n",
         "group": f"{Path('/etc/group').read_text()}{name}:x:{uid}:\n",
-        "subuid": f"{name}:{first}:{count}\n",
-        "subgid": f"{name}:{first}:{count}\n",
+        "subuid": f"{name}:{assigned.start}:{len(assigned)}\n",
+        "subgid": f"{name}:{assigned.start}:{len(assigned)}\n",
     }
     for file, text in texts.items():
         (top / file).write_text(text)

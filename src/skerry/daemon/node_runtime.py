@@ -11,6 +11,7 @@ import os
 import ssl
 from collections.abc import Awaitable, Callable, Mapping
 from pathlib import Path
+from typing import Final
 
 import msgspec
 import structlog
@@ -21,13 +22,16 @@ from skerry.daemon.role_parts import RoleContext
 from skerry.kit.folder_keys import folder_key
 from skerry.kit.tasks import TaskSupervisor
 from skerry.model import errors
-from skerry.model.enforcement import Isolation, NodeEnforcement
+from skerry.model.enforcement import Isolation
 from skerry.node import host
 from skerry.node.cells.cells import Cells
 from skerry.node.cgroups.detection import detect
+from skerry.node.cgroups.protocol import Cgroups
 from skerry.node.launcher.child.cell_root import PARTLY_PRIVATE, PRIVATE, HostView, is_within
 from skerry.node.launcher.client import LauncherClient
 from skerry.node.signals.following import SignalSource
+from skerry.node.watched.groups import WatchedGroups
+from skerry.node.watched.watcher import LimitWatcher
 from skerry.transport.access.gate import AccessGate
 from skerry.transport.grpc import health
 from skerry.transport.grpc.server import GrpcServer
@@ -39,6 +43,8 @@ from skerry.wire.aurae.runtime import EMPTY_SERVICES, AuraeCellService
 from skerry.wire.own.cells.service import CellService
 
 log = structlog.get_logger(__name__)
+
+GROUPS: Final = "groups"  # in the data folder: the groups of cells where there are no cgroups
 
 
 class NodeRuntimeParts(msgspec.Struct, frozen=True):
@@ -113,29 +119,36 @@ async def open_cells(context: RoleContext, socket_path: Path) -> Cells:
     """The cells of this data folder, those of an earlier process among them; `Unavailable` says what
     lacks."""
     settings, folder, undo = context.settings, context.folder, context.undo
-    _require_cells(context.enforcement)
     socket_path.parent.mkdir(mode=0o755, parents=True, exist_ok=True)  # what is to be hidden must be there
-    groups = detect(group_root(settings.node.cgroup_root, folder))
+    groups = _groups(context)
     undo.callback(groups.dispose)  # the group of all cells, if none is left
     # A socket in a folder of its own is hidden with it; elsewhere TLS alone keeps cells out.
     hidden = [folder, *([socket_path.parent] if socket_path.parent.name == "aurae" else [])]
     launcher = await LauncherClient.start(
-        view=HostView(cell_paths(settings.node.cell_paths), tuple(str(path.resolve()) for path in hidden))
+        view=HostView(
+            cell_paths(settings.node.cell_paths),
+            tuple(str(path.resolve()) for path in hidden),
+            users=context.enforcement.user_ids,
+            is_whole=context.enforcement.isolation is Isolation.NONE,
+        )
     )
     undo.push_async_callback(launcher.stop)
     cells = await Cells.open(folder / "cells", groups, launcher, settings.node, context.clock)
     undo.push_async_callback(cells.close)
+    if isinstance(groups, WatchedGroups):
+        loops = await undo.enter_async_context(TaskSupervisor("limits", clock=context.clock))
+        loops.forever("limits", LimitWatcher(groups, context.clock).run)
     return cells
 
 
-def _require_cells(enforcement: NodeEnforcement) -> None:
-    """Raise `Unavailable` unless the cells of this version can be made as this user."""
+def _groups(context: RoleContext) -> Cgroups:
+    """The groups of all cells of this data folder. Raises `Unavailable`."""
+    enforcement, settings = context.enforcement, context.settings.node
     if enforcement.isolation is Isolation.UNAVAILABLE:
         raise errors.Unavailable("; ".join(enforcement.reasons))
-    if enforcement.isolation is not Isolation.ROOT:
-        raise errors.Unavailable(
-            "cells: this version makes them as root of the machine alone; start with sudo to have them"
-        )
+    if enforcement.isolation is Isolation.ROOT:
+        return detect(group_root(settings.cgroup_root, context.folder))
+    return WatchedGroups(context.folder / GROUPS, host.boot_id(), limits_users=enforcement.user_ids > 1)
 
 
 def check_cell_paths(paths: tuple[str, ...]) -> None:

@@ -17,7 +17,7 @@ from typing import Final
 
 import msgspec
 
-from skerry.kit import listening_sockets, unix_addresses
+from skerry.kit import listening_sockets, namespace_marker, unix_addresses
 from skerry.model import errors
 from skerry.model.settings import GrpcSettings
 
@@ -59,7 +59,7 @@ def group_permissions(name: str) -> SocketPermissions:
         group = int(name) if name.isdigit() else grp.getgrnam(name).gr_gid
     except KeyError:
         return _OWNER_ONLY
-    if os.geteuid() != 0 and group not in os.getgroups():
+    if not namespace_marker.is_machine_root() and group not in os.getgroups():
         return _OWNER_ONLY
     return SocketPermissions(0o660, group)
 

@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import os
 from collections.abc import Awaitable, Callable, Hashable, Iterable, Sequence
 from pathlib import Path
 from typing import Final, TypeVar
@@ -41,7 +42,7 @@ from skerry.model.cells import (
 from skerry.model.ids import CellName, ExecutableName
 from skerry.model.settings import NodeSettings
 from skerry.node import host
-from skerry.node.cells import adoption
+from skerry.node.cells import adoption, uids
 from skerry.node.cells.cpu_quotas import CpuQuotas, QuotaLift
 from skerry.node.cells.executables import ExecutableSupervisor, StartOptions, WorkerOptions
 from skerry.node.cells.locks import PathLockGuard, PathLocks
@@ -50,7 +51,6 @@ from skerry.node.cells.processes import HostProcesses
 from skerry.node.cells.records import CellRecord, CellRecords
 from skerry.node.cells.state import CellDeps, CellEntry, CellView, ExecutableEntry
 from skerry.node.cells.teardown import CellTeardown
-from skerry.node.cells.uids import UidAllocator
 from skerry.node.cgroups.protocol import INIT_LEAF, Cgroups
 from skerry.node.launcher.child.cell_root import HostView
 from skerry.node.launcher.client import LauncherClient
@@ -77,7 +77,8 @@ class Cells:
         self._deps = deps
         self._boot = boot
         self._entries: dict[CellName, CellEntry] = {}
-        self._uids = UidAllocator(deps.settings.first_uid, deps.settings.max_cells)
+        settings, users = deps.settings, deps.launcher.view.users
+        self._uids = uids.allocator(settings.first_uid, settings.max_cells, users, os.geteuid())
         self._locks = PathLocks("cells")
         self._executables = ExecutableSupervisor(deps)
         self._quotas = CpuQuotas(deps.groups, deps.clock)

@@ -77,8 +77,12 @@ class InitSupervisor:
         async with entry.making:
             if entry.init is None:
                 cell = entry.record.cell
-                spec = self._spec(_host_name(entry), cell.isolates_processes, cell.isolates_network)
-                prestarted = None if cell.isolates_network else self._pools[cell.isolates_processes]
+                # With the user of the node it would be an admin wherever a connection tells who somebody is.
+                isolates_network = cell.isolates_network or (
+                    cell.isolates_processes and self._deps.launcher.view.users == 1
+                )
+                spec = self._spec(_host_name(entry), cell.isolates_processes, isolates_network)
+                prestarted = None if isolates_network else self._pools[cell.isolates_processes]
                 self.attach(entry, await self._make(entry, self._deps.launcher, spec, prestarted))
             assert entry.init is not None
             return entry.init

@@ -11,6 +11,38 @@ import heapq
 from skerry.model import errors
 
 
+class SharedUid:
+    """The same uid for `count` cells, where a node has no other."""
+
+    def __init__(self, uid: int, count: int) -> None:
+        self._uid = uid
+        self._count = count
+        self._used = 0
+
+    def claim(self, uid: int) -> bool:
+        self._used += 1
+        return True
+
+    def allocate(self) -> int:
+        if self._used >= self._count:
+            raise _too_many(self._count)
+        self._used += 1
+        return self._uid
+
+    def release(self, uid: int) -> None:
+        self._used -= 1
+
+
+def allocator(first: int, count: int, users: int, own: int) -> UidAllocator | SharedUid:
+    """Of a node of user `own` in which the ids below `users` exist: `count` from `first` on, or from the
+    lowest on if `first` is too high."""
+    if users <= 1:
+        return SharedUid(own, count)
+    if first + count <= users:
+        return UidAllocator(first, count)
+    return UidAllocator(1, min(count, users - 1))
+
+
 class UidAllocator:
     """`count` uids from `first` on."""
 
@@ -39,11 +71,15 @@ class UidAllocator:
             if uid not in self._used:
                 self._used.add(uid)
                 return uid
-        raise errors.ResourcesExhausted(
-            f"this node has its limit of {self._count} cells; free one, or raise the setting node.max_cells"
-        )
+        raise _too_many(self._count)
 
     def release(self, uid: int) -> None:
         self._used.discard(uid)
         if self._first <= uid < self._next:
             heapq.heappush(self._free, uid)
+
+
+def _too_many(count: int) -> errors.ResourcesExhausted:
+    return errors.ResourcesExhausted(
+        f"this node has its limit of {count} cells; free one, or raise the setting node.max_cells"
+    )

@@ -10,11 +10,13 @@ from __future__ import annotations
 
 import contextlib
 import os
+from collections.abc import Callable
 from types import TracebackType
 from typing import Protocol
 
 from skerry.model.cells import CellLimits, CellUsage
 from skerry.model.ids import CellName
+from skerry.node.kernel.process_marks import ProcessMarks
 
 INIT_LEAF = "_init"  # the leaf of a cell's init
 
@@ -27,6 +29,9 @@ class CgroupEntryFds:
     may be `cpu`, the group of the cpu quota, for a start that works outside the quota: a new init enters it
     with the first process that it forks. An init that is in it already writes `0` to `outside` before it
     forks a process, and then to `cpu`.
+
+    Where there are no cgroups there are no descriptors, and the process gets `marks` before it does anything
+    else; `began` is called with the pid of an init that has.
     """
 
     def __init__(
@@ -36,11 +41,15 @@ class CgroupEntryFds:
         *,
         cpu: int | None = None,
         outside: int | None = None,
+        marks: ProcessMarks | None = None,
+        began: Callable[[int], None] = lambda pid: None,
     ) -> None:
         self.clone_into = clone_into
         self.procs = procs if cpu is None else (*procs, cpu)
         self.has_cpu = cpu is not None
         self.outside = outside
+        self.marks = marks
+        self.began = began
         self._open = [each for each in (clone_into, *self.procs, outside) if each is not None]
 
     def close(self) -> None:
@@ -62,7 +71,7 @@ class Cgroups(Protocol):
 
     @property
     def kind(self) -> str:
-        """`unified`, `hybrid` or `legacy`."""
+        """`unified`, `hybrid` or `legacy`; `watched` without cgroups."""
         ...
 
     @property

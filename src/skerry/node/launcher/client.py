@@ -134,6 +134,7 @@ class InitClient:
         empties the cgroup, since a step may still be in progress.
         """
         body = _start_request(spec, has_clone_into=entry.clone_into is not None)
+        body["marks"] = entry.marks
         with contextlib.ExitStack() as opened:
             folders = [folder] if spec.logs is None else [folder, spec.logs]
             passed = [_open_folder(each, opened) for each in folders]
@@ -215,7 +216,8 @@ class InitClient:
 
         Raises Unavailable if the request could not be sent; then it is no cell's init, and starts nothing.
         """
-        body = {"do": "enter", "host_name": host_name, "has_cpu": entry.has_cpu}
+        body = {"do": "enter", "host_name": host_name, "has_cpu": entry.has_cpu, "marks": entry.marks}
+        entry.began(self.pid)
         if not self._channel.notify(body, entry.procs):
             raise errors.Unavailable("a prestarted init could not enter the cell; try again")
 
@@ -416,6 +418,7 @@ async def _make_init(
         "network": spec.network is not None,
         "clone_into": entry.clone_into is not None,
         "has_cpu": entry.has_cpu,
+        "marks": entry.marks,
     }
     agent_end, init_end = messages.pair()
     try:
@@ -437,6 +440,7 @@ async def _make_init(
         raise _setup_error(reply.body["failed"], reply.body["errno"])
     (pidfd,) = reply.descriptors
     pid = reply.body["pid"]
+    entry.began(pid)
     try:
         start_time = start_time_of(pid)
     except OSError:

@@ -6,6 +6,7 @@ unmount, so what is masked stays masked.
 
 from __future__ import annotations
 
+import errno
 import os
 import stat
 from typing import Final
@@ -27,7 +28,12 @@ def set_up(tmp_mb: int) -> None:
         "devpts", "/dev/pts", "devpts", MS_NOSUID | MS_NOEXEC, "newinstance,ptmxmode=0666,mode=0620"
     )
     syscalls.mount("proc", "/proc", "proc", MS_NOSUID | MS_NODEV | MS_NOEXEC)
-    syscalls.mount("sysfs", "/sys", "sysfs", MS_RDONLY | MS_NOSUID | MS_NODEV | MS_NOEXEC)
+    try:
+        syscalls.mount("sysfs", "/sys", "sysfs", MS_RDONLY | MS_NOSUID | MS_NODEV | MS_NOEXEC)
+    except syscalls.StepFailed as failed:
+        # Of a network that is not this user's: that of the machine is there already, and read-only.
+        if failed.errno != errno.EPERM or not os.listdir("/sys"):
+            raise
     for path in READ_ONLY_PATHS:
         if os.path.exists(path):
             syscalls.mount(path, path, "", MS_BIND)

@@ -32,6 +32,7 @@ _LINKS: Final = {"etc/mtab": "../proc/self/mounts", "var/run": "../run"}
 PRIVATE: Final = ("/dev", "/proc", "/sys", "/tmp", EMPTY, "/var/tmp")  # noqa: S108 - these are the cell's
 # And these as a whole: parts of them are needed.
 PARTLY_PRIVATE: Final = ("/", "/etc", "/home", "/var")
+_SYSTEM: Final = ("/proc", "/sys")
 # A folder of the host that is not needed, on which the new root is built.
 _SITE: Final = "/proc"
 
@@ -86,11 +87,13 @@ _UNMOUNTED_ERRNOS: Final = (errno.ENOENT, errno.EINVAL)
 
 
 class HostView(NamedTuple):
-    """What cells see of the host, besides the default root. Absolute paths."""
+    """What cells have of the host, besides the default root. Absolute paths."""
 
     paths: tuple[str, ...] = ()  # visible, at the same path; missing ones are skipped
     hidden: tuple[str, ...] = ()  # masked in every cell, also inside visible folders
     mount_points: tuple[str, ...] = ()  # empty folders, for later mounts in single cells
+    users: int = 1 << 32  # ids from 0 on that cells may have; 1: all have the node's own
+    is_whole: bool = False  # nothing isolates cells: they are processes among the others of the host
 
 
 class CellRoot:
@@ -144,6 +147,10 @@ def _make(view: HostView) -> int:
     hidden = [os.path.realpath(path) for path in view.hidden]
     syscalls.set_mount("/", 0, recursive=True, private=True)
     _unmount_below(hidden)
+    # Elsewhere than in the first one, the kernel lets a cell mount its own over these only while they are to
+    # be seen; and neither makes device nodes nor uses them in file systems of its own.
+    is_first = is_in_first_user_namespace()
+    shown = [] if is_first else [syscalls.detached_mount(path, 0, recursive=True) for path in _SYSTEM]
     syscalls.mount("root", _SITE, "tmpfs", MS_NOSUID | MS_NODEV | MS_NOEXEC, "size=16m,mode=755")
     os.chdir(_SITE)
     for folder in _FOLDERS:
@@ -162,9 +169,12 @@ def _make(view: HostView) -> int:
         os.makedirs(f".{mount_point}", exist_ok=True)
     for path in hidden:
         _cover(path)
+    for path, detached in zip(_SYSTEM, shown, strict=False):
+        syscalls.move_mount(detached, f".{path}")
+        os.close(detached)
     files = syscalls.detached_mount(".", 0)
     syscalls.set_mount(".", _SEALED, recursive=True, private=True)
-    _make_devices()
+    _make_devices(are_made=is_first)
     syscalls.pivot_root(".", ".")  # the old one is on top of the new one then
     syscalls.unmount(".", mount_flags.MNT_DETACH)
     os.chdir("/")
@@ -241,16 +251,26 @@ def _unescaped(match: re.Match[bytes]) -> bytes:
     return bytes([int(match[1], 8)])
 
 
-def _make_devices() -> None:
+def _make_devices(*, are_made: bool) -> None:
     os.umask(0)
     syscalls.mount("dev", "dev", "tmpfs", MS_NOSUID | MS_NOEXEC, "size=64k,mode=755")
     for name, numbers in _DEVICES.items():
-        os.mknod(f"dev/{name}", stat.S_IFCHR | 0o666, os.makedev(*numbers))
+        if are_made:
+            os.mknod(f"dev/{name}", stat.S_IFCHR | 0o666, os.makedev(*numbers))
+        else:
+            _write(f"dev/{name}", b"")
+            syscalls.mount(f"/dev/{name}", f"dev/{name}", "", MS_BIND)
     for name, target in _DEVICE_LINKS.items():
         os.symlink(target, f"dev/{name}")
     os.mkdir("dev/pts", 0o755)
     os.mkdir("dev/shm", 0o755)
     syscalls.set_mount("dev", mount_flags.MOUNT_ATTR_RDONLY, recursive=False)
+
+
+def is_in_first_user_namespace() -> bool:
+    """True if root here is root of the machine."""
+    with open("/proc/self/uid_map", "rb") as file:
+        return file.read().split() == [b"0", b"0", b"4294967295"]
 
 
 def _own_namespace() -> int:

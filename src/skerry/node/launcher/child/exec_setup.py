@@ -15,6 +15,7 @@ import termios
 from typing import Final, NamedTuple
 
 from skerry.node.kernel import syscalls
+from skerry.node.kernel.process_marks import TAG_LIMIT, ProcessMarks
 from skerry.node.launcher.child import capabilities
 from skerry.node.launcher.child.syscall_scripts import SyscallScript
 
@@ -39,6 +40,7 @@ class ProgramSpec(NamedTuple):
     capabilities: str  # the name of a set
     open_files: int
     is_trusted: bool  # Skerry's own: root with all privileges
+    marks: ProcessMarks | None = None  # where there are no cgroups
 
 
 def script(
@@ -56,6 +58,8 @@ def script(
     calls = SyscallScript()
     for group in procs:
         calls.call("enter cgroup", "write", group, b"0", 1)
+    if program.marks is not None:
+        _mark(calls, program.marks)
     if not program.is_trusted:
         # In its groups already: these, and not the host's, are the root of its cgroup namespace.
         calls.call("enter cgroup namespace", "unshare", syscalls.CLONE_NEWCGROUP)
@@ -81,6 +85,18 @@ def script(
         paths = candidates(program.arguments[0], program.environment.get(b"PATH", _DEFAULT_PATH))
         calls.exec(paths, program.arguments, program.environment)
     return calls
+
+
+def _mark(calls: SyscallScript, marks: ProcessMarks) -> None:
+    calls.call("mark process", "prlimit64", 0, TAG_LIMIT, _LIMIT.pack(marks.tag, marks.tag), 0)
+    if marks.processes:
+        most = _LIMIT.pack(marks.processes, marks.processes)
+        calls.call("limit processes", "prlimit64", 0, resource.RLIMIT_NPROC, most, 0)
+    if marks.niceness:
+        calls.call("set priority", "setpriority", os.PRIO_PROCESS, 0, marks.niceness)
+    if marks.cpus:
+        mask = sum(1 << cpu for cpu in marks.cpus).to_bytes(marks.cpus[-1] // 64 * 8 + 8, "little")
+        calls.call("choose cpus", "sched_setaffinity", 0, len(mask), mask)
 
 
 def _confine(

@@ -19,7 +19,7 @@ import time
 from collections import deque
 from typing import Any, Final, NoReturn
 
-from skerry.node.kernel import syscalls
+from skerry.node.kernel import process_marks, syscalls
 from skerry.node.launcher.child import capabilities, cell_mounts, exec_setup, messages, poll_loop, zygotes
 from skerry.node.launcher.child.cell_root import CellRoot
 from skerry.node.launcher.child.exec_setup import ProgramSpec
@@ -73,6 +73,8 @@ def begin(
     agent_end, own_end = ends
     step, reporting_end = "enter cgroup", own_end
     try:
+        if (marks := process_marks.decoded(spec.get("marks"))) is not None:
+            marks.set_tag()
         if spec["is_spare"]:  # it would never be found again
             syscalls.end_with(launcher)
         late = [procs.pop()] if spec["has_cpu"] else []
@@ -451,6 +453,8 @@ def _enter(message: messages.LauncherMessage) -> list[int]:
         late = [message.descriptors.pop()] if message.body["has_cpu"] else []
         for group in message.descriptors:
             os.write(group, b"0")
+        if (marks := process_marks.decoded(message.body.get("marks"))) is not None:
+            marks.set_tag()
         if message.body["host_name"]:
             syscalls.set_host_name(message.body["host_name"])
         syscalls.set_parent_death_signal(0)
@@ -470,6 +474,7 @@ def _program(body: dict[str, Any]) -> ProgramSpec:
         capabilities=body["capabilities"],
         open_files=body["open_files"],
         is_trusted=body["is_trusted"],
+        marks=process_marks.decoded(body.get("marks")),
     )
 
 

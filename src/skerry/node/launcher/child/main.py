@@ -40,13 +40,20 @@ def main(descriptor: str, view: str, entry: str = "", *preload: str) -> NoReturn
     most = resource.getrlimit(resource.RLIMIT_NOFILE)[1]
     resource.setrlimit(resource.RLIMIT_NOFILE, (most, most))
     capabilities.begin()
-    os.setgroups(())
+    _leave_groups()
     root = CellRoot(HostView(**json.loads(view)))
     launcher = LauncherProcess(
         socket.socket(fileno=int(descriptor)), root, syscalls.SeccompFilter(seccomp.default_filter())
     )
     gc.freeze()  # no collection ever touches, and so copies, a page that the inits share
     launcher.run()
+
+
+def _leave_groups() -> None:
+    """Without ids of their own, users may give up no groups, and those that they have give nothing here."""
+    with open("/proc/self/setgroups") as file:
+        if file.read().strip() == "allow":
+            os.setgroups(())
 
 
 class LauncherProcess:

@@ -1,0 +1,1 @@
+"""Groups of processes without cgroups: which processes a cell has, and limits by looking at them."""

@@ -1,0 +1,40 @@
+"""When to look at a cell again, what to kill in it, and how nice its processes are. Pure."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from typing import Final
+
+from skerry.model.cells import CellLimits
+from skerry.node.cgroups import limits as translation
+
+# What a cell may allocate meanwhile, at the most, if it does so as fast as a program does.
+_BYTES_PER_S: Final = 1 << 30
+_SHORTEST_S: Final = 0.02
+_LONGEST_S: Final = 0.25
+_STEP: Final = 1.25  # of the kernel, in cpu, from one niceness to the next
+_MOST: Final = 19
+
+
+def pause_s(used: int, limit: int) -> float:
+    """How long a cell that uses `used` bytes of `limit` need not be looked at."""
+    return min(max((limit - used) / _BYTES_PER_S, _SHORTEST_S), _LONGEST_S)
+
+
+def victim(used: Mapping[int, int], limit: int) -> int | None:
+    """The process to kill in a cell of these processes, with the memory of each: the largest, as the kernel
+    does. None if they fit."""
+    if sum(used.values()) <= limit or not used:
+        return None
+    return max(used, key=lambda pid: (used[pid], pid))
+
+
+def niceness(limits: CellLimits) -> int:
+    """For the share of a cell with these limits. A share above the usual one cannot be had."""
+    weight = limits.cpu_weight
+    if weight is None and limits.cpu_shares is not None:
+        weight = translation.weight_from_shares(limits.cpu_shares)
+    if weight is None or weight >= translation.USUAL_WEIGHT:
+        return 0
+    return min(round(math.log(translation.USUAL_WEIGHT / weight, _STEP)), _MOST)

@@ -1,0 +1,112 @@
+"""A Skerry of an ordinary user, which is executed: it becomes that user before it starts."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import signal
+import subprocess
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+from tests.support.ordinary_users import OrdinaryUser
+from tests.support.shares import subnet_of
+from tests.support.waiting import PATIENCE_S, eventually_sync
+
+
+class OrdinarySkerry:
+    """`skerry up` of a user, in the folder that it chooses by itself, and commands for it."""
+
+    def __init__(self, user: OrdinaryUser) -> None:
+        self.user = user
+        self.log = user.home.parent / "log" if os.geteuid() == 0 else user.home / "log"
+        self.data = user.home / ".local" / "share" / "skerry"
+        self.process: subprocess.Popen[bytes] | None = None
+
+    def start(self, *flags: str) -> dict[str, Any]:
+        """Start it, and wait until it is ready; its ready file."""
+        flags = (
+            *("--http", "127.0.0.1:0", "--grpc", "127.0.0.1:0"),
+            *("--set", f"network.subnet={subnet_of(self.user.home)}", *flags),
+        )
+        ready = self.data / "ready.json"
+        ready.unlink(missing_ok=True)
+        with self.log.open("ab") as log:
+            self.process = self.user.start(
+                *self.user.python, "-m", "skerry", "up", *flags, stdout=log, stderr=log
+            )
+
+        def is_ready() -> bool:
+            assert self.process is not None
+            assert self.process.poll() is None, self.log.read_text()
+            return ready.exists()
+
+        eventually_sync(is_ready, within=PATIENCE_S, what="the ready file")
+        document: dict[str, Any] = json.loads(ready.read_text())
+        return document
+
+    def cli(self, *arguments: str) -> str:
+        """A command of the user, which succeeds; its output."""
+        done = self.attempt(*arguments)
+        assert done.returncode == 0, (done.stdout, done.stderr, self.log.read_text()[-4000:])
+        return done.stdout
+
+    def attempt(self, *arguments: str) -> subprocess.CompletedProcess[str]:
+        return self.user.run(*self.user.python, "-m", "skerry", *arguments)
+
+    def file(self, name: str, content: str) -> Path:
+        """A file in the user's home."""
+        path = self.user.home / name
+        path.write_text(content)
+        path.chmod(0o644)
+        return path
+
+    def said(self) -> str:
+        return self.log.read_text()
+
+    def kill(self) -> None:
+        assert self.process is not None
+        self.process.kill()
+        self.process.wait(PATIENCE_S)
+
+    def stop(self) -> int:
+        assert self.process is not None
+        self.process.send_signal(signal.SIGTERM)
+        return self.process.wait(PATIENCE_S)
+
+
+def processes_of(user: OrdinaryUser) -> list[tuple[int, str]]:
+    """What runs as the user, or as one of its ids: pids and names. Seen by that user itself: what is in a
+    namespace of its own."""
+    found = []
+    for folder in Path("/proc").glob("[0-9]*"):
+        with contextlib.suppress(OSError):
+            fields = dict(line.split(":\t", 1) for line in (folder / "status").read_text().splitlines())
+            uid = int(fields["Uid"].split()[0])
+            if os.geteuid() == 0:
+                is_own = uid == user.uid or uid in user.ids
+            else:
+                is_own = os.readlink(folder / "ns/user") != os.readlink("/proc/self/ns/user")
+            if is_own and fields["State"][0] not in "ZX":
+                found.append((int(folder.name), fields["Name"]))
+    return found
+
+
+@contextlib.contextmanager
+def skerry_of(user: OrdinaryUser) -> Iterator[OrdinarySkerry]:
+    """Nothing of it is left at the end, whatever the test did."""
+    skerry = OrdinarySkerry(user)
+    try:
+        yield skerry
+    finally:
+        if skerry.process is not None and skerry.process.poll() is None:
+            skerry.kill()
+        # Until there are none: a process may be the parent of the next.
+        for _ in range(100):
+            if not (left := processes_of(user)):
+                break
+            for pid, _ in left:
+                with contextlib.suppress(OSError):
+                    os.kill(pid, signal.SIGKILL)
