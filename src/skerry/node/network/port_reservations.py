@@ -52,6 +52,7 @@ class PortReservations:
         self._forwarder = forwarder
         self._owners: dict[HostPort, str] = {}
         self._sockets: dict[HostPort, list[socket.socket]] = {}
+        self._published: set[HostPort] = set()  # that the forwarder has, or should have
 
     async def reserve(self, owner: str, mappings: Iterable[PortMapping]) -> None:
         """Reserve the source ports of all, or raise FailedPrecondition, with the user of one of them, and
@@ -78,6 +79,7 @@ class PortReservations:
         for host_port in _host_ports(mappings):
             self._owners[host_port] = owner
             if host_port in forwarded:
+                self._published.add(host_port)
                 continue
             try:
                 await self._hold(host_port)
@@ -93,12 +95,14 @@ class PortReservations:
         held = {port: sockets for port in _host_ports(mappings) if (sockets := self._sockets.get(port))}
         if held:
             await asyncio.to_thread(self._forwarder.add, held)
+        self._published |= held.keys()
         for port in held:
             _close_all(self._sockets.pop(port, ()))
 
     async def withdraw(self, mappings: Iterable[PortMapping]) -> None:
         """The rules will not forward them any more: who connects is refused. Raises Unavailable."""
         if self._forwarder is not None and (host_ports := _host_ports(mappings)):
+            self._published.difference_update(host_ports)
             await asyncio.to_thread(self._forwarder.remove, host_ports)
 
     async def run(self) -> None:
@@ -107,14 +111,15 @@ class PortReservations:
             return
         while True:
             try:
-                unknown = await asyncio.to_thread(self._forwarder.ports) - self._owners.keys()
-                await asyncio.to_thread(self._forwarder.remove, unknown)
-                await self._forwarder.ended()
-                log.warning("network.forwarder_ended", ports=len(self._owners))
-                for port, owner in list(self._owners.items()):
-                    mapping = PortMapping(port[0], port[0], port[1])
+                forwarded = await asyncio.to_thread(self._forwarder.ports)
+                await asyncio.to_thread(self._forwarder.remove, forwarded - self._owners.keys())
+                for number, protocol in self._owners.keys() & (self._published - forwarded):
+                    owner = self._owners[number, protocol]
+                    mapping = PortMapping(number, number, protocol)
                     for failure in await self.reserve_again(owner, [mapping]):
                         log.warning("network.port_not_held", owner=owner, reason=failure)
+                await self._forwarder.ended()
+                log.warning("network.forwarder_ended", ports=len(self._published))
             except (errors.Unavailable, OSError) as error:
                 log.warning("network.forwarder_failed", reason=str(error))
                 await asyncio.sleep(_AGAIN_S)

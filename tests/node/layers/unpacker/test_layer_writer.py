@@ -138,12 +138,14 @@ def test_owners_that_are_not_mapped_become_root_devices_are_left_out_and_both_ar
     root: int, tmp_path: Path
 ) -> None:
     tree = LayerWriter(root, 100, MappedIds(users=100, groups=50))
-    tree.apply(TarEntry(b"mapped", uid=99, gid=49), content)
-    tree.apply(TarEntry(b"group", uid=99, gid=50), content)
-    tree.apply(TarEntry(b"folder", tar_reader.FOLDER, uid=100, gid=1), content)
+    tree.apply(owned(TarEntry(b"mapped"), 99, 49), content)
+    tree.apply(owned(TarEntry(b"group"), 99, 50), content)
+    tree.apply(owned(TarEntry(b"folder", tar_reader.FOLDER), 100, 1), content)
     tree.apply(TarEntry(b"folder/.wh..wh..opq"), content)
-    tree.apply(TarEntry(b"link", tar_reader.SYMLINK, link=b"x", uid=100_000, gid=100_000), content)
-    tree.apply(TarEntry(b"disk", tar_reader.BLOCK_DEVICE, major=8, minor=1), content)
+    link = owned(TarEntry(b"link", tar_reader.SYMLINK), 100_000, 100_000)
+    link.link = b"x"
+    tree.apply(link, content)
+    tree.apply(TarEntry(b"disk", tar_reader.BLOCK_DEVICE, major=8), content)
     tree.apply(TarEntry(b"pipe", tar_reader.FIFO), content)
     tree.apply(TarEntry(b".wh.gone"), content)
     for _ in tree.finish():
@@ -164,3 +166,8 @@ def test_owners_that_are_not_mapped_become_root_devices_are_left_out_and_both_ar
     assert stacking.visible([tmp_path / "root", tmp_path / "root" / "folder"]) == [
         tmp_path / "root" / "folder"
     ]
+
+
+def owned(entry: TarEntry, uid: int, gid: int) -> TarEntry:
+    entry.uid, entry.gid = uid, gid
+    return entry

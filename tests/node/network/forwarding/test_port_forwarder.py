@@ -62,6 +62,7 @@ def place(tmp_path: Path) -> Iterator[Place]:
             left = PortForwarder(BridgeNamespace(descriptor), folder)
             left.remove(left.ports())
             left.close()
+        _reap()
         os.close(descriptor)
         (folder / "control").unlink(missing_ok=True)
         if folder.exists():
@@ -110,7 +111,7 @@ def test_a_connection_is_reset_where_nobody_listens(place: Place, port: int) -> 
     forwarder = place.forwarder()
     with bound(port) as reserved:
         forwarder.add({(port, Protocol.TCP): [reserved]})
-    with socket.create_connection(("127.0.0.1", port), 10) as client, pytest.raises(ConnectionResetError):
+    with pytest.raises(ConnectionResetError), socket.create_connection(("127.0.0.1", port), 10) as client:
         client.recv(1)
     forwarder.close()
 
@@ -203,6 +204,15 @@ def _pid(place: Place) -> int:
             if is_one and os.readlink(folder / "ns/net") == namespace:
                 return int(folder.name)
     return 0
+
+
+def _reap() -> None:
+    """In life the parent of a forwarder, an earlier agent, is gone when it ends."""
+    for folder in Path("/proc").glob("[0-9]*"):
+        with contextlib.suppress(OSError):
+            fields = (folder / "stat").read_text().rpartition(")")[2].split()
+            if fields[1] == str(os.getpid()) and (folder / "comm").read_text().strip() == "skerry-ports":
+                os.waitpid(int(folder.name), 0)
 
 
 def _is_zombie(pid: int) -> bool:

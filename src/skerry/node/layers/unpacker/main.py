@@ -26,7 +26,7 @@ _PROGRESS_S: Final = 0.5
 
 
 def main(
-    root: int, agent: int, diff_id: str, most_bytes: int, most_files: int, users: int, groups: int
+    root: int, agent: int, diff_id: str, most_bytes: int, most_files: int, users: int = 0, groups: int = 0
 ) -> NoReturn:
     """Unpack into the folder open as `root`, for the process `agent`; the digest must be `diff_id` if
     given. `users` and `groups` are mapped, or 0: all are, as for root of the machine."""

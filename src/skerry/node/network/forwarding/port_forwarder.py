@@ -103,9 +103,7 @@ class PortForwarder:
             if pidfd >= 0:
                 select.select([pidfd], [], [], _ANSWER_S)
                 os.close(pidfd)
-            if self._process is not None:
-                self._process.poll()
-                self._process.returncode = self._process.returncode or 0  # nobody waits for it here
+            self._leave_process()
 
     def _request(self, request: dict[str, object], descriptors: Sequence[int] = ()) -> set[HostPort]:
         with self._lock:
@@ -149,7 +147,15 @@ class PortForwarder:
             return None
         return connection
 
+    def _leave_process(self) -> None:
+        """It has ended, or goes on without this process."""
+        if self._process is not None:
+            self._process.poll()
+            self._process.returncode = self._process.returncode or 0  # nobody waits for it here
+            self._process = None
+
     def _start(self) -> socket.socket:
+        self._leave_process()
         self._folder.mkdir(mode=0o700, parents=True, exist_ok=True)
         path = self._folder / _SOCKET
         path.unlink(missing_ok=True)
