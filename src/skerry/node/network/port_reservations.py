@@ -109,15 +109,20 @@ class PortReservations:
         """Start the forwarder again if it ends, for ever."""
         if self._forwarder is None:
             return
+        failures: list[str] = []
         while True:
             try:
                 forwarded = await asyncio.to_thread(self._forwarder.ports)
                 await asyncio.to_thread(self._forwarder.remove, forwarded - self._owners.keys())
+                before, failures = failures, []
                 for number, protocol in self._owners.keys() & (self._published - forwarded):
-                    owner = self._owners[number, protocol]
                     mapping = PortMapping(number, number, protocol)
-                    for failure in await self.reserve_again(owner, [mapping]):
-                        log.warning("network.port_not_held", owner=owner, reason=failure)
+                    failures += await self.reserve_again(self._owners[number, protocol], [mapping])
+                if failures:
+                    if failures != before:
+                        log.warning("network.ports_not_held", reasons=failures)
+                    await asyncio.sleep(_AGAIN_S)
+                    continue
                 await self._forwarder.ended()
                 log.warning("network.forwarder_ended", ports=len(self._published))
             except (errors.Unavailable, OSError) as error:
