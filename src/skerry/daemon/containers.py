@@ -65,7 +65,6 @@ log = structlog.get_logger(__name__)
 SUBNET_FILE: Final = "subnet.json"  # in the data folder
 GUEST_NETWORKS: Final = "guest-networks"  # a folder there: networks of guests in the meshes of their buyers
 NETWORK_FILE: Final = "network.json"  # likewise: the last network objects
-WATCHED: Final = "watched"  # cells without cgroups, by `Cells.cgroups_kind`
 
 
 class ContainerEngine(msgspec.Struct, frozen=True):
@@ -160,9 +159,8 @@ async def _open(
         no_userns = await userns_failure(runtime, home, cgroup_root=group_root, boot_id=boot)
         warnings = _warnings(runtime, no_userns)
     else:
-        root = "" if cells.cgroups_kind == WATCHED else group_root
         runtime = await find_runtime(
-            settings.node.runtime, home, cgroup_root=root, boot_id=boot, ids=place.id_count
+            settings.node.runtime, home, cgroup_root="", boot_id=boot, ids=place.id_count
         )
         no_userns = place.shared_users
         warnings = (place.shared_users,)
