@@ -17,25 +17,25 @@ from tests.support.waiting import PATIENCE_S, eventually_sync
 
 
 class OrdinarySkerry:
-    """`skerry up` of a user, in the folder that it chooses by itself, and commands for it."""
+    """The Skerry of a user, in the folder that it chooses by itself, and commands for it."""
 
-    def __init__(self, user: OrdinaryUser) -> None:
+    def __init__(self, user: OrdinaryUser, *wrapper: str) -> None:
+        """`wrapper` is a command that executes the one that follows it."""
         self.user = user
+        self.wrapper = wrapper
         self.log = user.home.parent / "log" if os.geteuid() == 0 else user.home / "log"
         self.data = user.home / ".local" / "share" / "skerry"
         self.process: subprocess.Popen[bytes] | None = None
 
-    def start(self, *flags: str) -> dict[str, Any]:
+    def start(self, *flags: str, role: str = "up") -> dict[str, Any]:
         """Start it, and wait until it is ready; its ready file."""
-        flags = (
-            *("--http", "127.0.0.1:0", "--grpc", "127.0.0.1:0"),
-            *("--set", f"network.subnet={subnet_of(self.user.home)}", *flags),
-        )
+        listen = ("--http", "127.0.0.1:0", "--grpc", "127.0.0.1:0") if role == "up" else ()
+        flags = (role, *listen, "--set", f"network.subnet={subnet_of(self.user.home)}", *flags)
         ready = self.data / "ready.json"
         ready.unlink(missing_ok=True)
         with self.log.open("ab") as log:
             self.process = self.user.start(
-                *self.user.python, "-m", "skerry", "up", *flags, stdout=log, stderr=log
+                *self.wrapper, *self.user.python, "-m", "skerry", *flags, stdout=log, stderr=log
             )
 
         def is_ready() -> bool:
@@ -95,9 +95,9 @@ def processes_of(user: OrdinaryUser) -> list[tuple[int, str]]:
 
 
 @contextlib.contextmanager
-def skerry_of(user: OrdinaryUser) -> Iterator[OrdinarySkerry]:
+def skerry_of(user: OrdinaryUser, *wrapper: str) -> Iterator[OrdinarySkerry]:
     """Nothing of it is left at the end, whatever the test did."""
-    skerry = OrdinarySkerry(user)
+    skerry = OrdinarySkerry(user, *wrapper)
     try:
         yield skerry
     finally:

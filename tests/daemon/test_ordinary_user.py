@@ -3,13 +3,17 @@
 from __future__ import annotations
 
 import json
+import os
+import signal
 from collections.abc import Iterator
+from pathlib import Path
 
 import pytest
 
 from tests.daemon.ordinary import OrdinarySkerry, processes_of, skerry_of
 from tests.support.ordinary_users import CAN_HAVE_NAMESPACES, IDS, ordinary_user
-from tests.support.waiting import eventually_sync
+from tests.support.skerry import running
+from tests.support.waiting import PATIENCE_S, eventually_sync
 
 pytestmark = pytest.mark.skipif(not CAN_HAVE_NAMESPACES, reason="needs user namespaces of ordinary users")
 
@@ -81,6 +85,33 @@ def test_programs_run_in_cells_with_namespaces_and_a_user_of_their_own(skerry: O
     assert processes_of(skerry.user) == []
 
 
+def test_a_cell_is_no_admin_of_skerry(skerry: OrdinarySkerry) -> None:
+    """It is another user, or, where it has the same one, in another network."""
+    url = skerry.start()["http"]
+    ask = f"import urllib.request; urllib.request.urlopen('{url}/instance/')"
+    done = skerry.attempt("cell", "run", "--", "/usr/bin/python3", "-c", ask)
+    expected = "HTTP Error 401" if skerry.user.ids else "Connection refused"
+    assert (done.returncode, expected in done.stderr) == (1, True), done.stderr
+    assert "@functions" in skerry.cli("cell", "list")
+
+
+def test_a_cell_with_too_many_processes_cannot_have_more(skerry: OrdinarySkerry) -> None:
+    skerry.start()
+    fork = "for i in $(seq 40); do sleep 1000 & done; echo all; wait"
+    done = skerry.attempt("cell", "run", "--pids", "10", "--", "sh", "-c", fork)
+    if skerry.user.ids:  # the kernel counts those of its user
+        assert (done.returncode, "annot fork" in done.stderr, done.stdout) == (2, True, "")
+    else:  # they are counted from time to time, and ended
+        assert done.returncode == 137
+    assert [name for _, name in processes_of(skerry.user)].count("sleep") == 0
+
+
+def test_a_smaller_share_of_the_cpu_is_a_niceness(skerry: OrdinarySkerry) -> None:
+    skerry.start()
+    assert skerry.cli("cell", "run", "--weight", "50", "--", "nice").strip() == "3"
+    assert skerry.cli("cell", "run", "--cpus", "0", "--", "nproc").strip() == "1"
+
+
 def test_what_uses_more_memory_than_its_limit_is_killed_and_told_as_out_of_memory(
     skerry: OrdinarySkerry,
 ) -> None:
@@ -94,11 +125,58 @@ def test_the_next_agent_adopts_what_runs_after_a_kill(skerry: OrdinarySkerry) ->
     skerry.cli("cell", "allocate", "stays", "--memory", "100")
     skerry.cli("cell", "start", "stays", "sleeper", "--", "sleep", "1000")
     before = [pid for pid, name in processes_of(skerry.user) if name == "sleep"]
+    skerry.file("look.py", LOOK)
+    skerry.cli("fn", "deploy", "look.py", "--network", "none")
     skerry.kill()
     skerry.start()
     after = [pid for pid, name in processes_of(skerry.user) if name == "sleep"]
     assert before == after
     assert "sleeper" in skerry.cli("cell", "list", "stays")
+    assert json.loads(skerry.cli("fn", "invoke", "look", "-p", "home:/root"))["params"] == {"home": "/root"}
+    assert "sleeper" in skerry.cli("cell", "list", "stays")
+    skerry.cli("cell", "free", "stays")
+    assert skerry.stop() == 0
+    assert processes_of(skerry.user) == []
+
+
+def test_a_node_that_leaves_its_cloud_leaves_nothing(skerry: OrdinarySkerry, tmp_path: Path) -> None:
+    with running(tmp_path, role="server") as server:
+        invitation = server.cli("token", "create", "--role", "node").stdout.split()[-1]
+        skerry.start("--join", invitation, role="node")
+        skerry.cli("cell", "allocate", "stays")
+        skerry.cli("cell", "start", "stays", "sleeper", "--", "sleep", "1000")
+        skerry.kill()
+        skerry.cli("node", "leave", "--yes", "--no-drain")
+    assert processes_of(skerry.user) == []
+    assert not skerry.data.exists(), list(skerry.data.iterdir())
+
+
+def test_without_its_holder_what_ran_is_ended_and_the_cells_are_still_there(skerry: OrdinarySkerry) -> None:
+    skerry.start()
+    skerry.cli("cell", "allocate", "stays")
+    skerry.cli("cell", "start", "stays", "sleeper", "--", "sleep", "1000")
+    skerry.kill()
+    [holder] = [pid for pid, name in processes_of(skerry.user) if name == "skerry-holder"]
+    os.kill(holder, signal.SIGKILL)
+    skerry.start()
+    assert "sleep" not in [name for _, name in processes_of(skerry.user)]
+    assert "sleeper" in skerry.cli("cell", "list", "stays")  # it has ended
+    assert skerry.cli("cell", "run", "--", "echo", "again") == "again\n"
+    skerry.cli("cell", "free", "stays")
+    assert skerry.stop() == 0
+    assert processes_of(skerry.user) == []
+
+
+def test_a_takeover_continues_in_the_same_namespace(skerry: OrdinarySkerry) -> None:
+    skerry.start()
+    skerry.cli("cell", "allocate", "stays")
+    skerry.cli("cell", "start", "stays", "sleeper", "--", "sleep", "1000")
+    before = [each for each in processes_of(skerry.user) if each[1] in ("sleep", "skerry-holder")]
+    former = skerry.process
+    assert former is not None
+    skerry.start("--takeover")
+    assert former.wait(PATIENCE_S) == 0
+    assert before == [each for each in processes_of(skerry.user) if each[1] in ("sleep", "skerry-holder")]
     skerry.cli("cell", "free", "stays")
     assert skerry.stop() == 0
     assert processes_of(skerry.user) == []

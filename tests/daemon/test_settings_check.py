@@ -33,6 +33,7 @@ def test_the_settings_that_nobody_changed_are_right(role: str) -> None:
         ("node", {"labels": ("no-value",)}, WORKERS),
         ("node", {"cell_paths": ("relative",)}, WORKERS),
         ("mesh", {"endpoints": ("example.org",)}, WORKERS),
+        ("node", {"isolation": "none"}, ("server", "node")),
         ("node", {"http": "127.0.0.1:0", "tls_cert": "/a.pem"}, ("node",)),
         ("node", {"http": "127.0.0.1:0", "names": ("not a host",)}, ("node",)),
         ("log", {"forward": ("gopher://example.org",)}, ALL),

@@ -34,8 +34,11 @@ IDS: Final = 65536  # of a range
 _SYSTEM: Final = "/usr/local/bin:/usr/bin:/bin:/usr/sbin:/sbin"
 _DEBIAN: Final = f"/usr/bin/python3.{sys.version_info.minor}"
 _FIRST_UID: Final = 2_000_000
-_FIRST_RANGE: Final = 0x4000_0000
 _PER_PROCESS: Final = 64
+# Below those that root's own node gives to containers.
+_FIRST_RANGE: Final = 0x4000_0000
+_RANGES: Final = 0x3000
+_RANGES_PER_PROCESS: Final = 4
 _numbers = itertools.count()
 
 CAN_HAVE_NAMESPACES: Final = (
@@ -98,8 +101,8 @@ def ordinary_user(*, ids: int = 0, devices: Iterable[str] = ()) -> Iterator[Ordi
         with tempfile.TemporaryDirectory(prefix="skerry-user-") as folder:
             yield OrdinaryUser(os.geteuid(), Path(folder), (sys.executable,), ())
         return
-    number = os.getpid() * _PER_PROCESS + next(_numbers) % _PER_PROCESS
-    uid = _FIRST_UID + number
+    number = next(_numbers)
+    uid = _FIRST_UID + os.getpid() * _PER_PROCESS + number % _PER_PROCESS
     # Not below a folder of pytest, which only root may enter.
     top = Path(tempfile.mkdtemp(prefix="skerry-user-"))
     try:
@@ -115,7 +118,8 @@ def ordinary_user(*, ids: int = 0, devices: Iterable[str] = ()) -> Iterator[Ordi
             "--inh-caps=-all",
             "--",
         )
-        first = _FIRST_RANGE + number % 0x4000 * IDS
+        chosen = os.getpid() * _RANGES_PER_PROCESS + number % _RANGES_PER_PROCESS
+        first = _FIRST_RANGE + chosen % _RANGES * IDS
         assigned = range(first, first + ids)
         mounts = [*_ids(top, uid, assigned), *_devices(top, devices)]
         if mounts:

@@ -30,6 +30,7 @@ from skerry.kit.clock import Clock
 from skerry.kit.tasks import TaskSupervisor
 from skerry.model import errors
 from skerry.model.cells import parent_of
+from skerry.model.enforcement import Isolation, NodeEnforcement
 from skerry.model.ids import NodeId
 from skerry.model.settings import Settings
 from skerry.node import user_namespaces
@@ -39,6 +40,7 @@ from skerry.node.containers import tree_size
 from skerry.node.containers.overlays import mount_points
 from skerry.node.kernel import namespaces
 from skerry.node.network.mesh.mesh import KEY_FILE, MeshDeps, NodeMesh
+from skerry.node.rootless import delegated_groups, holder
 from skerry.node.routes import edge
 from skerry.store import data_stamp
 from skerry.transport import addresses, unix_sockets
@@ -61,6 +63,8 @@ _RUNTIME: Final = (
     "containers",
     "network",
     "cells",
+    node_runtime.GROUPS,
+    delegated_groups.RECORD,
     "volume-operations",
     containers.SUBNET_FILE,
     SERVERS_FILE,
@@ -93,6 +97,7 @@ _REST: Final = (
     MEMBERSHIP_FOLDER,
     "lock",
 )  # in this order; the lock is held until then
+_NOTHING_LEFT: Final = "Nothing of Skerry is left on this machine but the program itself."
 _REACH_S: Final = 5.0
 _STOP_MARGIN_S: Final = 5.0  # beyond the time that a process has for a clean stop
 _POLL_S: Final = 0.1
@@ -152,6 +157,7 @@ async def leave(
     options: LeaveOptions,
     report: LeaveProgress,
     *,
+    enforcement: NodeEnforcement,
     stop_service: Callable[[], None] = lambda: None,
 ) -> None:
     """Take this machine out of its cloud, and everything of Skerry off it. May be repeated if it fails.
@@ -166,7 +172,7 @@ async def leave(
         if place is not None and not missed:
             missed = await _at_server(place, _unregister(folder, clock, place, report), options)
         report("removing containers, cells and the network of containers")
-        await remove_runtime(settings, folder, clock)
+        await remove_runtime(settings, folder, clock, enforcement)
         _remove_outside(settings, folder)
         for name in _REST:
             await asyncio.to_thread(tree_size.remove, folder / name)
@@ -188,7 +194,7 @@ async def remove_installed(
     lock = await _stop_process(folder, settings.stop_timeout_s + _STOP_MARGIN_S, report)
     try:
         report("removing containers, cells and the network of containers")
-        await _remove_running_if_any(settings, folder, clock)
+        await _remove_running_if_any(settings, folder, clock, rootless.outside())
         _unmount_below(folder)
         _remove_outside(settings, folder)
         for name in () if has_data else (*_RUNTIME, *_DATA, *_SERVER, *_REST):
@@ -218,9 +224,11 @@ async def _at_server(place: JoinRecord, step: Awaitable[None], options: LeaveOpt
     return ""
 
 
-async def remove_runtime(settings: Settings, folder: Path, clock: Clock) -> None:
+async def remove_runtime(
+    settings: Settings, folder: Path, clock: Clock, enforcement: NodeEnforcement
+) -> None:
     """Remove what this node runs and has made to run it; its membership and its images stay."""
-    await _remove_running_if_any(settings, folder, clock)
+    await _remove_running_if_any(settings, folder, clock, enforcement)
     _unmount_below(folder)
     for name in _RUNTIME:
         await asyncio.to_thread(tree_size.remove, folder / name)
@@ -229,21 +237,25 @@ async def remove_runtime(settings: Settings, folder: Path, clock: Clock) -> None
             (folder / name).rmdir()
 
 
-async def _remove_running_if_any(settings: Settings, folder: Path, clock: Clock) -> None:
+async def _remove_running_if_any(
+    settings: Settings, folder: Path, clock: Clock, enforcement: NodeEnforcement
+) -> None:
     if not (folder / "cells").exists():
         return  # nothing can have run here
     try:
-        await _remove_running(settings, folder, clock)
+        await _remove_running(settings, folder, clock, enforcement)
     except errors.Unavailable as error:
-        if os.geteuid() == 0:
+        if enforcement.isolation is not Isolation.UNAVAILABLE:
             raise
         log.info("departure.nothing_runs", reason=error.message)
 
 
-async def _remove_running(settings: Settings, folder: Path, clock: Clock) -> None:
+async def _remove_running(
+    settings: Settings, folder: Path, clock: Clock, enforcement: NodeEnforcement
+) -> None:
     async with AsyncExitStack() as undo:
         socket_path = addresses.unix_socket(settings.grpc.socket, folder)
-        context = RoleContext(settings, folder, clock, undo, enforcement=rootless.outside())
+        context = RoleContext(settings, folder, clock, undo, enforcement=enforcement)
         cells = await node_runtime.open_cells(context, socket_path)
         loops = await undo.enter_async_context(TaskSupervisor("departure", clock=clock))
         loops.forever("cells", cells.run)
@@ -299,14 +311,18 @@ def _remove_folder(folder: Path, report: LeaveProgress) -> None:
         remaining = sorted(path.name for path in folder.iterdir())
         for name in set(_DATA).intersection(remaining):
             report(f"Data of {name} are still in {folder / name}; remove them by hand.")
-        others = [name for name in remaining if name not in _DATA]
+        # The namespace is ended when this process is done.
+        others = [name for name in remaining if name not in (*_DATA, holder.RECORD, holder.LOCK)]
+        if not others and set(_DATA).intersection(remaining):
+            return
         if not others:
+            report(_NOTHING_LEFT)
             return
         report(
             f"Nothing of Skerry is left here. In {folder} there is still, from others: {', '.join(others)}"
         )
     else:
-        report("Nothing of Skerry is left on this machine but the program itself.")
+        report(_NOTHING_LEFT)
 
 
 async def _stop_process(folder: Path, within_s: float, report: LeaveProgress) -> files.FolderLock:

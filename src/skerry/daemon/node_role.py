@@ -188,7 +188,7 @@ async def _join(context: RoleContext, admission: JoinCredentials) -> _Membership
         keeps_expired=bool(settings.node.http),  # devices are served without a server
     )
     if identity.has_left_cloud:
-        await node_leave.remove_runtime(settings, folder, clock)
+        await node_leave.remove_runtime(settings, folder, clock, context.enforcement)
         for name in (REVOKED_FILE, *node_http.MEMBERSHIP_FILES):
             (folder / "node" / name).unlink(missing_ok=True)
     node_leave.save_settings(folder, settings)

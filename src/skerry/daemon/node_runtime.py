@@ -22,28 +22,37 @@ from skerry.daemon.role_parts import RoleContext
 from skerry.kit.folder_keys import folder_key
 from skerry.kit.tasks import TaskSupervisor
 from skerry.model import errors
-from skerry.model.enforcement import Isolation
+from skerry.model.enforcement import Isolation, LimitMeans
 from skerry.node import host
 from skerry.node.cells.cells import Cells
-from skerry.node.cgroups.detection import detect
+from skerry.node.cgroups import mounts
+from skerry.node.cgroups.detection import MOUNTINFO, detect
+from skerry.node.cgroups.files import KernelCgroupFiles
 from skerry.node.cgroups.protocol import Cgroups
 from skerry.node.launcher.child.cell_root import PARTLY_PRIVATE, PRIVATE, HostView, is_within
 from skerry.node.launcher.client import LauncherClient
+from skerry.node.rootless import delegated_groups, delegation
 from skerry.node.signals.following import SignalSource
 from skerry.node.watched.groups import WatchedGroups
 from skerry.node.watched.watcher import LimitWatcher
 from skerry.transport.access.gate import AccessGate
 from skerry.transport.grpc import health
 from skerry.transport.grpc.server import GrpcServer
+from skerry.transport.grpc.unavailable import UnavailableService
 from skerry.wire.aurae.cells_v0 import CellServiceV0
 from skerry.wire.aurae.discovery_v0 import DiscoveryServiceV0
 from skerry.wire.aurae.observe import ObserveService
 from skerry.wire.aurae.observe_v0 import ObserveServiceV0
 from skerry.wire.aurae.runtime import EMPTY_SERVICES, AuraeCellService
 from skerry.wire.own.cells.service import CellService
+from skerry.wire.own.containers.service import ContainerService, ImageService
 
 log = structlog.get_logger(__name__)
 
+_STILL_WATCHED: Final = (
+    "limits are watched until the cells that the agent before this one left have ended, and this one is "
+    "started again"
+)
 GROUPS: Final = "groups"  # in the data folder: the groups of cells where there are no cgroups
 
 
@@ -83,7 +92,10 @@ async def start(
     if cells is not None:
         loops.forever("cells", cells.run, critical=True)
         root = group_root(settings.node.cgroup_root, folder)
-        boxes = await containers.start(context, cells, group_root=root, has_server=has_server)
+        if context.enforcement.isolation is Isolation.NONE:
+            boxes = _no_containers("containers: there are none without isolation (--isolation none)")
+        else:
+            boxes = await containers.start(context, cells, group_root=root, has_server=has_server)
         lacking += boxes.lacking
         engine = boxes.engine
         facts = host.describe(folder, cells.cgroups_kind, "" if engine is None else engine.version)
@@ -110,9 +122,19 @@ async def start(
     undo.push_async_callback(server.stop, settings.stop_timeout_s / 2)
     await server.listen_unix(socket_path, tls)
     warnings = () if engine is None else engine.warnings
-    if enforcement.isolation is Isolation.USER_NAMESPACE:
+    if enforcement.isolation in (Isolation.USER_NAMESPACE, Isolation.NONE):
         warnings = (*enforcement.reasons, *warnings)
+    has_cgroup = enforcement.limits.memory is LimitMeans.CGROUP
+    if cells is not None and has_cgroup and cells.cgroups_kind == "watched":
+        warnings = (*warnings, _STILL_WATCHED)
     return NodeRuntimeParts(cells, engine, lacking, warnings, loops.failed)
+
+
+def _no_containers(reason: str) -> containers.ContainerParts:
+    services: list[IServable] = [
+        UnavailableService(kind, reason) for kind in (ContainerService, ImageService)
+    ]
+    return containers.ContainerParts(services, None, (reason,))
 
 
 async def open_cells(context: RoleContext, socket_path: Path) -> Cells:
@@ -148,7 +170,18 @@ def _groups(context: RoleContext) -> Cgroups:
         raise errors.Unavailable("; ".join(enforcement.reasons))
     if enforcement.isolation is Isolation.ROOT:
         return detect(group_root(settings.cgroup_root, context.folder))
-    return WatchedGroups(context.folder / GROUPS, host.boot_id(), limits_users=enforcement.user_ids > 1)
+    watched = WatchedGroups(context.folder / GROUPS, host.boot_id(), limits_users=enforcement.user_ids > 1)
+    # What runs stays in the groups that it has.
+    if enforcement.isolation is Isolation.USER_NAMESPACE and not watched.cells():
+        found = delegation.find(
+            mounts.parse(MOUNTINFO.read_text()).unified, Path("/proc/self/cgroup").read_text()
+        )
+        name = group_root(settings.cgroup_root, context.folder)
+        files = KernelCgroupFiles()
+        if groups := delegated_groups.open_groups(files, found, name, context.folder, host.boot_id()):
+            watched.dispose()
+            return groups
+    return watched
 
 
 def check_cell_paths(paths: tuple[str, ...]) -> None:

@@ -44,7 +44,7 @@ from skerry.kit.loop_monitor import LoopWatchdog
 from skerry.kit.service_manager import ServiceManager
 from skerry.kit.tasks import race
 from skerry.model import errors
-from skerry.model.enforcement import NodeEnforcement
+from skerry.model.enforcement import Isolation, NodeEnforcement
 from skerry.model.invitations import JoinCredentials
 from skerry.model.settings import Settings
 from skerry.store import data_stamp
@@ -128,7 +128,9 @@ def run(
         disk_reserve.installed(kept),
         _plain_disk_errors(folder),
         _held(folder, role, screen, takes_over=takes_over, within_s=settings.stop_timeout_s) as (lock, taken),
-        rootless.entered(role, folder, is_alone=taken is None) as enforcement,
+        rootless.entered(
+            role, folder, is_alone=taken is None, isolation=settings.node.isolation
+        ) as enforcement,
     ):
         data_stamp.check(folder)  # again, now that no other process can change it
         if missing > 0:
@@ -331,7 +333,8 @@ class _Daemon(msgspec.Struct, frozen=True):
         if taken is not None:
             log.info("process.took_over", version=taken.version, unused=unused)
             taken.report_ready()
-        self.manager.ready(f"{self.role} {__version__}, {ready.http or f'node of {ready.server}'}")
+        weakened = ", isolation none" if self.enforcement.isolation is Isolation.NONE else ""
+        self.manager.ready(f"{self.role} {__version__}, {ready.http or f'node of {ready.server}'}{weakened}")
 
     async def _hand_over(self, to: Handover, sockets: dict[str, socket.socket], stop: asyncio.Event) -> bool:
         """Pass on what the next process needs; False if it ended before it served, and this one goes on."""

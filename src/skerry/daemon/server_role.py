@@ -52,6 +52,7 @@ from skerry.daemon.server_base import ServerBase, bind_sockets, open_base
 from skerry.functions.registry.registry import FunctionRegistry
 from skerry.kit.tasks import race
 from skerry.market import plain
+from skerry.model.enforcement import Isolation
 from skerry.model.invitations import MAX_URLS
 from skerry.model.members import ContinuumMember, max_worker_resources
 from skerry.node.agent.server_addresses import ServerAddressCache
@@ -236,13 +237,14 @@ async def _serve(
         lambda: addresses.to_join(base.addresses.urls(), fleet.servers.names, MAX_URLS),
         openapi_bytes,
     )
+    has_market = base.enforcement.isolation is not Isolation.NONE
     app = build_app(
         own,
         base.gate,
         fleet.kudo,
         taking.served.routes,
-        cloud.trade.rear,
-        cloud.trade.context,
+        cloud.trade.rear if has_market else None,
+        cloud.trade.context if has_market else None,
         owners=OwnerContexts(
             fleet.services.context,
             fleet.jobs.context,

@@ -183,6 +183,7 @@ class NodeSettings(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
         str,
         Meta(pattern="^[a-z][a-z0-9-]{0,31}$", description="Group that all cells are in, in every hierarchy"),
     ] = "skerry"
+    isolation: Annotated[str, Meta(pattern="^(auto|none)$", description="`none`: child processes")] = "auto"
     first_uid: Annotated[int, Meta(ge=1000, description="Cells get users of their own from here on")] = 61184
     max_cells: Annotated[int, Meta(ge=1, le=100_000, description="Cells at once, and users for them")] = 4096
     spare_inits: Annotated[

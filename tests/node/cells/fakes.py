@@ -16,6 +16,7 @@ from skerry.model import errors
 from skerry.model.cells import CellLimits, CellUsage, is_within, parent_of
 from skerry.model.ids import CellName
 from skerry.node.cgroups.protocol import CgroupEntryFds
+from skerry.node.launcher.child.cell_root import HostView
 from skerry.node.launcher.specs import InitSpec, ProcessExit, StartedProcess, StartSpec
 
 SIGTERM, SIGKILL = 15, 9
@@ -303,6 +304,8 @@ class FakeStarted(StartedProcess):
 
 class FakeLauncher:
     """`skerry.node.launcher.client.LauncherClient`."""
+
+    view = HostView()
 
     def __init__(self, host: Host) -> None:
         self.host = host

@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from pathlib import Path
 
 import pytest
 
 from skerry.node.cgroups import detection
 from skerry.node.cgroups.backends import CgroupBackend
+from skerry.node.cgroups.protocol import Cgroups
+from skerry.node.watched.groups import WatchedGroups
 from tests.node.cgroups import paths
 from tests.node.cgroups.fake_cgroupfs import FakeCgroupfs
 from tests.support.waiting import eventually_sync
@@ -46,11 +49,15 @@ def hybrid(root: str) -> Iterator[CgroupBackend]:
 
 
 @pytest.fixture(
-    params=["unified", *(pytest.param(kind, marks=needs_hybrid) for kind in ("hybrid", "legacy"))]
+    params=["unified", "watched", *(pytest.param(kind, marks=needs_hybrid) for kind in ("hybrid", "legacy"))]
 )
-def cgroups(request: pytest.FixtureRequest, root: str, fake: FakeCgroupfs) -> Iterator[CgroupBackend]:
+def cgroups(
+    request: pytest.FixtureRequest, root: str, fake: FakeCgroupfs, tmp_path: Path
+) -> Iterator[Cgroups]:
     """Every kind, as far as no process is needed."""
-    if request.param == "unified":
+    if request.param == "watched":
+        yield WatchedGroups(tmp_path / "groups", "boot", limits_users=True)
+    elif request.param == "unified":
         yield request.getfixturevalue("unified")
     else:
         yield from _prepared(request.param, root)

@@ -52,8 +52,21 @@ def test_without_a_delegated_cgroup_limits_are_watched_and_the_reason_says_how_t
 
 def test_a_cgroup_with_some_controllers_makes_those_limits_bind() -> None:
     found = decisions.decide(replace(ALL, controllers=frozenset({"memory", "pids"})))
-    assert (found.limits.cpu, found.limits.memory) == (LimitMeans.PRIORITY, LimitMeans.CGROUP)
+    assert (found.limits.cpu, found.limits.memory) == (LimitMeans.NONE, LimitMeans.CGROUP)
     assert "has no cpu" in found.reasons[0]
+
+
+def test_without_the_controllers_of_memory_and_processes_nothing_is_held_by_a_cgroup() -> None:
+    for controllers in ({"cpu", "memory"}, {"cpu", "pids"}):
+        found = decisions.decide(replace(ALL, controllers=frozenset(controllers)))
+        assert found.limits == Limits(LimitMeans.PRIORITY, LimitMeans.WATCHED, LimitMeans.WATCHED)
+
+
+def test_a_node_without_isolation_says_so_and_takes_no_guests() -> None:
+    found = decisions.without_isolation()
+    assert found.isolation is Isolation.NONE
+    assert "isolation none" in found.reasons[0]
+    assert not found.accepts_guests
 
 
 def test_file_systems_are_tried_in_order() -> None:

@@ -75,13 +75,20 @@ listeners = option_group(
 
 @click.command()
 @listeners
+@click.option(
+    "--isolation",
+    type=click.Choice(["auto", "none"]),
+    help="none: functions and cells are plain child processes, to try things out where there can be no "
+    "namespaces; not for the market, and on loopback only.  [default: auto]",
+)
 @common
 def up(**given: Any) -> None:
     """Start everything on this machine: control plane and node in one process.
 
     It listens on loopback only, keeps its state in the data folder, and stops on Ctrl-C, SIGTERM or when
     its terminal is closed (with nohup it goes on then). After a restart, also after a crash, it continues
-    with the same state. Without root it serves what needs no root and reports what is unavailable.
+    with the same state. Without root, cells and functions run in a user namespace, and 'skerry status' says
+    what is weaker.
     """
     _run("up", given)
 
@@ -147,6 +154,7 @@ SETTING_KEYS = {
     "join": "node.join",
     "name": "node.name",
     "node_http": "node.http",
+    "isolation": "node.isolation",
 }
 
 

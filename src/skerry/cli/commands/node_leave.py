@@ -47,7 +47,7 @@ def leave(no_drain: bool, within: float | None, force: bool, yes: bool, data: st
       skerry node leave --force           when the server is gone for good
     """
     from skerry.cli import settings as reading
-    from skerry.daemon import node_leave
+    from skerry.daemon import node_leave, rootless
     from skerry.kit import logs
     from skerry.kit.clock import SystemClock
     from skerry.model import errors
@@ -62,7 +62,9 @@ def leave(no_drain: bool, within: float | None, force: bool, yes: bool, data: st
         if not yes and sys.stdin.isatty():
             subject = f"node {place.name} ({place.node}) of {place.url}" if place else "the remains of a node"
             click.confirm(f"Remove {subject} and all its data in {folder}?", abort=True, err=True)
-        asyncio.run(node_leave.leave(settings, folder, clock, options, _print_step))
+        with rootless.removing(folder) as enforcement:
+            leaving = node_leave.leave(settings, folder, clock, options, _print_step, enforcement=enforcement)
+            asyncio.run(leaving)
     except errors.SkerryError as error:
         raise click.ClickException(error.message) from None
 

@@ -18,7 +18,7 @@ import click
 from skerry.cli import settings as reading
 from skerry.cli.install import installer, systemd, units
 from skerry.cli.install.installation import Installation, Layout
-from skerry.daemon import node_leave
+from skerry.daemon import node_leave, rootless
 from skerry.daemon.node_leave import LeaveOptions
 from skerry.kit.clock import SystemClock
 from skerry.model.settings import Settings
@@ -86,6 +86,7 @@ def _remove_running(
             clock,
             request.leaving,
             report,
+            enforcement=rootless.outside(),
             stop_service=stop_service,
         )
         asyncio.run(leaving)

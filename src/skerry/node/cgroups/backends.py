@@ -15,7 +15,6 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import os
-import re
 from typing import Protocol
 
 from skerry.model import cells as names
@@ -24,11 +23,10 @@ from skerry.model.cells import CellLimits, CellUsage
 from skerry.model.ids import CellName
 from skerry.node.cgroups import killing, waiting
 from skerry.node.cgroups import limits as translation
-from skerry.node.cgroups.hierarchies import Hierarchy, is_leaf
+from skerry.node.cgroups.hierarchies import Hierarchy, check_leaf, is_leaf
 from skerry.node.cgroups.protocol import INIT_LEAF, CgroupEntryFds
 
 _SPARES = "_spares"
-_LEAF = re.compile(r"_[a-z0-9]{1,58}")
 # Beside its leaf, not in it: in v2, a group that delegates controllers can contain no process itself.
 _RUNTIME_GROUP = "-box"
 
@@ -298,8 +296,7 @@ class CgroupBackend:
 def _path(cell: CellName, leaf: str | None) -> str:
     if leaf is None:
         return cell
-    if not _LEAF.fullmatch(leaf):
-        raise errors.Internal(f"the name of a leaf must begin with '_', not {leaf!r}")
+    check_leaf(leaf)
     return f"{cell}/{leaf}"
 
 

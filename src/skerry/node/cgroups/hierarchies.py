@@ -8,6 +8,7 @@ their content.
 from __future__ import annotations
 
 import errno
+import re
 import time
 from collections.abc import Iterator
 
@@ -19,6 +20,7 @@ LEAF_MARK = "_"
 # but
 # takes a lock on every fork of the machine and waits for an RCU grace period: 10 to 20 ms, against 0.05.
 ENTER_V1 = "tasks"
+_LEAF = re.compile(r"_[a-z0-9]{1,58}")
 _RETRIES_S = (0.001, 0.002, 0.004, 0.008, 0.016)
 
 
@@ -151,6 +153,12 @@ class Hierarchy:
                 return False
             raise
         return True
+
+
+def check_leaf(name: str) -> None:
+    """Raise for what cannot be the name of a leaf."""
+    if not _LEAF.fullmatch(name):
+        raise errors.Internal(f"the name of a leaf must begin with '_', not {name!r}")
 
 
 def is_leaf(path: str) -> bool:

@@ -9,6 +9,7 @@ child cell is created, so that leaves of other cells cost nothing more.
 from __future__ import annotations
 
 import errno
+from collections.abc import Collection
 
 from skerry.model import errors
 from skerry.model.cells import CellLimits, CellUsage
@@ -25,21 +26,29 @@ _MOST_WEIGHT = 10_000
 class V2Limits:
     """Limits by v2 group. The membership tree, which is the same one, creates and removes the groups."""
 
-    def __init__(self, hierarchy: Hierarchy) -> None:
+    def __init__(
+        self, hierarchy: Hierarchy, *, top: str = "", controllers: Collection[str] = REQUIRED
+    ) -> None:
+        """`top` is the group that is the parent of the root group: that of the mount, unless it is given.
+        Limits of which `controllers` has none are not held."""
         self._hierarchy = hierarchy
+        self._top = top or hierarchy.mount
+        self._controllers = [name for name in REQUIRED if name in controllers]
 
     def prepare(self) -> None:
         try:
-            self._delegate(self._hierarchy.mount)
+            self._delegate(self._top)
             self._delegate(self._hierarchy.path(""))
+            if not {"cpu", "cpuset"}.issubset(self._controllers):
+                return
             # For the kernel all cells together are one group beside the machine's others.
             cpus = len(translation.numbers(self._read("")("cpuset.cpus.effective")))
             weight = min(translation.USUAL_WEIGHT * max(1, cpus), _MOST_WEIGHT)
             self._hierarchy.write("", "cpu.weight", str(weight))
         except OSError as error:
             raise errors.Unavailable(
-                f"cannot delegate the controllers {', '.join(REQUIRED)} to {self._hierarchy.path('')}: "
-                f"{error.strerror}"
+                f"cannot delegate the controllers {', '.join(self._controllers)} to "
+                f"{self._hierarchy.path('')}: {error.strerror}"
                 + (
                     "; processes are in a group above it: move them into a group of their own"
                     if error.errno == errno.EBUSY
@@ -51,7 +60,7 @@ class V2Limits:
         files = self._hierarchy.files
         path = f"{group}/cgroup.subtree_control"
         handed = set(files.read(path).split())
-        if missing := [name for name in REQUIRED if name not in handed]:
+        if missing := [name for name in self._controllers if name not in handed]:
             files.write(path, " ".join(f"+{name}" for name in missing))
         for name in _WELCOME:
             if name not in handed and name in files.read(f"{group}/cgroup.controllers").split():
@@ -75,11 +84,14 @@ class V2Limits:
         limit_writes.check_lists(
             limits, lambda: above("cpuset.cpus.effective"), lambda: above("cpuset.mems.effective")
         )
-        limit_writes.write(
-            self._hierarchy.files, lambda file: self._hierarchy.path(cell, file), translation.to_v2(limits)
-        )
+        settings = [
+            each for each in translation.to_v2(limits) if each.file.partition(".")[0] in self._controllers
+        ]
+        limit_writes.write(self._hierarchy.files, lambda file: self._hierarchy.path(cell, file), settings)
 
     def lift_cpu_quota(self, cell: str) -> None:
+        if "cpu" not in self._controllers:
+            return
         limit_writes.write(
             self._hierarchy.files, lambda file: self._hierarchy.path(cell, file), [translation.NO_QUOTA_V2]
         )

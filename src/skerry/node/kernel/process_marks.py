@@ -15,13 +15,15 @@ TAG_LIMIT: Final = 10  # RLIMIT_LOCKS
 class ProcessMarks(NamedTuple):
     """For one process and its descendants."""
 
-    tag: int
+    tag: int = 0  # 0: none
     processes: int = 0  # that its user may have; 0: any number
     niceness: int = 0
     cpus: tuple[int, ...] = ()  # none: all
 
     def set_tag(self) -> None:
-        """Of this process."""
+        """Of this process, if there is one."""
+        if not self.tag:
+            return
         resource.setrlimit(TAG_LIMIT, (self.tag, self.tag))
 
 

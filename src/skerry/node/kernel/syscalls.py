@@ -59,6 +59,8 @@ PR_CAPBSET_DROP: Final = 24
 _PR_SET_CHILD_SUBREAPER: Final = 36
 _PR_GET_CHILD_SUBREAPER: Final = 37
 PR_SET_NO_NEW_PRIVS: Final = 38
+_PR_SET_PTRACER: Final = 0x59616D61
+_PR_SET_PTRACER_ANY: Final = (1 << 64) - 1
 SECCOMP_MODE_FILTER: Final = 2
 _CAPABILITY_VERSION_3: Final = 0x20080522
 _PROT_READ: Final = 1
@@ -260,6 +262,11 @@ def set_name(name: bytes) -> None:
 def set_dumpable(dumpable: bool) -> None:
     """Whether others of the same user may trace this process."""
     _prctl("set dumpable", _PR_SET_DUMPABLE, int(dumpable))
+
+
+def set_tracer_any() -> None:
+    """Let every process of the same user trace this one, where only ancestors may otherwise (Yama)."""
+    _libc.prctl(_PR_SET_PTRACER, _PR_SET_PTRACER_ANY, 0, 0, 0)  # fails without Yama, which is fine
 
 
 def set_subreaper(adopts: bool) -> bool:

@@ -19,6 +19,7 @@ from skerry.model.enforcement import (
 )
 
 _CONTROLLERS: Final = ("cpu", "memory", "pids")
+_NEEDED: Final = ("memory", "pids")
 _FIRST_PORT: Final = 1024
 
 
@@ -62,14 +63,32 @@ def decide(seen: Observations) -> NodeEnforcement:
     )
 
 
+def without_isolation() -> NodeEnforcement:
+    """Of a node that was told to run what it has as its own child processes."""
+    return NodeEnforcement(
+        Isolation.NONE,
+        Limits(LimitMeans.PRIORITY, LimitMeans.WATCHED, LimitMeans.WATCHED),
+        user_ids=1,
+        reasons=(
+            "isolation none: functions and cells are processes of this user, and can read and change all "
+            "that it can, Skerry included; this is for trying out only (--isolation none)",
+        ),
+    )
+
+
 def unavailable(reason: str) -> NodeEnforcement:
     """Of a machine on which there can be no user namespace."""
     return NodeEnforcement(Isolation.UNAVAILABLE, reasons=(reason,))
 
 
+def usable_controllers(delegated: frozenset[str]) -> frozenset[str]:
+    """Those by which cells are held to their limits; without memory and pids there are no groups at all."""
+    return delegated if delegated.issuperset(_NEEDED) else frozenset()
+
+
 def _limits(seen: Observations, reasons: list[str]) -> Limits:
     def means(controller: str, otherwise: LimitMeans) -> LimitMeans:
-        return LimitMeans.CGROUP if controller in seen.controllers else otherwise
+        return LimitMeans.CGROUP if controller in usable_controllers(seen.controllers) else otherwise
 
     missing = [each for each in _CONTROLLERS if each not in seen.controllers]
     if missing:
@@ -78,8 +97,10 @@ def _limits(seen: Observations, reasons: list[str]) -> Limits:
             f"limits are weaker: the cgroup of this process {found}; start it with 'systemd-run --user "
             "--scope -p Delegate=yes', and let root delegate cpu too (Delegate= of user@.service)"
         )
+    # A cell that has a group is given its share by that alone.
+    otherwise = LimitMeans.NONE if usable_controllers(seen.controllers) else LimitMeans.PRIORITY
     return Limits(
-        cpu=means("cpu", LimitMeans.PRIORITY),
+        cpu=means("cpu", otherwise),
         memory=means("memory", LimitMeans.WATCHED),
         processes=means("pids", LimitMeans.WATCHED),
     )

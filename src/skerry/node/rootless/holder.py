@@ -39,7 +39,7 @@ from skerry.node.rootless.holder_process import NEW_NAMESPACE, READY
 from skerry.node.rootless.id_maps import IdMap
 
 RECORD: Final = "namespace.json"
-_LOCK: Final = "namespace.lock"
+LOCK: Final = "namespace.lock"
 _SYSTEM: Final = "/usr/local/bin:/usr/bin:/bin:/usr/local/sbin:/usr/sbin:/sbin"
 _STEP_S: Final = 20.0
 _END_S: Final = 5.0
@@ -324,6 +324,6 @@ def _closing(descriptor: int) -> Iterator[int]:
 
 @contextlib.contextmanager
 def _lock(folder: Path) -> Iterator[None]:
-    with open(folder / _LOCK, "w") as file:
+    with open(folder / LOCK, "w") as file:
         fcntl.flock(file, fcntl.LOCK_EX)
         yield

@@ -15,6 +15,7 @@ from __future__ import annotations
 
 import contextlib
 import os
+import resource
 import secrets
 import shutil
 import signal
@@ -32,8 +33,9 @@ from skerry.model.cells import CellLimits, CellUsage
 from skerry.model.ids import CellName
 from skerry.node.cgroups import killing, limit_writes, waiting
 from skerry.node.cgroups import limits as translation
+from skerry.node.cgroups.hierarchies import check_leaf
 from skerry.node.cgroups.protocol import INIT_LEAF, CgroupEntryFds
-from skerry.node.kernel.process_marks import ProcessMarks
+from skerry.node.kernel.process_marks import TAG_LIMIT, ProcessMarks
 from skerry.node.watched import decisions, process_table
 
 _LIMITS: Final = "limits.json"
@@ -42,11 +44,14 @@ _TAG: Final = "tag"
 _OOMS: Final = "ooms"
 _LEAF_MARK: Final = "_"
 # A tag can only be lowered: that of the pool is the highest, and those of inits are above those of others.
-_POOL_TAGS: Final = 1 << 62
-_INIT_TAGS: Final = 1 << 61
-_LEAF_TAGS: Final = 1 << 60
-_RANDOM_BITS: Final = 60
+# In quarters of what this process may have itself, which is a tag if it is in a cell of another Skerry.
+_POOL_TAGS: Final = 3
+_INIT_TAGS: Final = 2
+_LEAF_TAGS: Final = 1
+_HIGHEST_TAG: Final = 1 << 62
 _ROUNDS: Final = 100
+_MOST_PIDS: Final = 4_194_304  # of Linux
+_NODES: Final = Path("/sys/devices/system/node/online")
 
 
 class InitRecord(msgspec.Struct, frozen=True):
@@ -83,21 +88,37 @@ class WatchedGroups:
         parent = names.parent_of(names.parse_any_name(cell))
         if parent is not None and not self.exists(parent):
             raise errors.NotFound(f"there is no parent cell {parent} for {cell}: allocate that first")
-        _check(limits)
+        self._check(limits, parent)
+        self._folder.mkdir(mode=0o700, exist_ok=True)  # somebody removed it while it was empty
         try:
             self._path(cell).mkdir()
         except FileExistsError:
             raise errors.AlreadyExists(f"cell {cell} already exists") from None
-        self._write_limits(cell, limits)
+        try:
+            self._write_limits(cell, limits)
+        except BaseException:
+            shutil.rmtree(self._path(cell), ignore_errors=True)
+            raise
 
     def change_limits(self, cell: CellName, limits: CellLimits) -> None:
-        _check(limits)
+        self._check(limits, names.parent_of(cell))
         changes = {key: value for key, value in asdict(limits).items() if value not in (None, "")}
         self._write_limits(cell, replace(self.read_limits(cell), **changes))
         niceness, cpus = decisions.niceness(limits), translation.numbers(limits.cpus)
         if niceness or cpus:
             for pid in self.members(cell):
                 _apply_to_threads(pid, niceness, cpus)
+
+    def _check(self, limits: CellLimits, parent: CellName | None) -> None:
+        """Raise Invalid for what cannot be held here at all."""
+        above = CellLimits() if parent is None else self.effective_limits(parent)
+        limit_writes.check_lists(limits, lambda: above.cpus or _own_cpus(), _memory_nodes)
+        if limits.mems and translation.numbers(limits.mems) != translation.numbers(_memory_nodes()):
+            raise errors.Invalid(
+                f"mems {limits.mems}: memory nodes need cgroups, which this user does not have", field="mems"
+            )
+        if limits.pids is not None and limits.pids > _MOST_PIDS:
+            raise errors.Invalid(f"pids must be at most {_MOST_PIDS}, not {limits.pids}", field="pids")
 
     def lift_cpu_quota(self, cell: CellName) -> None:
         """There is none."""
@@ -112,15 +133,23 @@ class WatchedGroups:
         return translation.tightest(self.read_limits(each) for each in names.upwards(cell))
 
     def _write_limits(self, cell: CellName, limits: CellLimits) -> None:
-        files.write_atomically(self._path(cell) / _LIMITS, msgspec.json.encode(limits), files.PRIVATE)
+        self._write(cell, _LIMITS, msgspec.json.encode(limits))
         self.changed(cell)
+
+    def _write(self, cell: CellName, name: str, content: bytes) -> None:
+        """Atomically. Not synced: after a power cut another boot has no use for it."""
+        path = self._path(cell) / name
+        unfinished = path.with_name(f".{name}")
+        unfinished.write_bytes(content)
+        unfinished.replace(path)
 
     def add_leaf(self, cell: CellName, leaf: str) -> None:
         folder = self._path(cell, leaf)
         try:
             folder.mkdir()
         except FileExistsError:
-            return
+            if self._tag(cell, leaf):
+                return
         except FileNotFoundError:
             raise errors.NotFound(f"cell {cell} has no group on this host") from None
         tags = _INIT_TAGS if leaf == INIT_LEAF else _LEAF_TAGS
@@ -210,8 +239,15 @@ class WatchedGroups:
 
     def members(self, cell: CellName) -> list[int]:
         """The processes of the cell and below it, without inits."""
-        inits = {init.pid for each in self._within(cell) if (init := self._init(each)) is not None}
-        return [pid for pid in self.pids(cell) if pid not in inits]
+        return [pid for those in self.processes(cell).values() for pid in those]
+
+    def processes(self, cell: CellName) -> dict[CellName, list[int]]:
+        """Those of the cell and of each below it, without inits."""
+        found = {}
+        for each in self._within(cell):
+            init = self._init(each)
+            found[each] = [pid for pid in self._pids_of(each) if init is None or pid != init.pid]
+        return found
 
     def count_oom(self, cell: CellName, pid: int) -> None:
         """A process of the cell or below it is about to be killed because of its memory."""
@@ -219,7 +255,7 @@ class WatchedGroups:
         for each in self._within(cell):
             for leaf in self.leaves(each):
                 if self._tag(each, leaf) == tag:
-                    with contextlib.suppress(FileNotFoundError):
+                    with contextlib.suppress(OSError):  # a full disk must not keep it alive
                         count = str(self.oom_kills(each, leaf) + 1)
                         (self._path(each, leaf) / _OOMS).write_text(count)
 
@@ -235,6 +271,7 @@ class WatchedGroups:
 
     def freeze(self, cell: CellName) -> None:
         """By SIGSTOP: a process of the same user may continue them."""
+        self.read_limits(cell)
         stopped: set[int] = set()
         for _ in range(_ROUNDS):
             fresh = set(self.members(cell)) - stopped
@@ -244,6 +281,7 @@ class WatchedGroups:
             stopped |= fresh
 
     def thaw(self, cell: CellName) -> None:
+        self.read_limits(cell)
         _signal(self.members(cell), signal.SIGCONT)
 
     def remove(self, cell: CellName) -> None:
@@ -306,7 +344,10 @@ class WatchedGroups:
         if not self.cells():
             shutil.rmtree(self._folder, ignore_errors=True)
 
-    def _path(self, cell: str, leaf: str = "") -> Path:
+    def _path(self, cell: str, leaf: str | None = None) -> Path:
+        if leaf is None:
+            return self._folder / cell
+        check_leaf(leaf)
         return Path(f"{self._folder}/{cell}/{leaf}")
 
     def _names(self, cell: str) -> list[str]:
@@ -347,16 +388,21 @@ class WatchedGroups:
         return found is not None and not found.has_ended and found.start_time == init.start_time
 
 
-def _new_tag(above: int) -> int:
-    return above | secrets.randbits(_RANDOM_BITS)
+def _new_tag(part: int) -> int:
+    own = resource.getrlimit(TAG_LIMIT)[1]
+    quarter = (_HIGHEST_TAG if own == resource.RLIM_INFINITY else min(own, _HIGHEST_TAG)) // 4
+    return part * quarter + secrets.randbelow(quarter)
 
 
-def _check(limits: CellLimits) -> None:
-    """Refuse what cannot be held at all."""
-    if limits.mems:
-        raise errors.Invalid("mems need cgroups, which this user does not have here", field="mems")
-    here = ",".join(map(str, sorted(os.sched_getaffinity(0))))
-    limit_writes.check_lists(limits, lambda: here, lambda: "")
+def _own_cpus() -> str:
+    return ",".join(map(str, sorted(os.sched_getaffinity(0))))
+
+
+def _memory_nodes() -> str:
+    try:
+        return _NODES.read_text().strip()
+    except OSError:
+        return "0"
 
 
 def _apply_to_threads(pid: int, niceness: int, cpus: Iterable[int]) -> None:

@@ -16,13 +16,16 @@ import structlog
 
 from skerry.kit.clock import Clock
 from skerry.model import errors
+from skerry.model.cells import is_within, upwards
 from skerry.model.ids import CellName
 from skerry.node.watched import decisions, process_table
 from skerry.node.watched.groups import WatchedGroups, limit_of
+from skerry.node.watched.process_table import ProcessStatus
 
 log = structlog.get_logger(__name__)
 
-_IDLE_S: Final = 0.25  # without a cell that has limits and processes, until the next look
+_IDLE_S: Final = 0.25  # between two looks at what has no limits, or no processes
+_MOST_WORK: Final = 0.05  # of the time, so that many cells do not cost a processor
 
 
 class LimitWatcher:
@@ -31,13 +34,14 @@ class LimitWatcher:
     def __init__(self, groups: WatchedGroups, clock: Clock) -> None:
         self._groups = groups
         self._clock = clock
-        self._due: dict[CellName, float] = {}  # cells with limits, and when they are looked at
+        self._due: dict[CellName, float] = {}  # cells at the top, and when each is looked at
         self._limits: dict[CellName, tuple[int | None, int | None]] = {}  # bytes, processes
         groups.changed = self._read
         for cell in groups.cells():
             self._read(cell)
 
     def _read(self, cell: CellName) -> None:
+        """The cell was created, changed or removed, or has its init."""
         try:
             limits = self._groups.read_limits(cell)
         except errors.NotFound:
@@ -46,35 +50,44 @@ class LimitWatcher:
             return
         if limits.memory is not None or limits.pids is not None:
             self._limits[cell] = limit_of(limits), limits.pids
-            self._due[cell] = self._clock.monotonic()
+            *_, top = upwards(cell)
+            self._due[top] = self._clock.monotonic()
 
     async def run(self) -> None:
         """For ever."""
         while True:
             now = self._clock.monotonic()
-            for cell in [each for each, due in self._due.items() if due <= now]:
-                pause = self.look(cell)
-                if cell in self._due:
-                    self._due[cell] = self._clock.monotonic() + pause
+            for top in [each for each, due in self._due.items() if due <= now]:
+                began = self._clock.monotonic()
+                pause = self.look(top)
+                ended = self._clock.monotonic()
+                if top in self._due:
+                    self._due[top] = ended + max(pause, (ended - began) / _MOST_WORK)
                 await asyncio.sleep(0)
             soonest = min(self._due.values(), default=now + _IDLE_S)
-            await asyncio.sleep(max(soonest - self._clock.monotonic(), 0.0))
+            await asyncio.sleep(min(max(soonest - self._clock.monotonic(), 0.0), _IDLE_S))
 
-    def look(self, cell: CellName) -> float:
-        """Kill what exceeds its limits; seconds until the next look."""
-        most, processes = self._limits.get(cell, (None, None))
-        found = [
-            status for pid in self._groups.members(cell) if (status := process_table.status(pid)) is not None
-        ]
-        if not found:
-            return _IDLE_S
-        if processes is not None and sum(each.threads for each in found) > processes:
+    def look(self, top: CellName) -> float:
+        """Kill what exceeds its limits in the cell and below; seconds until the next look."""
+        found = {
+            cell: [each for pid in pids if (each := process_table.status(pid)) is not None]
+            for cell, pids in self._groups.processes(top).items()
+        }
+        pause = _IDLE_S
+        for cell in [each for each in self._limits if is_within(each, top)]:
+            inside = [each for name, those in found.items() if is_within(name, cell) for each in those]
+            pause = min(pause, self._hold(cell, inside))
+        return pause
+
+    def _hold(self, cell: CellName, inside: list[ProcessStatus]) -> float:
+        most, processes = self._limits[cell]
+        if processes is not None and sum(each.threads for each in inside) > processes:
             log.warning("cell.too_many_processes", cell=cell, limit=processes)
             self._groups.kill_members(cell)
             return _IDLE_S
-        if most is None:
+        if most is None or not inside:
             return _IDLE_S
-        used = {each.pid: each.resident for each in found}
+        used = {each.pid: each.resident for each in inside}
         if sum(used.values()) > most:  # pages that several share were counted more than once
             used = {pid: process_table.memory(pid) for pid in used}
         total = sum(used.values())

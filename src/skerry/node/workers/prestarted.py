@@ -121,7 +121,8 @@ class PrestartedWorkerFactory:
     async def _make(
         self, worker: PrestartedWorker, launcher: LauncherClient, mode: NetworkMode, node: Interpreter | None
     ) -> None:
-        attachment = None if mode is NetworkMode.NONE else await self._attach(worker)
+        is_attached = mode is not NetworkMode.NONE and not self._cells.view.is_whole
+        attachment = await self._attach(worker) if is_attached else None
         network = -1 if attachment is None else os.open(attachment.namespace, os.O_RDONLY | os.O_CLOEXEC)
         try:
             await self._allocate(worker)
@@ -135,8 +136,8 @@ class PrestartedWorkerFactory:
             await self.mount(worker, self._resolv_conf(attachment), _RESOLVER)
         arguments: tuple[str, ...] = ()
         if node is not None:
-            await self.mount(worker, self._runtime, _RUNTIME)
-            arguments = (node.path, f"{_RUNTIME}/{_NODE_PROGRAM}", str(_SOCKET))
+            runtime = await self.mount(worker, self._runtime, _RUNTIME)
+            arguments = (node.path, f"{runtime}/{_NODE_PROGRAM}", str(_SOCKET))
         self._failpoint("blank.mounted")
         await self._start(worker, arguments)
         self._failpoint("blank.started")
@@ -222,8 +223,11 @@ class PrestartedWorkerFactory:
             files.write_atomically(self._resolver, text)
         return self._resolver
 
-    async def mount(self, worker: PrestartedWorker, source: Path, path: str, attributes: int = 0) -> None:
-        """Mount `source` read-only at `path` in it, with further `attributes`."""
+    async def mount(self, worker: PrestartedWorker, source: Path, path: str, attributes: int = 0) -> str:
+        """Mount `source` read-only at `path` in it, with further `attributes`; where it finds that. Without
+        isolation that is where it is."""
+        if self._cells.view.is_whole:
+            return str(source)
         try:
             detached = syscalls.detached_mount(str(source), _SEALED | attributes)
         except OSError as error:
@@ -234,6 +238,7 @@ class PrestartedWorkerFactory:
             await self._cells.mount(worker.cell, detached, path)
         finally:
             os.close(detached)
+        return path
 
     async def _start(self, worker: PrestartedWorker, arguments: tuple[str, ...]) -> None:
         """Start its process: a fork, or a program with `arguments`."""

@@ -85,6 +85,8 @@ class ProcessWorkers:
         self._secrets = deps.secrets
         has_network = isinstance(deps.network, Network)
         self._modes = (NetworkMode.BRIDGE, NetworkMode.NONE) if has_network else (NetworkMode.NONE,)
+        if deps.cells.view.is_whole:
+            self._modes = (NetworkMode.BRIDGE,)  # as it were: they are in the network of the machine
         # Prestarted workers are not counted by the pool.
         spare_mb = len(self._modes) * sum(
             megabytes * self._pool_limits(kind).most for kind, megabytes in _BLANK_MB.items()
@@ -176,6 +178,10 @@ class ProcessWorkers:
         kind = _host_kind(self._kind_of(function.runtime))
         self._program(kind)
         pool = self._stocks.get((kind, function.network))
+        if pool is None and self._cells.view.is_whole:
+            raise errors.Unavailable(
+                "this node isolates nothing (--isolation none), so no function of network `none` runs here"
+            )
         if pool is None:
             raise errors.Unavailable(
                 f"this node has no network for functions ({self._network}); create the function with network "
@@ -228,13 +234,15 @@ class ProcessWorkers:
             files = await self._secret_files(prestarted, function)
             factor = MAKERS_FACTOR if makes_template else 1
             memory = Megabytes(factor * function.memory)
-            worker = await tasks.run_to_completion(self._set_up(prestarted, function, code, files, memory))
+            worker, folder = await tasks.run_to_completion(
+                self._set_up(prestarted, function, code, files, memory)
+            )
         except BaseException:
             self._remove_secrets(prestarted.id, function)
             await tasks.run_to_completion(self._blanks.close(prestarted))
             raise
         try:
-            request = self._load(function, files.environment, makes_template=makes_template)
+            request = self._load(function, folder, files.environment, makes_template=makes_template)
             set_up = self._clock.monotonic()
             await worker.load(request, within_s=self._timeout_s(function), image=image)
             loaded = self._clock.monotonic()
@@ -273,8 +281,8 @@ class ProcessWorkers:
         code: Path,
         files: SecretFiles,
         memory: Megabytes,
-    ) -> ProcessWorker:
-        """Mount the code in a prestarted worker, set its limits and load the function."""
+    ) -> tuple[ProcessWorker, str]:
+        """Mount the code in a prestarted worker, and set its limits; the worker, and where its code is."""
         try:
             await self._cells.change_limits(prestarted.cell, CellLimits(memory=memory))
         except errors.Invalid as error:
@@ -283,7 +291,7 @@ class ProcessWorkers:
                 f"alone; give the function more memory ({error.message})"
             ) from error
         self._failpoint("spawn.limited")
-        await self._blanks.mount(prestarted, code, CODE)
+        folder = await self._blanks.mount(prestarted, code, CODE)
         for path, source in files.mounts:
             await self._blanks.mount(prestarted, source, path, mount_flags.MOUNT_ATTR_NOEXEC)
         self._failpoint("spawn.mounted")
@@ -294,15 +302,15 @@ class ProcessWorkers:
             prestarted, function, self._cells, self._blanks, self._logs, self._clock, self._forget
         )
         self._workers[worker.id] = worker
-        return worker
+        return worker, folder
 
     def _load(
-        self, function: Function, secrets: tuple[str, ...], *, makes_template: bool = False
+        self, function: Function, folder: str, secrets: tuple[str, ...], *, makes_template: bool = False
     ) -> LoadRequest:
         requested = dict(setting.split("=", 1) for setting in (*function.environment, *secrets))
         return LoadRequest(
             handler=function.handler,
-            folder=CODE,
+            folder=folder,
             environment={**ENVIRONMENT, **requested},
             context={
                 "name": plain_name(function.name),

@@ -150,7 +150,7 @@ def _make(view: HostView) -> int:
     # Elsewhere than in the first one, the kernel lets a cell mount its own over these only while they are to
     # be seen; and neither makes device nodes nor uses them in file systems of its own.
     is_first = is_in_first_user_namespace()
-    shown = [] if is_first else [syscalls.detached_mount(path, 0, recursive=True) for path in _SYSTEM]
+    bound = [] if is_first else [syscalls.detached_mount(path, 0, recursive=True) for path in _SYSTEM]
     syscalls.mount("root", _SITE, "tmpfs", MS_NOSUID | MS_NODEV | MS_NOEXEC, "size=16m,mode=755")
     os.chdir(_SITE)
     for folder in _FOLDERS:
@@ -169,7 +169,7 @@ def _make(view: HostView) -> int:
         os.makedirs(f".{mount_point}", exist_ok=True)
     for path in hidden:
         _cover(path)
-    for path, detached in zip(_SYSTEM, shown, strict=False):
+    for path, detached in zip(_SYSTEM, bound, strict=False):
         syscalls.move_mount(detached, f".{path}")
         os.close(detached)
     files = syscalls.detached_mount(".", 0)

@@ -41,6 +41,7 @@ class ProgramSpec(NamedTuple):
     open_files: int
     is_trusted: bool  # Skerry's own: root with all privileges
     marks: ProcessMarks | None = None  # where there are no cgroups
+    is_isolated: bool = True  # else there are no namespaces, and no privileges by which to change its user
 
 
 def script(
@@ -60,7 +61,7 @@ def script(
         calls.call("enter cgroup", "write", group, b"0", 1)
     if program.marks is not None:
         _mark(calls, program.marks)
-    if not program.is_trusted:
+    if not program.is_trusted and program.is_isolated:
         # In its groups already: these, and not the host's, are the root of its cgroup namespace.
         calls.call("enter cgroup namespace", "unshare", syscalls.CLONE_NEWCGROUP)
     calls.call("set up process", "setsid")
@@ -88,7 +89,8 @@ def script(
 
 
 def _mark(calls: SyscallScript, marks: ProcessMarks) -> None:
-    calls.call("mark process", "prlimit64", 0, TAG_LIMIT, _LIMIT.pack(marks.tag, marks.tag), 0)
+    if marks.tag:
+        calls.call("mark process", "prlimit64", 0, TAG_LIMIT, _LIMIT.pack(marks.tag, marks.tag), 0)
     if marks.processes:
         most = _LIMIT.pack(marks.processes, marks.processes)
         calls.call("limit processes", "prlimit64", 0, resource.RLIMIT_NPROC, most, 0)
@@ -108,12 +110,14 @@ def _confine(
     calls.call("set up process", "prlimit64", 0, resource.RLIMIT_CORE, _LIMIT.pack(0, 0), 0)
     files = _LIMIT.pack(program.open_files, program.open_files)
     calls.call("limit open files", "prlimit64", 0, resource.RLIMIT_NOFILE, files, 0)
-    retained = capabilities.mask_of(program.capabilities) if program.uid == 0 else 0
-    for number in capabilities.out_of(retained):
+    can_retain = program.uid == 0 and program.is_isolated
+    retained = capabilities.mask_of(program.capabilities) if can_retain else 0
+    # Without isolation this may be an ordinary user, who has none, and gets none as no_new_privs is set.
+    for number in capabilities.out_of(retained) if program.is_isolated else ():
         calls.call("drop privileges", "prctl", syscalls.PR_CAPBSET_DROP, number, 0, 0, 0)
     calls.call("drop privileges", "setresgid", program.gid, program.gid, program.gid)
     calls.call("drop privileges", "setresuid", program.uid, program.uid, program.uid)
-    if program.uid == 0:  # else they are dropped with the user
+    if program.uid == 0 or not program.is_isolated:  # else they are dropped with the user
         calls.call(
             "drop privileges", "capset", syscalls.CAPABILITY_HEADER, syscalls.capability_sets(retained)
         )

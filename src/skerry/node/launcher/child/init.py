@@ -90,7 +90,7 @@ def begin(
         reporting_end = messages.OWN_END
         _set_up(spec)
         own = socket.socket(fileno=messages.OWN_END)
-        init = InitProcess(own, system_calls, stage, late, is_spare=spec["is_spare"])
+        init = InitProcess(own, system_calls, stage, late, spec)
     except BaseException as error:  # noqa: BLE001 - a child must never come back into the launcher's loop
         failure = {"failed": getattr(error, "step", step), "errno": getattr(error, "errno", errno.EINVAL)}
         messages.send(socket.socket(fileno=reporting_end), messages.encode(failure))
@@ -114,7 +114,10 @@ def _close_others(agent_end: int, own_end: int, extra: list[int]) -> list[int]:
 
 def _set_up(spec: dict[str, Any]) -> None:
     syscalls.set_name(messages.INIT_NAME)
-    syscalls.set_dumpable(False)
+    if spec.get("is_unconfined"):
+        syscalls.set_tracer_any()  # the next agent is no ancestor, and adopts by tracing
+    else:
+        syscalls.set_dumpable(False)
     os.setsid()
     os.umask(0)
     if spec["isolates_processes"]:
@@ -165,14 +168,14 @@ class InitProcess:
         system_calls: syscalls.SeccompFilter,
         stage: ScriptMemory,
         late: list[int],
-        *,
-        is_spare: bool,
+        spec: dict[str, Any],
     ) -> None:
         self._own = own
         # Groups that it has still to enter: that of the cpu quota, which would slow down its first start.
         self._late = late
         self._stage = stage
-        self._is_spare = is_spare
+        self._is_spare = spec["is_spare"]
+        self._is_unconfined = spec.get("is_unconfined", False)
         self._system_calls = system_calls
         self._loop = poll_loop.PollLoop()
         self._running: dict[int, InitExecutable] = {}  # by pid in the cell
@@ -280,7 +283,7 @@ class InitProcess:
         reading: list[int] = []
         writing: list[int] = []
         try:
-            program = _program(body)
+            program = _program(body, is_isolated=not self._is_unconfined)
             clone_into = entry_fds.pop(0) if body["clone_into"] else None
             for _ in () if streams else range(2):
                 ends = os.pipe2(os.O_CLOEXEC)
@@ -315,6 +318,8 @@ class InitProcess:
         self._running[running.pid] = running
         if running.pid_file:
             os.close(pidfd)  # the executable is still to come
+        elif self._is_unconfined:  # its pid is the agent's, and passing it to be translated takes privileges
+            self._send({"id": running.request, "pid": running.pid}, [pidfd])
         else:
             # Without a pid namespace of its own the agent's is ours, and only root may name another process.
             has_own_pids = os.getpid() == 1
@@ -464,7 +469,7 @@ def _enter(message: messages.LauncherMessage) -> list[int]:
     return late
 
 
-def _program(body: dict[str, Any]) -> ProgramSpec:
+def _program(body: dict[str, Any], *, is_isolated: bool) -> ProgramSpec:
     return ProgramSpec(
         arguments=[_bytes(argument) for argument in body["arguments"]],
         environment={_bytes(key): _bytes(value) for key, value in body["environment"].items()},
@@ -475,6 +480,7 @@ def _program(body: dict[str, Any]) -> ProgramSpec:
         open_files=body["open_files"],
         is_trusted=body["is_trusted"],
         marks=process_marks.decoded(body.get("marks")),
+        is_isolated=is_isolated,
     )
 
 

@@ -40,8 +40,11 @@ def main(descriptor: str, view: str, entry: str = "", *preload: str) -> NoReturn
     most = resource.getrlimit(resource.RLIMIT_NOFILE)[1]
     resource.setrlimit(resource.RLIMIT_NOFILE, (most, most))
     capabilities.begin()
-    _leave_groups()
-    root = CellRoot(HostView(**json.loads(view)))
+    host = HostView(**json.loads(view))
+    root = None
+    if not host.is_whole:
+        _leave_groups()
+        root = CellRoot(host)
     launcher = LauncherProcess(
         socket.socket(fileno=int(descriptor)), root, syscalls.SeccompFilter(seccomp.default_filter())
     )
@@ -57,9 +60,12 @@ def _leave_groups() -> None:
 
 
 class LauncherProcess:
-    """The event loop. One request is handled at a time, and takes about a millisecond."""
+    """The event loop. One request is handled at a time, and takes about a millisecond. Without a `root`,
+    inits and what they run are isolated by nothing."""
 
-    def __init__(self, agent: socket.socket, root: CellRoot, system_calls: syscalls.SeccompFilter) -> None:
+    def __init__(
+        self, agent: socket.socket, root: CellRoot | None, system_calls: syscalls.SeccompFilter
+    ) -> None:
         self._agent = agent
         self._root = root
         self._system_calls = system_calls
@@ -100,10 +106,15 @@ class LauncherProcess:
         agent_end, own_end, *entry_fds = message.descriptors
         network = entry_fds.pop(0) if body["network"] else None
         clone_into = entry_fds.pop(0) if body["clone_into"] else None
-        flags, root = 0, None
-        if body["isolates_processes"]:
-            flags, root = _OWN, self._root
+        flags = 0
+        root = self._root
+        if root is None:
+            body |= {"isolates_processes": False, "isolates_network": False, "is_unconfined": True}
+        elif body["isolates_processes"]:
+            flags = _OWN
             root.refresh()
+        else:
+            root = None
         if body["isolates_network"] and network is None:
             flags |= syscalls.CLONE_NEWNET
         pid, pidfd = syscalls.clone(flags, clone_into)
