@@ -342,14 +342,14 @@ class TestByARealRuntime:
 
 
 def test_a_container_without_a_cgroup_has_no_limits_devices_or_mount_of_one() -> None:
-    config = a_config(a_spec(), cgroups_path="")
+    config = a_config(cgroups_path="")
     assert not {"cgroupsPath", "resources"} & config["linux"].keys()
     assert "/sys/fs/cgroup" not in [each["destination"] for each in config["mounts"]]
 
 
 @pytest.mark.parametrize(("ids", "has_group"), [(1, False), (5, False), (6, True), (65_537, True)])
 def test_a_container_has_only_the_groups_that_exist(ids: int, has_group: bool) -> None:
-    config = a_config(a_spec(), identity=ContainerUser(ids=ids))
+    config = a_config(identity=ContainerUser(ids=ids))
     terminals = next(each for each in config["mounts"] if each["destination"] == "/dev/pts")
     assert ("gid=5" in terminals["options"]) is has_group
     assert config["linux"]["sysctl"]["net.ipv4.ping_group_range"] == f"0 {ids - 1}"
