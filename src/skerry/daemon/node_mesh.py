@@ -23,6 +23,11 @@ _PRIVATE: Final = (
 )
 
 
+def hindrance(context: RoleContext) -> str:
+    """Why this node can have no links; empty if it can."""
+    return "" if context.enforcement.isolation is Isolation.ROOT else _PRIVATE
+
+
 async def start(
     context: RoleContext, engine: ContainerEngine, node: NodeId, state: NetworkState, loops: TaskSupervisor
 ) -> NodeMesh:
@@ -34,7 +39,7 @@ async def start(
         state.report,
         host_identity.read_addresses,
         engine.network.services.unreachable_changed,
-        "" if context.enforcement.isolation is Isolation.ROOT else _PRIVATE,
+        hindrance(context),
     )
     mesh = await NodeMesh(context.folder, context.settings.mesh, deps).open()
     context.undo.push_async_callback(mesh.close)

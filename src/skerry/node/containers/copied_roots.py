@@ -56,8 +56,8 @@ class FuseOverlays(Overlays):
             check=False,
         )
         if done.returncode:
-            said = " ".join(done.stderr.decode(errors="replace").split())[:200]
-            raise errors.Internal(f"fuse-overlayfs cannot mount the container's layers: {said}")
+            output = " ".join(done.stderr.decode(errors="replace").split())[:200]
+            raise errors.Internal(f"fuse-overlayfs cannot mount the container's layers: {output}")
 
 
 class CopiedRoots(Overlays):

@@ -92,11 +92,11 @@ class PortReservations:
         """The rules forward reserved ports from now on. Raises Unavailable."""
         if self._forwarder is None:
             return
-        held = {port: sockets for port in _host_ports(mappings) if (sockets := self._sockets.get(port))}
-        if held:
-            await asyncio.to_thread(self._forwarder.add, held)
-        self._published |= held.keys()
-        for port in held:
+        reserved = {port: sockets for port in _host_ports(mappings) if (sockets := self._sockets.get(port))}
+        if reserved:
+            await asyncio.to_thread(self._forwarder.add, reserved)
+        self._published |= reserved.keys()
+        for port in reserved:
             _close_all(self._sockets.pop(port, ()))
 
     async def withdraw(self, mappings: Iterable[PortMapping]) -> None:

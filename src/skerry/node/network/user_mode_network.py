@@ -172,12 +172,12 @@ class UserModeNetwork:
         return int(pid_file.read_text())
 
     def _start_slirp(self, path: str) -> int:
-        ready, theirs = os.pipe2(os.O_CLOEXEC)
+        ready, writing = os.pipe2(os.O_CLOEXEC)
         with open(ready, "rb", buffering=0) as reading:
             try:
                 process = subprocess.Popen(
                     [
-                        *(path, "--configure", "--netns-type=path", f"--ready-fd={theirs}", "--mtu=65520"),
+                        *(path, "--configure", "--netns-type=path", f"--ready-fd={writing}", "--mtu=65520"),
                         *("--disable-host-loopback", "--disable-dns", "--enable-sandbox", "--enable-seccomp"),
                         *(f"--cidr={_free_network()}", str(self._file), _INTERFACE),
                     ],
@@ -185,12 +185,12 @@ class UserModeNetwork:
                     stdout=subprocess.DEVNULL,
                     stderr=subprocess.DEVNULL,
                     env={"PATH": _SYSTEM, "LC_ALL": "C"},
-                    pass_fds=(theirs,),
+                    pass_fds=(writing,),
                     start_new_session=True,
                     cwd="/",
                 )
             finally:
-                os.close(theirs)
+                os.close(writing)
             is_ready = select.select([reading], [], [], _READY_S)[0] and reading.read(1) == b"1"
         if not is_ready:
             process.kill()

@@ -156,8 +156,8 @@ class _Connection:
         for sock in (self._client, self._inside):
             reads = any(half.source is sock and not half.rest and not half.is_read for half in self._halves)
             writes = any(half.target is sock and half.rest for half in self._halves)
-            wanted = selectors.EVENT_READ * reads | selectors.EVENT_WRITE * writes
-            self._loop.watch(sock, wanted, self._move)
+            interests = selectors.EVENT_READ * reads | selectors.EVENT_WRITE * writes
+            self._loop.watch(sock, interests, self._move)
 
 
 class _TcpPort:
