@@ -105,7 +105,9 @@ def _laid_out(folder: Path, users: UserNamespaces | None) -> Iterator[tuple[Path
         yield reachable, namespace
 
 
-def _make_bundle(folder: Path, cgroup_root: str, rootfs: Path, users: UserNamespace | None, ids: int) -> None:
+def _make_bundle(
+    folder: Path, cgroup_root: str, rootfs: Path, users: UserNamespace | None, ids: int = NODE_IDS
+) -> None:
     spec = ContainerSpec(name=_NAME, image=_NAME, entrypoint=(f"/{_NAME}",), network=NetworkMode.NONE)
     config = oci_config.make_config(
         spec,
