@@ -15,6 +15,8 @@ import msgspec
 import structlog
 from grpclib._typing import IServable
 
+from skerry.daemon import containers_namespace
+from skerry.daemon.containers_namespace import ContainersNamespace
 from skerry.daemon.role_parts import RoleContext
 from skerry.kit import files
 from skerry.kit.tasks import TaskSupervisor
@@ -34,6 +36,7 @@ from skerry.node.containers.overlays import Overlays
 from skerry.node.containers.records import ContainerRecords
 from skerry.node.containers.runtimes import OciRuntime, find_runtime, userns_failure
 from skerry.node.containers.state import ContainerDeps
+from skerry.node.containers.users import NODE_IDS
 from skerry.node.containers.writable_layers import WritableLayers
 from skerry.node.devices.device_catalog import NO_DEVICES, DeviceCatalog
 from skerry.node.guest_networks.networks import GuestNetworks
@@ -43,8 +46,10 @@ from skerry.node.network.dns.name_server import NameServer
 from skerry.node.network.mesh import programs
 from skerry.node.network.mesh.mesh import missing_programs
 from skerry.node.network.network import Network
+from skerry.node.network.network_host import NetworkHost
 from skerry.node.network.subnet_assignment import SubnetAssignment
 from skerry.node.network.subnets import parse_network
+from skerry.node.network.user_mode_network import UserModeNetwork
 from skerry.node.secrets import memory_folder
 from skerry.node.secrets.memory_folder import MemoryFolder
 from skerry.node.secrets.node_secrets import NodeSecrets
@@ -79,6 +84,7 @@ class ContainerEngine(msgspec.Struct, frozen=True):
     devices: DeviceCatalog  # of this machine, for them
     volumes: NodeVolumes | None  # None: there can be none on this machine
     names: NameServer | None  # of containers; None: they ask the machine's resolvers
+    outside: UserModeNetwork | None = None  # that connects them; None: the bridge is the machine's, or alone
 
     def images_of(self, namespace: Namespace) -> NamespaceImages:
         """The images that a namespace may use, pulled with its logins."""
@@ -103,17 +109,18 @@ async def start(context: RoleContext, cells: Cells, *, group_root: str, has_serv
     Skerry. Without `has_server` in this process, containers wait until another one has given this node a
     subnet."""
     settings, undo = context.settings, context.undo
+    place = containers_namespace.of_this_process(context)
     images = await Images.open(
         context.folder / "images",
         settings.images,
         context.clock,
         platform=_platform(),
-        unpacker=LayerUnpacker(),
+        unpacker=LayerUnpacker(ids=None if place is None else place.ids),
         guest_registries=settings.market.guest_registries,
     )
     undo.push_async_callback(images.close)
     try:
-        engine = await _open(context, cells, images, group_root, has_server=has_server)
+        engine = await _open(context, cells, images, group_root, place, has_server=has_server)
     except (errors.Unavailable, errors.FailedPrecondition, errors.Invalid) as error:
         log.warning("containers.unavailable", reason=error.message)
         stand_in = UnavailableService(ContainerService, error.message)
@@ -122,6 +129,8 @@ async def start(context: RoleContext, cells: Cells, *, group_root: str, has_serv
     loops = await undo.enter_async_context(TaskSupervisor("containers", clock=context.clock))
     loops.forever("network", engine.network.run)
     loops.forever("containers", engine.containers.run)
+    if engine.outside is not None:
+        loops.forever("outside", engine.outside.run)
     loops.forever("devices", engine.devices.run)
     if engine.volumes is not None:
         loops.forever("volumes", engine.volumes.run)
@@ -129,18 +138,33 @@ async def start(context: RoleContext, cells: Cells, *, group_root: str, has_serv
         ImageService(images),
         ContainerService(ClientContainers(engine.containers), images),
     ]
-    return ContainerParts(services, engine, (*engine.network.lacking(), *engine.containers.lacking()))
+    outside = () if engine.outside is None else engine.outside.lacking()
+    lacking = (*engine.network.lacking(), *outside, *engine.containers.lacking())
+    return ContainerParts(services, engine, lacking)
 
 
 async def _open(
-    context: RoleContext, cells: Cells, images: Images, group_root: str, *, has_server: bool
+    context: RoleContext,
+    cells: Cells,
+    images: Images,
+    group_root: str,
+    place: ContainersNamespace | None,
+    *,
+    has_server: bool,
 ) -> ContainerEngine:
     settings, folder, clock, undo = context.settings, context.folder, context.clock, context.undo
     home = files.private_folder(folder / "containers")
     boot = host.boot_id()
-    runtime = await find_runtime(settings.node.runtime, home, cgroup_root=group_root, boot_id=boot)
-    no_userns = await userns_failure(runtime, home, cgroup_root=group_root, boot_id=boot)
-    warnings = _warnings(runtime, no_userns)
+    if place is None:
+        runtime = await find_runtime(settings.node.runtime, home, cgroup_root=group_root, boot_id=boot)
+        no_userns = await userns_failure(runtime, home, cgroup_root=group_root, boot_id=boot)
+        warnings = _warnings(runtime, no_userns)
+    else:
+        runtime = await find_runtime(
+            settings.node.runtime, home, cgroup_root="", boot_id=boot, ids=place.id_count
+        )
+        no_userns = place.shared_users
+        warnings = (place.shared_users,)
     for warning in warnings:
         log.warning("containers.weakened", reason=warning)
 
@@ -151,7 +175,12 @@ async def _open(
     pool = parse_network(settings.fleet.subnets, field="fleet.subnets")
     subnet = SubnetAssignment(folder / SUBNET_FILE)
     network = Network(
-        folder / "network", settings.network, clock, key=key, closed=[pool], users=users("network")
+        folder / "network",
+        settings.network,
+        clock,
+        key=key,
+        closed=[pool],
+        host=NetworkHost(users("network")) if place is None else place.network_host(),
     )
     names = None
     if settings.network.domain:
@@ -164,8 +193,15 @@ async def _open(
         cloud=lambda own: cloud_of(NetworkState(folder / NETWORK_FILE), own),
     )
     undo.push_async_callback(network.close)
+    outside = None if place is None else place.user_mode_network()
+    if outside is not None:
+        await asyncio.to_thread(outside.open)
+        network.call_when_removed(outside.close)
     guest_networks = GuestNetworks(
-        folder / GUEST_NETWORKS, network, settings.network, is_allowed=_allows_guest_mesh(settings)
+        folder / GUEST_NETWORKS,
+        network,
+        settings.network,
+        is_allowed=place is None and _allows_guest_mesh(settings),
     )
     await guest_networks.open()
     undo.push_async_callback(guest_networks.close)
@@ -183,7 +219,7 @@ async def _open(
         images=images,
         network=network,
         runtime=runtime,
-        overlays=Overlays(home, boot),
+        overlays=Overlays(home, boot) if place is None else place.overlays(home, boot),
         disks=disks,
         settings=settings.node,
         clock=clock,
@@ -193,7 +229,8 @@ async def _open(
         secrets=secrets,
         volumes=volumes,
         guest_networks=guest_networks,
-        move_lock=MoveLock(),
+        move_lock=MoveLock() if place is None else None,
+        ids=NODE_IDS if place is None else place.id_count,
     )
     containers = await Containers(parts).open()
     undo.push_async_callback(containers.close)
@@ -211,6 +248,7 @@ async def _open(
         devices,
         volumes,
         names,
+        outside,
     )
 
 

@@ -13,6 +13,7 @@ from msgspec.structs import replace
 from skerry.daemon.role_parts import RoleContext
 from skerry.kit.tasks import TaskSupervisor
 from skerry.model import errors
+from skerry.model.enforcement import Isolation
 from skerry.node.agent.network_state import NetworkState
 from skerry.node.network.network import Network
 from skerry.node.routes import edge
@@ -26,10 +27,20 @@ log = structlog.get_logger(__name__)
 
 def is_edge(context: RoleContext, *, is_server: bool) -> bool:
     """Whether this node serves routes. Raises FailedPrecondition if it is told to, and cannot."""
-    reason = edge.lacking(context.settings.routes)
+    reason = _lacking(context)
     if reason and context.settings.node.edge:
         raise errors.FailedPrecondition(f"node.edge: this machine cannot serve routes: {reason}")
     return not reason and (context.settings.node.edge or is_server)
+
+
+def _lacking(context: RoleContext) -> str:
+    """Why this node cannot serve routes; empty if it can."""
+    if context.enforcement.isolation is Isolation.ROOT:
+        return edge.lacking(context.settings.routes)
+    return (
+        "it is of an ordinary user, whose containers are in a network of their own, which HAProxy is not in; "
+        "publish ports of containers, or start the node as root"
+    )
 
 
 def web_socket(context: RoleContext, key: str | None, *, is_server: bool) -> Path:
@@ -55,7 +66,7 @@ async def start(
     if not is_edge(context, is_server=is_server):
         # It may have been one, and HAProxy outlives the agent.
         await edge.remove(edge.edge_files(context.folder, network.key), context.settings.routes.program)
-        if reason := edge.lacking(context.settings.routes):
+        if reason := _lacking(context):
             log.info("routes.unavailable", reason=reason)
         return None
     paths = replace(

@@ -55,6 +55,7 @@ from skerry.node.network.attachments import Attachment
 from skerry.node.network.dns.name_server import NameServer
 from skerry.node.network.mesh.mesh import MeshDeps, NodeMesh
 from skerry.node.network.network import Network
+from skerry.node.network.network_host import NetworkHost
 from skerry.node.network.subnet_assignment import SubnetAssignment
 from skerry.node.user_namespaces import UserNamespaces
 
@@ -127,8 +128,8 @@ class GuestNetworkService:
     async def _open(self, call: OpenNetwork) -> None:
         folder = files.private_folder(Path(call.folder))
         await self._lock(folder)
-        users = UserNamespaces(call.users)
-        network = Network(folder / "network", call.settings, self._clock, key=call.key, users=users)
+        host = NetworkHost(UserNamespaces(call.users))
+        network = Network(folder / "network", call.settings, self._clock, key=call.key, host=host)
         server = None
         if call.settings.domain:
             server = NameServer(call.settings, self._clock)

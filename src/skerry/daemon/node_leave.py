@@ -22,7 +22,7 @@ from grpclib.client import Channel
 from grpclib.health.v1.health_grpc import HealthStub
 from grpclib.health.v1.health_pb2 import HealthCheckRequest
 
-from skerry.daemon import containers, handover, log_forwarding, node_runtime, rootless
+from skerry.daemon import containers, handover, log_forwarding, node_mesh, node_runtime, rootless
 from skerry.daemon.containers import ContainerEngine
 from skerry.daemon.role_parts import RoleContext
 from skerry.kit import disk_monitor, disk_reserve, files, json_codec
@@ -275,7 +275,15 @@ async def _remove_running(
 async def _take_over_network(engine: ContainerEngine, context: RoleContext) -> None:
     """Have the mesh removed with the network, and end the HAProxy of routes: both outlive their agent."""
     settings, folder, network = context.settings, context.folder, engine.network
-    deps = MeshDeps(NodeId("leaving"), network, context.clock, lambda _: None, lambda: (), lambda _: None)
+    deps = MeshDeps(
+        NodeId("leaving"),
+        network,
+        context.clock,
+        lambda _: None,
+        lambda: (),
+        lambda _: None,
+        node_mesh.hindrance(context),
+    )
     mesh = await NodeMesh(folder, settings.mesh, deps).open()
     context.undo.push_async_callback(mesh.close)
     network.call_when_removed(mesh.remove)

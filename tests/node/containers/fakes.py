@@ -468,6 +468,8 @@ class FakeUserNamespaces:
 class FakeOverlays:
     """`skerry.node.containers.overlays.Overlays`."""
 
+    is_quick = True
+
     def __init__(self, machine: Machine) -> None:
         self._machine = machine
         self.loses = False  # a layer was lost when the machine went down

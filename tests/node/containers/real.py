@@ -38,6 +38,7 @@ from skerry.node.launcher.child.cell_root import HostView
 from skerry.node.launcher.client import LauncherClient
 from skerry.node.layers.unpacker_client import LayerUnpacker
 from skerry.node.network.network import Network
+from skerry.node.network.network_host import NetworkHost
 from skerry.node.user_namespaces import UserNamespaces
 from skerry.node.volumes.store import VolumeStore
 from skerry.node.volumes.volumes import NodeVolumes
@@ -146,7 +147,7 @@ class Ground:
                 clock,
                 key=KEY,
                 boot=self.boot,
-                users=self._users("network", failpoint) if has_userns else None,
+                host=NetworkHost(self._users("network", failpoint) if has_userns else None),
                 failpoint=lambda step: failpoint(f"network.{step}"),
             ).open()
             undo.push_async_callback(network.close)

@@ -49,6 +49,7 @@ def a_config(
     *,
     identity: ContainerUser = ContainerUser(),  # noqa: B008 - frozen
     network_namespace: str | None = None,
+    cgroups_path: str = "/skerry/web/box",
 ) -> dict[str, Any]:
     """As the runtime reads it."""
     created = oci_config.make_config(
@@ -56,7 +57,7 @@ def a_config(
         image or ImageConfig(),
         identity=identity,
         rootfs=Path("/c/rootfs"),
-        cgroups_path="/skerry/web/box",
+        cgroups_path=cgroups_path,
         network_namespace=network_namespace,
         files=FILES,
     )
@@ -343,3 +344,17 @@ class TestByARealRuntime:
 
     def test_it_leaves_no_core_and_has_room_for_files(self, box: Bundle) -> None:
         assert box.output("ulimit -c; ulimit -n").split() == ["0", "1024"]
+
+
+def test_a_container_without_a_cgroup_has_no_limits_devices_or_mount_of_one() -> None:
+    config = a_config(cgroups_path="")
+    assert not {"cgroupsPath", "resources"} & config["linux"].keys()
+    assert "/sys/fs/cgroup" not in [each["destination"] for each in config["mounts"]]
+
+
+@pytest.mark.parametrize(("ids", "has_group"), [(1, False), (5, False), (6, True), (65_537, True)])
+def test_a_container_has_only_the_groups_that_exist(ids: int, has_group: bool) -> None:
+    config = a_config(identity=ContainerUser(ids=ids))
+    terminals = next(each for each in config["mounts"] if each["destination"] == "/dev/pts")
+    assert ("gid=5" in terminals["options"]) is has_group
+    assert config["linux"]["sysctl"]["net.ipv4.ping_group_range"] == f"0 {ids - 1}"

@@ -61,7 +61,9 @@ async def test_an_opening_that_fails_half_way_leaves_nothing(
     real, broken = commands.find(), ground.tmp / "bin"
     broken.mkdir()
     put(broken, "nft", "echo 'Operation not supported' >&2; exit 1")
-    monkeypatch.setattr(commands, "find", lambda: commands.NetworkCommands(real.ip_path, str(broken / "nft")))
+    monkeypatch.setattr(
+        commands, "find", lambda **_: commands.NetworkCommands(real.ip_path, str(broken / "nft"))
+    )
     with pytest.raises(errors.Unavailable, match="nft: Operation not supported"):
         await ground.open()
     assert ground.links() == []

@@ -16,7 +16,7 @@ from skerry.model.containers import ContainerSpec
 from skerry.model.images import ImageConfig
 from skerry.node.containers import confinement, init_programs, seccomp, signals
 from skerry.node.containers.etc_files import EtcFiles
-from skerry.node.containers.users import NODE_IDS, ContainerUser
+from skerry.node.containers.users import ContainerUser
 from skerry.node.secrets.secret_files import SecretFiles
 from skerry.node.user_namespaces import IDS, UserNamespace
 
@@ -40,7 +40,10 @@ def make_config(
     users: UserNamespace | None = None,
 ) -> dict[str, Any]:
     """The whole `config.json`, as data. Without `network_namespace` the runtime creates an empty one; without
-    `users`, ids are those of the node. Mounts of the spec are not in it: the caller appends them."""
+    `users`, ids are those of the node. Without `cgroups_path` the container has no cgroup: a node of an
+    ordinary user may have none. Mounts of the spec are not in it: the caller appends
+    them."""
+    ids = identity.ids if users is None else IDS
     argv = command(spec, image)
     init = () if files.init is None else (_bind(init_programs.DESTINATION, files.init),)
     return {
@@ -54,22 +57,23 @@ def make_config(
         ),
         "root": {"path": str(rootfs), "readonly": spec.read_only},
         "hostname": host_name(spec),
-        "mounts": [*_mounts(spec.shm), *_own_files(files), *init, *_secret_mounts(files.secrets)],
+        "mounts": [
+            *_mounts(spec.shm, ids, has_cgroup=bool(cgroups_path)),
+            *_own_files(files),
+            *init,
+            *_secret_mounts(files.secrets),
+        ],
         "linux": {
-            "cgroupsPath": cgroups_path,
+            **({"cgroupsPath": cgroups_path} if cgroups_path else {}),
             "namespaces": [
                 _namespace("network", network_namespace),
                 *(_namespace(kind) for kind in ("pid", "ipc", "uts", "mount", "cgroup")),
                 *(() if users is None else (_namespace("user", users.path),)),
             ],
             **({} if users is None else dict.fromkeys(("uidMappings", "gidMappings"), _mappings(users))),
-            "resources": {"devices": confinement.DEVICES},
+            **({"resources": {"devices": confinement.DEVICES}} if cgroups_path else {}),
             # Of a given network, `skerry.node.network.bridge` has set them.
-            **(
-                {"sysctl": confinement.sysctls(NODE_IDS if users is None else IDS)}
-                if network_namespace is None
-                else {}
-            ),
+            **({"sysctl": confinement.sysctls(ids)} if network_namespace is None else {}),
             "seccomp": seccomp.profile(),
             "maskedPaths": confinement.masked_paths(),
             "readonlyPaths": confinement.READ_ONLY,
@@ -160,8 +164,10 @@ def _mount(destination: str, kind: str, *options: str) -> dict[str, Any]:
     return {"destination": destination, "type": kind, "source": kind, "options": options}
 
 
-def _mounts(shm: int) -> list[dict[str, Any]]:
+def _mounts(shm: int, ids: int, *, has_cgroup: bool) -> list[dict[str, Any]]:
     """Mounts of kernel file systems, outer ones first; `shm` MB for /dev/shm, or 0."""
+    group = (f"gid={_TTY_GROUP}",) if ids > _TTY_GROUP else ()
+    cgroup = _mount("/sys/fs/cgroup", "cgroup", *_NOTHING_SPECIAL, "relatime", "ro")
     shared_kb = shm * 1024 or _SHARED_MEMORY_KB
     return [
         _mount("/proc", "proc", *_NOTHING_SPECIAL),
@@ -169,12 +175,13 @@ def _mounts(shm: int) -> list[dict[str, Any]]:
         _mount(
             "/dev/pts",
             "devpts",
-            *("nosuid", "noexec", "newinstance", "ptmxmode=0666", "mode=0620", f"gid={_TTY_GROUP}"),
+            *("nosuid", "noexec", "newinstance", "ptmxmode=0666", "mode=0620"),
+            *group,
         ),
         _mount("/dev/shm", "tmpfs", *_NOTHING_SPECIAL, "mode=1777", f"size={shared_kb}k"),  # noqa: S108 - its own
         _mount("/dev/mqueue", "mqueue", *_NOTHING_SPECIAL),
         _mount("/sys", "sysfs", *_NOTHING_SPECIAL, "ro"),
-        _mount("/sys/fs/cgroup", "cgroup", *_NOTHING_SPECIAL, "relatime", "ro"),
+        *((cgroup,) if has_cgroup else ()),
     ]
 
 

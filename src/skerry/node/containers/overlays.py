@@ -63,6 +63,9 @@ _WRITABLE: Final[dict[str, str | None]] = {
     "volatile": None,
 }
 _READ_ONLY: Final[dict[str, str | None]] = {"redirect_dir": "nofollow", "metacopy": "off"}
+# In a user namespace of an ordinary user: the kernel's own attributes are user.*, and none moves a folder of
+# the image. Programs that rename one get an error, after which they copy it, as in Docker.
+_PRIVATE: Final[dict[str, str | None]] = {"userxattr": None, "redirect_dir": "nofollow"}
 _BUSY_S: Final = 1.0
 _PAUSE_S: Final = 0.01
 
@@ -71,10 +74,20 @@ class Overlays:
     """Overlay mounts below one folder. Methods block, mostly for less than a millisecond, and are
     idempotent."""
 
+    is_quick = True  # False: `mount` may take long, and belongs in a thread
+
     def __init__(
-        self, folder: Path, boot_id: str, *, appends_layers: bool = True, busy_s: float = _BUSY_S
+        self,
+        folder: Path,
+        boot_id: str,
+        *,
+        appends_layers: bool = True,
+        busy_s: float = _BUSY_S,
+        is_private: bool = False,
     ) -> None:
+        """`is_private`: this process is in a user namespace of an ordinary user."""
         self._folder = folder
+        self._is_private = is_private
         self._boot_id = boot_id
         self._skeleton = folder / "skeleton"
         self._making_skeleton = threading.Lock()
@@ -204,7 +217,7 @@ class Overlays:
     def _mount(
         self, target: Path, stack: list[Path], layer: Path | None, users: UserNamespace | None
     ) -> None:
-        options = _READ_ONLY if layer is None else _WRITABLE
+        options = (_READ_ONLY if layer is None else _WRITABLE) | (_PRIVATE if self._is_private else {})
         with contextlib.ExitStack() as opened:
             if users is not None:
                 stack, layer = _with_owners_of(users, stack, layer, opened)

@@ -21,7 +21,7 @@ from skerry.model.images import ImageConfig
 from skerry.node.containers import oci_config, runtime_commands, tree_size
 from skerry.node.containers.etc_files import write_files
 from skerry.node.containers.overlays import UPPER, WORK, Overlays
-from skerry.node.containers.users import ContainerUser
+from skerry.node.containers.users import NODE_IDS, ContainerUser
 from skerry.node.kernel import syscalls
 from skerry.node.user_namespaces import UserNamespace, UserNamespaces
 
@@ -53,15 +53,21 @@ def program(machine: str = syscalls.MACHINE) -> bytes:
 
 
 async def probe_failure(
-    runtime: str, folder: Path, cgroup_root: str, *, users: UserNamespaces | None = None
+    runtime: str,
+    folder: Path,
+    cgroup_root: str,
+    *,
+    users: UserNamespaces | None = None,
+    ids: int = NODE_IDS,
 ) -> str:
     """Run a container with `runtime`, in `folder`, which is created and removed; why that failed, or empty.
-    With `users` it has a user namespace, and a root with mapped owners."""
+    With `users` it has a user namespace, and a root with mapped owners. Without `cgroup_root` it has no
+    cgroup, and `ids` exist."""
     try:
         await _clean(runtime, folder, users)
         await asyncio.to_thread(_make_root, folder / "image")
         with _laid_out(folder, users) as (rootfs, namespace):
-            await asyncio.to_thread(_make_bundle, folder, cgroup_root, rootfs, namespace)
+            await asyncio.to_thread(_make_bundle, folder, cgroup_root, rootfs, namespace, ids)
             done = await runtime_commands.run_command(
                 (runtime, "--root", str(folder / "state"), "run", "--bundle", str(folder), _NAME), _TRIAL_S
             )
@@ -99,15 +105,17 @@ def _laid_out(folder: Path, users: UserNamespaces | None) -> Iterator[tuple[Path
         yield reachable, namespace
 
 
-def _make_bundle(folder: Path, cgroup_root: str, rootfs: Path, users: UserNamespace | None) -> None:
+def _make_bundle(
+    folder: Path, cgroup_root: str, rootfs: Path, users: UserNamespace | None, ids: int = NODE_IDS
+) -> None:
     spec = ContainerSpec(name=_NAME, image=_NAME, entrypoint=(f"/{_NAME}",), network=NetworkMode.NONE)
     config = oci_config.make_config(
         spec,
         ImageConfig(),
-        identity=ContainerUser(),
+        identity=ContainerUser(ids=ids),
         rootfs=rootfs,
         # A top-level cgroup of its own: the runtime removes all of it.
-        cgroups_path=f"/{cgroup_root}-trial-{secrets.token_hex(4)}",
+        cgroups_path=f"/{cgroup_root}-trial-{secrets.token_hex(4)}" if cgroup_root else "",
         network_namespace=None,
         files=write_files(folder, host_name=_NAME, address="", resolv_conf=""),
         users=users,

@@ -24,6 +24,7 @@ from skerry.kit import json_codec
 from skerry.model import errors
 from skerry.node import record_files
 from skerry.node.containers import runtime_commands, runtime_probe
+from skerry.node.containers.users import NODE_IDS
 from skerry.node.kernel import mount_flags, thread_syscalls
 from skerry.node.user_namespaces import UserNamespaces
 
@@ -162,11 +163,14 @@ def failure_in(log: Path) -> str:
         return ""
 
 
-async def find_runtime(setting: str, folder: Path, *, cgroup_root: str, boot_id: str) -> OciRuntime:
+async def find_runtime(
+    setting: str, folder: Path, *, cgroup_root: str, boot_id: str, ids: int = NODE_IDS
+) -> OciRuntime:
     """The runtime that `setting` (a name or a path) names, or the first of runc and crun that works.
 
     `folder` exists; `runtime` in it is the runtime's state folder, and the result is cached there for this
-    boot. Cgroups of probes begin with `cgroup_root`. Raises Unavailable with the reason for each and what to
+    boot. Cgroups of probes begin with `cgroup_root`; if that is empty, containers have none. `ids` exist for
+    them. Raises Unavailable with the reason for each and what to
     install.
     """
     failures: list[str] = []
@@ -175,7 +179,7 @@ async def find_runtime(setting: str, folder: Path, *, cgroup_root: str, boot_id:
         if path is None:
             failures.append(f"{name} is not installed")
             continue
-        found = await _try(path, folder, cgroup_root, boot_id)
+        found = await _try(path, folder, cgroup_root, boot_id, ids)
         if isinstance(found, OciRuntime):
             return found
         failures.append(f"{path} does not work: {found}")
@@ -187,7 +191,7 @@ async def find_runtime(setting: str, folder: Path, *, cgroup_root: str, boot_id:
     raise errors.Unavailable(f"no OCI runtime for containers: {'; '.join(failures)}. To fix this, {remedy}")
 
 
-async def _try(path: str, folder: Path, cgroup_root: str, boot_id: str) -> OciRuntime | str:
+async def _try(path: str, folder: Path, cgroup_root: str, boot_id: str, ids: int) -> OciRuntime | str:
     """The runtime at `path`, or why it does not work."""
     memory = folder / "runtime.json"
     program = _program(path)
@@ -202,7 +206,7 @@ async def _try(path: str, folder: Path, cgroup_root: str, boot_id: str) -> OciRu
         version = _VERSION.match(done.output.decode(errors="replace"))
         if done.code or version is None:
             return f"`--version` fails: {done.failure or 'it prints no version'}"
-        reason = await runtime_probe.probe_failure(path, folder / "trial", cgroup_root)
+        reason = await runtime_probe.probe_failure(path, folder / "trial", cgroup_root, ids=ids)
         if reason:
             log.info("runtime.refused", path=path, version=version[2], reason=reason)
             return reason

@@ -279,7 +279,8 @@ class ContainerStartup:
 
         # A few short calls, which take less time than handing them to a thread; but discarding the layer of
         # an earlier boot may take long.
-        is_quick = container.run is None or container.run.boot == deps.boot
+        is_old = container.run is not None and container.run.boot != deps.boot
+        is_quick = deps.overlays.is_quick and not is_old
         root = lay_out() if is_quick else await asyncio.to_thread(lay_out)
         deps.failpoint("start.mounted")
         return root

@@ -68,6 +68,7 @@ class ContainerDeps(msgspec.Struct, frozen=True):
     failpoint: Callable[[str], None] = lambda step: None
     secrets: SecretSupply | None = None  # None: containers with secrets are refused
     guest_networks: GuestNetworks | None = None  # of guests in the mesh of their buyer; None: there are none
+    ids: int = NODE_IDS  # that are mapped in the user namespace of this process, from 0 on
     move_lock: MoveLock | None = None  # None: it is not taken ahead
 
     @property
@@ -95,6 +96,7 @@ class ContainerEntry:
     grace: asyncio.Timeout | None = None  # while it is being stopped; when it expires, it is killed
     reason: str = ""  # why it is being ended, if that was not requested
     disk_limit_kind: DiskLimitKind = DiskLimitKind.NONE
+    node_ids: int = NODE_IDS  # that the node has
 
     @property
     def name(self) -> str:
@@ -116,7 +118,7 @@ class ContainerEntry:
     @property
     def ids(self) -> int:
         """Number of its uids, and of its gids."""
-        return NODE_IDS if self.users is None else IDS
+        return self.node_ids if self.users is None else IDS
 
     @property
     def shared_disk(self) -> SharedDisk | None:
@@ -150,7 +152,7 @@ def make_container(
     deps: ContainerDeps, record: ContainerRecord, run: RunRecord | None = None
 ) -> ContainerEntry:
     """A container that is not running."""
-    container = ContainerEntry(record, deps.records.paths(record.spec.name), run)
+    container = ContainerEntry(record, deps.records.paths(record.spec.name), run, node_ids=deps.ids)
     # The default; a start sets the actual one.
     if container.shared_disk is not None:
         container.disk_limit_kind = DiskLimitKind.FILE_SYSTEM

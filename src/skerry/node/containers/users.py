@@ -14,6 +14,7 @@ import msgspec
 
 from skerry.model import errors
 from skerry.node.containers import rootfs_files
+from skerry.node.user_namespaces import IDS
 
 _LARGEST_FILE: Final = 4 * 1024 * 1024
 NODE_IDS: Final = 2**31  # without a user namespace; runtimes support no larger ones
@@ -28,6 +29,7 @@ class ContainerUser(msgspec.Struct, frozen=True):
     gid: int = 0
     groups: tuple[int, ...] = ()
     home: str = "/"
+    ids: int = NODE_IDS  # uids, and gids, that exist for the container
 
 
 class _User(NamedTuple):
@@ -49,12 +51,17 @@ def resolve_user(user: str, rootfs: Path, ids: int = NODE_IDS) -> ContainerUser:
     identity = _resolve(user, rootfs)
     largest = max(identity.uid, identity.gid, *identity.groups)
     if largest >= ids:
+        remedy = (
+            "or have an admin run it with userns host"
+            if ids == IDS
+            else "or have root give the user of this node more ids (`usermod --add-subuids`, --add-subgids)"
+        )
         raise errors.Invalid(
             f"a container in a user namespace has users and groups 0 to {ids - 1}, and {largest} was "
-            "requested; choose another, or have an admin run it with userns host",
+            f"requested; choose another, {remedy}",
             field="user",
         )
-    return identity
+    return msgspec.structs.replace(identity, ids=ids)
 
 
 def _resolve(user: str, rootfs: Path) -> ContainerUser:

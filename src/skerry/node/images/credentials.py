@@ -15,7 +15,7 @@ from pathlib import Path
 
 import msgspec
 
-from skerry.kit import json_codec
+from skerry.kit import json_codec, namespace_marker
 from skerry.model import errors
 from skerry.node.images.references import DOCKER_HUB, RegistryReference
 
@@ -95,6 +95,9 @@ def load(path: str, reference: RegistryReference) -> RegistryCredentials:
 
 
 def _default_path() -> Path | None:
+    marker = namespace_marker.read()
+    if marker is not None:  # user 0 is not root of the machine
+        return Path(marker.home) / ".docker" / "config.json" if marker.home else None
     try:
         return Path(pwd.getpwuid(os.getuid()).pw_dir) / ".docker" / "config.json"
     except KeyError:

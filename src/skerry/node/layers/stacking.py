@@ -6,11 +6,12 @@ layers below an opaque root are left out of the mount.
 
 from __future__ import annotations
 
+import contextlib
 import os
 from collections.abc import Sequence
 from pathlib import Path
 
-from skerry.node.layers.unpacker.layer_writer import OPAQUE_XATTR
+from skerry.node.layers.unpacker.layer_writer import OPAQUE_XATTR, USER_OPAQUE_XATTR
 
 
 def visible(layers: Sequence[Path]) -> list[Path]:
@@ -22,7 +23,8 @@ def visible(layers: Sequence[Path]) -> list[Path]:
 
 
 def _is_opaque(layer: Path) -> bool:
-    try:
-        return os.getxattr(layer, OPAQUE_XATTR) == b"y"
-    except OSError:
-        return False  # no such attribute
+    for name in (OPAQUE_XATTR, USER_OPAQUE_XATTR):
+        with contextlib.suppress(OSError):  # no such attribute
+            if os.getxattr(layer, name) == b"y":
+                return True
+    return False

@@ -19,6 +19,7 @@ from skerry.model import errors
 from skerry.model.ids import Digest, check_digest
 from skerry.node.kernel import tree_removal
 from skerry.node.layers.unpacker import errors as unpacker_errors
+from skerry.node.layers.unpacker.layer_writer import MappedIds
 from skerry.node.layers.unpacker_process import LayerInput, UnpackerMessage, UnpackerProcess, open_existing
 
 log = structlog.get_logger(__name__)
@@ -47,14 +48,18 @@ class UnpackedLayer(msgspec.Struct, frozen=True):
     diff_id: Digest  # of the uncompressed tar
     bytes: int  # of the uncompressed tar
     files: int
+    changed_owners: int = 0  # files that belong to root, since their owner is not mapped here
+    devices: int = 0  # device nodes that were left out, since only root of the machine creates them
 
 
 class LayerUnpacker:
     """Unpacks layers, each in a child process of its own."""
 
-    def __init__(self, *, idle_s: float = IDLE_S) -> None:
-        """A child that has input and reports no progress for `idle_s` is killed."""
+    def __init__(self, *, idle_s: float = IDLE_S, ids: MappedIds | None = None) -> None:
+        """A child that has input and reports no progress for `idle_s` is killed. `ids`: those that exist in
+        the user namespace of an ordinary user; None: as root of the machine."""
         self._idle_s = idle_s
+        self._ids = ids
 
     async def unpack(
         self,
@@ -67,10 +72,10 @@ class LayerUnpacker:
         """Unpack the layer `source` (gzip, zstd or plain tar) into the empty folder `target`.
 
         The result is in overlayfs format: a whiteout is a character device 0:0, an opaque folder has
-        `trusted.overlay.opaque=y`. It is not synced to disk. Raises Invalid (malformed, truncated, or with
-        another `diff_id`), Unprocessable (content that no layer may have), TooLarge, ResourcesExhausted,
-        TimedOut, Unavailable, Internal, and the errors of `source`. After an error or a cancellation the
-        child has ended, and `target` is removed.
+        `trusted.overlay.opaque=y`, or `user.overlay.opaque=y` with mapped ids. It is not synced to disk.
+        Raises Invalid (malformed, truncated, or with another `diff_id`), Unprocessable (content that no layer
+        may have), TooLarge, ResourcesExhausted, TimedOut, Unavailable, Internal, and the errors of `source`.
+        After an error or a cancellation the child has ended, and `target` is removed.
         """
         try:
             return await self._unpack(source, target, diff_id, limits)
@@ -89,7 +94,13 @@ class LayerUnpacker:
         try:
             with LayerInput(source) as layer_input:
                 child = await UnpackerProcess.start(
-                    layer_input, root, diff_id or "", limits.bytes, limits.files, self._idle_s
+                    layer_input,
+                    root,
+                    diff_id or "",
+                    limits.bytes,
+                    limits.files,
+                    self._idle_s,
+                    self._ids or (0, 0),
                 )
                 try:
                     reply = await child.exchange(layer_input)
@@ -97,7 +108,15 @@ class LayerUnpacker:
                     await run_to_completion(child.end())
         finally:
             os.close(root)
-        return _result(reply, child, diff_id)
+        unpacked = _result(reply, child, diff_id)
+        if unpacked.changed_owners or unpacked.devices:
+            log.warning(
+                "layer.not_as_root",
+                layer=unpacked.diff_id,
+                files_of_unmapped_owners=unpacked.changed_owners,
+                device_nodes_left_out=unpacked.devices,
+            )
+        return unpacked
 
 
 def _result(reply: UnpackerMessage | None, child: UnpackerProcess, diff_id: Digest | None) -> UnpackedLayer:
@@ -112,7 +131,9 @@ def _result(reply: UnpackerMessage | None, child: UnpackerProcess, diff_id: Dige
             "the process that unpacks a layer died or sent an invalid reply; see the log",
             detail=f"status {child.status}: {child.stderr_tail}",
         )
-    return UnpackedLayer(check_digest(reply.diff_id, "diff_id"), reply.bytes, reply.files)
+    return UnpackedLayer(
+        check_digest(reply.diff_id, "diff_id"), reply.bytes, reply.files, reply.changed_owners, reply.devices
+    )
 
 
 def _remove(target: Path) -> None:

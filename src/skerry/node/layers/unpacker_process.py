@@ -32,9 +32,10 @@ _COMPLAINT_BYTES: Final = 8192
 # Without site-packages, the environment and the user's folders: quick to start, and nothing foreign in it.
 _INTERPRETER: Final = (sys.executable, "-I", "-S", "-X", "utf8", "-c")
 _PROGRAM: Final = (
-    "import sys; root, agent, diff_id, most_bytes, most_files, *paths = sys.argv[1:]; sys.path += paths; "
+    "import sys; root, agent, diff_id, most_bytes, most_files, users, groups, *paths = sys.argv[1:]; "
+    "sys.path += paths; "
     "from skerry.node.layers.unpacker.main import main; "
-    "main(int(root), int(agent), diff_id, int(most_bytes), int(most_files))"
+    "main(int(root), int(agent), diff_id, int(most_bytes), int(most_files), int(users), int(groups))"
 )
 
 
@@ -43,6 +44,8 @@ class UnpackerMessage(msgspec.Struct):
 
     bytes: int = 0
     files: int = 0
+    changed_owners: int = 0
+    devices: int = 0
     diff_id: str = ""  # present: the layer is complete
     fault: str = ""  # present: it failed
     message: str = ""
@@ -151,10 +154,17 @@ class UnpackerProcess:
 
     @classmethod
     async def start(
-        cls, layer_input: LayerInput, root: int, diff_id: str, most_bytes: int, most_files: int, idle_s: float
+        cls,
+        layer_input: LayerInput,
+        root: int,
+        diff_id: str,
+        most_bytes: int,
+        most_files: int,
+        idle_s: float,
+        ids: tuple[int, int],
     ) -> UnpackerProcess:
         """Start it on the folder that is open as `root`. Raises Unavailable."""
-        arguments = (root, os.getpid(), diff_id, most_bytes, most_files, *import_paths())
+        arguments = (root, os.getpid(), diff_id, most_bytes, most_files, *ids, *import_paths())
         try:
             process = await child_process.start(
                 (*_INTERPRETER, _PROGRAM, *map(str, arguments)),

@@ -3,13 +3,14 @@
 The namespace of a container has a loopback and `eth0`, one end of a veth pair, with its addresses and default
 routes through the bridge. The other end is a port of the bridge. Where the node has user namespaces it
 belongs to one of its own: a runtime can mount /sys, and run execs, only in a container that owns its network.
-Everything here blocks and is called in threads (`skerry.node.network.namespace_pool`). Owners are not known
-here.
+Everything here blocks and is called in threads (`skerry.node.network.namespace_pool`); each call works in the
+network namespace of the bridge. Owners are not known here.
 """
 
 from __future__ import annotations
 
 import errno
+import functools
 import os
 import socket
 import threading
@@ -17,6 +18,7 @@ import time
 from collections.abc import Callable, Sequence
 from ipaddress import IPv4Address
 from pathlib import Path
+from typing import Concatenate, ParamSpec, TypeVar
 
 from skerry.kit import files
 from skerry.model import errors
@@ -25,9 +27,10 @@ from skerry.node.kernel import namespaces
 from skerry.node.network import ipv6_forwarding
 from skerry.node.network import route_netlink as netlink
 from skerry.node.network.commands import NetworkCommands
+from skerry.node.network.network_host import ROOT_HOST, NetworkHost
 from skerry.node.network.route_netlink import RouteRequest, RouteSocket
 from skerry.node.network.subnets import BridgeSubnets, KernelNames, NodeSubnet, mac_of
-from skerry.node.user_namespaces import UserNamespace, UserNamespaces
+from skerry.node.user_namespaces import UserNamespace
 
 _SYSCTL = Path("/proc/sys/net")
 _LLDP = 0x0E  # the last byte of the group's MAC address
@@ -50,7 +53,20 @@ _INSIDE = (
     ("ipv4/ip_unprivileged_port_start", "0"),
 )
 _MAY_PING = "ipv4/ping_group_range"
-_EVERY_GROUP = "0 2147483647"
+
+
+P = ParamSpec("P")
+T = TypeVar("T")
+
+
+def _at_home(method: Callable[Concatenate[Bridge, P], T]) -> Callable[Concatenate[Bridge, P], T]:
+    """Call the method in the network namespace of the bridge."""
+
+    @functools.wraps(method)
+    def call(bridge: Bridge, /, *args: P.args, **kwargs: P.kwargs) -> T:
+        return bridge.home.run(lambda: method(bridge, *args, **kwargs))
+
+    return call
 
 
 class Bridge:
@@ -63,14 +79,16 @@ class Bridge:
         subnets: BridgeSubnets,
         folder: Path,
         failpoint: Callable[[str], None],
-        users: UserNamespaces | None = None,
+        host: NetworkHost = ROOT_HOST,
     ) -> None:
         self._programs = programs
+        self.home = programs.namespace
         self._names = names
         self._subnets = subnets
         self._folder = files.private_folder(folder)
         self._failpoint = failpoint
-        self._users = users
+        self._users = host.users
+        self._groups = host.groups
         self._removing = threading.Lock()  # of the group of links that are removed
 
     def users(self, address: IPv4Address) -> UserNamespace | None:
@@ -81,18 +99,23 @@ class Bridge:
         """The file that the namespace of `address` is mounted on."""
         return self._folder / str(address)
 
+    @_at_home
     def make(self, addresses: Sequence[IPv4Address], *, with_users: bool = True) -> None:
         """Create a complete namespace for each, or none; `with_users`: where the node has user namespaces,
         owned by one."""
         try:
-            namespaces.in_own_thread(lambda: self._make_insides(addresses, with_users=with_users))
+            home = os.open("/proc/thread-self/ns/net", os.O_RDONLY | os.O_CLOEXEC)
+            try:
+                namespaces.in_own_thread(lambda: self._make_insides(addresses, home, with_users=with_users))
+            finally:
+                os.close(home)
             self.join(addresses)
             self._failpoint("make.joined")
         except BaseException:
             self.remove(addresses)
             raise
 
-    def _make_insides(self, addresses: Sequence[IPv4Address], *, with_users: bool) -> None:
+    def _make_insides(self, addresses: Sequence[IPv4Address], home: int, *, with_users: bool) -> None:
         for address in addresses:
             path, subnet = self.namespace_path(address), self._subnets.of(address)
             path.touch(mode=0o600)
@@ -103,12 +126,11 @@ class Bridge:
             for key, value in (("ipv6/conf/default/disable_ipv6", str(int(not has_ipv6))), *_INSIDE):
                 _set(key, value)
             users = self.users(address) if with_users else None
-            _set(_MAY_PING, _EVERY_GROUP if users is None else users.range)
+            _set(_MAY_PING, f"0 {self._groups - 1}" if users is None else users.range)
             with RouteSocket() as kernel:
-                # Our process is in the node's namespace; only this thread has left it.
                 link = self._names.link(address)
                 kernel.send(
-                    [netlink.set_up("lo"), netlink.add_veth(_INSIDE_LINK, mac_of(address), link, os.getpid())]
+                    [netlink.set_up("lo"), netlink.add_veth(_INSIDE_LINK, mac_of(address), link, home)]
                 )
                 kernel.send(_inside(socket.if_nametoindex(_INSIDE_LINK), address, subnet, has_ipv6=has_ipv6))
             self._failpoint("make.linked")
@@ -126,6 +148,7 @@ class Bridge:
         finally:
             os.close(descriptor)
 
+    @_at_home
     def join(self, addresses: Sequence[IPv4Address]) -> None:
         """Attach the links of `addresses` to the bridge."""
         requests = []
@@ -145,6 +168,7 @@ class Bridge:
         with RouteSocket() as kernel:
             kernel.send(requests)
 
+    @_at_home
     def forward_lldp(self, addresses: Sequence[IPv4Address]) -> None:
         """Let no frame of these links bypass the rules of bridges: LLDP frames do, and the bridge learns
         addresses from them, unless they are forwarded."""
@@ -155,6 +179,7 @@ class Bridge:
             ]
         )
 
+    @_at_home
     def remove(self, addresses: Sequence[IPv4Address]) -> None:
         """Remove namespaces with their links, complete or not."""
         self._remove_links([self._names.link(address) for address in addresses], neighbours=addresses)
@@ -165,10 +190,12 @@ class Bridge:
                 self._users.remove(str(address))
         self._failpoint("remove.places")
 
+    @_at_home
     def is_whole(self, address: IPv4Address) -> bool:
         """True if the namespace is mounted and has its link."""
         return namespaces.is_mounted(self.namespace_path(address)) and _exists(self._names.link(address))
 
+    @_at_home
     def sweep(self, adopted: Sequence[IPv4Address]) -> int:
         """Remove what has our names and does not belong to `adopted`; returns how much there was."""
         links = {self._names.link(address) for address in adopted}
@@ -210,6 +237,7 @@ class Bridge:
             with RouteSocket() as kernel:
                 kernel.send(requests, ignored=_GONE)
 
+    @_at_home
     def build_bridge(self, *, is_new: bool) -> None:
         """Create the bridge with addresses of every subnet, and enable forwarding."""
         name, subnets = self._names.bridge, self._subnets.all
@@ -251,6 +279,7 @@ class Bridge:
         )
         ipv6_forwarding.enable()
 
+    @_at_home
     def drop_subnets(self, subnets: Sequence[NodeSubnet]) -> None:
         """Remove the addresses of `subnets` from the bridge."""
         name = self._names.bridge
@@ -260,6 +289,7 @@ class Bridge:
                 [f"address del {each.gateway6}/{each.network6.prefixlen} dev {name}" for each in subnets]
             )
 
+    @_at_home
     def remove_bridge(self) -> None:
         if _exists(self._names.bridge):
             self._programs.ip([f"link delete dev {self._names.bridge}"])

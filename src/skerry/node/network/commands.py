@@ -1,18 +1,21 @@
 """Runs `ip` of iproute2 and `nft` of nftables.
 
-Each run takes many commands on its stdin. A failure is `Unavailable` with the program's message. Everything
-here blocks: call it in a thread.
+Each run takes many commands on its stdin. They run in the network namespace of the bridge. A failure is
+`Unavailable` with the program's message. Everything here blocks: call it in a thread.
 """
 
 from __future__ import annotations
 
+import contextlib
 import os
 import shutil
 import subprocess
+from collections.abc import Iterator
 
 import msgspec
 
 from skerry.model import errors
+from skerry.node.network.bridge_namespace import OWN_NAMESPACE, BridgeNamespace
 
 _WITHIN_S = 30.0
 _SYSTEM = "/usr/sbin:/sbin:/usr/bin:/bin"
@@ -20,26 +23,31 @@ _PACKAGES = {"ip": "iproute2", "nft": "nftables"}
 
 
 class NetworkCommands(msgspec.Struct, frozen=True):
-    """Paths of the two programs."""
+    """Paths of the two programs, and where they work."""
 
     ip_path: str
     nft_path: str
+    namespace: BridgeNamespace = OWN_NAMESPACE
 
     def ip(self, commands: list[str], *, ignore_errors: bool = False) -> None:
-        """Change links, addresses and routes of the calling thread's network namespace, in order."""
+        """Change links, addresses and routes, in order."""
         flags = ["-force"] if ignore_errors else []
-        _run([self.ip_path, *flags, "-batch", "-"], "\n".join([*commands, ""]), check=not ignore_errors)
+        self._run([self.ip_path, *flags, "-batch", "-"], "\n".join([*commands, ""]), check=not ignore_errors)
 
     def nft(self, text: str) -> None:
         """Change rules, in one transaction."""
-        _run([self.nft_path, "-f", "-"], text)
+        self._run([self.nft_path, "-f", "-"], text)
 
     def nft_list(self, *selector: str) -> str:
         """List objects, as JSON."""
-        return _run([self.nft_path, "-j", "-t", "list", *selector], "")
+        return self._run([self.nft_path, "-j", "-t", "list", *selector], "")
+
+    def _run(self, arguments: list[str], text: str, *, check: bool = True) -> str:
+        # A child process is in the namespace of the thread that starts it.
+        return self.namespace.run(lambda: _run(arguments, text, check=check))
 
 
-def find(path: str | None = None) -> NetworkCommands:
+def find(path: str | None = None, *, namespace: BridgeNamespace = OWN_NAMESPACE) -> NetworkCommands:
     """Find both on `path`, else on our own PATH and in the usual folders. Raises Unavailable, with what to
     install, unless both exist and we may use them."""
     found = {
@@ -53,7 +61,18 @@ def find(path: str | None = None) -> NetworkCommands:
         )
     if os.geteuid() != 0:
         raise errors.Unavailable("containers cannot have a network: that requires root; run Skerry as root")
-    return NetworkCommands(str(found["ip"]), str(found["nft"]))
+    return NetworkCommands(str(found["ip"]), str(found["nft"]), namespace)
+
+
+@contextlib.contextmanager
+def translated_errors() -> Iterator[None]:
+    """Translate errors of the kernel and the disk."""
+    try:
+        yield
+    except OSError as error:
+        raise errors.Unavailable(
+            f"the network of containers could not be changed: {error.strerror}", detail=repr(error)
+        ) from error
 
 
 def _run(arguments: list[str], text: str, *, check: bool = True) -> str:

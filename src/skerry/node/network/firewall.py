@@ -267,7 +267,10 @@ class Firewall:
         self._contents = after
         moved = before.host_ports.items() ^ after.host_ports.items()
         if ports := {port for (port, protocol), _ in moved if protocol is Protocol.UDP}:
-            conntrack.forget_udp(ports, self._subnets.networks, has_ipv6=self._subnets.has_ipv6)
+            networks, has_ipv6 = self._subnets.networks, self._subnets.has_ipv6
+            self._tables.programs.namespace.run(
+                lambda: conntrack.forget_udp(ports, networks, has_ipv6=has_ipv6)
+            )
 
     def _change_elements(
         self, before: NftTableContents, after: NftTableContents, rewrite: Callable[[], None]

@@ -3,7 +3,7 @@
 A socket stays in the namespace that it was created in, so only creating it needs the thread, which enters the
 namespace and leaves it; the rest of the process is not affected. Entering costs more than a socket: a few are
 created at once, for all who wait and for later requests. Sockets keep a namespace alive, so unused ones are
-closed (`forget`) before it is removed. Idle, the thread is in its own namespace.
+closed (`forget`) before it is removed. Idle, the thread is in the namespace of the bridge.
 """
 
 from __future__ import annotations
@@ -20,6 +20,7 @@ from dataclasses import dataclass, field
 from typing import Final
 
 from skerry.node.kernel import namespaces
+from skerry.node.network.bridge_namespace import OWN_NAMESPACE, BridgeNamespace
 
 # Sockets that are created at once, if none is kept: more if the last ones were used up soon.
 _FEWEST: Final = 2
@@ -59,9 +60,10 @@ class _Request:
 
 
 class NamespaceSockets:
-    """Creates sockets; the thread starts with the first and ends with `close`."""
+    """Creates sockets; the thread starts with the first, waits in `home`, and ends with `close`."""
 
-    def __init__(self) -> None:
+    def __init__(self, home: BridgeNamespace = OWN_NAMESPACE) -> None:
+        self._home = home
         self._spares: dict[str, _Spares] = {}
         self._requests: queue.SimpleQueue[_Request | None] = queue.SimpleQueue()
         self._thread: threading.Thread | None = None
@@ -128,7 +130,10 @@ class NamespaceSockets:
             self.forget(namespace)
 
     def _run(self) -> None:
-        home = os.open("/proc/thread-self/ns/net", os.O_RDONLY | os.O_CLOEXEC)
+        if (home := self._home.descriptor) is None:
+            home = os.open("/proc/thread-self/ns/net", os.O_RDONLY | os.O_CLOEXEC)
+        else:
+            home = os.dup(home)
         try:
             while batch := self._next_batch():
                 for request in batch:

@@ -12,7 +12,7 @@ import asyncio
 import contextlib
 import shutil
 import socket
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from ipaddress import IPv4Address, IPv4Network
 from pathlib import Path
@@ -28,7 +28,7 @@ from skerry.model.ipv6_addresses import ipv6_of
 from skerry.model.network import OPEN_POLICY, NetworkPolicy
 from skerry.model.ports import PortMapping
 from skerry.model.settings import AUTO, NetworkSettings
-from skerry.node import host
+from skerry.node.host import boot_id
 from skerry.node.network import adoption, commands, ipv6_forwarding, nameservers, port_rules
 from skerry.node.network.address_ranges import parse_allowed
 from skerry.node.network.attachments import Attachment, AttachmentRecord, AttachmentRecords
@@ -39,12 +39,12 @@ from skerry.node.network.firewall import Firewall
 from skerry.node.network.isolation import NetworkIsolation
 from skerry.node.network.namespace_pools import NamespacePools
 from skerry.node.network.namespace_sockets import NamespaceSockets
+from skerry.node.network.network_host import ROOT_HOST, NetworkHost
 from skerry.node.network.policy_rules import NO_CLOUD, CloudNetwork
 from skerry.node.network.port_reservations import PortReservations
 from skerry.node.network.service_balancer import ServiceBalancer
 from skerry.node.network.subnet_choice import SubnetChoice
 from skerry.node.network.subnets import BridgeSubnets, KernelNames, NodeSubnet
-from skerry.node.user_namespaces import UserNamespaces
 
 __all__ = ["Attachment", "Network"]
 
@@ -63,27 +63,27 @@ class Network:
         key: str,
         boot: str | None = None,
         closed: Sequence[IPv4Network] = (),
-        users: UserNamespaces | None = None,
+        host: NetworkHost = ROOT_HOST,
         failpoint: Callable[[str], None] = lambda step: None,
     ) -> None:
         """`key`: 8 hex digits that no other Skerry on this machine has. `closed`: networks of this cloud,
-        closed to isolated attachments, as all private ones are. `users` creates the user namespaces that own
-        network namespaces. Raises Unavailable (no network here), Invalid (the settings)."""
+        closed to isolated attachments, as all private ones are. `host` is where the
+        bridge is. Raises Unavailable (no network here), Invalid (the settings)."""
         nameservers.check(settings.dns)
         ranges = port_rules.AddressRanges(parse_allowed(settings.allow), tuple(closed))
-        tools = commands.find()
+        tools = commands.find(namespace=host.namespace)
         self._folder = files.private_folder(folder)
         self._settings = settings
         self._clock = clock
-        self._boot = host.boot_id() if boot is None else boot
+        self._boot = boot_id() if boot is None else boot
         self._key = key
         self._failpoint = failpoint
         self._names = KernelNames(key)
         self._choice = SubnetChoice(settings, self._names, key)
         self._records = AttachmentRecords(folder / "attached")
         self._subnets = BridgeSubnets()
-        self._subnets.has_ipv6 = settings.ipv6 == AUTO and ipv6_forwarding.has_ipv6()
-        self._links = Bridge(tools, self._names, self._subnets, folder / "ns", failpoint, users)
+        self._subnets.has_ipv6 = settings.ipv6 == AUTO and host.namespace.run(ipv6_forwarding.has_ipv6)
+        self._links = Bridge(tools, self._names, self._subnets, folder / "ns", failpoint, host)
         self._firewall = Firewall(tools, self._names, self._subnets, ranges, self._open_resolvers)
         self._isolation = NetworkIsolation(tools, self._names, self._subnets, ranges.closed)
         self.services = ServiceBalancer(tools, self._names, self._subnets)
@@ -93,13 +93,14 @@ class Network:
         self._no_subnet_reason: Callable[[], str] = lambda: ""
         self._dns: NameServer | None = None
         self._tools = tools
-        self._reservations = PortReservations(lambda: self._subnets.has_ipv6)
+        self._forwarder = host.forwarder
+        self._reservations = self._reserve_ports()
         self._attached: dict[str, Attachment] = {}
         self._coming: dict[str, asyncio.Future[None]] = {}
         self._leaving: dict[str, asyncio.Task[None]] = {}
         self._hindrances: list[str] = []
         self._removals: list[Callable[[], None]] = []
-        self._sockets = NamespaceSockets()
+        self._sockets = NamespaceSockets(host.namespace)
 
     @property
     def key(self) -> str:
@@ -112,7 +113,11 @@ class Network:
             self._tools, self._names, self._isolation.may_be_isolated, self._firewall.namespace_at
         )
         self._dns = names
-        self._reservations = PortReservations(lambda: self._subnets.has_ipv6, shared=[DNS_PORT])
+        if self._forwarder is None:  # else the name server is in another network namespace
+            self._reservations = self._reserve_ports(DNS_PORT)
+
+    def _reserve_ports(self, *shared: int) -> PortReservations:
+        return PortReservations(lambda: self._subnets.has_ipv6, shared, self._forwarder)
 
     async def open(
         self,
@@ -128,10 +133,10 @@ class Network:
         is known of other nodes, for a node with these subnets. Raises Unavailable (no network here),
         FailedPrecondition (the subnet).
         """
-        with _translated_errors():
+        with commands.translated_errors():
             adopted = await asyncio.to_thread(self._choose)
         try:
-            with _translated_errors():
+            with commands.translated_errors():
                 subnet = self._choice.first(assigned, adopted, waits=waits)
                 await tasks.in_thread(self._take_over, adopted, subnet, cloud)
                 await self._serve_names()
@@ -256,7 +261,7 @@ class Network:
             before = self._subnets.current
             if before is not None and before.network == subnet.network:
                 return
-            with _translated_errors():
+            with commands.translated_errors():
                 await asyncio.to_thread(self._choice.check_free, subnet)
                 await self._add_subnet(subnet)
             old, self._pools = self._pools, self._pools_of(subnet)
@@ -264,7 +269,7 @@ class Network:
                 self._pools.start_filling(self._loops)
             await self._serve_names()
             if old is not None:
-                with _translated_errors():
+                with commands.translated_errors():
                     await old.close()
                 owned = {IPv4Address(each.address) for each in self._attached.values()}
                 await self._firewall.keep_only(owned, subnet)
@@ -293,7 +298,7 @@ class Network:
             return  # checked again when one of them is detached
         dropped = self._subnets.keep_only(adoption.networks_of(self._attached.values()))
         if dropped:
-            with _translated_errors():
+            with commands.translated_errors():
                 await self._serve_names()
                 await tasks.in_thread(self._links.drop_subnets, dropped)
                 await self._firewall.rewrite()
@@ -384,7 +389,7 @@ class Network:
         await self._reservations.reserve(owner, mappings)
         try:
             pools = self._require_pools()
-            with _translated_errors():
+            with commands.translated_errors():
                 address = await pools.take(policy, with_users=not for_worker)
             try:
                 subnet = self._subnets.of(address)
@@ -455,7 +460,7 @@ class Network:
             raise
 
     def _store(self, attachment: Attachment) -> None:
-        with _translated_errors():
+        with commands.translated_errors():
             self._records.save(AttachmentRecord(attachment, self._boot, self._clock.now()))
         self._failpoint("attach.recorded")
 
@@ -473,6 +478,7 @@ class Network:
         if attachment is None or owner in self._leaving:
             raise errors.NotFound(f"{owner!r} is not attached to the network")
         await self._firewall.publish(IPv4Address(attachment.address), attachment.ports)
+        await self._reservations.publish(attachment.ports)
         self._failpoint("publish.ruled")
 
     async def restrict(self, owner: str, policy: NetworkPolicy) -> None:
@@ -510,7 +516,8 @@ class Network:
     async def _detach(self, attachment: Attachment) -> None:
         address = IPv4Address(attachment.address)
         self._sockets.forget(attachment.namespace)  # they would keep it alive
-        with _translated_errors():
+        with commands.translated_errors():
+            await self._reservations.withdraw(attachment.ports)
             await self._firewall.withdraw(attachment.ports)
             self._failpoint("detach.withdrawn")
             await self._require_pools().remove(address)
@@ -538,6 +545,7 @@ class Network:
             async with asyncio.TaskGroup() as self._loops:
                 if self._pools is not None:
                     self._pools.start_filling(self._loops)
+                self._loops.create_task(self._reservations.run())
                 self._loops.create_task(self._firewall.run())
                 self._loops.create_task(self._isolation.run())
                 self._loops.create_task(self.services.run())
@@ -587,14 +595,3 @@ class Network:
             self._failpoint("close.unruled")
         finally:
             shutil.rmtree(self._folder)
-
-
-@contextlib.contextmanager
-def _translated_errors() -> Iterator[None]:
-    """Translate errors of the kernel and the disk."""
-    try:
-        yield
-    except OSError as error:
-        raise errors.Unavailable(
-            f"the network of containers could not be changed: {error.strerror}", detail=repr(error)
-        ) from error

@@ -54,7 +54,7 @@ class NftTables:
     def change_elements(self, changes: Sequence[ElementChange], rewrite: Callable[[], None]) -> None:
         """The same without nft, for changes of published ports, of which a start waits for one."""
         try:
-            nft_elements.apply(self._name, changes)
+            self.programs.namespace.run(lambda: nft_elements.apply(self._name, changes))
         except OSError as error:
             log.warning("network.rules_lost", table=self._name, error=str(error))
             rewrite()

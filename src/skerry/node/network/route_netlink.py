@@ -37,7 +37,7 @@ _U8, _U32 = struct.Struct("=B"), struct.Struct("=I")
 _NUMBER: Final = struct.Struct("=i")  # the error in an answer, negated
 _IFF_UP: Final = 1
 # Attributes of links.
-_MAC, _NAME, _MASTER, _KIND_AND_DATA, _PROCESS, _BY_FAMILY, _GROUP = 1, 3, 10, 18, 19, 26, 27
+_MAC, _NAME, _MASTER, _KIND_AND_DATA, _BY_FAMILY, _GROUP, _NAMESPACE = 1, 3, 10, 18, 26, 27, 28
 _KIND, _DATA, _PORT_KIND, _PORT_DATA = 1, 2, 4, 5
 _PEER: Final = 1  # of a veth link
 _HAIRPIN: Final = 4  # of a port of a bridge
@@ -61,9 +61,9 @@ class RouteRequest(NamedTuple):
     body: bytes
 
 
-def add_veth(name: str, mac: str, peer: str, process: int) -> RouteRequest:
-    """A pair of links: `name` here, and `peer` in the network namespace of `process`."""
-    other = _LINK.pack(0, 0, 0, 0, 0) + _text(_NAME, peer) + _attribute(_PROCESS, _U32.pack(process))
+def add_veth(name: str, mac: str, peer: str, namespace: int) -> RouteRequest:
+    """A pair of links: `name` here, and `peer` in the network namespace that is open as `namespace`."""
+    other = _LINK.pack(0, 0, 0, 0, 0) + _text(_NAME, peer) + _attribute(_NAMESPACE, _U32.pack(namespace))
     kind = _text(_KIND, "veth") + _nested(_DATA, _nested(_PEER, other))
     body = _LINK.pack(0, 0, 0, 0, 0) + _attribute(_MAC, _hardware(mac)) + _text(_NAME, name)
     return RouteRequest(f"link add {name}", _NEW_LINK, _NEW, body + _nested(_KIND_AND_DATA, kind))

@@ -11,7 +11,8 @@ from __future__ import annotations
 import asyncio
 import contextlib
 from collections import Counter
-from collections.abc import Mapping, Sequence, Set
+from collections.abc import Callable, Mapping, Sequence, Set
+from functools import partial
 from ipaddress import IPv4Address, IPv4Network
 from typing import Final, NamedTuple
 
@@ -160,7 +161,7 @@ class ServiceBalancer:
     def _change(self, doubts: list[bool]) -> None:
         if not self._subnets.all or not self._ranges:
             return  # nothing is attached, or no server was reached yet: what is there stays
-        routes = host_routes.read()
+        routes = self._programs.namespace.run(host_routes.read)
         serves_node = not self._other_routes(routes)
         base = ServiceTableBase(
             self._ranges,
@@ -334,11 +335,12 @@ class ServiceBalancer:
         not known."""
         before = self._open_copies
         self._open_copies = {key: each.open_copies for key, each in self._compiled.items()}
-        has_ipv6 = self._subnets.has_ipv6
         if is_first:
             ranges = [IPv4Network(each) for each in self._ranges]
-            conntrack.forget_udp_elsewhere(
-                ranges, _pairs(Protocol.UDP, *self._open_copies.values()), has_ipv6=has_ipv6
+            self._forget(
+                partial(
+                    conntrack.forget_udp_elsewhere, ranges, _pairs(Protocol.UDP, *self._open_copies.values())
+                )
             )
             return
         closed = {
@@ -348,9 +350,12 @@ class ServiceBalancer:
             for each in copies - now
         }
         if datagrams := _pairs(Protocol.UDP, closed):
-            conntrack.forget_udp_of_services(datagrams, has_ipv6=has_ipv6)
+            self._forget(partial(conntrack.forget_udp_of_services, datagrams))
         if connections := _pairs(Protocol.TCP, closed):
-            conntrack.forget_unanswered_of_services(connections, has_ipv6=has_ipv6)
+            self._forget(partial(conntrack.forget_unanswered_of_services, connections))
+
+    def _forget(self, forget: Callable[..., None]) -> None:
+        self._programs.namespace.run(lambda: forget(has_ipv6=self._subnets.has_ipv6))
 
 
 def _pairs(protocol: Protocol, *copies: Set[_OpenCopy]) -> set[tuple[IPv4Address, IPv4Address]]:

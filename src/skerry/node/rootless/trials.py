@@ -70,7 +70,7 @@ def proc_failure() -> str:
 
 def _overlay_failure(layers: Path) -> str:
     lower, upper, work, merged = (str(layers / name) for name in _LAYERS)
-    options = f"lowerdir={lower},upperdir={upper},workdir={work}"
+    options = f"lowerdir={lower},upperdir={upper},workdir={work},userxattr"
     try:
         syscalls.mount("skerry-trial", merged, "overlay", 0, options)
     except OSError as error:

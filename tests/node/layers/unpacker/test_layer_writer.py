@@ -15,10 +15,11 @@ from hypothesis import strategies as st
 
 from skerry.kit.tar import reader as tar_reader
 from skerry.kit.tar.reader import TarEntry
+from skerry.node.layers import stacking
 from skerry.node.layers.unpacker import errors
 from skerry.node.layers.unpacker.errors import UnpackError
 from skerry.node.layers.unpacker.folder_tree import LayerFolderTree
-from skerry.node.layers.unpacker.layer_writer import LayerWriter
+from skerry.node.layers.unpacker.layer_writer import USER_OPAQUE_XATTR, LayerWriter, MappedIds
 from tests.node.layers.ground import look, needs_root
 
 pytestmark = needs_root
@@ -129,3 +130,44 @@ def test_a_link_is_followed_within_the_root_and_no_further(root: int) -> None:
     assert folders.resolve([b"abs", b"..", b"..", b"..", b"z"]) == (folders.root, [b"z"])
     with pytest.raises(UnpackError, match="too many symbolic links"):
         folders.resolve([b"loop"])
+
+
+@needs_root
+@pytest.mark.root
+def test_owners_that_are_not_mapped_become_root_devices_are_left_out_and_both_are_counted(
+    root: int, tmp_path: Path
+) -> None:
+    tree = LayerWriter(root, 100, MappedIds(users=100, groups=50))
+    tree.apply(owned(TarEntry(b"mapped"), 99, 49), content)
+    tree.apply(owned(TarEntry(b"group"), 99, 50), content)
+    tree.apply(owned(TarEntry(b"folder", tar_reader.FOLDER), 100, 1), content)
+    tree.apply(TarEntry(b"folder/.wh..wh..opq"), content)
+    link = owned(TarEntry(b"link", tar_reader.SYMLINK), 100_000, 100_000)
+    link.link = b"x"
+    tree.apply(link, content)
+    tree.apply(TarEntry(b"disk", tar_reader.BLOCK_DEVICE, major=8), content)
+    tree.apply(TarEntry(b"pipe", tar_reader.FIFO), content)
+    tree.apply(TarEntry(b".wh.gone"), content)
+    for _ in tree.finish():
+        pass
+    tree.close()
+    found = {path.name: path.lstat() for path in (tmp_path / "root").iterdir()}
+    assert {name: (each.st_uid, each.st_gid) for name, each in found.items()} == {
+        "mapped": (99, 49),
+        "group": (99, 0),
+        "folder": (0, 1),
+        "link": (0, 0),
+        "pipe": (0, 0),
+        "gone": (0, 0),
+    }
+    assert (tree.changed_owners, tree.devices) == (3, 1)
+    assert os.listxattr(tmp_path / "root" / "folder") == [USER_OPAQUE_XATTR]
+    assert is_removal(tmp_path / "root" / "gone")
+    assert stacking.visible([tmp_path / "root", tmp_path / "root" / "folder"]) == [
+        tmp_path / "root" / "folder"
+    ]
+
+
+def owned(entry: TarEntry, uid: int, gid: int) -> TarEntry:
+    entry.uid, entry.gid = uid, gid
+    return entry

@@ -321,7 +321,10 @@ class InitProcess:
         elif self._is_unconfined:  # its pid is the agent's, and passing it to be translated takes privileges
             self._send({"id": running.request, "pid": running.pid}, [pidfd])
         else:
-            self._send({"id": running.request}, [pidfd], running.pid)
+            # Without a pid namespace of its own the agent's is ours, and only root may name another process.
+            has_own_pids = os.getpid() == 1
+            body = {"id": running.request} if has_own_pids else {"id": running.request, "pid": running.pid}
+            self._send(body, [pidfd], running.pid if has_own_pids else 0)
         for pump in running.pumps:
             self._loop.watch(pump.pipe, functools.partial(self._move, running, pump))
 

@@ -5,6 +5,9 @@ layer may itself be such a device or have such an attribute. Existing files are 
 are removed and created again. Owner, mode and time of folders are set at the very end, since creating a file
 in one changes its time.
 
+In a user namespace of an ordinary user (`MappedIds`) only some owners exist: files of others belong to root
+there, and device nodes, which only root of the machine can create, are left out. Both are counted.
+
 Runs confined to the layer's folder, but does not rely on that.
 """
 
@@ -13,7 +16,7 @@ from __future__ import annotations
 import os
 import stat
 from collections.abc import Callable, Iterator
-from typing import Final
+from typing import Final, NamedTuple
 
 from skerry.kit.tar import reader as tar_reader
 from skerry.kit.tar.errors import spell
@@ -27,6 +30,7 @@ _WHITEOUT: Final = b".wh."
 _OPAQUE: Final = b".wh..wh..opq"
 _AUFS: Final = b".wh..wh."  # metadata of aufs, which Docker once used, at the root of old layers
 OPAQUE_XATTR: Final = "trusted.overlay.opaque"
+USER_OPAQUE_XATTR: Final = "user.overlay.opaque"  # in a user namespace, for overlays mounted with userxattr
 _USER_XATTR: Final = b"user."
 _CAPABILITY_XATTR: Final = b"security.capability"
 _DROPPED_XATTR: Final = b"user.overlay."  # used by unprivileged overlayfs mounts
@@ -48,14 +52,24 @@ _SPECIAL: Final = {
 }
 
 
+class MappedIds(NamedTuple):
+    """How many ids from 0 on exist in a user namespace of an ordinary user."""
+
+    users: int
+    groups: int
+
+
 class LayerWriter:
     """Writes a layer to the folder that is open as `root`."""
 
-    def __init__(self, root: int, most_files: int) -> None:
+    def __init__(self, root: int, most_files: int, ids: MappedIds | None = None) -> None:
         self._folders = LayerFolderTree(root)
         self._most_files = most_files
         self._folder_cache: dict[bytes, LayerFolder] = {}  # folders by the names in the layer
+        self._ids = ids
         self.files = 0
+        self.changed_owners = 0  # files that belong to root, since their owner is not mapped
+        self.devices = 0  # that were left out
 
     def apply(self, entry: TarEntry, content: Callable[[], Iterator[memoryview]]) -> None:
         """Apply one entry. Raises UnpackError."""
@@ -132,7 +146,7 @@ class LayerWriter:
                     written = os.write(file, piece)
             # In this order: a change of owner clears special bits and capabilities, any change sets the time.
             if entry.uid or entry.gid:
-                os.fchown(file, entry.uid, entry.gid)
+                os.fchown(file, *self._owner(entry))
             if entry.mode & _MODE & ~_PERMISSION_BITS:
                 os.fchmod(file, entry.mode & _MODE)
             if entry.xattrs:
@@ -164,7 +178,7 @@ class LayerWriter:
         folder.links[name] = entry.link
         parent = self._folders.descriptor(folder)
         if entry.uid or entry.gid:
-            os.chown(name, entry.uid, entry.gid, dir_fd=parent, follow_symlinks=False)
+            os.chown(name, *self._owner(entry), dir_fd=parent, follow_symlinks=False)
         os.utime(name, ns=(entry.mtime_ns, entry.mtime_ns), dir_fd=parent, follow_symlinks=False)
 
     def _make_hard_link(self, entry: TarEntry, folder: LayerFolder, name: bytes) -> None:
@@ -199,6 +213,9 @@ class LayerWriter:
                 errors.REFUSED,
                 f"{spell(entry.name)} is a device 0:0, which would be a whiteout",
             )
+        if self._ids is not None and entry.kind != tar_reader.FIFO:
+            self.devices += 1
+            return
         mode = _SPECIAL[entry.kind] | entry.mode & _PERMISSION_BITS
         device = os.makedev(entry.major, entry.minor)
         try:
@@ -208,7 +225,7 @@ class LayerWriter:
             os.mknod(name, mode, device, dir_fd=self._folders.descriptor(folder))
         parent = self._folders.descriptor(folder)
         if entry.uid or entry.gid:
-            os.chown(name, entry.uid, entry.gid, dir_fd=parent, follow_symlinks=False)
+            os.chown(name, *self._owner(entry), dir_fd=parent, follow_symlinks=False)
         if entry.mode & _MODE & ~_PERMISSION_BITS:
             os.chmod(name, entry.mode & _MODE, dir_fd=parent)
         os.utime(name, ns=(entry.mtime_ns, entry.mtime_ns), dir_fd=parent, follow_symlinks=False)
@@ -278,14 +295,22 @@ class LayerWriter:
         entry = folder.entry or TarEntry(folder.name, tar_reader.FOLDER, mode=_IMPLIED_MODE)
         opened = self._folders.descriptor(folder)
         if entry.uid or entry.gid:
-            os.fchown(opened, entry.uid, entry.gid)
+            os.fchown(opened, *self._owner(entry))
         if entry.mode & _MODE != folder.mode:
             os.fchmod(opened, entry.mode & _MODE)
         if entry.xattrs:
             _set_xattrs(opened, entry)
         if folder.is_opaque:
-            os.setxattr(opened, OPAQUE_XATTR, b"y")
+            os.setxattr(opened, OPAQUE_XATTR if self._ids is None else USER_OPAQUE_XATTR, b"y")
         os.utime(opened, ns=(entry.mtime_ns, entry.mtime_ns))
+
+    def _owner(self, entry: TarEntry) -> tuple[int, int]:
+        if self._ids is None:
+            return entry.uid, entry.gid
+        uid = entry.uid if entry.uid < self._ids.users else 0
+        gid = entry.gid if entry.gid < self._ids.groups else 0
+        self.changed_owners += (uid, gid) != (entry.uid, entry.gid)
+        return uid, gid
 
     def _count(self) -> None:
         self.files += 1

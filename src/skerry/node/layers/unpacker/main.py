@@ -19,15 +19,17 @@ from skerry.kit.tar.reader import TarReader
 from skerry.node.kernel import syscalls
 from skerry.node.layers.unpacker import compressions, confinement, errors
 from skerry.node.layers.unpacker.errors import UnpackError
-from skerry.node.layers.unpacker.layer_writer import LayerWriter
+from skerry.node.layers.unpacker.layer_writer import LayerWriter, MappedIds
 from skerry.node.layers.unpacker.pipeline import CompressedInput, DecompressionPipeline
 
 _PROGRESS_S: Final = 0.5
 
 
-def main(root: int, agent: int, diff_id: str, most_bytes: int, most_files: int) -> NoReturn:
+def main(
+    root: int, agent: int, diff_id: str, most_bytes: int, most_files: int, users: int = 0, groups: int = 0
+) -> NoReturn:
     """Unpack into the folder open as `root`, for the process `agent`; the digest must be `diff_id` if
-    given."""
+    given. `users` and `groups` are mapped, or 0: all are, as for root of the machine."""
     syscalls.set_name(b"skerry-unpack")
     syscalls.set_parent_death_signal(signal.SIGKILL)
     if os.getppid() != agent:
@@ -36,7 +38,8 @@ def main(root: int, agent: int, diff_id: str, most_bytes: int, most_files: int) 
         source = CompressedInput(0)
         pipeline = DecompressionPipeline(source, compressions.choose(source.magic))
         _confine(root)
-        result = _unpack(pipeline, diff_id, most_bytes, most_files)
+        tree = LayerWriter(confinement.ROOT, most_files, MappedIds(users, groups) if users else None)
+        result = _unpack(pipeline, tree, diff_id, most_bytes)
     except UnpackError as fault:
         result = _fault_line(fault)
     except TarError as error:
@@ -74,7 +77,7 @@ class _Progress:
 
 
 def _unpack(
-    pipeline: DecompressionPipeline, diff_id: str, most_bytes: int, most_files: int
+    pipeline: DecompressionPipeline, tree: LayerWriter, diff_id: str, most_bytes: int
 ) -> dict[str, Any]:
     progress = _Progress()
 
@@ -86,7 +89,6 @@ def _unpack(
     pipeline.start()
     feed = ByteFeed(chunks(), most_bytes)
     tar = TarReader(feed)
-    tree = LayerWriter(confinement.ROOT, most_files)
     try:
         for entry in tar.entries():
             tree.apply(entry, tar.content)
@@ -96,7 +98,13 @@ def _unpack(
             progress.report(feed.bytes, tree.files)
     finally:
         tree.close()
-    return {"diff_id": digest, "bytes": feed.bytes, "files": tree.files}
+    return {
+        "diff_id": digest,
+        "bytes": feed.bytes,
+        "files": tree.files,
+        "changed_owners": tree.changed_owners,
+        "devices": tree.devices,
+    }
 
 
 def _check_is_whole(digest: str, diff_id: str, tar: TarReader) -> None:

@@ -15,6 +15,7 @@ from typing import Final, cast
 import structlog
 
 from skerry.kit import listening_sockets
+from skerry.node.network.bridge_namespace import OWN_NAMESPACE, BridgeNamespace
 from skerry.node.network.dns.budgets import ClientLimit
 from skerry.node.network.dns.messages import MAX_MESSAGE, MAX_QUERY
 from skerry.node.network.dns.resolver import Client, Resolver
@@ -42,13 +43,15 @@ class DnsListener:
         connections: ClientLimit,
         *,
         idle_s: float,
+        namespace: BridgeNamespace = OWN_NAMESPACE,
     ) -> None:
-        """`accepts` tells whether a client is answered at all."""
+        """`accepts` tells whether a client is answered at all; `namespace` has the address."""
         self.address = address
         self._resolver = resolver
         self._accepts = accepts
         self._connections = connections
         self._idle_s = idle_s
+        self._namespace = namespace
         self._datagrams: socket.socket | None = None
         self._server: asyncio.Server | None = None
         self._open: set[_Connection] = set()
@@ -56,9 +59,9 @@ class DnsListener:
     async def open(self, port: int) -> DnsListener:
         """Listen. Raises OSError, and then on nothing."""
         try:
-            self._datagrams = _bind(socket.SOCK_DGRAM, self.address, port)
+            self._datagrams = _bind(self._namespace, socket.SOCK_DGRAM, self.address, port)
             port = self._datagrams.getsockname()[1]
-            stream = _bind(socket.SOCK_STREAM, self.address, port)
+            stream = _bind(self._namespace, socket.SOCK_STREAM, self.address, port)
             loop = asyncio.get_running_loop()
             try:
                 self._server = await loop.create_server(self._connect, sock=stream, backlog=_BACKLOG)
@@ -208,14 +211,14 @@ class _Connection(asyncio.Protocol):
         self._take_questions()
 
 
-def _bind(kind: socket.SocketKind, address: str, port: int) -> socket.socket:
+def _bind(namespace: BridgeNamespace, kind: socket.SocketKind, address: str, port: int) -> socket.socket:
     name = f"dns {kind.name} {address}"
     inherited = listening_sockets.current().adopt(name, (address, port), kind)
     if inherited is not None:
         if port in (0, inherited.getsockname()[1]):
             return inherited
         inherited.close()
-    bound = socket.socket(socket.AF_INET, kind | socket.SOCK_NONBLOCK | socket.SOCK_CLOEXEC)
+    bound = namespace.open_socket(socket.AF_INET, kind | socket.SOCK_NONBLOCK | socket.SOCK_CLOEXEC)
     try:
         if kind is socket.SOCK_STREAM:
             # Connections of an earlier agent may linger. Not for datagrams, of which two programs would then

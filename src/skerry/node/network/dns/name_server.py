@@ -24,6 +24,7 @@ from skerry.model.network_objects import NetworkObject
 from skerry.model.ports import Protocol
 from skerry.model.settings import NetworkSettings
 from skerry.node.network import nameservers
+from skerry.node.network.bridge_namespace import OWN_NAMESPACE
 from skerry.node.network.commands import NetworkCommands
 from skerry.node.network.dns import listeners, rules
 from skerry.node.network.dns.budgets import ClientLimit, WorkBudget
@@ -98,6 +99,7 @@ class NameServer:
         self._namespace_at: Callable[[IPv4Address], str] = lambda address: ""
         self._rules: tuple[NftTables, KernelNames] | None = None
         self._is_closed = False
+        self._namespace = OWN_NAMESPACE
 
     def use_kernel(
         self,
@@ -109,6 +111,7 @@ class NameServer:
         """Limit packets by rules of the kernel, and answer no isolated container. `namespace_at` gives the
         namespace of a container of this node by its address; empty: it has none."""
         self._rules = (NftTables(programs, rules.table_name(names), rules.FAMILIES), names)
+        self._namespace = programs.namespace
         self._is_isolated = is_isolated
         self._namespace_at = namespace_at
 
@@ -188,7 +191,14 @@ class NameServer:
             address = str(subnet.gateway)
             if address in self._listeners:
                 continue
-            listener = DnsListener(address, self._resolver, self._accepts, self._connections, idle_s=_IDLE_S)
+            listener = DnsListener(
+                address,
+                self._resolver,
+                self._accepts,
+                self._connections,
+                idle_s=_IDLE_S,
+                namespace=self._namespace,
+            )
             try:
                 self._listeners[address] = await listener.open(self._port)
             except OSError as error:
@@ -218,7 +228,7 @@ class NameServer:
                 return False
             parsed = IPv4Address(client)
             is_here = any(parsed in each.network for each in self._subnets)
-            if not is_here and _is_of_this_machine(client):
+            if not is_here and self._namespace.run(lambda: _is_of_this_machine(client)):
                 return True  # not remembered: the machine may lose it
             if len(self._clients) >= _KNOWN_CLIENTS:
                 self._clients.clear()

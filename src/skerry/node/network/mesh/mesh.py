@@ -90,6 +90,7 @@ class MeshDeps(msgspec.Struct, frozen=True):
     report: Callable[[NetworkObject], None]
     addresses: Callable[[], tuple[str, ...]]  # of this machine
     unreachable_changed: Callable[[frozenset[NodeId]], None]  # nodes to which no packet gets now
+    hindrance: str = ""  # why this node can have no links at all
 
 
 class NodeMesh:
@@ -105,6 +106,7 @@ class NodeMesh:
         self._unreachable_changed = [deps.unreachable_changed]
         self._unreachable: frozenset[NodeId] = frozenset()
         self._programs = programs.find()
+        self._hindrance = deps.hindrance or missing_programs(self._programs)
         self._peers: Mapping[str, MeshPeer] = {}
         self._links: dict[NodeId, LinkState] = {}
         self._configs: list[PeerConfig] = []
@@ -131,7 +133,7 @@ class NodeMesh:
     @property
     def warnings(self) -> tuple[str, ...]:
         """Why this node is not in the mesh, in a sentence; ideally empty."""
-        if reason := self._failure or missing_programs(self._programs):
+        if reason := self._failure or self._hindrance:
             return (f"containers of other nodes cannot be reached: {reason}",)
         return ()
 
@@ -147,7 +149,7 @@ class NodeMesh:
 
     async def open(self) -> NodeMesh:
         """Read or make the key, choose the port, and report this node."""
-        if missing_programs(self._programs):
+        if self._hindrance:
             return self
         await tasks.in_thread(self._open)
         self._report_node()
