@@ -58,12 +58,13 @@ class DnsListener:
 
     async def open(self, port: int) -> DnsListener:
         """Listen. Raises OSError, and then on nothing."""
+        # This first: a port that is chosen here is less likely to be in use for datagrams than the reverse.
+        stream = _bind(self._namespace, socket.SOCK_STREAM, self.address, port)
         try:
-            self._datagrams = _bind(self._namespace, socket.SOCK_DGRAM, self.address, port)
-            port = self._datagrams.getsockname()[1]
-            stream = _bind(self._namespace, socket.SOCK_STREAM, self.address, port)
             loop = asyncio.get_running_loop()
             try:
+                port = stream.getsockname()[1]
+                self._datagrams = _bind(self._namespace, socket.SOCK_DGRAM, self.address, port)
                 self._server = await loop.create_server(self._connect, sock=stream, backlog=_BACKLOG)
             except BaseException:
                 stream.close()
