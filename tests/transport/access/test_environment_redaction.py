@@ -61,7 +61,8 @@ PATHS = ["/instance/", "/instance/i1", "/workload/", "/workload/w1", "/function/
 async def test_a_viewer_sees_names_over_http_and_a_deployer_values(
     rest: Rest, path: str, accept: str
 ) -> None:
-    for role, values, others in ((Role.VIEWER, MASKED, VARIABLES), (Role.DEPLOYER, VARIABLES, MASKED)):
+    looks = (Role.VIEWER, MASKED, VARIABLES)
+    for role, values, others in (looks, (Role.DEPLOYER, VARIABLES, MASKED), looks):
         headers = {**await rest.site.bearer(role), "Accept": accept}
         told = str(await rest.get(path, headers=headers))
         assert all(repr(variable) in told for variable in values)
@@ -180,6 +181,9 @@ REDACT = {
     "transport/http/runner.py",
     "wire/serverledge/go_json.py",
 }
+BEFORE_REDACTION = {
+    "wire/kudo/document_cache.py"
+}  # what it encodes becomes a part of what the runner encodes
 EVENTS = {"wire/own/backups.py", "wire/own/events.py", "wire/own/health_route.py", "daemon/openapi.py"}
 # To targets of the operator: lines that programs wrote, and spans without parameters.
 FORWARDED = {"transport/log_forwarding/formats.py", "transport/trace_export/otlp_json.py"}
@@ -205,4 +209,4 @@ def test_whatever_turns_answers_into_bytes_is_known_here() -> None:
         if isinstance(node, ast.Call)
         and ast.unparse(node.func) in ("json_codec.encode", "msgspec.json.encode")
     }
-    assert found == REDACT | EVENTS | FORWARDED | PROBLEMS | MARKET
+    assert found == REDACT | BEFORE_REDACTION | EVENTS | FORWARDED | PROBLEMS | MARKET

@@ -190,6 +190,9 @@ class ScriptedSocket:
     def setblocking(self, flag: bool) -> None:
         self._sock.setblocking(flag)
 
+    def shutdown(self, how: int) -> None:
+        self._sock.shutdown(how)
+
     def close(self) -> None:
         self._sock.close()
 

@@ -120,14 +120,16 @@ async def test_heartbeats_are_answered_where_they_are_read_and_wake_no_task(serv
 
 
 async def test_heartbeats_are_answered_while_the_server_processes_a_report(served, authority, monkeypatch):
-    never = asyncio.get_running_loop().create_future()
+    never, is_stuck = asyncio.get_running_loop().create_future(), asyncio.Event()
 
     async def stuck(*_: object) -> None:
+        is_stuck.set()
         await never
 
     monkeypatch.setattr(HeartbeatPace, "is_due_in_answer", lambda self, now: True)
     listening, sessions, node, messages = await connected(served, authority, SELDOM)
     monkeypatch.setattr(sessions, "reported", stuck)
     await node.send(ReportBatch(1, ()))
+    await is_stuck.wait()  # one that came with the report is read after it
     await answered(node, messages)
     await listening.stop()
