@@ -31,9 +31,9 @@ def test_a_machine_that_allows_everything_gives_no_reasons() -> None:
         LimitMeans.CGROUP, LimitMeans.CGROUP, LimitMeans.CGROUP, disk=LimitMeans.NONE
     )
     assert (found.network, found.filesystem) == (ContainerNetwork.PASTA, RootFilesystem.OVERLAY)
-    assert (found.first_port, found.has_tun, found.reasons) == (1024, True, ())
+    assert (found.first_port, found.has_mesh_links, found.reasons) == (1024, False, ())
     assert found.is_weaker
-    assert found.accepts_guests
+    assert not found.accepts_guests
 
 
 def test_root_of_the_machine_is_not_weaker() -> None:
@@ -81,8 +81,9 @@ def test_the_network_needs_a_tun_device_and_a_program() -> None:
     assert alone.network is ContainerNetwork.LOOPBACK
     assert "install pasta" in alone.reasons[0]
     closed = decisions.decide(replace(ALL, tun="Permission denied"))
-    assert (closed.network, closed.has_tun) == (ContainerNetwork.LOOPBACK, False)
+    assert closed.network is ContainerNetwork.LOOPBACK
     assert "/dev/net/tun" in closed.reasons[0]
+    assert "mesh" not in closed.reasons[0]  # which has no links without root, whatever that device is
 
 
 def test_without_a_proc_of_their_own_there_are_no_cells() -> None:

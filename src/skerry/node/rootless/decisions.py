@@ -58,7 +58,6 @@ def decide(seen: Observations) -> NodeEnforcement:
         filesystem,
         user_ids=seen.user_ids,
         first_port=seen.first_port,
-        has_tun=not seen.tun,
         reasons=tuple(reasons),
     )
 
@@ -122,7 +121,7 @@ def _filesystem(seen: Observations, reasons: list[str]) -> RootFilesystem:
 def _network(seen: Observations, reasons: list[str]) -> ContainerNetwork:
     if seen.tun:
         reasons.append(
-            "containers reach nothing outside this machine, and the mesh has no encrypted links: "
+            "containers reach nothing outside this machine: "
             f"/dev/net/tun cannot be opened ({seen.tun}); root allows it with 'chmod 0666 /dev/net/tun'"
         )
         return ContainerNetwork.LOOPBACK
