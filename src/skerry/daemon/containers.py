@@ -228,7 +228,7 @@ async def _open(
     undo.callback(memory.close)
     secrets = SecretSupply(NodeSecrets(memory), SecretFileWriter(memory))
     disks = await asyncio.to_thread(WritableLayers.on, home, boot, has_userns=not no_userns)
-    devices = await asyncio.to_thread(_open_devices, settings.node, home)
+    devices = NO_DEVICES if place is not None else await asyncio.to_thread(_open_devices, settings.node, home)
     volumes = await asyncio.to_thread(_open_volumes, context)
     if volumes is not None:
         undo.push_async_callback(volumes.close)

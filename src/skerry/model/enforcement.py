@@ -52,6 +52,16 @@ class RootFilesystem(enum.StrEnum):
     NONE = "none"
 
 
+class NodeAbility(enum.StrEnum):
+    """What an instance may need of its node that not every user may do there."""
+
+    DISK_LIMITS = "disk-limits"
+    VOLUMES = "volumes"  # and mounts of other kinds
+    DEVICES = "devices"
+    HOST_ROOT = "host-root"  # root in the container is the node's root
+    GUESTS = "guests"  # what others than the users of this cloud have written
+
+
 class Limits(msgspec.Struct, frozen=True):
     """What makes each kind of limit bind."""
 
@@ -90,6 +100,14 @@ class NodeEnforcement(msgspec.Struct, frozen=True):
     def accepts_guests(self) -> bool:
         """True if it may run what others than its user have written: the market, and leased cells. Without
         root all containers have the same users on the machine."""
+        return self.isolation is Isolation.ROOT
+
+    def allows(self, ability: NodeAbility) -> bool:
+        """True if an instance that needs it may be there."""
+        if ability is NodeAbility.DISK_LIMITS:
+            return self.limits.disk is not LimitMeans.NONE
+        if ability is NodeAbility.GUESTS:
+            return self.accepts_guests
         return self.isolation is Isolation.ROOT
 
     def summary(self) -> str:
