@@ -76,6 +76,11 @@ class NodeView(msgspec.Struct, frozen=True):
     devices: tuple[str, ...] = ()  # by their full names
     weaker: NodeEnforcement | None = None  # what it enforces, if that is less than as root
 
+    @property
+    def accepts_guests(self) -> bool:
+        """True if it may run what is sold to other clouds."""
+        return self.weaker is None or self.weaker.accepts_guests
+
 
 class PlacementRequest(msgspec.Struct, frozen=True):
     """What one instance requests of a node."""
