@@ -33,7 +33,7 @@ ASKS = {
     "gives no devices to containers": replace(PLAIN, devices=(DeviceRequest("a.b/gpu", 1),)),
     "has no containers whose root is the node's root": replace(PLAIN, is_host_root=True),
     "runs nothing for other clouds": replace(PLAIN, is_leased=True),
-    "cannot publish port 80, only 1024 and above": request("i", published="8080:80 80:80"),
+    "port 80 cannot be published there, only 1024 and above": request("i", published="8080:80 80:80"),
 }
 
 

@@ -73,7 +73,10 @@ def describe_rejection(rejection: Rejection) -> str:
         case AbilityMissing(ability):
             return f"runs without root, and {_WITHOUT_ROOT[ability]}"
         case PortReserved(port, first):
-            return f"runs without root, and cannot publish port {port}, only {first} and above"
+            return (
+                f"runs without root, and port {port} cannot be published there, only {first} and above ("
+                "sysctl net.ipv4.ip_unprivileged_port_start)"
+            )
         case VolumeElsewhere(volume, ""):
             return f"volume {volume} does not exist"
         case VolumeElsewhere(volume, node):
