@@ -4,9 +4,12 @@ from __future__ import annotations
 
 import json
 
+import msgspec
 import pytest
 
 from skerry.cli import object_kinds
+from skerry.cli.commands import objects
+from skerry.model.enforcement import ContainerNetwork, Isolation, LimitMeans, Limits, NodeEnforcement
 from tests.support.sites import CloudServer
 from tests.support.waiting import eventually_sync
 
@@ -78,3 +81,20 @@ def test_a_node_with_a_full_disk_is_shown_as_that_in_the_list() -> None:
     full = {"disk_pressure": "the disk of /data takes no writes"}
     assert object_kinds.node_status_text({**node, "facts": full}) == "ready, cordoned, DiskPressure"
     assert object_kinds.node_status_text({**node, "facts": {"disk_pressure": ""}}) == "ready, cordoned"
+
+
+def test_a_node_is_described_with_what_it_enforces_and_why_not_more() -> None:
+    enforcement = NodeEnforcement(
+        Isolation.USER_NAMESPACE,
+        Limits(memory=LimitMeans.WATCHED),
+        ContainerNetwork.SLIRP4NETNS,
+        reasons=("limits are weaker: no cgroup",),
+    )
+    rows = objects.enforcement_rows(msgspec.to_builtins(enforcement))
+    assert rows == [
+        ("isolation", "user-namespace"),
+        ("limits", "cpu none, memory watched, processes none, disk none"),
+        ("container network", "slirp4netns"),
+        ("not enforced", "limits are weaker: no cgroup"),
+    ]
+    assert objects.enforcement_rows(None) == []

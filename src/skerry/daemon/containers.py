@@ -21,6 +21,7 @@ from skerry.daemon.role_parts import RoleContext
 from skerry.kit import files
 from skerry.kit.tasks import TaskSupervisor
 from skerry.model import errors
+from skerry.model.enforcement import LimitMeans, NodeEnforcement
 from skerry.model.ids import Namespace
 from skerry.model.images import Platform
 from skerry.model.settings import NodeSettings, Settings
@@ -68,6 +69,12 @@ GUEST_NETWORKS: Final = "guest-networks"  # a folder there: networks of guests i
 NETWORK_FILE: Final = "network.json"  # likewise: the last network objects
 
 
+_STILL_WATCHED: Final = (
+    "limits are watched until the cells that the agent before this one left have ended, and this one is "
+    "started again"
+)
+
+
 class ContainerEngine(msgspec.Struct, frozen=True):
     """What runs containers."""
 
@@ -94,6 +101,18 @@ class ContainerEngine(msgspec.Struct, frozen=True):
     def version(self) -> str:
         """Of the runtime, with its name."""
         return f"{self.runtime.name} {self.runtime.version}"
+
+
+def enforcement_in_effect(
+    decided: NodeEnforcement, cells: Cells, engine: ContainerEngine | None
+) -> NodeEnforcement:
+    """What is enforced now, of what was decided at the start: what runs may be older, and a program fail."""
+    found = decided
+    if found.limits.memory is LimitMeans.CGROUP and cells.cgroups_kind == "watched":
+        found = found.with_watched_limits(_STILL_WATCHED)
+    if engine is not None and engine.outside is not None:
+        found = found.with_network(engine.outside.program)
+    return found
 
 
 class ContainerParts(msgspec.Struct, frozen=True):
@@ -209,7 +228,7 @@ async def _open(
     undo.callback(memory.close)
     secrets = SecretSupply(NodeSecrets(memory), SecretFileWriter(memory))
     disks = await asyncio.to_thread(WritableLayers.on, home, boot, has_userns=not no_userns)
-    devices = await asyncio.to_thread(_open_devices, settings.node, home)
+    devices = NO_DEVICES if place is not None else await asyncio.to_thread(_open_devices, settings.node, home)
     volumes = await asyncio.to_thread(_open_volumes, context)
     if volumes is not None:
         undo.push_async_callback(volumes.close)

@@ -101,7 +101,8 @@ async def start(base: ServerBase, fleet: ControlPlaneParts) -> MarketParts:
         nodes, gpus = node_capacity.node_resources(fleet.nodes), node_capacity.node_gpus(fleet.nodes)
         return node_offers.shortage(ledger.flavors(), flavor, nodes, gpus)
 
-    return MarketParts(rear, MarketContext(ledger, buyer, allowlist, key.cloud, new_id, shortage))
+    refusal = partial(node_capacity.sale_refusal, fleet.nodes)
+    return MarketParts(rear, MarketContext(ledger, buyer, allowlist, key.cloud, new_id, shortage, refusal))
 
 
 def start_provider(

@@ -15,12 +15,13 @@ import msgspec
 from msgspec.structs import replace
 
 from skerry.daemon import edge_routes, log_forwarding, names, node_mesh
-from skerry.daemon.containers import NETWORK_FILE, ContainerEngine
+from skerry.daemon.containers import NETWORK_FILE, ContainerEngine, enforcement_in_effect
 from skerry.daemon.role_parts import RoleContext
 from skerry.kit.disk_monitor import DiskMonitor
 from skerry.kit.tasks import TaskSupervisor, in_thread
 from skerry.model import errors, ids
 from skerry.model.container_options import NodeFeature
+from skerry.model.enforcement import NodeEnforcement
 from skerry.model.ids import CellName, FunctionName, Namespace
 from skerry.model.members import ContinuumMember
 from skerry.model.network_objects import NodeLocation, ServiceAddress, ServiceSubnet
@@ -133,6 +134,9 @@ async def start(
     def route_warnings() -> tuple[str, ...]:
         return () if edge is None else edge.warnings
 
+    def enforcement() -> NodeEnforcement:
+        return enforcement_in_effect(context.enforcement, engine.cells, engine)
+
     def describe() -> NodeHello:
         machine, volumes = agent.facts(), engine.volumes
         more: tuple[NodeFeature, ...] = (
@@ -164,6 +168,7 @@ async def start(
                 ),
                 disk_pressure=disk.condition,
                 devices=engine.devices.names,
+                enforcement=enforcement(),
             ),
             labels=dict(labels),
             subnet=subnet or engine.network.subnet,
@@ -183,7 +188,7 @@ async def start(
 
     def condition() -> str:
         problems = (*mesh_warnings(), *route_warnings(), *engine.devices.warnings, *names_lacking())
-        return "\n".join((disk.condition, *problems, *engine.devices.names))
+        return "\n".join((disk.condition, enforcement().network, *problems, *engine.devices.names))
 
     hooks = AgentHooks(
         describe,

@@ -22,7 +22,7 @@ from skerry.daemon.role_parts import RoleContext
 from skerry.kit.folder_keys import folder_key
 from skerry.kit.tasks import TaskSupervisor
 from skerry.model import errors
-from skerry.model.enforcement import Isolation, LimitMeans
+from skerry.model.enforcement import Isolation
 from skerry.node import host
 from skerry.node.cells.cells import Cells
 from skerry.node.cgroups import mounts
@@ -49,10 +49,6 @@ from skerry.wire.own.containers.service import ContainerService, ImageService
 
 log = structlog.get_logger(__name__)
 
-_STILL_WATCHED: Final = (
-    "limits are watched until the cells that the agent before this one left have ended, and this one is "
-    "started again"
-)
 GROUPS: Final = "groups"  # in the data folder: the groups of cells where there are no cgroups
 
 
@@ -112,7 +108,6 @@ async def start(
             *boxes.services,
         ]
         empty_services = EMPTY_SERVICES
-    enforcement = context.enforcement
     server = GrpcServer(
         health.with_health_and_reflection(services, readiness, empty_services=empty_services),
         gate,
@@ -121,12 +116,10 @@ async def start(
     )
     undo.push_async_callback(server.stop, settings.stop_timeout_s / 2)
     await server.listen_unix(socket_path, tls)
-    warnings = () if engine is None else engine.warnings
-    if enforcement.isolation in (Isolation.USER_NAMESPACE, Isolation.NONE):
-        warnings = (*enforcement.reasons, *warnings)
-    has_cgroup = enforcement.limits.memory is LimitMeans.CGROUP
-    if cells is not None and has_cgroup and cells.cgroups_kind == "watched":
-        warnings = (*warnings, _STILL_WATCHED)
+    warnings, enforcement = () if engine is None else engine.warnings, context.enforcement
+    if cells is not None and enforcement.is_weaker:
+        enforcement = containers.enforcement_in_effect(enforcement, cells, engine)
+        warnings = (f"without root: {enforcement.summary()}", *enforcement.reasons, *warnings)
     return NodeRuntimeParts(cells, engine, lacking, warnings, loops.failed)
 
 

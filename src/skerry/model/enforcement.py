@@ -52,6 +52,16 @@ class RootFilesystem(enum.StrEnum):
     NONE = "none"
 
 
+class NodeAbility(enum.StrEnum):
+    """What an instance may need of its node that not every user may do there."""
+
+    DISK_LIMITS = "disk-limits"
+    VOLUMES = "volumes"  # and mounts of other kinds
+    DEVICES = "devices"
+    HOST_ROOT = "host-root"  # root in the container is the node's root
+    GUESTS = "guests"  # what others than the users of this cloud have written
+
+
 class Limits(msgspec.Struct, frozen=True):
     """What makes each kind of limit bind."""
 
@@ -59,6 +69,9 @@ class Limits(msgspec.Struct, frozen=True):
     memory: LimitMeans = LimitMeans.NONE
     processes: LimitMeans = LimitMeans.NONE
     disk: LimitMeans = LimitMeans.NONE
+
+    def __str__(self) -> str:
+        return ", ".join(f"{field} {getattr(self, field)}" for field in self.__struct_fields__)
 
 
 class NodeEnforcement(msgspec.Struct, frozen=True):
@@ -70,7 +83,7 @@ class NodeEnforcement(msgspec.Struct, frozen=True):
     filesystem: RootFilesystem = RootFilesystem.NONE
     user_ids: int = 0  # that cells and containers may have; 1: all are the user of the node
     first_port: int = 0  # the lowest that this node can publish
-    has_tun: bool = False  # the mesh can have encrypted links
+    has_mesh_links: bool = False  # encrypted links to the other nodes of the mesh
     reasons: tuple[str, ...] = ()
 
     @property
@@ -85,23 +98,32 @@ class NodeEnforcement(msgspec.Struct, frozen=True):
 
     @property
     def accepts_guests(self) -> bool:
-        """True if it may run what others than its user have written: the market, and leased cells."""
-        return self.separates_users and self.limits.memory is LimitMeans.CGROUP
+        """True if it may run what others than its user have written: the market, and leased cells. Without
+        root all containers have the same users on the machine."""
+        return self.isolation is Isolation.ROOT
+
+    def allows(self, ability: NodeAbility) -> bool:
+        """True if an instance that needs it may be there."""
+        if ability is NodeAbility.DISK_LIMITS:
+            return self.limits.disk is not LimitMeans.NONE
+        if ability is NodeAbility.GUESTS:
+            return self.accepts_guests
+        return self.isolation is Isolation.ROOT
 
     def summary(self) -> str:
         """One line for `status`."""
         if self.isolation is Isolation.UNAVAILABLE:
             return "nothing can run here"
-        limits = ", ".join(
-            f"{name} {means}"
-            for name, means in (
-                ("cpu", self.limits.cpu),
-                ("memory", self.limits.memory),
-                ("processes", self.limits.processes),
-                ("disk", self.limits.disk),
-            )
-        )
-        return f"isolation {self.isolation}; limits: {limits}; network {self.network}"
+        return f"isolation {self.isolation}; limits: {self.limits}; network {self.network}"
+
+    def with_network(self, network: ContainerNetwork) -> NodeEnforcement:
+        """The same with the network that containers got in the end."""
+        return msgspec.structs.replace(self, network=network)
+
+    def with_watched_limits(self, reason: str) -> NodeEnforcement:
+        """The same where what runs has no cgroups, though there could be some."""
+        limits = Limits(LimitMeans.PRIORITY, LimitMeans.WATCHED, LimitMeans.WATCHED)
+        return msgspec.structs.replace(self, limits=limits, reasons=(*self.reasons, reason))
 
 
 AS_ROOT: Final = NodeEnforcement(
@@ -110,5 +132,5 @@ AS_ROOT: Final = NodeEnforcement(
     ContainerNetwork.BRIDGE,
     RootFilesystem.OVERLAY,
     user_ids=1 << 32,
-    has_tun=True,
+    has_mesh_links=True,
 )

@@ -13,6 +13,7 @@ import msgspec
 from skerry.model import errors, ids
 from skerry.model.container_options import NodeFeature
 from skerry.model.devices import MAX_DEVICES, check_device
+from skerry.model.enforcement import NodeEnforcement
 from skerry.model.ids import ContractId, InstanceId, NodeId
 from skerry.model.members import ContinuumMember
 from skerry.model.resources import NO_RESOURCES, Resources
@@ -40,6 +41,7 @@ class NodeFacts(msgspec.Struct, frozen=True):
     runs_checks: bool = False  # of its instances, and reads their metrics; nodes of before run none
     features: tuple[str, ...] = ()  # `NodeFeature`s, and those of versions after this one
     devices: tuple[str, ...] = ()  # by their full names: `nvidia.com/gpu=0`
+    enforcement: NodeEnforcement | None = None  # None: not stated, as by nodes of before, which all had root
 
     def __post_init__(self) -> None:
         if len(self.warnings) > MAX_WARNINGS:
@@ -52,7 +54,10 @@ class NodeFacts(msgspec.Struct, frozen=True):
             raise errors.Invalid(f"a node reports at most {MAX_DEVICES} devices", field="devices")
         for device in self.devices:
             check_device(device)
-        for warning in (*self.warnings, self.disk_pressure or "-"):
+        reasons = () if self.enforcement is None else self.enforcement.reasons
+        if len(reasons) > MAX_WARNINGS:
+            raise errors.Invalid(f"a node gives at most {MAX_WARNINGS} reasons", field="enforcement")
+        for warning in (*self.warnings, *reasons, self.disk_pressure or "-"):
             if len(warning) > _MAX_WARNING or not warning.isprintable():
                 raise errors.Invalid(
                     f"a warning is printable and has at most {_MAX_WARNING} characters", field="warnings"

@@ -6,11 +6,15 @@ formats; the numbers are in the results.
 
 from __future__ import annotations
 
+from typing import Final
+
 from msgspec.structs import replace
 
 from skerry.model.container_options import NodeFeature
+from skerry.model.enforcement import NodeAbility
 from skerry.model.resources import NO_RESOURCES, Resources
 from skerry.schedule.results import (
+    AbilityMissing,
     AddressesExhausted,
     ArchitectureMismatch,
     ChecksUnsupported,
@@ -23,12 +27,21 @@ from skerry.schedule.results import (
     OwnNodeRequired,
     PlacementFailure,
     PortConflict,
+    PortReserved,
     Rejection,
     RejectionCount,
     ReplicaLimit,
     Unschedulable,
     VolumeElsewhere,
 )
+
+_WITHOUT_ROOT: Final = {
+    NodeAbility.DISK_LIMITS: "cannot limit disk",
+    NodeAbility.VOLUMES: "has no volumes and mounts",
+    NodeAbility.DEVICES: "gives no devices to containers",
+    NodeAbility.HOST_ROOT: "has no containers whose root is the node's root",
+    NodeAbility.GUESTS: "runs nothing for other clouds",
+}
 
 
 def describe_rejection(rejection: Rejection) -> str:
@@ -57,6 +70,13 @@ def describe_rejection(rejection: Rejection) -> str:
             return "has no volumes and mounts; its log says why, or upgrade Skerry there"
         case FeatureMissing(feature):
             return f"does not have the feature {feature}; upgrade Skerry there"
+        case AbilityMissing(ability):
+            return f"runs without root, and {_WITHOUT_ROOT[ability]}"
+        case PortReserved(port, first):
+            return (
+                f"runs without root, and port {port} cannot be published there, only {first} and above ("
+                "sysctl net.ipv4.ip_unprivileged_port_start)"
+            )
         case VolumeElsewhere(volume, ""):
             return f"volume {volume} does not exist"
         case VolumeElsewhere(volume, node):

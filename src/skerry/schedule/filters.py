@@ -1,6 +1,6 @@
 """Filters: why a node cannot take a request, in a fixed order.
 
-Seven filters depend only on facts of the node, which seldom change: they are one `NodeRequirement`, whose
+Nine filters depend only on facts of the node, which seldom change: they are one `NodeRequirement`, whose
 results are cached per set of constraints. The others depend on its allocation. Every rejection carries its
 numbers.
 """
@@ -10,6 +10,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from functools import lru_cache
 
+from skerry.model.enforcement import NodeEnforcement
 from skerry.model.resources import NO_RESOURCES
 from skerry.model.workloads import Constraint
 from skerry.schedule import devices
@@ -17,6 +18,7 @@ from skerry.schedule.allocations import NodeAllocation
 from skerry.schedule.devices import DeviceChoice
 from skerry.schedule.requests import HostPort, NodeView, PlacementRequest, RequirementKey, VolumePlace
 from skerry.schedule.results import (
+    AbilityMissing,
     AddressesExhausted,
     ArchitectureMismatch,
     ChecksUnsupported,
@@ -27,6 +29,7 @@ from skerry.schedule.results import (
     NodeMismatch,
     OwnNodeRequired,
     PortConflict,
+    PortReserved,
     Rejection,
     ReplicaLimit,
     Unschedulable,
@@ -36,7 +39,7 @@ from skerry.schedule.results import (
 
 class NodeRequirement:
     """Required facts of a node: which one it is, its architecture, constraints on labels, not borrowed, runs
-    health checks, has features, has the volumes."""
+    health checks, may do what the request needs, has features, has the volumes."""
 
     def __init__(self, key: RequirementKey) -> None:
         self._key = key
@@ -51,6 +54,8 @@ class NodeRequirement:
         if key.needs_own_node and view.is_borrowed:
             return False
         if key.needs_checks and not view.runs_checks:
+            return False
+        if view.weaker is not None and next(self._weaknesses(view.weaker), None) is not None:
             return False
         if key.features and not set(view.features).issuperset(key.features):
             return False
@@ -75,12 +80,22 @@ class NodeRequirement:
             yield OwnNodeRequired()
         if key.needs_checks and not view.runs_checks:
             yield ChecksUnsupported()
+        weaknesses = () if view.weaker is None else tuple(self._weaknesses(view.weaker))
+        yield from weaknesses
+        said = {each.ability for each in weaknesses if isinstance(each, AbilityMissing)}
         for feature in key.features:
-            if feature not in view.features:
+            if feature not in view.features and feature not in said:  # an ability has its feature's name
                 yield FeatureMissing(feature)
         for place in key.volumes:
             if not _is_at(place, view):
                 yield VolumeElsewhere(place.volume, place.node)
+
+    def _weaknesses(self, enforcement: NodeEnforcement) -> Iterator[Rejection]:
+        for ability in self._key.abilities:
+            if not enforcement.allows(ability):
+                yield AbilityMissing(ability)
+        if self._key.lowest_port and self._key.lowest_port < enforcement.first_port:
+            yield PortReserved(self._key.lowest_port, enforcement.first_port)
 
 
 def _is_at(place: VolumePlace, view: NodeView) -> bool:

@@ -8,18 +8,21 @@ from __future__ import annotations
 
 import enum
 from collections.abc import Mapping
-from typing import Any, NamedTuple
+from typing import Any, Final, NamedTuple
 
 import msgspec
 
+from skerry.model.container_options import NodeFeature
 from skerry.model.devices import DeviceRequest
+from skerry.model.enforcement import NodeAbility, NodeEnforcement
 from skerry.model.ids import InstanceId, NodeId
 from skerry.model.ports import PortMapping, Protocol
 from skerry.model.resources import NO_RESOURCES, Resources
-from skerry.model.workloads import InstanceSpec, WorkloadKind
+from skerry.model.workloads import InstanceSpec, UserNamespaceMode, WorkloadKind
 
 # A node's subnet is a /24: what is left without the network, the broadcast and the node's own address.
 ADDRESSES_PER_NODE = 253
+_USERS_PORT: Final = 1024  # from here on every user may listen
 
 HostPort = tuple[int, Protocol]  # a port of the machine, which others connect to
 
@@ -42,6 +45,8 @@ class RequirementKey(NamedTuple):
     node: str = ""
     features: tuple[str, ...] = ()
     volumes: tuple[VolumePlace, ...] = ()
+    abilities: tuple[NodeAbility, ...] = ()
+    lowest_port: int = 0  # that it publishes, if not every user may; 0: none
 
 
 ANY_NODE = RequirementKey()
@@ -69,6 +74,12 @@ class NodeView(msgspec.Struct, frozen=True):
     name: str = ""
     features: tuple[str, ...] = ()  # as `skerry.model.container_options.NodeFeature` names them
     devices: tuple[str, ...] = ()  # by their full names
+    weaker: NodeEnforcement | None = None  # what it enforces, if that is less than as root
+
+    @property
+    def accepts_guests(self) -> bool:
+        """True if it may run what is sold to other clouds."""
+        return self.weaker is None or self.weaker.accepts_guests
 
 
 class PlacementRequest(msgspec.Struct, frozen=True):
@@ -90,6 +101,7 @@ class PlacementRequest(msgspec.Struct, frozen=True):
     assigned_devices: tuple[str, ...] = ()  # by their full names, once it is bound
     volumes: tuple[VolumePlace, ...] = ()  # that it uses and that are somewhere
     has_address: bool = True  # False: the data of a volume, which only needs disk
+    is_host_root: bool = False  # root in it is the node's root
 
     @classmethod
     def of(
@@ -116,6 +128,7 @@ class PlacementRequest(msgspec.Struct, frozen=True):
             features=spec.needed_features,
             devices=spec.devices,
             assigned_devices=assigned_devices,
+            is_host_root=spec.userns is UserNamespaceMode.HOST,
         )
 
     def holding(self, devices: tuple[str, ...]) -> PlacementRequest:
@@ -128,6 +141,22 @@ class PlacementRequest(msgspec.Struct, frozen=True):
         return self.is_leased or bool(self.ports)
 
     @property
+    def abilities(self) -> tuple[NodeAbility, ...]:
+        """What it needs that a node without root does not give."""
+        needs = []
+        if self.resources.disk:
+            needs.append(NodeAbility.DISK_LIMITS)
+        if self.volumes or NodeFeature.VOLUMES in self.features:
+            needs.append(NodeAbility.VOLUMES)
+        if self.devices:
+            needs.append(NodeAbility.DEVICES)
+        if self.is_host_root:
+            needs.append(NodeAbility.HOST_ROOT)
+        if self.is_leased:
+            needs.append(NodeAbility.GUESTS)
+        return tuple(needs)
+
+    @property
     def requirement_key(self) -> RequirementKey:
         """What it requires of the facts of a node, as `filters.requirement` takes it."""
         return RequirementKey(
@@ -138,6 +167,8 @@ class PlacementRequest(msgspec.Struct, frozen=True):
             self.node,
             self.features,
             self.volumes,
+            self.abilities,
+            min((port for port, _ in self.host_ports if port < _USERS_PORT), default=0),
         )
 
     @property
@@ -161,5 +192,6 @@ class PlacementRequest(msgspec.Struct, frozen=True):
             self.features,
             self.devices,
             self.volumes,
+            self.is_host_root,
             limit,
         )

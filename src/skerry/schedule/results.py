@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import msgspec
 
+from skerry.model.enforcement import NodeAbility
 from skerry.model.ids import InstanceId, NodeId
 from skerry.model.ports import Protocol
 from skerry.model.resources import Resources
@@ -48,6 +49,19 @@ class FeatureMissing(msgspec.Struct, frozen=True, tag_field="filter", tag="featu
     """The node cannot do what the options of the request need."""
 
     feature: str
+
+
+class AbilityMissing(msgspec.Struct, frozen=True, tag_field="filter", tag="ability"):
+    """The node runs without root, and cannot give what the request needs."""
+
+    ability: NodeAbility
+
+
+class PortReserved(msgspec.Struct, frozen=True, tag_field="filter", tag="low_port"):
+    """The node runs without root, and its machine lets only root publish that port."""
+
+    port: int
+    first: int  # that it can publish
 
 
 class VolumeElsewhere(msgspec.Struct, frozen=True, tag_field="filter", tag="volume"):
@@ -105,6 +119,8 @@ Rejection = (
     | ConstraintMismatch
     | OwnNodeRequired
     | ChecksUnsupported
+    | AbilityMissing
+    | PortReserved
     | FeatureMissing
     | VolumeElsewhere
     | Unschedulable
@@ -121,6 +137,8 @@ FILTERS = (
     ConstraintMismatch,
     OwnNodeRequired,
     ChecksUnsupported,
+    AbilityMissing,
+    PortReserved,
     FeatureMissing,
     VolumeElsewhere,
     Unschedulable,

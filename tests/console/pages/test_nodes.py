@@ -17,6 +17,7 @@ from skerry.console.pages.nodes import (
 from skerry.console.tables import ListQuery
 from skerry.control.nodes.conditions import NodeCondition
 from skerry.model.callers import AuthMethod, Caller, Role
+from skerry.model.enforcement import AS_ROOT, Isolation, LimitMeans, Limits, NodeEnforcement
 from skerry.model.ids import InstanceId, Namespace, NodeId
 from skerry.model.nodes import Node, NodeFacts
 from skerry.model.resources import Gigabytes, Megabytes, Millicores, Resources, add_amounts
@@ -65,6 +66,14 @@ def test_a_closed_node_says_why_and_warnings_are_in_its_note() -> None:
     assert view.note == "It takes nothing new: it is cordoned: maintenance. Warning: runc is old."
     assert view.status.badge is not None
     assert view.status.badge.tone is Tone.WARNING
+
+
+def test_a_node_without_root_says_in_its_note_what_it_enforces() -> None:
+    enforcement = NodeEnforcement(Isolation.USER_NAMESPACE, Limits(memory=LimitMeans.WATCHED))
+    view = node_view(row(node=replace(NODE, facts=NodeFacts(enforcement=enforcement))), ADMIN, 200.0)
+    assert "without root, isolation user-namespace; limits: cpu none, memory watched" in view.note
+    as_root = node_view(row(node=replace(NODE, facts=NodeFacts(enforcement=AS_ROOT))), ADMIN, 200.0)
+    assert "isolation" not in as_root.note
 
 
 def test_who_may_not_change_nodes_sees_no_actions() -> None:

@@ -24,16 +24,19 @@ ALL = Observations(
 )
 
 
-def test_a_machine_that_allows_everything_gives_no_reasons() -> None:
+def test_a_machine_that_allows_everything_names_only_what_needs_root() -> None:
     found = decisions.decide(ALL)
     assert found.isolation is Isolation.USER_NAMESPACE
     assert found.limits == Limits(
         LimitMeans.CGROUP, LimitMeans.CGROUP, LimitMeans.CGROUP, disk=LimitMeans.NONE
     )
     assert (found.network, found.filesystem) == (ContainerNetwork.PASTA, RootFilesystem.OVERLAY)
-    assert (found.first_port, found.has_tun, found.reasons) == (1024, True, ())
+    assert (found.first_port, found.has_mesh_links) == (1024, False)
+    (reason,) = found.reasons
+    for part in ("limits of disk", "volumes", "devices", "guests", "below 1024", "as root"):
+        assert part in reason
     assert found.is_weaker
-    assert found.accepts_guests
+    assert not found.accepts_guests
 
 
 def test_root_of_the_machine_is_not_weaker() -> None:
@@ -44,7 +47,7 @@ def test_root_of_the_machine_is_not_weaker() -> None:
 def test_without_a_delegated_cgroup_limits_are_watched_and_the_reason_says_how_to_get_one() -> None:
     found = decisions.decide(replace(ALL, cgroup="", controllers=frozenset()))
     assert found.limits == Limits(LimitMeans.PRIORITY, LimitMeans.WATCHED, LimitMeans.WATCHED)
-    (reason,) = found.reasons
+    reason, _ = found.reasons
     assert "is not delegated" in reason
     assert "Delegate=yes" in reason
     assert not found.accepts_guests
@@ -81,8 +84,9 @@ def test_the_network_needs_a_tun_device_and_a_program() -> None:
     assert alone.network is ContainerNetwork.LOOPBACK
     assert "install pasta" in alone.reasons[0]
     closed = decisions.decide(replace(ALL, tun="Permission denied"))
-    assert (closed.network, closed.has_tun) == (ContainerNetwork.LOOPBACK, False)
+    assert closed.network is ContainerNetwork.LOOPBACK
     assert "/dev/net/tun" in closed.reasons[0]
+    assert "mesh" not in closed.reasons[0]  # which has no links without root, whatever that device is
 
 
 def test_without_a_proc_of_their_own_there_are_no_cells() -> None:
@@ -95,7 +99,7 @@ def test_one_user_id_separates_no_users() -> None:
     found = decisions.decide(replace(ALL, user_ids=1, id_reasons=("cells have one user: no uidmap",)))
     assert not found.separates_users
     assert not found.accepts_guests
-    assert found.reasons == ("cells have one user: no uidmap",)
+    assert found.reasons[0] == "cells have one user: no uidmap"
 
 
 def test_the_summary_names_what_makes_each_limit_bind() -> None:

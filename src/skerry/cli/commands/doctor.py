@@ -46,8 +46,9 @@ def doctor(
 
     Checked are: cgroups, kernel, programs and runtimes with their known vulnerabilities, ports, disk, clock,
     addresses and certificates as other machines see them, etcd, nodes, mesh, peers of the market, routes,
-    contexts, and leftovers of Skerrys that do not run. It works with and without a running Skerry, and with
-    and without root; what cannot be checked is skipped. Nothing is changed.
+    contexts, leftovers of Skerrys that do not run, and without root what an ordinary user may do here. It
+    works with and without a running Skerry, and with and without root; what cannot be checked is skipped.
+    Nothing is changed.
 
     Exit code 0: no problem, maybe warnings; 1: a problem.
 

@@ -283,10 +283,24 @@ def _node(one: JsonObject) -> list[tuple[str, str]]:
         ("user namespaces", ("yes" if facts["userns"] else "no") if facts["runtime"] else ""),
         ("features", " ".join(facts.get("features", ()))),  # an older server sends none
         ("devices", " ".join(facts.get("devices", ()))),
+        *enforcement_rows(facts.get("enforcement")),
         *(("warning", sentence) for sentence in facts["warnings"]),
         ("DiskPressure", facts["disk_pressure"]),
         ("subnet", one["subnet"]),
         ("registered", printing.ago(one["registered_at"])),
+    ]
+
+
+def enforcement_rows(enforcement: JsonObject | None) -> list[tuple[str, str]]:
+    """What a node enforces, and why not more."""
+    if enforcement is None:  # of an earlier version
+        return []
+    limits = ", ".join(f"{kind} {means}" for kind, means in enforcement["limits"].items())
+    return [
+        ("isolation", enforcement["isolation"]),
+        ("limits", limits),
+        ("container network", enforcement["network"]),
+        *(("not enforced", reason) for reason in enforcement["reasons"]),
     ]
 
 

@@ -8,7 +8,15 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
-from skerry.cli.doctor import gathering, machine_checks, machine_facts, server_checks, server_facts
+from skerry.cli.doctor import (
+    gathering,
+    machine_checks,
+    machine_facts,
+    rootless_checks,
+    rootless_facts,
+    server_checks,
+    server_facts,
+)
 from skerry.cli.doctor.facts import ClockOffset, ServerFacts
 from skerry.cli.doctor.findings import Finding, skipped
 from skerry.cli.doctor.gathering import Gathered
@@ -45,6 +53,9 @@ def diagnose(options: TargetOptions, settings: Settings, folder: Path) -> list[F
         "leftovers": partial(machine_facts.leftovers, settings, folder),
         "store": partial(server_facts.etcd, settings),
     }
+    if os.geteuid() != 0:
+        del gatherers["cgroups"]  # what only root can use
+        gatherers["rootless"] = rootless_facts.rootless
     if target is not None:
         gatherers |= {
             "server": partial(server_facts.server, target),
@@ -82,6 +93,7 @@ def findings(gathered: Gathered, offsets: Sequence[ClockOffset], context: CheckC
     checks: dict[str, Callable[[Any], list[Finding]]] = {
         "skerry": lambda value: machine_checks.check_skerry(value, context.remote),
         "cgroups": machine_checks.check_cgroups,
+        "rootless": rootless_checks.check_rootless,
         "kernel": machine_checks.check_kernel,
         "programs": lambda value: [
             *machine_checks.check_programs(value, facts.get("kernel")),

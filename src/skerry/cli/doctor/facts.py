@@ -32,6 +32,19 @@ class KernelFacts(NamedTuple):
     descriptors: int  # that a process may open at most
 
 
+class RootlessFacts(NamedTuple):
+    """What this machine gives a node of an ordinary user."""
+
+    user: str
+    forbidding: str = ""  # the sysctl with which users make no namespaces: `user.max_user_namespaces=0`
+    missing_programs: tuple[str, ...] = ()  # of newuidmap and newgidmap
+    missing_ranges: tuple[str, ...] = ()  # files that assign the user no ids
+    controllers: frozenset[str] | None = None  # of the delegated cgroup; None: none is
+    tun_failure: str = ""  # why /dev/net/tun cannot be opened
+    has_network_program: bool = False  # pasta or slirp4netns
+    first_port: int = 1024  # that a user may listen on
+
+
 class RuntimeFacts(NamedTuple):
     """An OCI runtime that is installed."""
 

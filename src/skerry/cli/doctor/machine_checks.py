@@ -65,7 +65,10 @@ def check_skerry(facts: SkerryFacts, remote: str = "") -> list[Finding]:
 def check_root(is_root: bool) -> list[Finding]:
     if is_root:
         return []
-    message = "without root there are no cells, no containers and no functions, and some checks are skipped"
+    message = (
+        "without root there are no volumes, devices, limits of disk and links of the mesh, nothing is sold, "
+        "and some checks are skipped"
+    )
     return [warning("root", message, "sudo skerry up")]
 
 

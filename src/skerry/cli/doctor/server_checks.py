@@ -56,7 +56,9 @@ def check_nodes(facts: ServerFacts) -> list[Finding]:
             )
         if pressure:
             found.append(problem("nodes", f"{name}: {pressure}", f"free disk space on {name}"))
-        found += [warning("nodes", f"{name}: {text}") for text in node["facts"]["warnings"]]
+        enforcement = node["facts"].get("enforcement") or {}  # older servers and nodes have none
+        reasons = (*enforcement.get("reasons", ()), *node["facts"]["warnings"])
+        found += [warning("nodes", f"{name}: {text}") for text in reasons]
     live = sum(node["liveness"] == "live" for node in facts.nodes)
     all_live = [ok("nodes", f"all are live: {live}")] if live == len(facts.nodes) else []
     return [*all_live, *_shortened(found, "nodes")]

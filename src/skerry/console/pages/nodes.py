@@ -353,7 +353,9 @@ def _is_away(row: NodeRow) -> bool:
 
 
 def _warnings(facts: NodeFacts) -> list[str]:
-    return [f"Warning: {text.rstrip('.')}." for text in facts.warnings]
+    enforced = facts.enforcement
+    weaker = () if enforced is None or not enforced.is_weaker else (f"without root, {enforced.summary()}",)
+    return [f"Warning: {text.rstrip('.')}." for text in (*weaker, *facts.warnings)]
 
 
 def _sentence(reason: str) -> str:

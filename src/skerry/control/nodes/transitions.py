@@ -73,7 +73,7 @@ def uncordon(node: Node) -> NodeTransition | None:
 
 def condition_of(node: Node, liveness: Liveness, *, reserve_percent: int) -> NodeCondition:
     """The condition of the node, for placement."""
-    unschedulable_reason = _unschedulable_reason(node, liveness)
+    unschedulable_reason, enforcement = _unschedulable_reason(node, liveness), node.facts.enforcement
     view = NodeView(
         id=node.id,
         # What is kept back is for the machine itself, which is not ours if it is borrowed.
@@ -87,6 +87,7 @@ def condition_of(node: Node, liveness: Liveness, *, reserve_percent: int) -> Nod
         name=node.name,
         features=node.facts.features,
         devices=node.facts.devices,
+        weaker=enforcement if enforcement is not None and enforcement.is_weaker else None,
     )
     return NodeCondition(view, liveness, node.drain_by, node.resources, node.is_foreign)
 

@@ -108,7 +108,7 @@ def node_gpus(conditions: NodeConditions) -> list[int]:
     return [
         free_gpus(one.view.devices)
         for one in conditions.conditions()
-        if one.view.is_schedulable and not one.view.is_borrowed
+        if one.view.is_schedulable and can_have_cells(one)
     ]
 
 
@@ -117,8 +117,25 @@ def node_resources(conditions: NodeConditions) -> list[Resources]:
     return [
         one.view.resources
         for one in conditions.conditions()
-        if one.view.is_schedulable and not one.view.is_borrowed
+        if one.view.is_schedulable and can_have_cells(one)
     ]
+
+
+def can_have_cells(condition: NodeCondition) -> bool:
+    """True for a node of this cloud that may run what others have written."""
+    return not condition.view.is_borrowed and condition.view.accepts_guests
+
+
+def sale_refusal(conditions: NodeConditions) -> str:
+    """Why this cloud can sell nothing, whatever is free; empty if it can, or has no node yet."""
+    own = [one for one in conditions.conditions() if not one.view.is_borrowed and not one.is_foreign]
+    if not own or any(one.view.accepts_guests for one in own):
+        return ""
+    return (
+        "nothing can be sold: all nodes of this cloud run without root, where contracts of other clouds "
+        "would have the same users as everything else; add a node that runs as root (skerry token create "
+        "--role node)"
+    )
 
 
 class ChangedNodes:
@@ -187,7 +204,7 @@ class NodeCapacity:
     def _update_changed(self) -> None:
         for node in self._changed.take():
             condition = self._conditions.condition(node)
-            if condition is None or condition.view.is_borrowed or condition.is_foreign:
+            if condition is None or condition.is_foreign or not can_have_cells(condition):
                 self._supplies.pop(node, None)
             else:
                 self._supplies[node] = self._supply(condition)

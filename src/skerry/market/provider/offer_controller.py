@@ -13,10 +13,10 @@ from typing import Final
 import structlog
 
 from skerry.control.instance_index import InstanceTable
-from skerry.control.nodes.conditions import NodeConditions
+from skerry.control.nodes.conditions import NodeCondition, NodeConditions
 from skerry.market.provider import node_offers
 from skerry.market.provider.ledger.ledger import Ledger
-from skerry.market.provider.node_capacity import ChangedNodes, supply_of
+from skerry.market.provider.node_capacity import ChangedNodes, can_have_cells, supply_of
 from skerry.market.provider.node_offers import DesiredOffer, NodeSupply
 from skerry.model import errors
 from skerry.model.ids import CloudId, NodeId
@@ -49,6 +49,7 @@ class OfferController:
         self._settings = settings
         self._provider = provider
         self._supplies: dict[NodeId, NodeSupply] = {}
+        self._unsold: set[NodeId] = set()  # nodes without root, of which that was logged
 
     async def run(self, fence: Expect) -> None:
         changed = ChangedNodes(self._ledger, self._instance_table, self._conditions)
@@ -69,8 +70,9 @@ class OfferController:
         """Bring the offers in line with the nodes; False if not all could be done."""
         for node in changed.take():
             condition = self._conditions.condition(node)
-            if condition is None or condition.view.is_borrowed:
+            if condition is None or not can_have_cells(condition):
                 self._supplies.pop(node, None)
+                self._log_unsold(node, condition)
             else:
                 sold = self._ledger.live_contracts(node_offers.offer_id_for(node))
                 self._supplies[node] = supply_of(condition, self._instance_table.index.on_node(node), sold)
@@ -81,6 +83,14 @@ class OfferController:
             ),
             fence,
         )
+
+    def _log_unsold(self, node: NodeId, condition: NodeCondition | None) -> None:
+        """Say once why a node is not for sale though the settings sell nodes."""
+        if condition is None:
+            self._unsold.discard(node)
+        elif self._settings.sell_percent and not condition.view.accepts_guests and node not in self._unsold:
+            self._unsold.add(node)
+            log.warning("offer.not_made", node=node, reason="it runs without root: nothing of it is sold")
 
 
 async def apply_plan(ledger: Ledger, offers: Iterable[DesiredOffer], fence: Expect | None = None) -> bool:

@@ -63,15 +63,24 @@ class UserModeNetwork:
         self._programs = tuple(dict.fromkeys((program, ContainerNetwork.SLIRP4NETNS)))
         self._folder = folder
         self._failure = ""
+        self._program = ContainerNetwork.LOOPBACK
 
     def lacking(self) -> tuple[str, ...]:
         """Why containers reach nothing outside, in a sentence; ideally empty."""
         return (self._failure,) if self._failure else ()
 
+    @property
+    def program(self) -> ContainerNetwork:
+        """The program that connects containers now; LOOPBACK if none does."""
+        return self._program
+
     def open(self) -> None:
         """Adopt the program, or start it."""
+        self._program = ContainerNetwork.LOOPBACK
         if (pidfd := self._running()) is not None:
             os.close(pidfd)
+            if (record := record_files.read(self._record, OutsideProcess)) is not None:
+                self._program = ContainerNetwork(record.program)
             return
         reasons = []
         for program in self._programs:
@@ -86,7 +95,7 @@ class UserModeNetwork:
                 )
                 continue
             record_files.write(self._record, started)
-            self._failure = ""
+            self._failure, self._program = "", program
             log.info("outside.connected", program=program, pid=started.pid)
             return
         self._failure = f"containers reach nothing outside this machine: {'; '.join(reasons)}"

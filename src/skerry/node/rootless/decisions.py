@@ -51,14 +51,15 @@ def decide(seen: Observations) -> NodeEnforcement:
         return NodeEnforcement(Isolation.UNAVAILABLE, user_ids=seen.user_ids, reasons=tuple(reasons))
     filesystem = _filesystem(seen, reasons)
     network = _network(seen, reasons)
+    limits = _limits(seen, reasons)
+    reasons.append(_without_root(seen.first_port))
     return NodeEnforcement(
         Isolation.USER_NAMESPACE,
-        _limits(seen, reasons),
+        limits,
         network,
         filesystem,
         user_ids=seen.user_ids,
         first_port=seen.first_port,
-        has_tun=not seen.tun,
         reasons=tuple(reasons),
     )
 
@@ -84,6 +85,15 @@ def unavailable(reason: str) -> NodeEnforcement:
 def usable_controllers(delegated: frozenset[str]) -> frozenset[str]:
     """Those by which cells are held to their limits; without memory and pids there are no groups at all."""
     return delegated if delegated.issuperset(_NEEDED) else frozenset()
+
+
+def _without_root(first_port: int) -> str:
+    """What no machine allows an ordinary user."""
+    ports = f", and no published ports below {first_port} (sysctl net.ipv4.ip_unprivileged_port_start)"
+    return (
+        "there are no limits of disk, volumes, devices, user namespaces of single containers, links of the "
+        f"mesh and guests of the market{ports if first_port > 1 else ''}; start the node as root to have them"
+    )
 
 
 def _limits(seen: Observations, reasons: list[str]) -> Limits:
@@ -122,7 +132,7 @@ def _filesystem(seen: Observations, reasons: list[str]) -> RootFilesystem:
 def _network(seen: Observations, reasons: list[str]) -> ContainerNetwork:
     if seen.tun:
         reasons.append(
-            "containers reach nothing outside this machine, and the mesh has no encrypted links: "
+            "containers reach nothing outside this machine: "
             f"/dev/net/tun cannot be opened ({seen.tun}); root allows it with 'chmod 0666 /dev/net/tun'"
         )
         return ContainerNetwork.LOOPBACK

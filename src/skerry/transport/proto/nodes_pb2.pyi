@@ -145,7 +145,7 @@ class Member(_message.Message):
     def __init__(self, node: _Optional[str] = ..., name: _Optional[str] = ..., area: _Optional[str] = ..., remote_area: _Optional[str] = ..., address: _Optional[str] = ..., memory_mb: _Optional[int] = ..., cpus: _Optional[float] = ..., server: _Optional[bool] = ...) -> None: ...
 
 class Facts(_message.Message):
-    __slots__ = ("architecture", "system", "kernel", "version", "runtime", "userns", "warnings", "disk_pressure", "runs_checks", "features", "devices")
+    __slots__ = ("architecture", "system", "kernel", "version", "runtime", "userns", "warnings", "disk_pressure", "runs_checks", "features", "devices", "enforcement")
     ARCHITECTURE_FIELD_NUMBER: _ClassVar[int]
     SYSTEM_FIELD_NUMBER: _ClassVar[int]
     KERNEL_FIELD_NUMBER: _ClassVar[int]
@@ -157,6 +157,7 @@ class Facts(_message.Message):
     RUNS_CHECKS_FIELD_NUMBER: _ClassVar[int]
     FEATURES_FIELD_NUMBER: _ClassVar[int]
     DEVICES_FIELD_NUMBER: _ClassVar[int]
+    ENFORCEMENT_FIELD_NUMBER: _ClassVar[int]
     architecture: str
     system: str
     kernel: str
@@ -168,7 +169,34 @@ class Facts(_message.Message):
     runs_checks: bool
     features: _containers.RepeatedScalarFieldContainer[str]
     devices: _containers.RepeatedScalarFieldContainer[str]
-    def __init__(self, architecture: _Optional[str] = ..., system: _Optional[str] = ..., kernel: _Optional[str] = ..., version: _Optional[str] = ..., runtime: _Optional[str] = ..., userns: _Optional[bool] = ..., warnings: _Optional[_Iterable[str]] = ..., disk_pressure: _Optional[str] = ..., runs_checks: _Optional[bool] = ..., features: _Optional[_Iterable[str]] = ..., devices: _Optional[_Iterable[str]] = ...) -> None: ...
+    enforcement: Enforcement
+    def __init__(self, architecture: _Optional[str] = ..., system: _Optional[str] = ..., kernel: _Optional[str] = ..., version: _Optional[str] = ..., runtime: _Optional[str] = ..., userns: _Optional[bool] = ..., warnings: _Optional[_Iterable[str]] = ..., disk_pressure: _Optional[str] = ..., runs_checks: _Optional[bool] = ..., features: _Optional[_Iterable[str]] = ..., devices: _Optional[_Iterable[str]] = ..., enforcement: _Optional[_Union[Enforcement, _Mapping]] = ...) -> None: ...
+
+class Enforcement(_message.Message):
+    __slots__ = ("isolation", "cpu", "memory", "processes", "disk", "network", "filesystem", "user_ids", "first_port", "has_mesh_links", "reasons")
+    ISOLATION_FIELD_NUMBER: _ClassVar[int]
+    CPU_FIELD_NUMBER: _ClassVar[int]
+    MEMORY_FIELD_NUMBER: _ClassVar[int]
+    PROCESSES_FIELD_NUMBER: _ClassVar[int]
+    DISK_FIELD_NUMBER: _ClassVar[int]
+    NETWORK_FIELD_NUMBER: _ClassVar[int]
+    FILESYSTEM_FIELD_NUMBER: _ClassVar[int]
+    USER_IDS_FIELD_NUMBER: _ClassVar[int]
+    FIRST_PORT_FIELD_NUMBER: _ClassVar[int]
+    HAS_MESH_LINKS_FIELD_NUMBER: _ClassVar[int]
+    REASONS_FIELD_NUMBER: _ClassVar[int]
+    isolation: str
+    cpu: str
+    memory: str
+    processes: str
+    disk: str
+    network: str
+    filesystem: str
+    user_ids: int
+    first_port: int
+    has_mesh_links: bool
+    reasons: _containers.RepeatedScalarFieldContainer[str]
+    def __init__(self, isolation: _Optional[str] = ..., cpu: _Optional[str] = ..., memory: _Optional[str] = ..., processes: _Optional[str] = ..., disk: _Optional[str] = ..., network: _Optional[str] = ..., filesystem: _Optional[str] = ..., user_ids: _Optional[int] = ..., first_port: _Optional[int] = ..., has_mesh_links: _Optional[bool] = ..., reasons: _Optional[_Iterable[str]] = ...) -> None: ...
 
 class Room(_message.Message):
     __slots__ = ("cpu_milli", "memory_mb", "disk_gb")

@@ -5,10 +5,20 @@ from __future__ import annotations
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from msgspec.structs import replace
 
 from skerry.model import errors
 from skerry.model.callers import RevokedCertificate
 from skerry.model.containers import NetworkMode
+from skerry.model.enforcement import (
+    AS_ROOT,
+    ContainerNetwork,
+    Isolation,
+    LimitMeans,
+    Limits,
+    NodeEnforcement,
+    RootFilesystem,
+)
 from skerry.model.functions import CUSTOM, Function
 from skerry.model.health_checks import CheckMethod, CheckRole, HealthCheck
 from skerry.model.ids import Digest, FunctionName, InstanceId, NodeId
@@ -38,7 +48,7 @@ from skerry.model.resources import MAX_AMOUNT, Gigabytes, Megabytes, Millicores,
 from skerry.model.statuses import DesiredStatus, InstanceStatus
 from skerry.model.streams import ExecStreamRequest, LogStreamRequest
 from skerry.model.workloads import InstanceSpec, MetricSource, RestartMode, RestartPolicy
-from skerry.transport.links.nodes import member_messages, messages
+from skerry.transport.links.nodes import enforcement_messages, member_messages, messages
 from skerry.transport.links.nodes.message_parts import PART_BYTES
 from skerry.transport.proto import nodes_pb2 as pb
 from tests.support.option_strategies import container_options
@@ -54,6 +64,18 @@ rooms = st.builds(
 )
 instance_ids = words.map(InstanceId)
 moments = st.floats(0, 4e9)
+means = st.sampled_from(LimitMeans)
+enforcements = st.builds(
+    NodeEnforcement,
+    st.sampled_from(Isolation),
+    st.builds(Limits, means, means, means, means),
+    st.sampled_from(ContainerNetwork),
+    st.sampled_from(RootFilesystem),
+    st.integers(0, 1 << 32),
+    st.integers(0, 65535),
+    st.booleans(),
+    st.lists(lines, max_size=3).map(tuple),
+)
 
 ports = st.lists(
     st.builds(PortMapping, st.integers(1, 65535), st.integers(1, 65535), st.sampled_from(Protocol)),
@@ -220,6 +242,7 @@ def through(message):
             runs_checks=st.booleans(),
             features=st.lists(words, max_size=3).map(tuple),
             devices=st.sampled_from([(), ("nvidia.com/gpu=0", "a.b/c-d=GPU-1:0")]),
+            enforcement=st.none() | enforcements,
         ),
         rooms,
         st.dictionaries(words, lines, max_size=5),
@@ -235,6 +258,25 @@ def test_a_hello_comes_out_as_it_went_in(hello):
     assert (
         messages.decode_hello(pb.Hello.FromString(messages.encode_hello(hello).SerializeToString())) == hello
     )
+
+
+def test_a_node_that_states_no_enforcement_is_none_and_unknown_words_enforce_nothing() -> None:
+    silent = messages.decode_hello(pb.Hello(name="edge", facts=pb.Facts()))
+    assert silent.facts.enforcement is None
+    later = pb.Facts(enforcement=pb.Enforcement(isolation="machine", memory="hardware", network="quantum"))
+    found = messages.decode_hello(pb.Hello(name="edge", facts=later)).facts.enforcement
+    assert found == NodeEnforcement(Isolation.NONE)
+
+
+def test_reasons_of_a_node_are_shortened_to_what_servers_take() -> None:
+    wordy = replace(AS_ROOT, reasons=("two\nlines" + "x" * 2000,) * 99)
+    sent = messages.encode_hello(NodeHello("edge", NodeFacts(enforcement=None)))
+    assert not sent.facts.HasField("enforcement")
+    encoded = enforcement_messages.encode(wordy)
+    decoded = enforcement_messages.decode(pb.Facts(enforcement=encoded))
+    assert decoded is not None
+    assert len(decoded.reasons) == 16
+    NodeFacts(enforcement=decoded)  # is valid
 
 
 @given(st.integers(1, 2**60), st.lists(reports, max_size=5))

@@ -290,3 +290,18 @@ async def test_who_sells_what_the_nodes_cannot_deliver_is_warned(cloud: pki.Cert
             assert (await shop.ask("DELETE", "/market/flavors/big")).status == 200
             more = (await sell(shop, {**PARTS, "id": "more", "cpu": 2, "memory": 1024}))["warning"]
             assert "all nodes together lack 2 cores of cpu, 1024 MB of memory" in more
+
+
+async def test_where_every_node_runs_without_root_selling_is_refused_with_the_reason(
+    cloud: pki.CertificateAuthority,
+) -> None:
+    clock, key = ManualClock(), SigningKey.generate()
+    async with market_of(key, clock, OPEN) as (ledger, _):
+        desk = msgspec.structs.replace(
+            desk_of(ledger, key.cloud), sale_refusal=lambda: "all nodes run without root"
+        )
+        async with serving(cloud, desk=desk) as site:
+            shop = Shop(site, await site.session(), ledger, FakeTrader(), clock, desk)
+            refused = await shop.ask("POST", "/market/flavors", WHOLE)
+            assert (refused.status, refused.json["error"]) == (412, "all nodes run without root")
+            assert ledger.flavors() == []

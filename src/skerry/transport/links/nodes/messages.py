@@ -64,6 +64,7 @@ from skerry.model.workloads import (
 from skerry.transport.enum_values import decode_enum, decode_image_access
 from skerry.transport.links.nodes import (
     check_messages,
+    enforcement_messages,
     member_messages,
     network_messages,
     option_messages,
@@ -120,7 +121,9 @@ def encode_hello(hello: NodeHello) -> pb.Hello:
     return copy_fields(
         pb.Hello,
         hello,
-        facts=copy_fields(pb.Facts, hello.facts),
+        facts=copy_fields(
+            pb.Facts, hello.facts, enforcement=enforcement_messages.encode(hello.facts.enforcement)
+        ),
         room=encode_resources(hello.resources),
         member=None if hello.member is None else member_messages.encode_member(hello.member),
         protocol=protocol.CURRENT,
@@ -142,6 +145,7 @@ def decode_hello(message: pb.Hello) -> NodeHello:
             warnings=tuple(facts.warnings),
             features=tuple(facts.features),
             devices=tuple(facts.devices),
+            enforcement=enforcement_messages.decode(facts),
         ),
         resources=_decode_resources(message.room),
         labels=dict(message.labels),

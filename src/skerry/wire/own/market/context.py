@@ -43,6 +43,7 @@ class MarketContext(msgspec.Struct, frozen=True):
     shortage: Callable[[Offer], str] = lambda _: (
         ""
     )  # why the nodes cannot deliver an offer; empty if they can
+    sale_refusal: Callable[[], str] = lambda: ""  # why nothing can be sold here; empty if something can
     purchases: ConcurrencyLimit = msgspec.field(
         default_factory=lambda: ConcurrencyLimit(MAX_PURCHASES, "purchases")
     )

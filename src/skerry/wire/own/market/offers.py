@@ -159,10 +159,19 @@ class LedgerInfo(msgspec.Struct, frozen=True):
     "/market/flavors",
     summary="Publish an offer",
     status=201,
-    raises=(errors.Invalid, errors.AlreadyExists, errors.TooLarge, errors.Unavailable),
+    raises=(
+        errors.Invalid,
+        errors.AlreadyExists,
+        errors.FailedPrecondition,
+        errors.TooLarge,
+        errors.Unavailable,
+    ),
 )
 async def sell(market: MarketContext, call: RequestContext, body: OfferRequest) -> PublishedOfferInfo:
-    """The same offer again, with its `id`, changes nothing; a withdrawn one is offered again."""
+    """The same offer again, with its `id`, changes nothing; a withdrawn one is offered again. Refused if all
+    nodes run without root."""
+    if refusal := market.sale_refusal():
+        raise errors.FailedPrecondition(refusal)
     flavor = body.flavor(OfferId(market.new_id()), market.provider, market.ledger.now())
     account = await market.ledger.publish(flavor, actor=call.caller.name)
     return PublishedOfferInfo.warned(account, market.shortage(account.flavor))
