@@ -55,7 +55,7 @@ def forget_udp(ports: Set[int], subnets: Sequence[IPv4Network], *, has_ipv6: boo
 def forget_udp_of_services(closed: Set[tuple[IPv4Address, IPv4Address]], *, has_ipv6: bool = False) -> None:
     """Remove UDP flows to virtual addresses that go to these copies of them."""
     pairs = _pairs(closed, has_ipv6=has_ipv6)
-    for virtual, family in _virtual_addresses(pairs):
+    for family, virtual in _virtual_addresses(pairs):
         _forget(
             lambda flow: _ends(flow, socket.IPPROTO_UDP) in pairs,
             family,
@@ -69,7 +69,7 @@ def forget_unanswered_of_services(
 ) -> None:
     """Remove TCP connections to virtual addresses that these copies of them have not answered."""
     pairs = _pairs(closed, has_ipv6=has_ipv6)
-    for virtual, family in _virtual_addresses(pairs):
+    for family, virtual in _virtual_addresses(pairs):
         _forget(
             lambda flow: _ends(flow, socket.IPPROTO_TCP) in pairs and not _is_answered(flow),
             family,
@@ -107,11 +107,15 @@ def _pairs(of_ipv4: Set[tuple[IPv4Address, IPv4Address]], *, has_ipv6: bool) -> 
     return pairs
 
 
-def _virtual_addresses(pairs: Set[tuple[Address, Address]]) -> list[tuple[Address, socket.AddressFamily]]:
-    return [
-        (virtual, socket.AF_INET if virtual.version == 4 else socket.AF_INET6)
-        for virtual in sorted({virtual for virtual, _ in pairs}, key=lambda each: each.packed)
-    ]
+def _virtual_addresses(
+    pairs: Set[tuple[Address, Address]],
+) -> Iterator[tuple[socket.AddressFamily, Address | None]]:
+    """Those of each family to ask the kernel for: one, or all of them at once, since it goes through all of
+    its flows for each question."""
+    for version, family in ((4, socket.AF_INET), (6, socket.AF_INET6)):
+        found = {virtual for virtual, _ in pairs if virtual.version == version}
+        if found:
+            yield family, next(iter(found)) if len(found) == 1 else None
 
 
 def _forget(
