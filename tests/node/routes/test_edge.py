@@ -299,6 +299,20 @@ async def test_a_request_is_held_until_the_first_copy_is_ready(edge: Edge) -> No
     assert ServiceWake("s-web", 0) in edge.state._reports.values(), "nothing waits any more"
 
 
+async def test_a_held_request_goes_to_a_copy_once_that_accepts_connections(edge: Edge) -> None:
+    """HAProxy would wait for a second after a refused connection."""
+    edge.put(route("r1", wakes=True), route("r2", "asleep.test", "service/other"), edge.service())
+    await edge.until("asleep.test", status=503)
+    held = asyncio.create_task(edge.get("shop.test"))
+    await eventually(lambda: edge.routes._wakes.is_waiting("r1"))
+    edge.put(edge.service(ServiceEndpoint(InstanceId("a"), NodeId("n1"), "127.0.0.1")))
+    await edge.routes.apply()
+    assert edge.routes._wakes.is_waiting("r1"), "the copy is ready, and nothing listens there yet"
+    await edge.copies.start("a", "127.0.0.1")
+    status, seen, _ = await held
+    assert (status, seen["copy"]) == (200, "a")
+
+
 async def test_requests_under_way_are_reported(edge: Edge) -> None:
     edge.put(route("r1"), edge.service(await edge.copies.start("a", "127.0.0.1")))
     await edge.until("shop.test")

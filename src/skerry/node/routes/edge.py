@@ -24,7 +24,7 @@ from skerry.kit import files
 from skerry.kit.backoff import Backoff
 from skerry.model import errors
 from skerry.model.ids import NodeId
-from skerry.model.network_objects import ServiceAddress
+from skerry.model.network_objects import EndpointState, ServiceAddress
 from skerry.model.route_settings import RouteSettings
 from skerry.model.routes import NOT_SERVED, RouteLoad, RouteObject, ServiceWake, TargetKind
 from skerry.model.tls_certificates import HttpChallenge
@@ -32,9 +32,10 @@ from skerry.node.agent.network_state import NetworkState
 from skerry.node.routes import config, loads, runtime_api, slots
 from skerry.node.routes.certificates import CertificateFiles
 from skerry.node.routes.config import EdgeConfig, EdgeFiles
+from skerry.node.routes.connect_probes import ConnectProbes
 from skerry.node.routes.matching import BACKEND_PREFIX, backend_name
 from skerry.node.routes.process import HaproxyProcess, reload_pause_s
-from skerry.node.routes.slots import Slots
+from skerry.node.routes.slots import Copy, Slots
 from skerry.node.routes.wake import WakeListener
 
 log = structlog.get_logger(__name__)
@@ -64,6 +65,7 @@ class EdgeRoutes:
             settled=self._settled,
             group=None if self._user is None else grp.getgrnam(self._user[1]).gr_gid,
         )
+        self._probes = ConnectProbes(lambda: self._has_work.set())
         self._slots: dict[str, Slots] = {}  # of routes to services, by id, as they should be
         self._applied: dict[str, Slots] = {}  # as HAProxy has them
         self._challenges: dict[str, str] = {}  # as HAProxy has them
@@ -101,8 +103,9 @@ class EdgeRoutes:
             self._adopted_until = time.monotonic() + _ADOPTED_S
             asyncio.get_running_loop().call_later(_ADOPTED_S, self._has_work.set)
             self._runs.set()
-        for kind in (RouteObject, ServiceAddress, HttpChallenge):
+        for kind in (RouteObject, HttpChallenge):
             self._state.subscribe(kind, lambda _: self._has_work.set())
+        self._state.subscribe(ServiceAddress, lambda _: self._services_changed())
         return self
 
     async def run(self) -> None:
@@ -116,7 +119,7 @@ class EdgeRoutes:
         """Leave HAProxy to the next agent: it goes on as it is."""
         async with self._applying:
             self._is_closed = True  # `run` may go on for a moment
-        await self._wakes.close()
+        await self._close_listeners()
 
     def remove(self) -> None:
         """End HAProxy after `detach`, as nothing is left that it could serve. Blocks."""
@@ -127,11 +130,15 @@ class EdgeRoutes:
         async with self._applying:
             self._is_closed = True  # `run` may go on for a moment
             await self._process.stop()
-        await self._wakes.close()
+        await self._close_listeners()
         paths = self._paths
         for path in (paths.config, paths.routes, paths.challenges, paths.wake_script, paths.output):
             path.unlink(missing_ok=True)
         await asyncio.to_thread(_remove_sockets, paths)
+
+    async def _close_listeners(self) -> None:
+        await self._wakes.close()
+        await self._probes.close()
 
     def unreachable_changed(self, nodes: frozenset[NodeId]) -> None:
         """No packet gets to these nodes now: the mesh knows it long before servers do."""
@@ -165,7 +172,7 @@ class EdgeRoutes:
                     log.info("routes.stopped", reason="there are no routes")
                 self._slots, self._applied, self._described = {}, {}, ""
                 return
-            self._slots = self._desired_slots(routes)
+            self._slots = self._desired_slots()
             challenges = self._desired_challenges()
             wanted = config.render(routes, self._slots, self._settings, self._paths, self._user)
             if self._process.pid is None:
@@ -217,18 +224,40 @@ class EdgeRoutes:
             if id in self._slots
         }
 
-    def _desired_slots(self, routes: dict[str, RouteObject]) -> dict[str, Slots]:
+    def _services_changed(self) -> None:
+        self._accepting(self._desired_copies())
+        self._has_work.set()
+
+    def _desired_slots(self) -> dict[str, Slots]:
+        copies = self._desired_copies()
+        accepting = self._accepting(copies)
+        return {
+            id: slots.assign(
+                self._slots.get(id, Slots()),
+                [one for one in wanted if not self._is_probed(id, one) or one.location in accepting],
+            )
+            for id, wanted in copies.items()
+        }
+
+    def _desired_copies(self) -> dict[str, list[Copy]]:
+        """The copies of each route to a service, by the id of the route."""
         services = slots.by_service(self._state.all(ServiceAddress))
-        found: dict[str, Slots] = {}
-        for route in routes.values():
+        found: dict[str, list[Copy]] = {}
+        for route in self._state.all(RouteObject).values():
             target = route.spec.target
             if target is None or target.kind is not TargetKind.SERVICE:
                 continue
-            copies = slots.copies_of(
-                services.get((route.namespace, target.name)), target.port, self._unreachable
-            )
-            found[route.id] = slots.assign(self._slots.get(route.id, Slots()), copies)
+            service = services.get((route.namespace, target.name))
+            found[route.id] = slots.copies_of(service, target.port, self._unreachable)
         return found
+
+    def _accepting(self, copies: dict[str, list[Copy]]) -> frozenset[tuple[str, int]]:
+        """Where the copies are that requests are held for and that accept connections."""
+        probed = {one.location for id, some in copies.items() for one in some if self._is_probed(id, one)}
+        return self._probes.accepting(probed)
+
+    def _is_probed(self, route: str, copy: Copy) -> bool:
+        return copy.state is EndpointState.READY and self._wakes.is_waiting(route)
 
     async def _write(self, wanted: EdgeConfig, challenges: dict[str, str]) -> None:
         """Write all files, and check them: those of before stay if HAProxy refuses these."""

@@ -33,6 +33,10 @@ class Copy(msgspec.Struct, frozen=True):
     port: int
     state: EndpointState = EndpointState.READY
 
+    @property
+    def location(self) -> tuple[str, int]:
+        return self.address, self.port
+
 
 class Slots(msgspec.Struct, frozen=True):
     """The slots of one backend; None is a free one."""

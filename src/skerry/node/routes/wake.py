@@ -56,6 +56,10 @@ class WakeListener:
         """How many requests are held."""
         return self._waiting.total()
 
+    def is_waiting(self, route: str) -> bool:
+        """Whether a request is held for that route."""
+        return route in self._waiting
+
     async def open(self) -> None:
         self._path.unlink(missing_ok=True)
         self._server = await asyncio.start_unix_server(self._accept, self._path, limit=_MAX_LINE)
