@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import socket
+import threading
 from collections import Counter
 from collections.abc import Iterator, Sequence
 from ipaddress import IPv4Address
@@ -24,6 +25,7 @@ from skerry.model.network_objects import (
     ServiceSubnet,
 )
 from skerry.model.ports import Protocol
+from skerry.node.network import conntrack
 from skerry.node.network.network import Attachment, Network
 from tests.node.network.machines import (
     WITHIN_S,
@@ -40,6 +42,7 @@ from tests.node.network.machines import (
     speak,
     twin,
 )
+from tests.support.waiting import eventually
 
 pytestmark = [needs_root, pytest.mark.root]
 
@@ -265,6 +268,34 @@ async def test_a_connection_that_no_copy_has_answered_goes_to_another_when_its_n
                 await know(network, service(there, copy(near, EndpointState.NOT_READY)))
                 await asyncio.to_thread(accepted.sendall, b"answer")
                 assert await asyncio.to_thread(caller.recv, 100) == b"answer"
+        await network.keep_only(set())
+
+
+async def test_rules_change_while_flows_of_a_closed_copy_are_removed(
+    ground: Ground, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The kernel may take long to look at all of its flows."""
+    removing, goes_on = threading.Event(), threading.Event()
+
+    def forget(closed: object, *, has_ipv6: bool) -> None:
+        removing.set()
+        goes_on.wait()
+
+    monkeypatch.setattr(conntrack, "forget_unanswered_of_services", forget)
+    async with ground.agent() as network, asyncio.TaskGroup() as group:
+        first, second, client = [await network.attach(name) for name in ("first", "second", "client")]
+        await know(network, service(copy(first)))
+        follows = group.create_task(network.services.run())
+        try:
+            network.services.services_changed({"web": service(copy(first, EndpointState.NOT_READY))})
+            await eventually(removing.is_set)
+            network.services.services_changed({"web": service(copy(second))})
+            with echo(second) as listeners:
+                await eventually(lambda: not is_refused(client.namespace, WEB))
+                assert answers(listeners, client.namespace, 1).keys() == {second.address}
+        finally:
+            goes_on.set()
+            follows.cancel()
         await network.keep_only(set())
 
 

@@ -92,6 +92,9 @@ class ServiceBalancer:
         self._routes: dict[str, str] = {}  # ranges with the source of connections
         self._wake = asyncio.Event()
         self._batches = Batcher(self._change)
+        self._closed: set[_OpenCopy] = set()  # copies whose flows are to be removed
+        self._are_flows_unknown = False  # those of the time before the first rules are to be looked at
+        self._removals = Batcher(self._remove_flows)
 
     def follow(self, node: NodeId) -> None:
         """This node is `node`."""
@@ -122,26 +125,34 @@ class ServiceBalancer:
         self._wake.set()
 
     async def run(self) -> None:
-        """Keep the rules in line with what is known, for ever."""
+        """Keep the rules in line with what is known, for ever. They do not wait for the removal of flows."""
         loop = asyncio.get_running_loop()
         check_at = loop.time() + _CHECK_S
-        while True:
-            with contextlib.suppress(TimeoutError):
-                async with asyncio.timeout_at(check_at):
-                    await self._wake.wait()
-            self._wake.clear()
-            if is_doubtful := loop.time() >= check_at:
-                check_at = loop.time() + _CHECK_S
-            try:
-                await self.apply(is_doubtful=is_doubtful)
-            except errors.Unavailable as error:
-                log.warning("services.rules_not_written", error=error.message)
-                await asyncio.sleep(_RETRY_S)
-                self._wake.set()
+        async with asyncio.TaskGroup() as removals:
+            while True:
+                with contextlib.suppress(TimeoutError):
+                    async with asyncio.timeout_at(check_at):
+                        await self._wake.wait()
+                self._wake.clear()
+                if is_doubtful := loop.time() >= check_at:
+                    check_at = loop.time() + _CHECK_S
+                try:
+                    await self.write_rules(is_doubtful=is_doubtful)
+                except errors.Unavailable as error:
+                    log.warning("services.rules_not_written", error=error.message)
+                    await asyncio.sleep(_RETRY_S)
+                    self._wake.set()
+                if self._closed or self._are_flows_unknown:
+                    removals.create_task(self._removals.do(None))
 
     async def apply(self, *, is_doubtful: bool = False) -> None:
-        """Have the rules as they should be; effective on return. `is_doubtful`: somebody may have altered
-        them. Raises Unavailable."""
+        """Have the rules as they should be, and no flow that they would not make; effective on return.
+        `is_doubtful`: somebody may have altered the rules. Raises Unavailable."""
+        await self.write_rules(is_doubtful=is_doubtful)
+        await self._removals.do(None)
+
+    async def write_rules(self, *, is_doubtful: bool = False) -> None:
+        """As `apply`, for new connections alone."""
         await self._batches.do(is_doubtful)
 
     def subnets_changed(self) -> None:
@@ -150,6 +161,7 @@ class ServiceBalancer:
 
     async def drain(self) -> None:
         await self._batches.drain()
+        await self._removals.drain()
 
     def remove(self) -> None:
         """Remove the rules. Blocks."""
@@ -178,7 +190,7 @@ class ServiceBalancer:
             self._write_changes(text, base, after)
         self._contents = after
         self._route(routes, self._ranges if serves_node else ())
-        self._forget_closed(is_first=is_first)
+        self._note_closed(is_first=is_first)
 
     def _compile(self) -> ServiceTableContents:
         """What the tables should contain."""
@@ -329,26 +341,28 @@ class ServiceBalancer:
             self._programs.ip(commands)
         self._routes = needed
 
-    def _forget_closed(self, *, is_first: bool) -> None:
-        """Remove flows to copies that are gone, or not ready: of UDP, as every datagram keeps them alive, and
-        of TCP that nobody has answered: the next try goes to another copy. `is_first`: which there were is
-        not known."""
+    def _note_closed(self, *, is_first: bool) -> None:
+        """Copies that are gone, or not ready, lose their flows soon. `is_first`: which there were is not
+        known."""
         before = self._open_copies
         self._open_copies = {key: each.open_copies for key, each in self._compiled.items()}
         if is_first:
+            self._are_flows_unknown = True
+        for key, copies in before.items():
+            if copies is not (now := self._open_copies.get(key, frozenset())):
+                self._closed.update(copies - now)
+
+    def _remove_flows(self, _: list[None]) -> None:
+        """Remove flows to closed copies: of UDP, as every datagram keeps them alive, and of TCP that nobody
+        has answered: the next try goes to another copy. The kernel looks at all of its flows for this, which
+        may take longer than the change of rules, and rules may change meanwhile."""
+        if self._are_flows_unknown:
+            self._are_flows_unknown = False
             ranges = [IPv4Network(each) for each in self._ranges]
-            self._forget(
-                partial(
-                    conntrack.forget_udp_elsewhere, ranges, _pairs(Protocol.UDP, *self._open_copies.values())
-                )
-            )
-            return
-        closed = {
-            each
-            for key, copies in before.items()
-            if copies is not (now := self._open_copies.get(key, frozenset()))
-            for each in copies - now
-        }
+            present = _pairs(Protocol.UDP, *self._open_copies.values())
+            self._forget(partial(conntrack.forget_udp_elsewhere, ranges, present))
+        closed = {self._closed.pop() for _ in range(len(self._closed))}
+        closed.difference_update(*self._open_copies.values())
         if datagrams := _pairs(Protocol.UDP, closed):
             self._forget(partial(conntrack.forget_udp_of_services, datagrams))
         if connections := _pairs(Protocol.TCP, closed):
