@@ -184,6 +184,16 @@ class Books(RuleBasedStateMachine):
             }
         queue = self.site.invoker._queue
         assert queue.count == len(queue.all_waiting()) == sum(group.waiting for group in queue.groups())
+        self.check_that_decided_functions_need_nothing()
+
+    def check_that_decided_functions_need_nothing(self) -> None:
+        dispatcher, queue = self.site.invoker._dispatcher, self.site.invoker._queue
+        undecided, now = queue.groups(undecided=True), self.site.clock.monotonic()
+        assert undecided == [group for group in queue.groups() if group in undecided]
+        for group in set(queue.groups()) - set(undecided):
+            assert dispatcher._shortage(group, now) <= 0
+            assert not dispatcher._is_overdue(group, now)
+            assert not dispatcher.pool.can_take(group)
 
     @invariant()
     def what_is_done_was_done_right(self) -> None:

@@ -104,6 +104,20 @@ def test_within_a_class_the_earliest_deadline_is_first_then_whoever_came_first(
     assert queue.groups() == []
 
 
+def test_a_function_is_undecided_until_workers_that_start_have_a_place_for_each_of_its_calls(
+    loop: asyncio.AbstractEventLoop,
+) -> None:
+    queue, group, other = CallQueue((1,)), workers_of("f"), workers_of("g")
+    for each in (group, group, other):
+        waiting(loop, queue, each, 0)
+    group.starting = group.workers = 1
+    assert queue.groups(undecided=True) == queue.groups() == [group, other]
+    group.starting = group.workers = 2
+    assert queue.groups(undecided=True) == [other]
+    group.workers = 0  # both will end, and take no calls
+    assert queue.groups(undecided=True) == [group, other]
+
+
 @in_simulated_time
 async def test_calls_are_served_by_class_and_deadline() -> None:
     async with Site(function("f"), memory_mb=128, classes=("low:1:60:1", "high:2:60:1")) as site:

@@ -3,7 +3,8 @@
 Between the calls (`skerry.functions.invocation.invoker`), the queue and the pool. A call goes to a warm
 worker if there is one; else it waits, and `estimates` decide whether a worker is started for it. Capacity
 goes to the next call in the queue; workers keep serving their own function's calls unless another function
-has waited for too long without any (`estimates.is_overdue`). Only functions with waiting calls are examined.
+has waited for too long without any (`estimates.is_overdue`). Only functions with waiting calls are examined,
+and only those whose calls do not all have a place in a worker that starts.
 """
 
 from __future__ import annotations
@@ -228,7 +229,8 @@ class Dispatcher:
         if not self.queue.count:
             return
         now = self._clock.monotonic()
-        for group in self.queue.groups():
+        # In a burst of first calls, all but a few of the functions that wait are decided.
+        for group in self.queue.groups(undecided=True):
             self._serve(group, now)
             if not self._start_for(group, now):
                 break

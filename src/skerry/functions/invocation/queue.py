@@ -149,12 +149,14 @@ class CallQueue:
                 best = heap[0][2]
         return best
 
-    def groups(self) -> list[FunctionWorkers]:
-        """The functions with waiting calls, in the order of their next calls."""
-        if len(self._heaps) == 1:
-            return list(self._heaps)
+    def groups(self, *, undecided: bool = False) -> list[FunctionWorkers]:
+        """The functions with waiting calls, in the order of their next calls; with `undecided`, without those
+        whose calls all have a place in a worker that starts."""
+        groups = [each for each in self._heaps if not each.has_places] if undecided else list(self._heaps)
+        if len(groups) <= 1:
+            return groups
         ranked = []
-        for group in self._heaps:
+        for group in groups:
             head = self.first(group)
             assert head is not None, "a group is dropped when its last waiter leaves"
             ranked.append((self._class_clocks[head.qos_class], head.limit, head.number, group))

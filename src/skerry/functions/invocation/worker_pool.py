@@ -87,6 +87,16 @@ class FunctionWorkers:
         self.cold = 0
         self.run_total_s = 0.0
 
+    @property
+    def has_places(self) -> bool:
+        """True if workers that start have a place for every waiting call, and no other could take one."""
+        return (
+            self.starting * self.function.max_concurrency >= self.waiting
+            and self.workers > 0
+            and not self.idle
+            and not self.open
+        )
+
 
 class WorkerSlot:
     """One worker with its resources, from before it starts until it has ended."""

@@ -140,11 +140,15 @@ class Firewall:
             await self._batches.do(_Change(removed=host_ports))
 
     async def restrict(
-        self, address: IPv4Address, policy: NetworkPolicy, *, ahead: Sequence[IPv4Address] = ()
+        self,
+        address: IPv4Address,
+        policy: NetworkPolicy,
+        *,
+        ahead: Callable[[], Sequence[IPv4Address]] = tuple,
     ) -> None:
-        """Apply exactly `policy` to `address`; effective on return. `ahead`: addresses that will need it too,
-        and get it in the same transaction unless they have one. Completes even if the caller is cancelled.
-        Raises Unavailable."""
+        """Apply exactly `policy` to `address`; effective on return. `ahead` returns addresses that will need
+        it too, and get it in the same transaction unless they have one. Completes even if the caller is
+        cancelled. Raises Unavailable."""
         if policy_rules.rerouted({address: policy}) and not self._has_bridge_family:
             raise errors.Unavailable(NO_BRIDGE_FAMILY)
         current = self._policies.get(address, OPEN_POLICY)
@@ -154,7 +158,7 @@ class Firewall:
             self._renamed[address] = policy
             self._set_policies([address], policy)
             return
-        addresses = [address, *(each for each in ahead if each not in self._policies and each != address)]
+        addresses = [address, *(each for each in ahead() if each not in self._policies and each != address)]
         for each in addresses:
             self._policies[each] = None
         await self._batches.do(_Change(policies=dict.fromkeys(addresses, policy)))

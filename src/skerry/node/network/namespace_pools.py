@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from ipaddress import IPv4Address
 from typing import Final, NamedTuple, Protocol
 
@@ -35,7 +35,11 @@ class RestrictAddress(Protocol):
     """`Firewall.restrict`."""
 
     async def __call__(
-        self, address: IPv4Address, policy: NetworkPolicy, *, ahead: Sequence[IPv4Address] = ()
+        self,
+        address: IPv4Address,
+        policy: NetworkPolicy,
+        *,
+        ahead: Callable[[], Sequence[IPv4Address]] = tuple,
     ) -> None: ...
 
 
@@ -109,8 +113,10 @@ class NamespacePools:
             # Rules for single addresses: the next ones get them in the same transaction.
             has_rules = kind.policy != OPEN_POLICY
 
+            def ahead() -> Sequence[IPv4Address]:
+                return self._addresses.upcoming(_AHEAD, has_rules=True) if has_rules else ()
+
             async def prepare(address: IPv4Address) -> None:
-                ahead = self._addresses.upcoming(_AHEAD, has_rules=True) if has_rules else ()
                 await self._restrict(address, kind.policy, ahead=ahead)
 
             pool = self._pools[kind] = NamespacePool(
