@@ -13,7 +13,11 @@ from structlog.testing import capture_logs
 from skerry.kit import loop_monitor, thread_times
 from skerry.kit.loop_monitor import (
     NO_CALLBACK,
+    REST_S,
+    REST_SHARE,
     STALL_S,
+    WORK_S,
+    AverageShare,
     CollectionPauses,
     LoopWatchdog,
     Pauses,
@@ -64,6 +68,25 @@ async def test_nothing_of_the_watchdog_stays_behind() -> None:
         assert threading.active_count() == threads + 1
     assert gc.callbacks == callbacks
     assert threading.active_count() == threads
+
+
+def test_short_turns_now_and_then_are_rest() -> None:
+    """Ten milliseconds twice a second, as the checks of many instances, are 2 % of a processor."""
+    share, shares = AverageShare(), []
+    for _ in range(10):
+        shares += [share.add(WORK_S, ran_s=WORK_S)]
+        shares += [share.add(WORK_S, ran_s=0.0) for _ in range(49)]
+    assert max(shares[-100:]) < REST_SHARE
+    for _ in range(10):
+        shares = [share.add(REST_S, ran_s=0.01), share.add(REST_S, ran_s=0.0)]
+        assert max(shares) < REST_SHARE
+
+
+def test_work_after_a_long_rest_is_noticed_at_the_next_heartbeat() -> None:
+    share = AverageShare()
+    for _ in range(100):
+        share.add(REST_S, ran_s=0.0)
+    assert share.add(REST_S, ran_s=REST_S / 2) >= REST_SHARE
 
 
 def test_time_without_a_processor_is_nobodys_stall() -> None:

@@ -31,8 +31,8 @@ log = structlog.get_logger(__name__)
 STALL_S: Final = 0.05  # what the loop does in one go from here on is a stall
 WORK_S: Final = 0.01  # between heartbeats
 REST_S: Final = 0.25  # the same while the loop has little to do
-_REST_SHARE: Final = 0.05  # of a processor: less is rest
-_REST_AFTER_S: Final = 1.0
+REST_SHARE: Final = 0.05  # of a processor, averaged: less is rest
+_AVERAGE_S: Final = 1.0
 _LONG_REST_S: Final = 30.0  # from here on nobody is taken to mind a long garbage collection
 _LATE_S: Final = 0.035  # from here on the thread is sampled
 _SAMPLE_EVERY_S: Final = 0.01
@@ -63,6 +63,22 @@ COLLECTIONS = metrics.histogram(
     "Processor time of a garbage collection of the oldest generation, which stops the process meanwhile",
     buckets=[0.001, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0],
 )
+
+
+class AverageShare:
+    """The share of a processor that a thread used, averaged over about the last second.
+
+    A loop whose turns are few and short rests between them: judged by a turn alone, it would never.
+    """
+
+    def __init__(self) -> None:
+        self._share = 1.0  # what begins is at work
+
+    def add(self, seconds: float, ran_s: float) -> float:
+        """The share after `seconds` more, of which the thread ran for `ran_s`."""
+        if seconds > 0:
+            self._share += (ran_s / seconds - self._share) * min(1.0, seconds / _AVERAGE_S)
+        return self._share
 
 
 class Sample(NamedTuple):
@@ -149,6 +165,7 @@ class LoopWatchdog:
         self._ended = threading.Event()
         self._thread = threading.Thread(target=self._watch, name="loop watchdog", daemon=True)
         self._pauses = CollectionPauses()
+        self._share = AverageShare()
         self._period_s = WORK_S
         self._samples: list[Sample] = []
         self._sampled_due = self._sampled_at = 0.0
@@ -187,20 +204,20 @@ class LoopWatchdog:
         if late_s >= STALL_S:
             self._judge(now, late_s, spent, pauses.all_s)
             now, times = time.monotonic(), self._clock.read()
-        if spent.ran_s >= (now - self._last) * _REST_SHARE:
-            self._busy_at = now
-        self._period_s = WORK_S if now - self._busy_at < _REST_AFTER_S else REST_S
-        if self._tuning is not None and self._tune(self._tuning, pauses):
+        if self._share.add(now - self._last, spent.ran_s) < REST_SHARE:
+            self._period_s = REST_S
+        else:
+            self._busy_at, self._period_s = now, WORK_S
+        if self._tuning is not None and self._tune(self._tuning, pauses, times):
             now, times = time.monotonic(), self._clock.read()
         self._last, self._times = now, times
         self._due = now + self._period_s
         self._timer = self._loop.call_later(self._period_s, self._beat)
 
-    def _tune(self, tuning: CollectorTuning, pauses: Pauses) -> bool:
+    def _tune(self, tuning: CollectorTuning, pauses: Pauses, began: ThreadTimes) -> bool:
         """True if that was a collection of everything, which is a stall if it takes long."""
         if pauses.oldest:
             tuning.collected()
-        began = self._clock.read()
         is_at_rest = self._last - self._busy_at >= _LONG_REST_S
         if not tuning.collect_frozen(is_at_rest=is_at_rest):
             return False
