@@ -162,7 +162,7 @@ def test_no_order_is_kept_for_a_currency_that_nobody_sells_in() -> None:
         for part in (None, resources(1000, 512)):
             most = Price(Decimal(1), currency, "PT1H")
             assert bool(found.find(OfferSelector(most_price=most, part=part), 1, None)) is (currency == "EUR")
-    assert {group for _, group in found._orders} == {"EUR"}
+    assert {group for _, group in found._orders} == {"", "EUR"}  # "" is that of cpu
 
 
 @pytest.mark.parametrize("many", [0, 100])
@@ -259,6 +259,7 @@ SELECTORS = st.builds(
     location=st.sampled_from(["", "", "Oslo"]),
     cpu=st.none() | AMOUNTS,
     least_cpu=AMOUNTS,
+    most_cpu=st.none() | AMOUNTS,
     least_memory=AMOUNTS,
     most_disk=AMOUNTS,
     most_price=st.none() | PRICES | st.just(Price(Decimal(1), "GBP", "PT1H")),
@@ -314,7 +315,8 @@ def test_an_index_finds_what_is_found_one_by_one(
         for name, numbers in {"_FEW": [0, 128], "_FIRST_ROWS": [1, 8, 1024], "_SAMPLE": [2, 64]}.items():
             patch.setattr(column_index, name, data.draw(st.sampled_from(numbers), name))
         patch.setattr(column_index, "_MARGIN", 0)
-        patch.setattr(column_index, "_LARGE", data.draw(st.sampled_from([0, 2, 8]), "_LARGE"))
+        for name, numbers in {"_RANGE_SHARE": [0, 2, 8], "_TOUCHED": [0, 2, 64]}.items():
+            patch.setattr(column_index, name, data.draw(st.sampled_from(numbers), name))
         patch.setattr(
             column_index, "_MOST_UNLIKE", data.draw(st.sampled_from([1.0, 8.0, 1e9]), "_MOST_UNLIKE")
         )

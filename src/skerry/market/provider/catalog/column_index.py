@@ -5,7 +5,7 @@ Most pages are found quickly: the first thousand of an order are checked, and if
 all. Else everything is. The price of a part is another for every part; there the first ones are those that
 are cheap for a typical part, and they suffice if no later one can be cheaper. Where they do not, the price is
 worked out for all that may be taken, and where the first of them end is guessed from a sample. Few have much
-cpu; where much is asked for, only the first in the order of cpu are checked.
+cpu, or just so much; where that is asked for, only those are checked, which the order of cpu has together.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from skerry.market.provider.catalog.columns import ColumnView, OfferColumns
 from skerry.market.provider.catalog.sorted_rows import BoolColumn, FloatColumn, RowNumbers, SortedRows
 from skerry.market.terms.selectors import OfferCursor, OfferSelector, OfferSnapshot, OfferSort, cursor_for
 from skerry.model.ids import OfferId
-from skerry.model.resources import NO_RESOURCES, Megabytes, Millicores, Resources
+from skerry.model.resources import MAX_AMOUNT, NO_RESOURCES, Megabytes, Millicores, Resources
 
 _FIRST_ROWS: Final = 1024
 _FEW: Final = 1024  # so many are put in order anew
@@ -29,7 +29,8 @@ _TYPICAL: Final = OfferSelector(part=Resources(Millicores(1000), Megabytes(4096)
 _MOST_UNLIKE: Final = 8.0
 _ROUNDING: Final = 1 - 1e-9
 _BY_CPU: Final = OfferSelector(sort=OfferSort.CPU, is_descending=True)
-_LARGE: Final = 8  # if one in so many has that much cpu, only those are checked
+_RANGE_SHARE: Final = 8  # if one in so many has that much cpu, only those are checked
+_TOUCHED: Final = 64  # rows, from where on they are put in their places in the order of cpu
 
 
 class OfferColumnIndex:
@@ -37,8 +38,7 @@ class OfferColumnIndex:
 
     def __init__(self, offers: Iterable[OfferSnapshot]) -> None:
         self._columns = OfferColumns(offers)
-        all_rows = np.arange(len(self._columns))  # whom columns take in the order of their ids
-        self._by_id = SortedRows(all_rows, np.zeros(len(all_rows)))
+        self._by_id = SortedRows(self._columns.rows_by_id, np.zeros(len(self._columns)))
         self._ranks: RowNumbers | None = None  # the place of each row in the order of ids
         self._orders: dict[tuple[OfferSelector, str], SortedRows] = {}
 
@@ -59,9 +59,10 @@ class OfferColumnIndex:
 
     def find(self, selector: OfferSelector, limit: int, begin: OfferCursor | None) -> list[OfferSnapshot]:
         """The first `limit` that match, behind `begin`."""
-        rows = self._first_matches(selector, limit, begin)
+        among = self._of_that_size(selector)
+        rows = self._first_matches(selector, limit, begin) if among is None else None
         if rows is None:
-            view, keep = self._columns.matching(selector, self._large_enough(selector))
+            view, keep = self._columns.matching(selector, among)
             if _is_by_part(selector) or np.count_nonzero(keep) <= _FEW:
                 rows = self._first_by_value(selector, view, keep, limit, begin)
             else:
@@ -90,21 +91,24 @@ class OfferColumnIndex:
         found: list[int] = matching[:limit].tolist()
         return found
 
-    def _large_enough(self, selector: OfferSelector) -> RowNumbers | None:
-        """The rows of offers with as much cpu as is asked for, if those are few; None for all.
+    def _of_that_size(self, selector: OfferSelector) -> RowNumbers | None:
+        """The rows that may have as much cpu as is asked for, if those are few; None for all.
 
         What is shown of an offer is at least the part that may be taken of it.
         """
         part = NO_RESOURCES if selector.part is None else selector.part
         least = max(selector.cpu or 0, selector.least_cpu or 0, part.cpu)
-        if not least:
+        bounds = [each for each in (selector.cpu, selector.most_cpu) if each is not None]
+        if not least and not bounds:
             return None
-        known = self._orders.get((_BY_CPU, ""))
-        if known is not None and known.count_to(-least) * _LARGE > len(self._columns):
-            return None  # so it was before the latest changes, which are few
-        order = self._order(_BY_CPU, "")
-        count = order.count_to(-least)
-        return order.rows[:count] if count * _LARGE <= len(self._columns) else None
+        low, high = -min(bounds, default=MAX_AMOUNT), -least  # the order is descending
+        order = self._orders.get((_BY_CPU, ""))
+        if order is None or (order.touched > _TOUCHED and self._are_few(order.count_between(low, high))):
+            order = self._order(_BY_CPU, "")
+        return order.between_or_touched(low, high) if self._are_few(order.count_between(low, high)) else None
+
+    def _are_few(self, count: int) -> bool:
+        return count * _RANGE_SHARE <= len(self._columns)
 
     def _cheapest(
         self, selector: OfferSelector, matching: RowNumbers, limit: int, after: FloatColumn

@@ -31,7 +31,7 @@ class SortedRows:
         places = np.argsort(values, kind="stable")
         self._rows = rows.take(places)
         self._values = values.take(places)
-        self._stale: set[int] = set()
+        self._touched: set[int] = set()
 
     @property
     def rows(self) -> RowNumbers:
@@ -42,30 +42,33 @@ class SortedRows:
         return self._values
 
     @property
+    def touched(self) -> int:
+        """How many rows were touched since changes were merged."""
+        return len(self._touched)
+
+    @property
     def is_stale(self) -> bool:
         """True if so much has changed that sorting again costs less than moving each."""
-        return len(self._stale) * 8 > len(self._rows)
+        return len(self._touched) * 8 > len(self._rows)
 
     def touch(self, row: int) -> None:
         """Its value or its id changed, or it was added or removed."""
-        self._stale.add(row)
+        self._touched.add(row)
 
     def merge_changes(self, value_of: Callable[[int], float | None], id_of: Callable[[int], OfferId]) -> bool:
         """Put what was touched in its place; what has no value leaves. False if nothing was touched."""
-        if not self._stale:
+        if not self._touched:
             return False
-        stale = np.fromiter(self._stale, np.intp)
-        is_stale = np.zeros(int(max(stale.max(), self._rows.max(initial=0))) + 1, np.bool_)
-        is_stale[stale] = True
-        stay = ~is_stale.take(self._rows)
+        _, is_touched = self._flag_touched()
+        stay = ~is_touched.take(self._rows)
         self._rows, self._values = self._rows[stay], self._values[stay]
         coming = sorted(
-            (value, id_of(row), row) for row in self._stale if (value := value_of(row)) is not None
+            (value, id_of(row), row) for row in self._touched if (value := value_of(row)) is not None
         )
         places = [self._begin(value, id, id_of) for value, id, _ in coming]
         self._rows = np.insert(self._rows, places, [row for *_, row in coming])
         self._values = np.insert(self._values, places, [value for value, *_ in coming])
-        self._stale.clear()
+        self._touched.clear()
         return True
 
     def after(self, value: float, id: OfferId, id_of: Callable[[int], OfferId]) -> int:
@@ -73,9 +76,17 @@ class SortedRows:
         begin, end = self._equals(value)
         return begin + bisect_right(self._rows[begin:end], id, key=id_of)
 
-    def count_to(self, value: float) -> int:
-        """How many rows have that value or less, as far as changes are merged."""
-        return self._equals(value)[1]
+    def count_between(self, low: float, high: float) -> int:
+        """How many rows have a value from `low` to `high`, as far as changes are merged."""
+        return self._equals(high)[1] - self._equals(low)[0]
+
+    def between_or_touched(self, low: float, high: float) -> RowNumbers:
+        """These rows, and all that were touched since changes were merged; in no order."""
+        rows = self._rows[self._equals(low)[0] : self._equals(high)[1]]
+        if not self._touched:
+            return rows
+        touched, is_touched = self._flag_touched()
+        return np.concatenate((rows[~is_touched.take(rows)], touched))
 
     def first(self, keep: BoolColumn, begin: int, count: int) -> RowNumbers:
         """The first `count` rows from place `begin` on that are to be kept."""
@@ -89,6 +100,12 @@ class SortedRows:
             begin += look
             look *= 4
         return np.concatenate(found) if found else self._rows[:0]
+
+    def _flag_touched(self) -> tuple[RowNumbers, BoolColumn]:
+        touched = np.fromiter(self._touched, np.intp)
+        is_touched = np.zeros(int(max(touched.max(), self._rows.max(initial=0))) + 1, np.bool_)
+        is_touched[touched] = True
+        return touched, is_touched
 
     def _begin(self, value: float, id: OfferId, id_of: Callable[[int], OfferId]) -> int:
         begin, end = self._equals(value)
