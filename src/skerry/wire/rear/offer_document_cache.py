@@ -27,7 +27,7 @@ class OfferDocumentCache:
     """The offers of a ledger, and their encodings."""
 
     def __init__(self, ledger: Ledger) -> None:
-        # By dialect and offer; the oldest is dropped first.
+        # By dialect and offer; what was not asked for the longest is dropped first.
         self._written: dict[str, OrderedDict[OfferId, bytes]] = {}
         self._responses: dict[Hashable, bytes] = {}
         self._catalog = OfferCatalog(ledger.changes, ledger.now, self._forget)
@@ -39,10 +39,15 @@ class OfferDocumentCache:
     ) -> list[bytes]:
         """The JSON of each of these offers, which were just found in the catalog."""
         kept = self._written.setdefault(dialect, OrderedDict())
-        found = [
-            kept.get(offer.flavor.id) or kept.setdefault(offer.flavor.id, json_codec.encode(write(offer)))
-            for offer in offers
-        ]
+        found: list[bytes] = []
+        for offer in offers:
+            id = offer.flavor.id
+            text = kept.get(id)
+            if text is None:
+                text = kept[id] = json_codec.encode(write(offer))
+            else:
+                kept.move_to_end(id)
+            found.append(text)
         while len(kept) > _MAX_WRITTEN:
             kept.popitem(last=False)  # a few at a time: all at once would block other requests
         return found
