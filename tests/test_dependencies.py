@@ -158,6 +158,18 @@ START = """
 from skerry.cli.commands.daemon import import_daemon
 import_daemon({role!r})
 """
+COMMAND = """
+import sys
+from skerry.cli.commands import daemon
+from skerry.cli.main import main
+import_daemon = daemon.import_daemon
+daemon.import_daemon = lambda role: sys.exit(import_daemon(role) and 0)
+sys.argv = ["skerry", *{command!r}]
+try:
+    main()
+except SystemExit:
+    pass
+"""
 CALL = """
 import sys
 from skerry.cli.main import main
@@ -188,6 +200,14 @@ def test_a_node_imports_nothing_that_only_servers_have() -> None:
     loaded = imported(START.format(role="node"))
     assert {"skerry.daemon.node_role", "skerry.node.containers.containers"} <= loaded
     assert (ON_DEMAND | OF_SERVERS) & loaded == set()
+
+
+@pytest.mark.parametrize("command", [["up"], ["node", "--join", "https://127.0.0.1:1"]])
+def test_a_command_imports_no_more_before_the_daemon(tmp_path: Path, command: list[str]) -> None:
+    """Its settings and what the service manager passes come first."""
+    loaded = imported(COMMAND.format(command=command), SKERRY_DATA=str(tmp_path), HOME=str(tmp_path))
+    assert "skerry.daemon.process" in loaded
+    assert (ON_DEMAND | (OF_SERVERS if command[0] == "node" else set())) & loaded == set()
 
 
 def test_status_imports_the_client_and_nothing_of_the_daemon(tmp_path: Path) -> None:

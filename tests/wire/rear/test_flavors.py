@@ -15,7 +15,7 @@ from skerry.market.terms.selectors import EVERYTHING, OfferSnapshot
 from skerry.model import errors
 from skerry.model.market_settings import MarketSettings
 from skerry.model.resources import NO_RESOURCES
-from skerry.wire.rear import flavors
+from skerry.wire.rear import flavors, offer_document_cache
 from tests.support.waiting import eventually
 from tests.transport.http.conftest import serving
 from tests.wire.rear.conftest import PARTS, WHOLE, Market, market_of
@@ -298,3 +298,16 @@ async def test_an_offer_that_changed_while_others_were_encoded_is_not_remembered
     assert await offers.written_in_turns([outdated], "test", free_cpu) == [b"0"]
     assert await offers.written_in_turns([current], "test", free_cpu) == [b"8000"]
     assert offers.written([current], "test", str) == [b"8000"]  # this one is
+
+
+async def test_encoded_offers_that_are_asked_for_again_are_kept_and_others_are_dropped(
+    market: Market, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(offer_document_cache, "_MAX_WRITTEN", 2)
+    await sell_some(market)
+    offers = market.rear.offers
+    first, second, third = offers.find(EVERYTHING).offers
+    for offer in (first, second, first, third):
+        offers.written([offer], "test", lambda offer: 1)
+    assert offers.written([first, third], "test", lambda offer: 2) == [b"1", b"1"]
+    assert offers.written([second], "test", lambda offer: 2) == [b"2"]

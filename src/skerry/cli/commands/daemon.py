@@ -159,6 +159,7 @@ SETTING_KEYS = {
 
 
 def _run(role: str, given: dict[str, Any], token: str | None = None) -> None:
+    _import_logs()
     from skerry.cli import settings as reading
 
     manager = reading.service_manager()
@@ -199,16 +200,21 @@ def _run(role: str, given: dict[str, Any], token: str | None = None) -> None:
 
 def import_daemon(role: str) -> ModuleType:
     """The module `skerry.daemon.process`, with everything that `role` needs."""
-    gc.disable()  # modules stay: collecting garbage among them is a tenth of the time of importing them
-    # structlog imports these if it can, for tracebacks and tasks that our logs do not have.
-    with hidden_modules("rich", "greenlet"):
-        import structlog  # noqa: F401
+    _import_logs()
     from skerry.daemon import process, roles
 
     roles.import_role(role)
     gc.freeze()  # or the first collections would go through all that was imported
     gc.enable()
     return process
+
+
+def _import_logs() -> None:
+    """Import structlog before anything else of a daemon does, and collect no garbage until all is imported."""
+    gc.disable()  # modules stay: collecting garbage among them is a tenth of the time of importing them
+    # structlog imports these if it can, for tracebacks and tasks that our logs do not have.
+    with hidden_modules("rich", "greenlet"):
+        import structlog  # noqa: F401
 
 
 def _admission(settings: Settings, token: str, folder: Path) -> tuple[Settings, JoinCredentials]:
