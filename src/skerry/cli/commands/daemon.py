@@ -210,7 +210,7 @@ def import_daemon(role: str) -> ModuleType:
 
 
 def _import_logs() -> None:
-    """Import structlog before anything else of a daemon does, and collect no garbage until all is imported."""
+    """Import structlog before a daemon imports anything else; from here on no garbage is collected."""
     gc.disable()  # modules stay: collecting garbage among them is a tenth of the time of importing them
     # structlog imports these if it can, for tracebacks and tasks that our logs do not have.
     with hidden_modules("rich", "greenlet"):
