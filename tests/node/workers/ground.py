@@ -83,7 +83,14 @@ class Ground:
         async with contextlib.AsyncExitStack() as undo:
             launcher = await LauncherClient.start(view=HostView(hidden=(str(self.folder),)))
             undo.push_async_callback(launcher.stop)
-            cells = await Cells.open(self.folder / "cells", self.groups, launcher, self.node_settings, clock)
+            cells = await Cells.open(
+                self.folder / "cells",
+                self.groups,
+                launcher,
+                self.node_settings,
+                clock,
+                failpoint=failpoint,
+            )
             undo.push_async_callback(cells.close)
             network = None
             if self.has_network:

@@ -31,7 +31,7 @@ async def ground(tmp_path: Path) -> AsyncIterator[Ground]:
 
 
 @pytest.mark.parametrize(
-    "step", ["blank.attached", "blank.allocated", "blank.prepared", "blank.started", "spawn.loaded"]
+    "step", ["blank.attached", "init.group", "init.made", "blank.started", "spawn.loaded"]
 )
 async def test_the_next_agent_removes_what_a_killed_one_has_begun(
     drivers: Drivers, ground: Ground, step: str

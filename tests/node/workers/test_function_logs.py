@@ -92,6 +92,47 @@ async def test_a_blank_worker_takes_what_it_prints_along_to_its_function(
     assert not list(logs._folder.glob(".blank/*"))
 
 
+async def test_a_worker_has_no_folder_until_it_prints_something(
+    logs: FunctionLogs, opened: contextlib.ExitStack
+) -> None:
+    logs.expect("w1")
+    logs.assign("w1", F)
+    logs.trim(F)
+    assert (await texts(logs, F), list(logs.list_rings()), logs.last_output("w1", F, 99)) == ([], [], "")
+    worker = printing(logs, opened, logs.folder("w1"))
+    worker.send("hello\n", 1)
+    assert await texts(logs, F) == ["hello"]
+    assert [ring.folder for ring in logs.list_rings()] == [logs.folder("w1")]
+    logs.expect("w2")
+    early = printing(logs, opened, logs.folder("w2"))
+    logs.assign("w2", G)
+    early.send("before it had a function\n", 1)
+    assert await texts(logs, G) == ["before it had a function"]
+    logs.expect("w3")
+    logs.end("w3")
+    with pytest.raises(FileNotFoundError):
+        logs.folder("w3")
+    assert not list(logs._folder.glob(".blank/*"))
+
+
+async def test_who_follows_a_function_that_has_printed_nothing_waits_for_its_end(logs: FunctionLogs) -> None:
+    logs.expect("w1")
+    logs.assign("w1", F)
+    seen: list[str] = []
+
+    async def follow() -> None:
+        async for line in logs.read(F, follow=True):
+            seen.append(line.text)  # noqa: PERF401 - looked at as it grows
+
+    following = asyncio.create_task(follow())
+    with contextlib.ExitStack() as opened:
+        printing(logs, opened, logs.folder("w1")).send("late\n", 1)
+        await eventually(lambda: seen == ["late"])
+    logs.end("w1", F)
+    logs.forget(F)
+    await asyncio.wait_for(following, PATIENCE_S)
+
+
 async def test_who_follows_sees_new_lines_and_new_workers_until_the_function_is_gone(
     logs: FunctionLogs, opened: contextlib.ExitStack
 ) -> None:

@@ -15,11 +15,12 @@ import pytest
 from skerry.kit.clock import SystemClock
 from skerry.model import errors
 from skerry.model.calls import CallFailure, CodeLoadError, WorkerExited
-from skerry.model.cells import Cell, CellLimits, CellOwner
+from skerry.model.cells import Cell, CellLimits, CellOwner, Sandbox
 from skerry.model.containers import NetworkMode
 from skerry.model.ids import CellName
 from skerry.model.resources import Megabytes, Millicores
 from skerry.model.settings import NodeSettings
+from skerry.node.cells import executables
 from skerry.node.cells.cells import Cells
 from skerry.node.launcher.child.cell_root import HostView
 from skerry.node.launcher.client import LauncherClient
@@ -399,9 +400,9 @@ async def test_a_zygote_that_was_killed_is_replaced(ground: Ground, agent: Agent
 
 
 STEPS = [
-    "blank.allocated",
-    "blank.prepared",
-    "blank.mounted",
+    "allocate.group",
+    "init.group",
+    "init.made",
     "blank.started",
     "spawn.limited",
     "spawn.mounted",
@@ -434,6 +435,18 @@ async def test_a_start_that_fails_or_is_given_up_at_any_step_leaves_nothing(
         fatal = ""
         worker = await agent.workers.spawn(ground.function(), code)
         assert (await answered(worker, b"1")).result == b"1"
+
+
+async def test_a_worker_that_cannot_be_confined_leaves_no_init_and_no_cell(
+    ground: Ground, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    ground.settings = msgspec.structs.replace(ground.settings, spare_workers=0)
+    monkeypatch.setattr(executables, "Sandbox", lambda: Sandbox(folder="/nowhere"))
+    async with ground.agent() as agent:
+        with pytest.raises(errors.Unavailable, match="cannot change folder"):
+            await agent.workers.spawn(ground.function(), ground.code(main=ECHO))
+        assert [view.cell.name for view in agent.cells.list()] == [CELL]
+        assert ground.groups.pids(CELL) == []
 
 
 async def test_a_prestarted_worker_whose_cell_somebody_has_removed_is_passed_over(ground: Ground) -> None:

@@ -44,7 +44,12 @@ from skerry.model.settings import NodeSettings
 from skerry.node import host
 from skerry.node.cells import adoption, uids
 from skerry.node.cells.cpu_quotas import CpuQuotas, QuotaLift
-from skerry.node.cells.executables import ExecutableSupervisor, StartOptions, WorkerOptions
+from skerry.node.cells.executables import (
+    ExecutableSupervisor,
+    StartOptions,
+    WorkerOptions,
+    WorkerStart,
+)
 from skerry.node.cells.locks import PathLockGuard, PathLocks
 from skerry.node.cells.output_folders import OutputFolders
 from skerry.node.cells.processes import HostProcesses
@@ -136,14 +141,14 @@ class Cells:
         """Number of prestarted inits for cells that isolate processes, or for others."""
         return self._executables.inits.prestarted(isolating=isolating)
 
-    async def allocate(self, cell: Cell, *, is_recorded: bool = True) -> None:
-        """Create a cell; unless `is_recorded`, the next agent does not adopt but remove it.
+    async def allocate(self, cell: Cell) -> None:
+        """Create a cell.
 
         Raises AlreadyExists, NotFound (an ancestor), FailedPrecondition, ResourcesExhausted, Invalid.
         """
         self._check_new(cell)
         locks = await self._lock(_ancestors(cell.name), cell.name)
-        await locks.finish(self._allocate(cell, is_recorded=is_recorded))
+        await locks.finish(self._allocate(cell))
 
     async def _allocate(self, cell: Cell, *, is_recorded: bool = True) -> None:
         self._check_new(cell)
@@ -325,29 +330,32 @@ class Cells:
         stdout and stderr, descriptors that the caller owns; their data is not stored."""
         return await self._lock_and_start(executable, StartOptions(trusted=arguments, streams=streams))
 
-    async def prepare(
-        self,
-        name: CellName,
-        maker: LauncherClient,
-        *,
-        network: int | None = None,
-        for_fork: bool = False,
-    ) -> None:
-        """Create the cell's init now, by `maker`, so that a worker can be forked from it.
+    async def prepare(self, name: CellName, maker: LauncherClient, *, network: int | None = None) -> None:
+        """Create the cell's init now, by `maker`, so that a worker can be started in it.
 
         The cell gets the host view of `maker`, and `network`, the descriptor of a namespace that the caller
-        owns, or an empty one. `for_fork`: for one worker that is a fork of `maker`. Raises NotFound,
-        FailedPrecondition, Internal, TimedOut, Unavailable.
+        owns, or an empty one. Raises NotFound, FailedPrecondition, Internal, TimedOut, Unavailable.
         """
         locks = await self._lock_executable(name, ExecutableName(""))
-        await locks.finish(self._prepare(name, maker, network, for_fork=for_fork))
+        await locks.finish(self._prepare(name, maker, network))
 
-    async def _prepare(
-        self, name: CellName, maker: LauncherClient, network: int | None, *, for_fork: bool
-    ) -> None:
+    async def _prepare(self, name: CellName, maker: LauncherClient, network: int | None) -> None:
         entry = self._entry(name)
         self._check_stays(entry)
-        await self._executables.inits.prepare(entry, maker, network, for_fork=for_fork)
+        await self._executables.inits.prepare(entry, maker, network)
+
+    async def launch_worker(self, cell: Cell, worker: WorkerStart) -> None:
+        """Create a cell that the next agent removes, with its init and its worker.
+
+        Raises as `allocate` and `prepare` do. What a failure leaves is removed by `free`.
+        """
+        self._check_new(cell)
+        locks = await self._lock(_ancestors(cell.name), cell.name)
+        await locks.finish(self._launch_worker(cell, worker))
+
+    async def _launch_worker(self, cell: Cell, worker: WorkerStart) -> None:
+        await self._allocate(cell, is_recorded=False)
+        await self._executables.launch(self._entries[cell.name], worker)
 
     def is_prepared(self, name: CellName) -> bool:
         """True if something can be mounted and started in this cell."""

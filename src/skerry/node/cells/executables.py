@@ -11,6 +11,7 @@ import asyncio
 import contextlib
 from collections.abc import Awaitable, Callable, Iterable, Iterator
 from pathlib import Path
+from typing import NamedTuple
 
 import msgspec
 import structlog
@@ -19,7 +20,7 @@ from msgspec.structs import replace
 from skerry.model import errors
 from skerry.model.cells import CellLimits, Executable, ExitStatus, OutputChannel, RuntimeCommand, Sandbox
 from skerry.node.cells import cpu_quotas, termination
-from skerry.node.cells.inits import InitSupervisor
+from skerry.node.cells.inits import InitSupervisor, WorkerSurroundings
 from skerry.node.cells.records import ExitRecord, ProcessRecord
 from skerry.node.cells.state import (
     CellDeps,
@@ -31,6 +32,7 @@ from skerry.node.cells.state import (
     with_oom_verdict,
 )
 from skerry.node.launcher.cell_inits import CellInit
+from skerry.node.launcher.client import LauncherClient
 from skerry.node.launcher.specs import ProcessExit, RuntimeFailed, StartSpec
 from skerry.node.logs.readers import LogRecord, RingReader
 
@@ -48,9 +50,18 @@ class WorkerOptions(msgspec.Struct, frozen=True):
     """Options of an executable that is a function worker."""
 
     socket: int  # its end of the worker channel, which it has as descriptor 3
-    logs: Path  # folder of its logs
     log_bytes: int  # stored of each stream
+    logs: Path | None = None  # folder of its logs; `launch` is told of it otherwise
     is_fork: bool = False  # a fork of the launcher that created its cell's init, instead of a program
+
+
+class WorkerStart(NamedTuple):
+    """A worker that is a fork of `launcher`."""
+
+    launcher: LauncherClient
+    spec: Executable
+    options: WorkerOptions
+    around: WorkerSurroundings
 
 
 class StartOptions(msgspec.Struct, frozen=True):
@@ -100,12 +111,35 @@ class ExecutableSupervisor:
         except BaseException:
             await self.undo(entry, number)
             raise
-        executable = ExecutableEntry(spec, number, started, init)
+        return self._welcome(entry, ExecutableEntry(spec, number, started, init), init)
+
+    async def launch(self, entry: CellEntry, start: WorkerStart) -> ExecutableEntry:
+        """Start a worker together with the init of its new cell. What is left after a failure is removed with
+        the cell."""
+        spec, options = start.spec, start.options
+        number, at = entry.number(), self._deps.clock.now()
+        worker = StartSpec(
+            key=str(number),
+            command=spec.command,
+            sandbox=Sandbox(),
+            uid=entry.record.uid,
+            gid=entry.record.uid,
+            log_bytes=options.log_bytes,
+            socket=options.socket,
+            is_fork=True,
+        )
+        init, started = await self.inits.launch(entry, start.launcher, worker, leaf_of(number), start.around)
+        started.close()
+        record = ProcessRecord(pid=started.pid, at=at)
+        return self._welcome(entry, ExecutableEntry(spec, number, record, init), init)
+
+    def _welcome(self, entry: CellEntry, executable: ExecutableEntry, init: CellInit) -> ExecutableEntry:
+        """It runs, or has ended already."""
         self.add(entry, executable)
         if entry.init is not init:
             self._on_death(entry, init)  # it died just now, and is not followed any more
-        self.check_exit_record(entry, executable)  # it may have ended already
-        if (exited := entry.early_exit) is not None and exited.key == str(number):
+        self.check_exit_record(entry, executable)
+        if (exited := entry.early_exit) is not None and exited.key == str(executable.number):
             self._on_exit(entry, exited)
         return executable
 

@@ -9,7 +9,9 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import NamedTuple
 
 import structlog
 from msgspec.structs import replace
@@ -20,16 +22,24 @@ from skerry.node.cells import cpu_quotas
 from skerry.node.cells.init_pool import InitPool
 from skerry.node.cells.records import InitRecord
 from skerry.node.cells.state import CellDeps, CellEntry
-from skerry.node.cgroups.protocol import INIT_LEAF
+from skerry.node.cgroups.protocol import INIT_LEAF, CgroupEntryFds
 from skerry.node.launcher.cell_inits import CellInit
 from skerry.node.launcher.client import InitClient, LauncherClient
-from skerry.node.launcher.specs import InitSpec, ProcessExit
-from skerry.node.launcher.worker_inits import WorkerInit
+from skerry.node.launcher.specs import InitSpec, ProcessExit, StartedProcess, StartSpec
+from skerry.node.launcher.worker_inits import WorkerGroups, WorkerLaunch
 
 log = structlog.get_logger(__name__)
 
 _KILL_S = 5.0
 _REFILL_DELAY_S = {True: 0.02, False: 0.1}  # longer than most starts of a program, and of a container
+
+
+class WorkerSurroundings(NamedTuple):
+    """What a worker has in its cell."""
+
+    network: int | None  # descriptor of the network namespace; None: an empty one
+    mounts: Sequence[tuple[int, str]]  # detached ones, and their places
+    logs: Callable[[], Path]  # the folder of its logs, made at its first output
 
 
 class InitSupervisor:
@@ -89,20 +99,44 @@ class InitSupervisor:
             assert entry.init is not None
             return entry.init
 
-    async def prepare(
-        self, entry: CellEntry, launcher: LauncherClient, network: int | None, *, for_fork: bool
-    ) -> None:
-        """Create the cell's init now, with another launcher than that of other cells. `for_fork`: one that
-        only waits, where the machine allows it."""
+    async def prepare(self, entry: CellEntry, launcher: LauncherClient, network: int | None) -> None:
+        """Create the cell's init now, with another launcher than that of other cells."""
         async with entry.making:
             if entry.init is not None:
                 raise errors.FailedPrecondition(f"cell {entry.name!r} has its init already")
             spec = self._spec(_host_name(entry), isolates_processes=True, isolates_network=True)
-            spec = replace(spec, network=network)
-            if for_fork and launcher.makes_worker_inits:
-                self.attach(entry, await self._make_for_worker(entry, launcher, spec))
-            else:
-                self.attach(entry, await self._make(entry, launcher, spec))
+            self.attach(entry, await self._make(entry, launcher, replace(spec, network=network)))
+
+    async def launch(
+        self,
+        entry: CellEntry,
+        launcher: LauncherClient,
+        worker: StartSpec,
+        leaf: str,
+        around: WorkerSurroundings,
+    ) -> tuple[CellInit, StartedProcess]:
+        """Create the cell's init, which only waits, with what is `around` the worker, and start that in
+        `leaf`. No later agent needs a record of them: it removes the cell. What is left after a failure is
+        removed with the cell."""
+        groups = self._deps.groups
+        spec = self._spec(_host_name(entry), isolates_processes=True, isolates_network=True)
+        async with entry.making:
+            entry.had_init = True
+            groups.add_leaf(entry.name, INIT_LEAF)
+            groups.add_leaf(entry.name, leaf)
+            self._deps.failpoint("init.group")
+
+            def enter() -> CgroupEntryFds:
+                return groups.entry(entry.name, INIT_LEAF)
+
+            with enter() as own, groups.entry(entry.name, leaf, from_within=True) as inner:
+                init, started = await launcher.launch_worker(
+                    WorkerLaunch(replace(spec, network=around.network), worker, around.logs, around.mounts),
+                    WorkerGroups(own, inner, enter),
+                )
+            self.attach(entry, init)
+            self._deps.failpoint("init.made")
+        return init, started
 
     def attach(self, entry: CellEntry, init: CellInit) -> None:
         """Set the cell's init and follow it."""
@@ -184,26 +218,6 @@ class InitSupervisor:
             with contextlib.suppress(errors.Unavailable):  # the first error matters more
                 await self.clear(entry)
             raise
-        return init
-
-    async def _make_for_worker(
-        self, entry: CellEntry, launcher: LauncherClient, spec: InitSpec
-    ) -> WorkerInit:
-        """No later agent needs a record of it: it removes the cell."""
-        groups = self._deps.groups
-        entry.had_init = True
-        try:
-            groups.add_leaf(entry.name, INIT_LEAF)
-            self._deps.failpoint("init.group")
-            with groups.entry(entry.name, INIT_LEAF) as entry_fds:
-                init = await launcher.make_worker_init(
-                    spec, entry_fds, lambda: groups.entry(entry.name, INIT_LEAF)
-                )
-        except BaseException:
-            with contextlib.suppress(errors.Unavailable):  # the first error matters more
-                await self.clear(entry)
-            raise
-        self._deps.failpoint("init.made")
         return init
 
     def _record(self, entry: CellEntry, init: InitClient) -> None:

@@ -52,7 +52,7 @@ from skerry.node.launcher.specs import (
     StartSpec,
     ZygoteSpec,
 )
-from skerry.node.launcher.worker_inits import LauncherConnection, WorkerInit
+from skerry.node.launcher.worker_inits import LauncherConnection, WorkerGroups, WorkerInit, WorkerLaunch
 
 log = structlog.get_logger(__name__)
 
@@ -272,22 +272,22 @@ class LauncherClient:
 
     @property
     def makes_worker_inits(self) -> bool:
-        """True if `make_worker_init` is possible on this machine."""
+        """True if `launch_worker` is possible on this machine."""
         return self._zygote is not None and self._spawned.connection.makes_inits
 
-    async def make_worker_init(
-        self,
-        spec: InitSpec,
-        entry: CgroupEntryFds,
-        enter: Callable[[], CgroupEntryFds],
-        *,
-        within_s: float = WITHIN_S,
-    ) -> WorkerInit:
-        """The same for a cell of one worker, which is a fork of the launcher itself: the init only waits.
-        `enter` opens the groups in which the worker's output is moved."""
-        return await self._with_retry(
-            lambda spawned: worker_inits.make(spawned.connection, spec, entry, enter, within_s)
-        )
+    async def launch_worker(
+        self, launch: WorkerLaunch, groups: WorkerGroups, *, within_s: float = WITHIN_S
+    ) -> tuple[WorkerInit, StartedProcess]:
+        """A cell for one worker, which is a fork of the launcher itself; its init only waits.
+
+        Raises FailedPrecondition, Internal, TimedOut, Unavailable. What is left of a partly created one is in
+        its groups.
+        """
+        spawned = await self._alive()
+        try:
+            return await worker_inits.launch(spawned.connection, launch, groups, within_s)
+        except launcher_channel.ChannelClosed as error:  # what it has made is in these groups: no other try
+            raise errors.Unavailable("the launcher has died; start another worker") from error
 
     async def _with_retry(self, make: Callable[[_Spawned], Awaitable[T]]) -> T:
         for is_last in (False, True):

@@ -10,7 +10,7 @@ import asyncio
 import contextlib
 import os
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any, Final, NamedTuple
 
@@ -48,15 +48,27 @@ class WorkerInit(CellInit):
     starts_within = False
 
     def __init__(
-        self, pid: int, pidfd: int, connection: LauncherConnection, enter: Callable[[], CgroupEntryFds]
+        self,
+        pid: int,
+        pidfd: int,
+        connection: LauncherConnection,
+        enter: Callable[[], CgroupEntryFds],
+        logs: Callable[[], Path],
     ) -> None:
-        """`enter` opens the groups in which the worker's output is moved."""
+        """`enter` opens the groups in which the worker's output is moved, `logs` returns the folder of it."""
         super().__init__(pid, 0, pidfd)
         self._connection = connection
         self._enter = enter
+        self._logs = logs
         self._workers: dict[str, _Worker] = {}  # those whose exit is not reported, by key
         self._work: set[asyncio.Task[None]] = set()
         connection.inits[pid] = self
+
+    def has_started(self, key: str, pid: int, pidfd: int) -> None:
+        """A worker runs in its cell."""
+        worker = self._workers[key] = _Worker(pid, pidfd)
+        if self._connection.is_dead:
+            self._adopt(key, worker)
 
     @property
     def is_usable(self) -> bool:
@@ -71,20 +83,7 @@ class WorkerInit(CellInit):
         before_exec: Callable[[], None] | None = None,
         within_s: float = WITHIN_S,
     ) -> StartedProcess:
-        if not spec.is_fork or spec.socket is None or before_exec is not None:
-            raise errors.Internal("the init of a worker starts nothing else")
-        body = start_request(spec, has_clone_into=entry.clone_into is not None)
-        with contextlib.ExitStack() as opened:
-            logs = open_folder(folder if spec.logs is None else spec.logs, opened)
-            descriptors = [logs, spec.socket, *descriptors_of(entry)]
-            reply = await self._request({**body, "do": "fork"}, descriptors, within_s)
-        if "failed" in reply.body:
-            reply.close()
-            raise start_error(spec, reply.body["failed"], reply.body["errno"])
-        worker = self._workers[spec.key] = _Worker(reply.body["pid"], reply.descriptors[0])
-        if self._connection.is_dead:
-            self._adopt(spec.key, worker)
-        return StartedProcess(reply.body["pid"], None)
+        raise errors.Internal("the init of a worker starts nothing else")
 
     async def mount(self, detached: int, path: str, *, within_s: float = WITHIN_S) -> None:
         reply = await self._request({"do": "mount", "place": path}, [detached], within_s)
@@ -124,9 +123,16 @@ class WorkerInit(CellInit):
         """Until that succeeds: a cell may have as many processes as it may have, for now."""
         while self.is_usable:
             try:
-                with self._enter() as entry:
-                    body = {"do": "output", "key": key, "clone_into": entry.clone_into is not None}
-                    reply = await self._request(body, descriptors_of(entry), WITHIN_S)
+                with contextlib.ExitStack() as opened:
+                    entry = opened.enter_context(self._enter())
+                    logs = _open_logs(self._logs, opened)
+                    body = {
+                        "do": "output",
+                        "key": key,
+                        "has_logs": bool(logs),
+                        "clone_into": entry.clone_into is not None,
+                    }
+                    reply = await self._request(body, [*logs, *descriptors_of(entry)], WITHIN_S)
             except (errors.SkerryError, OSError) as error:
                 log.debug("worker.output_not_stored", error=str(error))  # its cell is being removed
                 return
@@ -178,16 +184,32 @@ class LauncherConnection:
         self.makes_inits = False  # known once it is ready
         self.is_dead = False
         self.inits: dict[int, WorkerInit] = {}  # by pid
+        self._launching = 0
+        self._early: dict[int, list[dict[str, Any]]] = {}  # what came before our side of an init was there
 
     def notified(self, body: dict[str, Any]) -> None:
         """The launcher reports something of a cell."""
         init = self.inits.get(body["cell"])
-        if init is None:
-            return
-        if "exited" in body:
-            init.exited(ProcessExit(body["exited"], body["at"], body["code"], body["signal"]))
-        elif "output" in body:
-            init.printed(body["output"])
+        if init is not None:
+            _pass_on(init, body)
+        elif self._launching:
+            self._early.setdefault(body["cell"], []).append(body)
+
+    @contextlib.contextmanager
+    def launching(self) -> Iterator[Callable[[WorkerInit], None]]:
+        """While an init is made; the value is called with it, and passes on what came early."""
+
+        def welcome(init: WorkerInit) -> None:
+            for body in self._early.pop(init.pid, ()):
+                _pass_on(init, body)
+
+        self._launching += 1
+        try:
+            yield welcome
+        finally:
+            self._launching -= 1
+            if not self._launching:
+                self._early.clear()
 
     def died(self) -> set[int]:
         """The launcher is gone; returns the pids of its workers that are known here."""
@@ -195,27 +217,84 @@ class LauncherConnection:
         return {pid for init in list(self.inits.values()) for pid in init.launcher_died()}
 
 
-async def make(
-    connection: LauncherConnection,
-    spec: InitSpec,
-    entry: CgroupEntryFds,
-    enter: Callable[[], CgroupEntryFds],
-    within_s: float,
-) -> WorkerInit:
-    """An init with the namespaces of `spec`, in the cgroup. Raises ChannelClosed, Internal, TimedOut."""
+class WorkerLaunch(NamedTuple):
+    """What one request to the launcher makes: a cell's init, mounts, and its worker."""
+
+    init: InitSpec
+    worker: StartSpec
+    logs: Callable[[], Path]  # the folder of its logs, made at its first output
+    mounts: Sequence[tuple[int, str]]  # detached ones, and where they are attached
+
+
+class WorkerGroups(NamedTuple):
+    """How the processes of such a cell enter their groups."""
+
+    init: CgroupEntryFds
+    worker: CgroupEntryFds  # from within
+    enter: Callable[[], CgroupEntryFds]  # that of the init again, for the process that moves output
+
+
+async def launch(
+    connection: LauncherConnection, launch: WorkerLaunch, groups: WorkerGroups, within_s: float
+) -> tuple[WorkerInit, StartedProcess]:
+    """Make an init with the worker in its cell. Raises ChannelClosed, FailedPrecondition, Internal, TimedOut;
+    the caller then empties the cell."""
+    init, worker = launch.init, launch.worker
+    assert worker.socket is not None, "it is a worker"
+    has_clone_into = groups.init.clone_into is not None
+    shared = groups.init.procs[: len(groups.init.procs) - len(groups.worker.procs)]
     body = {
-        "do": "pause",
-        "host_name": spec.host_name,
-        "tmp_mb": spec.tmp_mb,
-        "network": spec.network is not None,
-        "clone_into": entry.clone_into is not None,
+        "do": "launch",
+        "init": {
+            "host_name": init.host_name,
+            "tmp_mb": init.tmp_mb,
+            "network": init.network is not None,
+        },
+        "worker": start_request(worker, has_clone_into=has_clone_into),
+        "mounts": [path for _, path in launch.mounts],
+        "clone_into": has_clone_into,
     }
-    descriptors = [*(() if spec.network is None else (spec.network,)), *descriptors_of(entry)]
+    descriptors = [
+        worker.socket,
+        *(() if init.network is None else (init.network,)),
+        *(detached for detached, _ in launch.mounts),
+        *shared,
+        *(each for group in (groups.init, groups.worker) for each in _own_group(group)),
+    ]
+    with connection.launching() as welcome:
+        try:
+            async with asyncio.timeout(within_s):
+                reply = await connection.channel.request(body, descriptors)
+        except TimeoutError as error:
+            raise errors.TimedOut(f"the launcher did not start a worker within {within_s} s") from error
+        if "failed" in reply.body:
+            reply.close()
+            raise start_error(worker, reply.body["failed"], reply.body["errno"])
+        init_pidfd, worker_pidfd = reply.descriptors
+        made = WorkerInit(reply.body["pid"], init_pidfd, connection, groups.enter, launch.logs)
+        made.has_started(worker.key, reply.body["worker"], worker_pidfd)
+        welcome(made)
+    return made, StartedProcess(reply.body["worker"], None)
+
+
+def _own_group(entry: CgroupEntryFds) -> tuple[int, ...]:
+    """The descriptor by which one enters what it does not share."""
+    if entry.clone_into is not None:
+        return (entry.clone_into,)
+    return entry.procs[-1:]
+
+
+def _pass_on(init: WorkerInit, body: dict[str, Any]) -> None:
+    if "exited" in body:
+        init.exited(ProcessExit(body["exited"], body["at"], body["code"], body["signal"]))
+    elif "output" in body:
+        init.printed(body["output"])
+
+
+def _open_logs(logs: Callable[[], Path], opened: contextlib.ExitStack) -> list[int]:
+    """Nothing if there is no folder: output that cannot be stored is read and dropped."""
     try:
-        async with asyncio.timeout(within_s):
-            reply = await connection.channel.request(body, descriptors)
-    except TimeoutError as error:
-        raise errors.TimedOut(f"the launcher did not create an init within {within_s} s") from error
-    if "failed" in reply.body:
-        raise setup_error(reply.body["failed"], reply.body["errno"])
-    return WorkerInit(reply.body["pid"], reply.descriptors[0], connection, enter)
+        return [open_folder(logs(), opened)]
+    except OSError as error:
+        log.warning("worker.no_logs", error=str(error))
+        return []

@@ -5,14 +5,16 @@
         01jw3.../               a worker of it, with the rings of its streams
       .blank/                   likewise, of workers without a function yet
 
-Inits of the workers write the rings (`skerry.node.logs`) and do not know the limit per function: here the
-oldest output of a function's workers is removed when it exceeds that. Moving a folder does not affect its
-writer, which is how a prestarted worker gets its function.
+Inits of the workers, or their launcher, write the rings (`skerry.node.logs`) and do not know the limit per
+function: here the oldest output of a function's workers is removed when it exceeds that. Moving a folder does
+not affect its writer, which is how a prestarted worker gets its function. Most workers print nothing, and
+have no folder (`expect`): on a disk, making one takes as long as the rest of the cell.
 """
 
 from __future__ import annotations
 
 import asyncio
+import errno
 import heapq
 import os
 import shutil
@@ -59,6 +61,7 @@ class FunctionLogs:
         self._folder = files.private_folder(folder)
         self._bytes_each = bytes_each
         self._live: dict[str, FunctionName | None] = {}  # running workers, and their functions
+        self._silent: set[str] = set()  # those of them without a folder
         self._ended: list[tuple[str, str]] = []  # other workers with output, and their functions
         self._scan_at = 0.0
         shutil.rmtree(self._folder / _BLANK, ignore_errors=True)  # of an earlier agent
@@ -70,13 +73,33 @@ class FunctionLogs:
 
     def begin(self, worker: str, name: FunctionName | None = None) -> Path:
         """A folder for the output of `worker`; `assign` may set its function later."""
-        folder = self._folder / (name or _BLANK) / worker
-        folder.mkdir(parents=True, mode=0o700)
         self._live[worker] = name
+        return self._make(worker)
+
+    def expect(self, worker: str) -> None:
+        """The same without a folder, which `folder` makes at its first output."""
+        self._live[worker] = None
+        self._silent.add(worker)
+
+    def folder(self, worker: str) -> Path:
+        """The folder of a running worker, made now if it has none. Raises OSError, also if it has ended."""
+        if worker not in self._live:
+            raise FileNotFoundError(errno.ENOENT, "the worker has ended", worker)
+        if worker in self._silent:
+            return self._make(worker)
+        return self._folder / (self._live[worker] or _BLANK) / worker
+
+    def _make(self, worker: str) -> Path:
+        folder = self._folder / (self._live[worker] or _BLANK) / worker
+        folder.mkdir(parents=True, mode=0o700)
+        self._silent.discard(worker)
         return folder
 
     def assign(self, worker: str, name: FunctionName) -> None:
         """A worker got its function."""
+        if worker in self._silent:
+            self._live[worker] = name
+            return
         home = self._folder / name
         home.mkdir(exist_ok=True, mode=0o700)
         os.rename(self._folder / _BLANK / worker, home / worker)
@@ -84,8 +107,12 @@ class FunctionLogs:
 
     def end(self, worker: str, name: FunctionName | None = None) -> None:
         """The worker has ended; idempotent. Output of one without a function is removed."""
-        name = self._live.pop(worker, name)
-        if name is None:
+        if worker not in self._live:
+            return
+        name = self._live.pop(worker) or name
+        if worker in self._silent:
+            self._silent.discard(worker)
+        elif name is None:
             shutil.rmtree(self._folder / _BLANK / worker, ignore_errors=True)
         else:
             self._ended.append((worker, name))
@@ -137,10 +164,14 @@ class FunctionLogs:
         there = self._read(self._workers(name), streams, whole=follow)
         async for line in _with_pauses(there if lines is None else iter(deque(there, maxlen=lines))):
             yield line
-        while follow and (self._folder / name).exists():
+        while follow and self._is_known(name):
             await asyncio.sleep(_POLL_S)
             async for line in _with_pauses(self._read(self._workers(name), streams, whole=True)):
                 yield line
+
+    def _is_known(self, name: FunctionName) -> bool:
+        """False if it was deleted: nothing more of it can come."""
+        return (self._folder / name).exists() or any(self._live[each] == name for each in self._silent)
 
     def list_rings(self) -> Iterator[LogRing]:
         """The output of all workers that have a function, for forwarding. Those that have ended are looked
@@ -155,7 +186,11 @@ class FunctionLogs:
                 for worker in self._workers(FunctionName(name.name))
                 if worker.name not in self._live
             )
-        live = sorted((worker, name) for worker, name in self._live.items() if name is not None)
+        live = sorted(
+            (worker, name)
+            for worker, name in self._live.items()
+            if name is not None and worker not in self._silent
+        )
         for found, has_ended in ((self._ended, True), (live, False)):
             for worker, name in found:
                 if has_ended and worker in self._live:

@@ -8,10 +8,11 @@ serves one function once. Functions and the worker protocol are not known here.
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import os
 import shutil
 import socket
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable
 from contextlib import closing
 from dataclasses import dataclass
 from pathlib import Path
@@ -29,7 +30,8 @@ from skerry.model.ids import CellName, ExecutableName, Namespace
 from skerry.model.network import NetworkPolicy
 from skerry.model.secrets import FOLDERS
 from skerry.node.cells.cells import Cells
-from skerry.node.cells.executables import WorkerOptions
+from skerry.node.cells.executables import WorkerOptions, WorkerStart
+from skerry.node.cells.inits import WorkerSurroundings
 from skerry.node.kernel import mount_flags, syscalls
 from skerry.node.launcher.client import LauncherClient
 from skerry.node.network.network import Attachment, Network
@@ -131,19 +133,51 @@ class PrestartedWorkerFactory:
     ) -> None:
         is_attached = mode is not NetworkMode.NONE and not self._cells.view.is_whole
         attachment = await self._attach(worker) if is_attached else None
-        network = -1 if attachment is None else os.open(attachment.namespace, os.O_RDONLY | os.O_CLOEXEC)
-        try:
-            is_fork = node is None
-            # Forks of the launcher need no records: nothing but their groups outlives an agent.
-            await self._allocate(worker, is_recorded=not (is_fork and launcher.makes_worker_inits))
-            self._failpoint("blank.allocated")
-            await self._cells.prepare(
-                worker.cell, launcher, network=None if network < 0 else network, for_fork=is_fork
-            )
-            self._failpoint("blank.prepared")
-        finally:
-            if network >= 0:
-                os.close(network)
+        with contextlib.ExitStack() as opened:
+            network = None
+            if attachment is not None:
+                network = os.open(attachment.namespace, os.O_RDONLY | os.O_CLOEXEC)
+                opened.callback(os.close, network)
+            if node is None and launcher.makes_worker_inits:
+                await self._launch(worker, launcher, network, attachment)
+            else:
+                await self._make_in_steps(worker, launcher, network, attachment, node)
+        self._failpoint("blank.started")
+
+    async def _launch(
+        self,
+        worker: PrestartedWorker,
+        launcher: LauncherClient,
+        network: int | None,
+        attachment: Attachment | None,
+    ) -> None:
+        """Everything by one request: it is a fork of the launcher."""
+        with contextlib.ExitStack() as opened:
+            mounts = []
+            if attachment is not None:
+                detached = _detached(self._resolv_conf(attachment))
+                opened.callback(os.close, detached)
+                mounts.append((detached, _RESOLVER))
+            worker.socket, end = _socket_pair()
+            opened.enter_context(closing(end))
+            self._logs.expect(worker.id)
+            options = WorkerOptions(end.fileno(), self._logs.ring_bytes)
+            around = WorkerSurroundings(network, mounts, lambda: self._logs.folder(worker.id))
+            start = WorkerStart(launcher, Executable(PROCESS, worker.cell, _FORK), options, around)
+            await self._in_pool(lambda cell: self._cells.launch_worker(cell, start), worker)
+
+    async def _make_in_steps(
+        self,
+        worker: PrestartedWorker,
+        launcher: LauncherClient,
+        network: int | None,
+        attachment: Attachment | None,
+        node: Interpreter | None,
+    ) -> None:
+        await self._in_pool(self._cells.allocate, worker)
+        self._failpoint("blank.allocated")
+        await self._cells.prepare(worker.cell, launcher, network=network)
+        self._failpoint("blank.prepared")
         if attachment is not None:
             await self.mount(worker, self._resolv_conf(attachment), _RESOLVER)
         arguments: tuple[str, ...] = ()
@@ -152,16 +186,16 @@ class PrestartedWorkerFactory:
             arguments = (node.path, f"{runtime}/{_NODE_PROGRAM}", str(_SOCKET))
         self._failpoint("blank.mounted")
         await self._start(worker, arguments)
-        self._failpoint("blank.started")
 
-    async def _allocate(self, worker: PrestartedWorker, *, is_recorded: bool) -> None:
+    async def _in_pool(self, create: Callable[[Cell], Awaitable[None]], worker: PrestartedWorker) -> None:
+        """Create the cell of the worker in that of all workers."""
         cell = Cell(worker.cell, self._limits, isolates_network=True, owner=CellOwner.FUNCTIONS)
         try:
-            await self._cells.allocate(cell, is_recorded=is_recorded)
+            await create(cell)
         except errors.SkerryError:
             if not await self._cells.ensure(self._pool):  # else somebody has removed its groups
                 raise
-            await self._cells.allocate(cell, is_recorded=is_recorded)
+            await create(cell)
 
     async def _attach(self, worker: PrestartedWorker) -> Attachment:
         assert self._network is not None, "a worker without a network is not attached"
@@ -245,12 +279,7 @@ class PrestartedWorkerFactory:
         isolation that is where it is. Raises Unavailable, NotFound (its launcher has died)."""
         if self._cells.view.is_whole:
             return str(source)
-        try:
-            detached = syscalls.detached_mount(str(source), _SEALED | attributes)
-        except OSError as error:
-            raise errors.Unavailable(
-                f"{source.name} cannot be mounted in a worker: {error.strerror}", detail=str(source)
-            ) from error
+        detached = _detached(source, attributes)
         try:
             await self._cells.mount(worker.cell, detached, path)
         except errors.Unavailable as error:
@@ -263,16 +292,14 @@ class PrestartedWorkerFactory:
 
     async def _start(self, worker: PrestartedWorker, arguments: tuple[str, ...]) -> None:
         """Start its process: a fork, or a program with `arguments`."""
-        worker.socket, worker_end = socket.socketpair(
-            socket.AF_UNIX, socket.SOCK_STREAM | socket.SOCK_CLOEXEC
-        )
+        worker.socket, worker_end = _socket_pair()
         with closing(worker_end):
             await self._cells.start_worker(
                 Executable(PROCESS, worker.cell, " ".join(arguments) or _FORK),
                 WorkerOptions(
                     worker_end.fileno(),
-                    self._logs.begin(worker.id),
                     self._logs.ring_bytes,
+                    logs=self._logs.begin(worker.id),
                     is_fork=not arguments,
                 ),
                 Sandbox(arguments=arguments),
@@ -287,3 +314,17 @@ class PrestartedWorkerFactory:
         except errors.NotFound:
             return False
         return not view.is_freeing and all(each.exit is None for each in view.executables)
+
+
+def _socket_pair() -> tuple[socket.socket, socket.socket]:
+    return socket.socketpair(socket.AF_UNIX, socket.SOCK_STREAM | socket.SOCK_CLOEXEC)
+
+
+def _detached(source: Path, attributes: int = 0) -> int:
+    """A read-only mount of `source` that is nowhere yet. Raises Unavailable."""
+    try:
+        return syscalls.detached_mount(str(source), _SEALED | attributes)
+    except OSError as error:
+        raise errors.Unavailable(
+            f"{source.name} cannot be mounted in a worker: {error.strerror}", detail=str(source)
+        ) from error

@@ -4,9 +4,9 @@ The launcher makes such an init by a list of system calls, without a fork of the
 into its namespaces, reports its exit to the agent, and attaches mounts. What outlives the launcher is killed
 by the agent, by group.
 
-Nobody reads a worker's output until there is some. Then the agent sends the groups of the cell, and a fork of
-the launcher in these, the output process, moves it to the rings on disk: what a function prints costs its own
-cell. When a worker ends, its last output is stored before that is reported.
+Nobody reads a worker's output until there is some. Then the agent sends the folder of its logs and the groups
+of the cell, and a fork of the launcher in these, the output process, moves it to the rings on disk: what a
+function prints costs its own cell. When a worker ends, its last output is stored before that is reported.
 """
 
 from __future__ import annotations
@@ -14,6 +14,7 @@ from __future__ import annotations
 import fcntl
 import functools
 import os
+import signal
 import socket
 import struct
 import time
@@ -75,18 +76,17 @@ class WorkerKind(NamedTuple):
 class LaunchedWorker:
     """A worker, from its start until its exit is reported and nothing more of its output can come."""
 
-    __slots__ = ("cell", "ending", "key", "log_bytes", "logs", "output", "pid", "pipes", "pumps", "watched")
+    __slots__ = ("cell", "ending", "has_asked", "key", "log_bytes", "output", "pid", "pipes", "watched")
 
-    def __init__(self, cell: int, key: str, logs: int, pipes: list[int], log_bytes: int) -> None:
+    def __init__(self, cell: int, key: str, pipes: list[int], log_bytes: int) -> None:
         self.cell = cell  # the pid of its init
         self.key = key
-        self.logs = logs  # the folder
         self.pipes = pipes  # until the output process has them
         self.watched: set[int] = set()
+        self.has_asked = False  # the agent for the folder of its logs
         self.log_bytes = log_bytes
         self.pid = 0
         self.output: socket.socket | None = None  # the process that moves its output
-        self.pumps: list[OutputPump] = []  # ours, for the rest
         self.ending: dict[str, Any] = {}  # its exit, until that is reported
 
 
@@ -109,6 +109,9 @@ class WorkerCells:
         self._inits: dict[int, int] = {}  # pidfds, by pid
         self._workers: dict[int, LaunchedWorker] = {}  # that run, by pid
         self._by_key: dict[tuple[int, str], LaunchedWorker] = {}
+        self._unstored: dict[
+            int, LaunchedWorker
+        ] = {}  # that have ended with output that is not stored, by cell
         self.is_possible = _reserve_low_descriptors()
         if self.is_possible:
             prepared_scripts.load()
@@ -117,41 +120,73 @@ class WorkerCells:
         self._host = os.open("/proc/self/ns/mnt", os.O_RDONLY | os.O_CLOEXEC)
         self._home = os.open("/", os.O_PATH | os.O_DIRECTORY | os.O_CLOEXEC)
         self._processes = os.open("/proc/self/ns/pid", os.O_RDONLY | os.O_CLOEXEC)
+        self._no_folder = os.open("/dev/null", os.O_RDONLY | os.O_CLOEXEC)  # nothing can be stored in it
         self._init_script = functools.lru_cache(4)(self._make_init_script)
         self._worker_script = functools.lru_cache(4)(self._make_worker_script)
 
     def handle(self, message: messages.LauncherMessage) -> None:
         """A request whose `do` is one of ours. Raises OSError, LookupError, TypeError, ValueError."""
-        {"pause": self._make, "fork": self._fork, "mount": self._mount, "output": self._move_output}[
-            message.body["do"]
-        ](message)
+        {"launch": self._launch, "mount": self._mount, "output": self._move_output}[message.body["do"]](
+            message
+        )
 
     def ended(self, pid: int, status: int) -> None:
         """A child was reaped."""
         if (pidfd := self._inits.pop(pid, None)) is not None:
             os.close(pidfd)
+            if (worker := self._unstored.pop(pid, None)) is not None:
+                self._report(worker)  # its cell is being removed, and nobody sends a folder any more
         elif (worker := self._workers.pop(pid, None)) is not None:
             code = os.waitstatus_to_exitcode(status)
             ending = {"code": None, "signal": -code} if code < 0 else {"code": code, "signal": None}
             worker.ending = {**ending, "at": time.time()}
-            if worker.output is None:
-                self._drain(worker)
-            else:
+            if worker.output is not None:
                 self._request_drain(worker)
+            elif any(map(output_pumps.has_data, worker.pipes)):
+                self._unstored[worker.cell] = worker
+                self._ask_for_logs(worker)
+            else:
+                self._report(worker)
 
     # Inits
 
-    def _make(self, message: messages.LauncherMessage) -> None:
-        body = message.body
-        entry_fds = message.descriptors[:]
-        network = entry_fds.pop(0) if body["network"] else None
-        clone_into = entry_fds.pop(0) if body["clone_into"] else None
+    def _launch(self, message: messages.LauncherMessage) -> None:
+        """Make an init, mount in its cell, and fork the worker into it: all or nothing."""
+        body, descriptors = message.body, message.descriptors[:]
+        init, spec = body["init"], body["worker"]
+        if spec["uid"] == 0 or spec["capabilities"] != "none":
+            raise ValueError("a worker has no privileges")
+        end = descriptors.pop(0)
+        network = descriptors.pop(0) if init["network"] else None
+        mounts = [(descriptors.pop(0), path) for path in body["mounts"]]
+        # Of the groups, some are the same for both, and of the others each has one.
+        *shared, own_group, worker_group = descriptors
+        groups = [*shared] if body["clone_into"] else [*shared, own_group]
+        pid, pidfd = self._make_init(init, groups, network, own_group if body["clone_into"] else None)
+        try:
+            self._attach(pidfd, mounts)
+            groups = [*shared] if body["clone_into"] else [*shared, worker_group]
+            worker, worker_pidfd = self._fork(
+                spec, pid, pidfd, end, groups, worker_group if body["clone_into"] else None
+            )
+        except BaseException:
+            signal.pidfd_send_signal(pidfd, signal.SIGKILL)
+            raise
+        try:
+            self._reply({"id": body["id"], "pid": pid, "worker": worker}, [pidfd, worker_pidfd])
+        finally:
+            os.close(worker_pidfd)
+
+    def _make_init(
+        self, body: messages.MessageBody, groups: list[int], network: int | None, clone_into: int | None
+    ) -> tuple[int, int]:
+        """Its pid and a pidfd, which stays open until it has ended."""
         self._root.refresh()
-        kind = InitKind(len(entry_fds), network is not None, body["tmp_mb"], self._host_paths())
+        kind = InitKind(len(groups), network is not None, body["tmp_mb"], self._host_paths())
         script = self._init_script(kind)
         name = body["host_name"].encode()
         script.set_text("name", name)
-        script.set(length=len(name), **{f"group{at}": group for at, group in enumerate(entry_fds)})
+        script.set(length=len(name), **{f"group{at}": group for at, group in enumerate(groups)})
         flags = syscalls.CLONE_NEWPID | syscalls.CLONE_NEWIPC | syscalls.CLONE_NEWUTS
         if network is None:
             flags |= syscalls.CLONE_NEWNET
@@ -159,7 +194,7 @@ class WorkerCells:
             script.set(network=network)
         pid, pidfd = script.spawn(self._stage, flags, clone_into)
         self._inits[pid] = pidfd
-        self._reply({"id": body["id"], "pid": pid}, [pidfd])
+        return pid, pidfd
 
     def _host_paths(self) -> HostPaths:
         """Looked for again after a while: a driver that is loaded may add some."""
@@ -202,12 +237,19 @@ class WorkerCells:
 
     def _mount(self, message: messages.LauncherMessage) -> None:
         body = message.body
-        syscalls.enter_namespace(self._inits[body["cell"]], syscalls.CLONE_NEWNS)
+        self._attach(self._inits[body["cell"]], [(message.descriptors[0], body["place"])])
+        self._reply({"id": body["id"]}, None)
+
+    def _attach(self, init: int, mounts: list[tuple[int, str]]) -> None:
+        """Attach detached mounts in the cell of an init."""
+        if not mounts:
+            return
+        syscalls.enter_namespace(init, syscalls.CLONE_NEWNS)
         try:
-            syscalls.move_mount(message.descriptors[0], body["place"])
+            for detached, path in mounts:
+                syscalls.move_mount(detached, path)
         finally:
             self._return_home()
-        self._reply({"id": body["id"]}, None)
 
     def _return_home(self) -> None:
         try:
@@ -219,17 +261,20 @@ class WorkerCells:
 
     # Workers
 
-    def _fork(self, message: messages.LauncherMessage) -> None:
-        body = message.body
-        logs, end, *entry_fds = message.descriptors
-        clone_into = entry_fds.pop(0) if body["clone_into"] else None
-        if body["uid"] == 0 or body["capabilities"] != "none":
-            raise ValueError("a worker has no privileges")
-        init = self._inits[body["cell"]]
+    def _fork(
+        self,
+        body: messages.MessageBody,
+        cell: int,
+        init: int,
+        end: int,
+        groups: list[int],
+        clone_into: int | None,
+    ) -> tuple[int, int]:
+        """The pid of a worker, and a pidfd, which belongs to the caller."""
         environment = {_bytes(key): _bytes(value) for key, value in body["environment"].items()}
-        script = self._worker_script(WorkerKind(len(entry_fds), body["open_files"], body["folder"]))
+        script = self._worker_script(WorkerKind(len(groups), body["open_files"], body["folder"]))
         reading, writing = zip(os.pipe2(os.O_CLOEXEC), os.pipe2(os.O_CLOEXEC), strict=True)
-        worker = LaunchedWorker(body["cell"], body["key"], -1, list(reading), body["log_bytes"])
+        worker = LaunchedWorker(cell, body["key"], list(reading), body["log_bytes"])
 
         def make(status: int) -> PreparedScript:
             script.set(
@@ -240,21 +285,20 @@ class WorkerCells:
                 status=status,
                 uid=body["uid"],
                 gid=body["gid"],
-                **{f"group{at}": group for at, group in enumerate(entry_fds)},
+                **{f"group{at}": group for at, group in enumerate(groups)},
             )
             return script
 
         try:
             for pipe in reading:
                 os.set_blocking(pipe, False)
-            worker.logs = fcntl.fcntl(logs, fcntl.F_DUPFD_CLOEXEC, _PROGRAM)
             syscalls.enter_namespace(init, syscalls.CLONE_NEWPID)  # for children only
             try:
                 worker.pid, pidfd = zygotes.fork_prepared(make, environment, clone_into)
             finally:
                 syscalls.enter_namespace(self._processes, syscalls.CLONE_NEWPID)
         except BaseException:
-            _close(*reading, *([] if worker.logs < 0 else [worker.logs]))
+            _close(*reading)
             raise
         finally:
             _close(*writing)
@@ -263,10 +307,7 @@ class WorkerCells:
         for pipe in worker.pipes:
             worker.watched.add(pipe)
             self._loop.watch(pipe, functools.partial(self._request_output, worker, pipe))
-        try:
-            self._reply({"id": body["id"], "pid": worker.pid}, [pidfd])
-        finally:
-            os.close(pidfd)
+        return worker.pid, pidfd
 
     def _make_worker_script(self, kind: WorkerKind) -> PreparedScript:
         program = ProgramSpec(
@@ -298,21 +339,30 @@ class WorkerCells:
             worker.watched.discard(pipe)
             self._loop.forget(pipe)
             return
+        self._ask_for_logs(worker)
+
+    def _ask_for_logs(self, worker: LaunchedWorker) -> None:
         self._forget_pipes(worker)
-        self._reply({"cell": worker.cell, "output": worker.key}, None)
+        if not worker.has_asked:
+            worker.has_asked = True
+            self._reply({"cell": worker.cell, "output": worker.key}, None)
 
     def _move_output(self, message: messages.LauncherMessage) -> None:
-        """Start the output process, in the groups that came with the request."""
+        """Store its output in the folder that came with the request, by a process in the groups that did, or
+        if it has ended at once. Without a folder it is dropped."""
         body, entry_fds = message.body, message.descriptors[:]
+        logs = entry_fds.pop(0) if body["has_logs"] else self._no_folder
         clone_into = entry_fds.pop(0) if body["clone_into"] else None
         worker = self._by_key.get((body["cell"], body["key"]))
-        if worker is not None and worker.pipes and not worker.ending:
+        if worker is not None and worker.pipes and worker.ending:
+            self._drain(worker, logs)
+        elif worker is not None and worker.pipes:
             self._forget_pipes(worker)
             own, other = socket.socketpair()
             with other:
                 pid, pidfd = syscalls.clone(0, clone_into)
                 if pid == 0:
-                    _serve_output(worker, other, entry_fds)
+                    _serve_output(worker, logs, other, entry_fds)
             os.close(pidfd)
             _close(*worker.pipes)
             worker.pipes = []
@@ -341,23 +391,20 @@ class WorkerCells:
         if worker.ending:
             self._report(worker)
 
-    def _drain(self, worker: LaunchedWorker) -> None:
+    def _drain(self, worker: LaunchedWorker, logs: int) -> None:
         """The worker has ended: store what nobody has read, and report its exit."""
-        self._forget_pipes(worker)
-        worker.pumps = [
-            OutputPump(pipe, worker.logs, stream, worker.log_bytes)
-            for pipe, stream in zip(worker.pipes, _STREAMS, strict=False)
-            if output_pumps.has_data(pipe)
-        ]
-        for pump in worker.pumps:
-            pump.drain()
+        for pipe, stream in zip(worker.pipes, _STREAMS, strict=True):
+            if output_pumps.has_data(pipe):
+                pump = OutputPump(pipe, logs, stream, worker.log_bytes)
+                pump.drain()
+                pump.close()
         self._report(worker)
 
     def _report(self, worker: LaunchedWorker) -> None:
+        self._forget_pipes(worker)
         self._by_key.pop((worker.cell, worker.key), None)
-        for pump in worker.pumps:
-            pump.close()
-        _close(*worker.pipes, worker.logs)
+        self._unstored.pop(worker.cell, None)
+        _close(*worker.pipes)
         worker.pipes = []
         if worker.output is not None:
             self._loop.forget(worker.output.fileno())
@@ -370,13 +417,13 @@ class WorkerCells:
             self._loop.forget(worker.watched.pop())
 
 
-def _serve_output(worker: LaunchedWorker, end: socket.socket, groups: list[int]) -> NoReturn:
+def _serve_output(worker: LaunchedWorker, folder: int, end: socket.socket, groups: list[int]) -> NoReturn:
     """The main function of an output process: until both streams have ended."""
     try:
         for group in groups:
             os.write(group, b"0")
         syscalls.set_name(messages.OUTPUT_NAME)
-        control, logs, *pipes = _only(end.fileno(), worker.logs, *worker.pipes)
+        control, logs, *pipes = _only(end.fileno(), folder, *worker.pipes)
         loop = poll_loop.PollLoop()
         pumps = [
             OutputPump(pipe, logs, stream, worker.log_bytes)
