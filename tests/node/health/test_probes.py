@@ -13,7 +13,6 @@ from grpclib.health.service import OVERALL, Health
 from grpclib.server import Server
 
 from skerry.model import errors
-from skerry.model.containers import ContainerView
 from skerry.model.health_checks import CheckMethod, CheckRole, HealthCheck
 from skerry.model.workloads import MetricSource
 from skerry.node.health.decisions import CheckResult
@@ -246,7 +245,7 @@ async def test_a_check_that_is_given_up_closes_its_socket_and_calls_nobody_back(
 
 async def test_a_container_that_has_just_gone_fails_its_check() -> None:
     class Gone(LocalContainers):
-        def get(self, name: str) -> ContainerView:
+        def address(self, name: str) -> str:
             raise errors.NotFound(f"there is no container {name!r}")
 
     for method in ("http", "tcp", "grpc"):

@@ -442,6 +442,10 @@ class Containers:
         """Raises NotFound."""
         return self._container(name).view()
 
+    def address(self, name: str) -> str:
+        """IPv4; empty if it has none of its own. Raises NotFound."""
+        return self._container(name).address
+
     async def run(self) -> None:
         """Enforce measured disk limits, and retry releases that failed. Runs for ever."""
         await self._maintenance.run()

@@ -7,6 +7,7 @@ caller's timeout.
 
 from __future__ import annotations
 
+import functools
 from typing import Final, NamedTuple
 
 import httptools
@@ -15,6 +16,7 @@ from skerry.node.health.connections import ProbeConnection
 from skerry.node.health.decisions import CheckResult
 
 _MAX_HEAD: Final = 64 * 1024
+_MOST_REQUESTS: Final = 1024  # that are remembered
 _CHECK_BODY: Final = 16 * 1024  # read so that the server can close in peace
 
 
@@ -42,10 +44,7 @@ class HttpResponseReader:
         self._has_ended = False
 
     def request(self, host: str, port: int) -> bytes:
-        return (
-            f"GET {self._path} HTTP/1.1\r\nHost: {host}:{port}\r\n"
-            "User-Agent: skerry-check\r\nAccept: */*\r\nConnection: close\r\n\r\n".encode()
-        )
+        return _request(self._path, host, port)
 
     def feed(self, data: bytes) -> bool:
         """True if there is nothing more to read. Raises ProbeFailed."""
@@ -77,6 +76,14 @@ class HttpResponseReader:
     def on_message_complete(self) -> None:
         # 1xx comes before the answer itself.
         self._has_ended = self._status >= 200
+
+
+@functools.lru_cache(maxsize=_MOST_REQUESTS)
+def _request(path: str, host: str, port: int) -> bytes:
+    return (
+        f"GET {path} HTTP/1.1\r\nHost: {host}:{port}\r\n"
+        "User-Agent: skerry-check\r\nAccept: */*\r\nConnection: close\r\n\r\n".encode()
+    )
 
 
 async def get(connection: ProbeConnection, path: str, limit: int) -> HttpAnswer:

@@ -99,16 +99,15 @@ class _Entry:
     watch: HealthWatch
     index: int | None  # of the check; None: the metric
     interval_s: float
+    slack_s: float  # how much sooner than it is due it may run
     is_exec: bool = False
     is_scheduled: bool = False
     has_turn: bool = False  # the rate of all checks lets it run when it is due
-
-    @property
-    def slack_s(self) -> float:
-        """How much sooner than it is due it may run."""
-        return min(self.interval_s * _SLACK_PART, _MOST_SLACK_S)
-
     probe: RunningProbe | None = None  # while it runs
+
+
+def _slack_s(interval_s: float) -> float:
+    return min(interval_s * _SLACK_PART, _MOST_SLACK_S)
 
 
 class HealthWatch:
@@ -195,9 +194,9 @@ class HealthMonitor:
         self._watches.add(watch)
         for index, check in enumerate(subject.state.checks):
             is_exec = check.method is CheckMethod.EXEC
-            watch.entries.append(_Entry(watch, index, check.interval_s, is_exec))
+            watch.entries.append(_Entry(watch, index, check.interval_s, _slack_s(check.interval_s), is_exec))
         if subject.metric is not None:
-            watch.entries.append(_Entry(watch, None, METRIC_S))
+            watch.entries.append(_Entry(watch, None, METRIC_S, _slack_s(METRIC_S)))
         # Many that were running when this agent began are not all asked at once, nor ever after.
         is_new = age_s < 1.0
         for entry in watch.entries:

@@ -15,7 +15,6 @@ import structlog
 
 from skerry.kit.tasks import cancel_and_wait
 from skerry.model import errors
-from skerry.model.containers import ContainerView
 from skerry.model.health_checks import CheckMethod, HealthCheck
 from skerry.model.workloads import MetricSource
 from skerry.node.health import exec_probe, grpc_probe, http_probe, metric_text
@@ -36,7 +35,9 @@ T = TypeVar("T")
 class ProbedContainers(exec_probe.ExecStarter, Protocol):
     """Containers that can be checked; all of it raises NotFound for what is not there."""
 
-    def get(self, name: str) -> ContainerView: ...
+    def address(self, name: str) -> str:
+        """IPv4; empty if it has none of its own."""
+        ...
 
     def open_socket(self, name: str) -> asyncio.Future[socket.socket]:
         """A TCP socket in its network namespace, which does not block. Raises OSError."""
@@ -126,4 +127,4 @@ class ContainerProbes:
         return ProbeConnection(self._containers.open_socket(name), target)
 
     def _target(self, name: str, port: int) -> ProbeTarget:
-        return ProbeTarget.of(self._containers.get(name).address, port)
+        return ProbeTarget.of(self._containers.address(name), port)

@@ -58,7 +58,7 @@ class SocketProbe:
         "_opening",
         "_port",
         "_reader",
-        "_registered",
+        "_remove",
         "_socket",
         "_timeout_s",
         "_timer",
@@ -83,13 +83,14 @@ class SocketProbe:
         self._done: CheckDone | None = done
         self._loop = asyncio.get_running_loop()
         self._socket: socket.socket | None = None
-        self._registered = False
+        self._remove: Callable[[socket.socket], object] | None = None  # from the loop, while it is there
         self._unsent = b""
         self._timeout_s = timeout_s
         self._deadline = self._loop.time() + timeout_s
         self._timer: asyncio.TimerHandle | None = None  # while it waits for somebody; most never do
         if opening.done():
-            # Not now: `done` is called after whoever began this knows of it.
+            # Not now: `done` is called after whoever began this knows of it, and connecting alternately with
+            # other work takes longer than connecting all that are due.
             self._loop.call_soon(self._opened, opening)
         else:
             self._set_timer()
@@ -109,7 +110,7 @@ class SocketProbe:
                 if not data or self._reader.feed(data):
                     self._finish(result_of(self._reader.answer()))
         except BlockingIOError:
-            self._register(self._loop.add_reader, self.read)
+            self._register(self._loop.add_reader, self._loop.remove_reader, self.read)
         except (OSError, ProbeFailed) as error:
             self._fail(error)
 
@@ -128,8 +129,7 @@ class SocketProbe:
     def _connect(self) -> None:
         """Try the next address, or, without a request, find out what became of the last attempt."""
         assert self._socket is not None
-        if self._registered:
-            self._unregister()
+        self._unregister()
         host = self._hosts[0]
         number = self._socket.connect_ex((host, self._port))
         # On one machine the handshake is over by now; what became of it is said to who sends, too.
@@ -142,7 +142,7 @@ class SocketProbe:
         if number == errno.ECONNREFUSED and len(self._hosts) > 1:
             self._try_next()
         elif number in (errno.EINPROGRESS, errno.EALREADY):
-            self._register(self._loop.add_writer, self._connect)
+            self._register(self._loop.add_writer, self._loop.remove_writer, self._connect)
         elif number not in (0, errno.EISCONN):
             self._fail(OSError(number, os.strerror(number)))
         else:
@@ -154,13 +154,12 @@ class SocketProbe:
 
     def _send(self) -> None:
         assert self._socket is not None
-        if self._registered:
-            self._unregister()
+        self._unregister()
         try:
             while self._unsent:
                 self._unsent = self._unsent[self._socket.send(self._unsent) :]
         except BlockingIOError:  # it is not connected yet, or takes no more
-            self._register(self._loop.add_writer, self._send)
+            self._register(self._loop.add_writer, self._loop.remove_writer, self._send)
         except OSError as error:
             if error.errno == errno.ECONNREFUSED and len(self._hosts) > 1:
                 # The refusal was told here, and not to `connect`, which ends the attempt now.
@@ -171,18 +170,23 @@ class SocketProbe:
         else:
             self._batch.add(self)
 
-    def _register(self, register: Callable[..., object], act: Callable[[], None]) -> None:
-        if not self._registered:
+    def _register(
+        self,
+        add: Callable[..., object],
+        remove: Callable[[socket.socket], object],
+        act: Callable[[], None],
+    ) -> None:
+        if self._remove is None:
             assert self._socket is not None
-            self._registered = True
+            self._remove = remove
             self._set_timer()
-            register(self._socket, act)
+            add(self._socket, act)
 
     def _unregister(self) -> None:
-        assert self._socket is not None
-        self._registered = False
-        self._loop.remove_reader(self._socket)
-        self._loop.remove_writer(self._socket)
+        if self._remove is not None:
+            assert self._socket is not None
+            self._remove(self._socket)
+            self._remove = None
 
     def _set_timer(self) -> None:
         if self._timer is None:
@@ -204,8 +208,7 @@ class SocketProbe:
         if self._timer is not None:
             self._timer.cancel()
         if self._socket is not None:
-            if self._registered:
-                self._unregister()
+            self._unregister()
             self._socket.close()
             self._socket = None
 
