@@ -39,6 +39,7 @@ TOPICS = (
     "functions",
     "bursts",
     "templates",
+    "rootless",
     "neighbours",
     "continuum",
     "market",

@@ -199,8 +199,9 @@ def memory(client: Client, pid: int) -> Iterator[Figure]:
 class Client:
     """One connection that is kept."""
 
-    def __init__(self, url: str) -> None:
+    def __init__(self, url: str, token: str = "") -> None:
         self.url = url
+        self._headers = {"Authorization": f"Bearer {token}"} if token else {}
         self._connection = http.client.HTTPConnection(urlsplit(url).netloc, timeout=60)
         self._connection.connect()
 
@@ -218,7 +219,7 @@ class Client:
         return told
 
     def _ask(self, verb: str, path: str, body: str | None) -> Any:
-        self._connection.request(verb, path, body)
+        self._connection.request(verb, path, body, self._headers)
         answer = self._connection.getresponse()
         text = answer.read()
         if answer.status not in (200, 201):
@@ -283,12 +284,13 @@ def echo(folder: Path) -> Iterator[str]:
         process.stderr.close()
 
 
-def write_script(folder: Path) -> Path:
+def write_script(folder: Path, token: str = "", name: str = "post.lua") -> Path:
     """What wrk is to send."""
-    script = folder / "post.lua"
-    script.write_text(
-        f'wrk.method = "POST"\nwrk.body = \'{BODY}\'\nwrk.headers["Content-Type"] = "application/json"\n'
-    )
+    script = folder / name
+    text = f'wrk.method = "POST"\nwrk.body = \'{BODY}\'\nwrk.headers["Content-Type"] = "application/json"\n'
+    if token:
+        text += f'wrk.headers["Authorization"] = "Bearer {token}"\n'
+    script.write_text(text)
     return script
 
 
@@ -300,11 +302,11 @@ class Load(NamedTuple):
     p99_s: float
 
 
-def wrk(url: str, script: Path, connections: int, seconds: int) -> Load:
+def wrk(url: str, script: Path, connections: int, seconds: int, *, prefix: tuple[str, ...] = ()) -> Load:
     program = shutil.which("wrk")
     assert program, "wrk is missing: install the packages of system-packages.txt"
     told = subprocess.run(
-        [program, "-t1", f"-c{connections}", f"-d{seconds}s", "--latency", "-s", str(script), url],
+        [*prefix, program, "-t1", f"-c{connections}", f"-d{seconds}s", "--latency", "-s", str(script), url],
         capture_output=True,
         text=True,
         check=True,

@@ -10,19 +10,27 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
 
 @contextlib.contextmanager
-def skerry(*flags: str, role: str = "up", data: Path | None = None) -> Iterator[dict[str, Any]]:
-    """What the ready file of a running `skerry` says; its folder is `data`, or one that goes afterwards."""
+def skerry(
+    *flags: str,
+    role: str = "up",
+    data: Path | None = None,
+    within: Path | None = None,
+    python: Sequence[str] = (sys.executable,),
+    environment: dict[str, str] | None = None,
+) -> Iterator[dict[str, Any]]:
+    """What the ready file of a running `skerry` says; its folder is `data`, or one that goes afterwards, in
+    `within`. `python` is the command that starts its interpreter, possibly as another user."""
     with tempfile.TemporaryDirectory(prefix="skerry-bench-") as name:
-        folder = Path(name)
+        folder = within or Path(name)
         ready_file = folder / "ready.json"
         command = [
-            sys.executable,
+            *python,
             "-m",
             "skerry",
             role,
@@ -34,8 +42,11 @@ def skerry(*flags: str, role: str = "up", data: Path | None = None) -> Iterator[
         command += ["--http", "127.0.0.1:0", "--socket", str(folder / "s.sock")]
         if role != "node":
             command += ["--grpc", "127.0.0.1:0"]
-        environment = {key: value for key, value in os.environ.items() if not key.startswith("SKERRY_")}
-        process = subprocess.Popen([*command, "--ready-file", str(ready_file), *flags], env=environment)
+        if environment is None:
+            environment = {key: value for key, value in os.environ.items() if not key.startswith("SKERRY_")}
+        process = subprocess.Popen(
+            [*command, "--ready-file", str(ready_file), *flags], env=environment, cwd=within
+        )
         try:
             while not ready_file.exists():
                 if process.poll() is not None:

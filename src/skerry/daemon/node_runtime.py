@@ -35,6 +35,7 @@ from skerry.node.rootless import delegated_groups, delegation
 from skerry.node.signals.following import SignalSource
 from skerry.node.watched.groups import WatchedGroups
 from skerry.node.watched.watcher import LimitWatcher
+from skerry.node.workers import prestarted
 from skerry.transport.access.gate import AccessGate
 from skerry.transport.grpc import health
 from skerry.transport.grpc.server import GrpcServer
@@ -50,6 +51,7 @@ from skerry.wire.own.containers.service import ContainerService, ImageService
 log = structlog.get_logger(__name__)
 
 GROUPS: Final = "groups"  # in the data folder: the groups of cells where there are no cgroups
+VOLATILE_GROUPS: Final = Path("/run/skerry-groups")  # those of workers, in memory, in the node's own /run
 
 
 class NodeRuntimeParts(msgspec.Struct, frozen=True):
@@ -163,7 +165,13 @@ def _groups(context: RoleContext) -> Cgroups:
         raise errors.Unavailable("; ".join(enforcement.reasons))
     if enforcement.isolation is Isolation.ROOT:
         return detect(group_root(settings.cgroup_root, context.folder))
-    watched = WatchedGroups(context.folder / GROUPS, host.boot_id(), limits_users=enforcement.user_ids > 1)
+    has_own_run = enforcement.isolation is Isolation.USER_NAMESPACE
+    watched = WatchedGroups(
+        context.folder / GROUPS,
+        host.boot_id(),
+        limits_users=enforcement.user_ids > 1,
+        volatile=(prestarted.CELL, VOLATILE_GROUPS) if has_own_run else None,
+    )
     # What runs stays in the groups that it has.
     if enforcement.isolation is Isolation.USER_NAMESPACE and not watched.cells():
         found = delegation.find(

@@ -25,6 +25,11 @@ def test_a_cell_is_looked_at_several_times_a_second_and_never_without_a_pause(us
     assert 0.02 <= decisions.pause_s(used, limit) <= 0.25
 
 
+def test_a_cell_in_which_nothing_runs_is_looked_at_less_often() -> None:
+    assert decisions.idle_pause_s(0.5) == 0.25
+    assert decisions.idle_pause_s(60) == 0.5
+
+
 def test_a_cell_near_its_limit_is_looked_at_more_often() -> None:
     far, near = (decisions.pause_s(used * MEGABYTE, 128 * MEGABYTE) for used in (16, 120))
     assert near < far

@@ -13,6 +13,8 @@ from skerry.node.cgroups import limits as translation
 _BYTES_PER_S: Final = 1 << 30
 _SHORTEST_S: Final = 0.02
 _LONGEST_S: Final = 0.25
+_ASLEEP_S: Final = 0.5
+_ASLEEP_AFTER_S: Final = 2.0
 _STEP: Final = 1.25  # of the kernel, in cpu, from one niceness to the next
 _MOST: Final = 19
 
@@ -20,6 +22,11 @@ _MOST: Final = 19
 def pause_s(used: int, limit: int) -> float:
     """How long a cell that uses `used` bytes of `limit` need not be looked at."""
     return min(max((limit - used) / _BYTES_PER_S, _SHORTEST_S), _LONGEST_S)
+
+
+def idle_pause_s(idle_s: float) -> float:
+    """How long one need not be looked at in which nothing has run for `idle_s`."""
+    return _LONGEST_S if idle_s < _ASLEEP_AFTER_S else _ASLEEP_S
 
 
 def victim(used: Mapping[int, int], limit: int) -> int | None:

@@ -8,7 +8,8 @@
 What runs in a cell are the descendants of its init, which adopts orphans; to which executable they belong is
 told by the tag that they inherit (`process_table`). An init whose record is missing is found by its tag, and
 so is what is left of an init that shared the pids of the machine and was killed. The folders are in the data
-folder, so the next agent finds them; `watcher` holds the limits.
+folder, so the next agent finds them; those of one cell may be in memory, which is faster. `watcher` holds the
+limits.
 """
 
 from __future__ import annotations
@@ -66,31 +67,36 @@ class InitRecord(msgspec.Struct, frozen=True):
 class WatchedGroups:
     """Groups below the folder `folder`, which is for the boot `boot` alone; those of others are removed.
 
-    `limits_users`: each cell has a user of its own, so that the kernel counts its processes."""
+    `limits_users`: each cell has a user of its own, so that the kernel counts its processes. `volatile`: a
+    cell at the top with its folder, which may be gone when nothing is left in that cell."""
 
     kind = "watched"
     limits_in_v2 = False
     can_leave_cpu_quota = False
 
-    def __init__(self, folder: Path, boot: str, *, limits_users: bool) -> None:
+    def __init__(
+        self, folder: Path, boot: str, *, limits_users: bool, volatile: tuple[CellName, Path] | None = None
+    ) -> None:
         self._folder = folder / boot
+        self._volatile = None if volatile is None else (volatile[0], volatile[1] / boot)
         self._limits_users = limits_users
         self._pool_tag = _new_tag(_POOL_TAGS)
         self._peaks: dict[CellName, int] = {}
         self._inits: dict[CellName, InitRecord] = {}
         self.changed: Callable[[CellName], None] = lambda cell: None  # its limits, or what it has
-        files.private_folder(folder)
-        for former in folder.iterdir():
-            if former.name != boot:
-                shutil.rmtree(former)
-        self._folder.mkdir(exist_ok=True)
+        for each in (folder, *(() if volatile is None else (volatile[1],))):
+            files.private_folder(each)
+            for former in each.iterdir():
+                if former.name != boot:
+                    shutil.rmtree(former)
+            (each / boot).mkdir(exist_ok=True)
 
     def create(self, cell: CellName, limits: CellLimits) -> None:
         parent = names.parent_of(names.parse_any_name(cell))
         if parent is not None and not self.exists(parent):
             raise errors.NotFound(f"there is no parent cell {parent} for {cell}: allocate that first")
         self._check(limits, parent)
-        self._folder.mkdir(mode=0o700, exist_ok=True)  # somebody removed it while it was empty
+        self._base(cell).mkdir(mode=0o700, exist_ok=True)  # somebody removed it while it was empty
         try:
             self._path(cell).mkdir()
         except FileExistsError:
@@ -241,19 +247,17 @@ class WatchedGroups:
 
     def members(self, cell: CellName) -> list[int]:
         """The processes of the cell and below it, without inits."""
-        return [each.pid for those in self.processes(cell).values() for each in those]
+        return [each.pid for name in self._within(cell) for each in self.processes(name)[1]]
 
-    def processes(self, cell: CellName) -> dict[CellName, list[ProcessStatus]]:
-        """Those of the cell and of each below it, without inits."""
-        found = {}
-        for name in self._within(cell):
-            init = self._init(name)
-            if init is not None and self._is_alive(init):
-                inside = process_table.below(init.pid)
-            else:
-                inside = [each for pid in self._pids_of(name) if (each := process_table.status(pid))]
-            found[name] = [each for each in inside if not each.has_ended]
-        return found
+    def processes(self, cell: CellName) -> tuple[ProcessStatus | None, list[ProcessStatus]]:
+        """The init of the cell, and the other processes of this cell alone that have not ended."""
+        record = self._init(cell)
+        init = None if record is None else self._alive(record)
+        if init is not None:
+            inside = process_table.below(init.pid)
+        else:
+            inside = [each for pid in self._pids_of(cell) if (each := process_table.status(pid))]
+        return init, [each for each in inside if not each.has_ended]
 
     def count_oom(self, cell: CellName, pid: int) -> None:
         """A process of the cell or below it is about to be killed because of its memory."""
@@ -348,21 +352,30 @@ class WatchedGroups:
 
     def dispose(self) -> None:
         if not self.cells():
-            shutil.rmtree(self._folder, ignore_errors=True)
+            for base in self._bases():
+                shutil.rmtree(base, ignore_errors=True)
+
+    def _bases(self) -> list[Path]:
+        return [self._folder, *(() if self._volatile is None else (self._volatile[1],))]
+
+    def _base(self, cell: str) -> Path:
+        if self._volatile is not None and names.is_within(CellName(cell), self._volatile[0]):
+            return self._volatile[1]
+        return self._folder
 
     def _path(self, cell: str, leaf: str | None = None) -> Path:
         if leaf is None:
-            return self._folder / cell
+            return self._base(cell) / cell
         check_leaf(leaf)
-        return Path(f"{self._folder}/{cell}/{leaf}")
+        return Path(f"{self._base(cell)}/{cell}/{leaf}")
 
     def _names(self, cell: str) -> list[str]:
-        """Folders in that of the cell."""
-        try:
-            with os.scandir(self._path(cell)) as found:
-                return [each.name for each in found if each.is_dir()]
-        except FileNotFoundError:
-            return []
+        """Folders in that of the cell, or of the cells at the top."""
+        found: list[str] = []
+        for folder in [self._path(cell)] if cell else self._bases():
+            with contextlib.suppress(FileNotFoundError), os.scandir(folder) as entries:
+                found += [each.name for each in entries if each.is_dir()]
+        return found
 
     def _below(self, cell: str) -> Iterator[CellName]:
         for name in self._names(cell):
@@ -390,8 +403,13 @@ class WatchedGroups:
         return self._inits.get(cell)
 
     def _is_alive(self, init: InitRecord) -> bool:
+        return self._alive(init) is not None
+
+    def _alive(self, init: InitRecord) -> ProcessStatus | None:
         found = process_table.status(init.pid)
-        return found is not None and not found.has_ended and found.start_time == init.start_time
+        if found is None or found.has_ended or found.start_time != init.start_time:
+            return None
+        return found
 
 
 def _new_tag(part: int) -> int:

@@ -32,18 +32,35 @@ class ProcessStatus(NamedTuple):
     cpu_ns: int  # with its children that have ended
     threads: int
     resident: int  # bytes, those shared with others included
+    line: bytes  # of the kernel; stays the same while the process does not run
+
+
+def line(pid: int) -> bytes:
+    """What `status` is read from; empty if there is no such process."""
+    return _content(f"{_PROC}/{pid}/stat")
 
 
 def status(pid: int) -> ProcessStatus | None:
     """None if there is no such process."""
-    content = _content(f"{_PROC}/{pid}/stat")
+    content = line(pid)
     fields = content.rpartition(b")")[2].split()
     if len(fields) < 22:
         return None
     ticks = sum(map(int, fields[11:15]))
     return ProcessStatus(
-        pid, fields[0] in _ENDED, int(fields[19]), ticks * _TICK_NS, int(fields[17]), int(fields[21]) * _PAGE
+        pid,
+        fields[0] in _ENDED,
+        int(fields[19]),
+        ticks * _TICK_NS,
+        int(fields[17]),
+        int(fields[21]) * _PAGE,
+        content,
     )
+
+
+def newest_pid() -> bytes:
+    """The last pid that was given to a process or thread of the machine; empty if it is not known."""
+    return _content(f"{_PROC}/loadavg").rpartition(b" ")[2]
 
 
 def tag(pid: int) -> int:

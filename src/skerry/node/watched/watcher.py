@@ -20,7 +20,7 @@ from skerry.model.cells import is_within, upwards
 from skerry.model.ids import CellName
 from skerry.node.watched import decisions, process_table
 from skerry.node.watched.groups import WatchedGroups, limit_of
-from skerry.node.watched.process_table import ProcessStatus
+from skerry.node.watched.samples import CellSample
 
 log = structlog.get_logger(__name__)
 
@@ -37,24 +37,30 @@ class LimitWatcher:
         self._clock = clock
         self._due: dict[CellName, float] = {}  # cells at the top, and when each is looked at
         self._limits: dict[CellName, tuple[int | None, int | None]] = {}  # bytes, processes
-        self._cpu: dict[CellName, int] = {}  # that what runs in each has used, at the last look
+        self._samples: dict[CellName, dict[CellName, CellSample]] = {}  # of all cells, by those at the top
+        self._ran: dict[CellName, float] = {}  # when something ran in those at the top
         groups.changed = self._read
         for cell in groups.cells():
             self._read(cell)
 
     def _read(self, cell: CellName) -> None:
         """The cell was created, changed or removed, or has its init."""
+        *_, top = upwards(cell)
         try:
             limits = self._groups.read_limits(cell)
         except errors.NotFound:
-            self._due.pop(cell, None)
             self._limits.pop(cell, None)
-            self._cpu.pop(cell, None)
+            self._samples.get(top, {}).pop(cell, None)
+            if cell == top:
+                for known in (self._due, self._samples, self._ran):
+                    known.pop(top, None)
             return
+        samples = self._samples.setdefault(top, {})
+        samples.setdefault(cell, CellSample(self._groups, cell)).is_stale = True
         if limits.memory is not None or limits.pids is not None:
             self._limits[cell] = limit_of(limits), limits.pids
-            *_, top = upwards(cell)
-            self._due[top] = self._clock.monotonic()
+            now = self._clock.monotonic()
+            self._due[top] = min(self._due.get(top, now), now + _IDLE_S)
 
     async def run(self) -> None:
         """For ever."""
@@ -72,18 +78,21 @@ class LimitWatcher:
 
     def look(self, top: CellName) -> float:
         """Kill what exceeds its limits in the cell and below; seconds until the next look."""
-        found = self._groups.processes(top)
-        cpu = sum(each.cpu_ns for those in found.values() for each in those)
-        is_idle = self._cpu.get(top) == cpu  # who does nothing allocates nothing
-        self._cpu[top] = cpu
+        now, newest_pid = self._clock.monotonic(), process_table.newest_pid()
+        samples = self._samples.get(top, {})
+        ran = {cell for cell, sample in samples.items() if sample.refresh(now, newest_pid)}
+        if not ran:  # who does nothing allocates nothing
+            return decisions.idle_pause_s(now - self._ran.get(top, now))
+        self._ran[top] = now
         pause = _IDLE_S
-        for cell in [each for each in self._limits if is_within(each, top)]:
-            inside = [each for name, those in found.items() if is_within(name, cell) for each in those]
-            pause = min(pause, self._hold(cell, inside))
-        return _IDLE_S if is_idle else pause
+        for cell in {limited for each in ran for limited in upwards(each) if limited in self._limits}:
+            inside = [sample for name, sample in samples.items() if is_within(name, cell)]
+            pause = min(pause, self._hold(cell, inside, now))
+        return pause
 
-    def _hold(self, cell: CellName, inside: list[ProcessStatus]) -> float:
+    def _hold(self, cell: CellName, samples: list[CellSample], now: float) -> float:
         most, processes = self._limits[cell]
+        inside = [each for sample in samples for each in sample.inside]
         if processes is not None and sum(each.threads for each in inside) > processes:
             log.warning("cell.too_many_processes", cell=cell, limit=processes)
             self._groups.kill_members(cell)
@@ -91,8 +100,14 @@ class LimitWatcher:
         if most is None or not inside:
             return _IDLE_S
         used = {each.pid: each.resident for each in inside}
-        if sum(used.values()) > most:  # pages that several share were counted more than once
-            used = {pid: process_table.memory(pid) for pid in used}
+        # Pages that several share were counted more than once.
+        for exact in (False, True):
+            if sum(used.values()) > most:
+                used = {
+                    pid: amount
+                    for sample in samples
+                    for pid, amount in sample.memory(now, exact=exact).items()
+                }
         total = sum(used.values())
         self._groups.note_memory(cell, total)
         if (pid := decisions.victim(used, most)) is not None:
