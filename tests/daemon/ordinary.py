@@ -29,8 +29,9 @@ class OrdinarySkerry:
 
     def start(self, *flags: str, role: str = "up") -> dict[str, Any]:
         """Start it, and wait until it is ready; its ready file."""
-        listen = ("--http", "127.0.0.1:0", "--grpc", "127.0.0.1:0") if role == "up" else ()
-        flags = (role, *listen, "--set", f"network.subnet={subnet_of(self.user.home)}", *flags)
+        subnet = f"network.subnet={subnet_of(self.user.home)}"
+        own = ("--http", "127.0.0.1:0", "--grpc", "127.0.0.1:0", "--set", subnet)
+        flags = (role, *(own if role == "up" else ()), *flags)
         ready = self.data / "ready.json"
         ready.unlink(missing_ok=True)
         with self.log.open("ab") as log:

@@ -17,26 +17,19 @@ from pathlib import Path
 import pytest
 
 from tests.node.network.machines import cannot_dial, dial, inside, listen, speak
-from tests.support import imagery, leaks
-from tests.support.nat_lab import EDGE, PLACES, NatLab, nat_lab, page
+from tests.support import leaks
+from tests.support.nat_lab import EDGE, LARGE, PLACES, NatLab, nat_lab, page, web_image
 from tests.support.waiting import PATIENCE_S, eventually_sync
 
 pytestmark = pytest.mark.skipif(os.geteuid() != 0, reason="the mesh needs root")
 
 _CANARY = b"a-canary-that-nobody-on-the-internet-may-read"
-_LARGE = 300_000  # bytes of a page: many packets
 _HOST = "shop.test"  # of the route
 
 
 @pytest.fixture(scope="module")
 def image(tmp_path_factory: pytest.TempPathFactory) -> str:
-    """Serves its name at port 80, and a large page."""
-    script = (
-        "read -r name < /proc/sys/kernel/hostname; echo $name > /www/index.html; "
-        f"head -c {_LARGE} /dev/zero > /www/large; exec httpd -f -p 80 -h /www"
-    )
-    made = imagery.busybox(command=("sh", "-c", script))
-    return f"oci-archive:{imagery.write_oci_archive(made, tmp_path_factory.mktemp('image') / 'web.tar')}"
+    return web_image(tmp_path_factory.mktemp("image"))
 
 
 @pytest.fixture(scope="module")
@@ -313,9 +306,9 @@ def test_a_service_is_reached_by_its_address_from_every_node_and_by_a_route_from
     eventually_sync(lambda: all(lab.resolve(name, "web.default.skerry") == [web] for name in lab.machines))
     all_answer()
     for _ in range(8):
-        assert len(page(lab.internet.place, edge, path="/large", host=_HOST, within_s=PATIENCE_S)) == _LARGE
-        assert len(page(lab.machines["home"].place, web, path="/large", within_s=PATIENCE_S)) == _LARGE
-        assert len(page(lab.place_of("office"), web, path="/large", within_s=PATIENCE_S)) == _LARGE
+        assert len(page(lab.internet.place, edge, path="/large", host=_HOST, within_s=PATIENCE_S)) == LARGE
+        assert len(page(lab.machines["home"].place, web, path="/large", within_s=PATIENCE_S)) == LARGE
+        assert len(page(lab.place_of("office"), web, path="/large", within_s=PATIENCE_S)) == LARGE
     with lab.without_server():
         all_answer()
         without_far_copies(lab, web)

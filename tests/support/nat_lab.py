@@ -26,11 +26,13 @@ import dnslib
 from skerry.daemon.node_runtime import group_root
 from skerry.node.network.subnets import KernelNames
 from tests.node.network.machines import Machine, inside
+from tests.support import imagery
 from tests.support.clusters import Cluster, sweep
 from tests.support.lans import Resident
 from tests.support.waiting import PATIENCE_S, eventually_sync
 
 EDGE = "east"  # the node that serves routes
+LARGE = 300_000  # bytes of a page: many packets
 _SERVER = "198.51.100.1"
 _HTTP = 1323
 _FLEET = {
@@ -132,6 +134,10 @@ class NatLab(Cluster):
         machine.run("ip", "route", "add", "default", "via", "192.168.1.1")
         return machine
 
+    def add_machine(self, name: str) -> Machine:
+        """The machine of one of `PLACES`, for a node that is not the lab's."""
+        return self._plug_in(name, PLACES[name])
+
     def _switch_of(self, name: str) -> Machine:
         router = PLACES[name].router
         return self.routers[router] if router else self.internet
@@ -180,14 +186,17 @@ class NatLab(Cluster):
         server.wait_ready()
         return server
 
-    def _start_node(self, name: str, *more: str) -> Resident:
+    def join_flags(self, name: str) -> tuple[str, ...]:
+        """By which a node of this name joins the cloud."""
         done = self.server.cli("token", "create", "--role", "node")
         assert done.returncode == 0, done.stderr
-        flags = ("--join", done.stdout.strip(), "--name", name, "--set", f"node.labels=site={name}")
+        return ("--join", done.stdout.strip(), "--name", name, "--set", f"node.labels=site={name}")
+
+    def _start_node(self, name: str, *more: str) -> Resident:
         return self._start(
             name,
             self.machines[name],
-            *flags,
+            *self.join_flags(name),
             "--set",
             "node.stop_grace_s=0.5",
             "--set",
@@ -327,6 +336,16 @@ class NatLab(Cluster):
             assert names.mesh_table not in skerry.machine.run("nft", "list", "tables")
             eventually_sync(lambda names=names: _pid_of(["wireguard-go", names.mesh]) is None)  # type: ignore[misc]
             assert not Path(f"/var/run/wireguard/{names.mesh}.sock").exists()
+
+
+def web_image(folder: Path) -> str:
+    """An image in `folder` that serves the name of its container at port 80, and a `/large` page."""
+    script = (
+        "read -r name < /proc/sys/kernel/hostname; echo $name > /www/index.html; "
+        f"head -c {LARGE} /dev/zero > /www/large; exec httpd -f -p 80 -h /www"
+    )
+    made = imagery.busybox(command=("sh", "-c", script))
+    return f"oci-archive:{imagery.write_oci_archive(made, folder / 'web.tar')}"
 
 
 def _spec(image: str, site: str) -> dict[str, Any]:

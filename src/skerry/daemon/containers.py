@@ -43,6 +43,7 @@ from skerry.node.devices.device_catalog import NO_DEVICES, DeviceCatalog
 from skerry.node.guest_networks.networks import GuestNetworks
 from skerry.node.images.images import Images, NamespaceImages
 from skerry.node.layers.unpacker_client import LayerUnpacker
+from skerry.node.network.bridge_namespace import BridgeNamespace
 from skerry.node.network.dns.name_server import NameServer
 from skerry.node.network.mesh import programs
 from skerry.node.network.mesh.mesh import missing_programs
@@ -83,6 +84,7 @@ class ContainerEngine(msgspec.Struct, frozen=True):
     warnings: tuple[str, ...]  # what makes them less safe than they could be, in plain sentences
     images: Images
     network: Network
+    namespace: BridgeNamespace  # that its bridge is in
     containers: Containers
     subnet: SubnetAssignment
     cells: Cells  # that they are in
@@ -193,13 +195,14 @@ async def _open(
     key = group_root.rpartition("-")[2]
     pool = parse_network(settings.fleet.subnets, field="fleet.subnets")
     subnet = SubnetAssignment(folder / SUBNET_FILE)
+    network_host = NetworkHost(users("network")) if place is None else place.network_host()
     network = Network(
         folder / "network",
         settings.network,
         clock,
         key=key,
         closed=[pool],
-        host=NetworkHost(users("network")) if place is None else place.network_host(),
+        host=network_host,
     )
     names = None
     if settings.network.domain:
@@ -259,6 +262,7 @@ async def _open(
         warnings,
         images,
         network,
+        network_host.namespace,
         containers,
         subnet,
         cells,

@@ -283,6 +283,7 @@ async def _take_over_network(engine: ContainerEngine, context: RoleContext) -> N
         lambda: (),
         lambda _: None,
         node_mesh.hindrance(context),
+        engine.namespace,
     )
     mesh = await NodeMesh(folder, settings.mesh, deps).open()
     context.undo.push_async_callback(mesh.close)

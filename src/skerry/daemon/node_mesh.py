@@ -10,22 +10,21 @@ from typing import Final
 from skerry.daemon.containers import ContainerEngine
 from skerry.daemon.role_parts import RoleContext
 from skerry.kit.tasks import TaskSupervisor
-from skerry.model.enforcement import Isolation
 from skerry.model.ids import NodeId
 from skerry.model.mesh import MeshPeer
 from skerry.node.agent.network_state import NetworkState
 from skerry.node.network.mesh.mesh import MeshDeps, NodeMesh
 from skerry.transport import host_identity
 
-_PRIVATE: Final = (
-    "the network of its containers belongs to an ordinary user, and has no links to other machines; start "
-    "the node as root to have them"
+_ALONE: Final = (
+    "the network of its containers belongs to an ordinary user, and nothing connects it to other machines: "
+    "'skerry doctor' says what is missing, or start the node as root"
 )
 
 
 def hindrance(context: RoleContext) -> str:
     """Why this node can have no links; empty if it can."""
-    return "" if context.enforcement.isolation is Isolation.ROOT else _PRIVATE
+    return "" if context.enforcement.has_mesh_links else _ALONE
 
 
 async def start(
@@ -40,6 +39,7 @@ async def start(
         host_identity.read_addresses,
         engine.network.services.unreachable_changed,
         hindrance(context),
+        engine.namespace,
     )
     mesh = await NodeMesh(context.folder, context.settings.mesh, deps).open()
     context.undo.push_async_callback(mesh.close)

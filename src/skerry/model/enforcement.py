@@ -43,6 +43,9 @@ class ContainerNetwork(enum.StrEnum):
     NONE = "none"
 
 
+_CONNECTED: Final = (ContainerNetwork.BRIDGE, ContainerNetwork.PASTA, ContainerNetwork.SLIRP4NETNS)
+
+
 class RootFilesystem(enum.StrEnum):
     """How the layers of an image become the root of a container."""
 
@@ -118,7 +121,7 @@ class NodeEnforcement(msgspec.Struct, frozen=True):
 
     def with_network(self, network: ContainerNetwork) -> NodeEnforcement:
         """The same with the network that containers got in the end."""
-        return msgspec.structs.replace(self, network=network)
+        return msgspec.structs.replace(self, network=network, has_mesh_links=network in _CONNECTED)
 
     def with_watched_limits(self, reason: str) -> NodeEnforcement:
         """The same where what runs has no cgroups, though there could be some."""

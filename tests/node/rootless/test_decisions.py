@@ -31,7 +31,7 @@ def test_a_machine_that_allows_everything_names_only_what_needs_root() -> None:
         LimitMeans.CGROUP, LimitMeans.CGROUP, LimitMeans.CGROUP, disk=LimitMeans.NONE
     )
     assert (found.network, found.filesystem) == (ContainerNetwork.PASTA, RootFilesystem.OVERLAY)
-    assert (found.first_port, found.has_mesh_links) == (1024, False)
+    assert (found.first_port, found.has_mesh_links) == (1024, True)
     (reason,) = found.reasons
     for part in ("limits of disk", "volumes", "devices", "guests", "below 1024", "as root"):
         assert part in reason
@@ -86,7 +86,9 @@ def test_the_network_needs_a_tun_device_and_a_program() -> None:
     closed = decisions.decide(replace(ALL, tun="Permission denied"))
     assert closed.network is ContainerNetwork.LOOPBACK
     assert "/dev/net/tun" in closed.reasons[0]
-    assert "mesh" not in closed.reasons[0]  # which has no links without root, whatever that device is
+    assert "no links of the mesh" in closed.reasons[0]
+    assert not closed.has_mesh_links
+    assert not decisions.decide(ALL).with_network(ContainerNetwork.LOOPBACK).has_mesh_links
 
 
 def test_without_a_proc_of_their_own_there_are_no_cells() -> None:

@@ -66,8 +66,8 @@ def check_root(is_root: bool) -> list[Finding]:
     if is_root:
         return []
     message = (
-        "without root there are no volumes, devices, limits of disk and links of the mesh, nothing is sold, "
-        "and some checks are skipped"
+        "without root there are no volumes, devices and limits of disk, nothing is sold, and some checks "
+        "are skipped"
     )
     return [warning("root", message, "sudo skerry up")]
 

@@ -53,15 +53,15 @@ def decide(seen: Observations) -> NodeEnforcement:
     network = _network(seen, reasons)
     limits = _limits(seen, reasons)
     reasons.append(_without_root(seen.first_port))
-    return NodeEnforcement(
+    found = NodeEnforcement(
         Isolation.USER_NAMESPACE,
         limits,
-        network,
-        filesystem,
+        filesystem=filesystem,
         user_ids=seen.user_ids,
         first_port=seen.first_port,
         reasons=tuple(reasons),
     )
+    return found.with_network(network)
 
 
 def without_isolation() -> NodeEnforcement:
@@ -91,8 +91,8 @@ def _without_root(first_port: int) -> str:
     """What no machine allows an ordinary user."""
     ports = f", and no published ports below {first_port} (sysctl net.ipv4.ip_unprivileged_port_start)"
     return (
-        "there are no limits of disk, volumes, devices, user namespaces of single containers, links of the "
-        f"mesh and guests of the market{ports if first_port > 1 else ''}; start the node as root to have them"
+        "there are no limits of disk, volumes, devices, user namespaces of single containers and guests of "
+        f"the market{ports if first_port > 1 else ''}; start the node as root to have them"
     )
 
 
@@ -132,7 +132,7 @@ def _filesystem(seen: Observations, reasons: list[str]) -> RootFilesystem:
 def _network(seen: Observations, reasons: list[str]) -> ContainerNetwork:
     if seen.tun:
         reasons.append(
-            "containers reach nothing outside this machine: "
+            "containers reach nothing outside this machine, and the node has no links of the mesh: "
             f"/dev/net/tun cannot be opened ({seen.tun}); root allows it with 'chmod 0666 /dev/net/tun'"
         )
         return ContainerNetwork.LOOPBACK
@@ -141,6 +141,7 @@ def _network(seen: Observations, reasons: list[str]) -> ContainerNetwork:
     if seen.slirp4netns:
         return ContainerNetwork.SLIRP4NETNS
     reasons.append(
-        "containers reach nothing outside this machine: install pasta (package passt) or slirp4netns"
+        "containers reach nothing outside this machine, and the node has no links of the mesh: install pasta "
+        "(package passt) or slirp4netns"
     )
     return ContainerNetwork.LOOPBACK

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import json
+import os
 import socket
 import threading
 from collections.abc import Iterator
@@ -13,12 +14,15 @@ from ipaddress import IPv4Address, IPv4Network
 from pathlib import Path
 
 import pytest
+from msgspec.structs import replace
 
 from skerry.kit.clock import SystemClock
+from skerry.kit.tasks import cancel_and_wait
 from skerry.model.ids import NodeId
 from skerry.model.mesh import MeshEncryption, MeshLinks, MeshNode, MeshPeer, format_endpoint
 from skerry.model.mesh_settings import MeshSettings
 from skerry.model.network_objects import NetworkObject
+from skerry.node.network.bridge_namespace import BridgeNamespace
 from skerry.node.network.mesh.mesh import MeshDeps, NodeMesh, choose_port, missing_programs
 from skerry.node.network.mesh.programs import MeshPrograms
 from skerry.node.network.subnets import KernelNames
@@ -33,7 +37,9 @@ from tests.node.network.machines import (
     speak,
     twin,
 )
-from tests.support.waiting import eventually_sync
+from tests.support.waiting import eventually, eventually_sync
+
+NOBODY = MeshPeer(NodeId("other"), "other", "A" * 43 + "=", ("10.99.7.0/24",), ("192.0.2.7:51825",))
 
 
 @dataclass
@@ -239,3 +245,32 @@ def test_a_port_that_is_taken_is_left_to_its_owner() -> None:
 def test_a_missing_program_is_named_with_its_package() -> None:
     assert "wireguard-tools" in missing_programs(MeshPrograms("ip"))
     assert missing_programs(MeshPrograms("ip", "wg")) == ""
+
+
+@needs_root
+async def test_links_without_encryption_are_refused_in_the_network_of_an_ordinary_user(
+    tmp_path: Path,
+) -> None:
+    """They would not pass the program that connects it, and the reason says what to do."""
+    ground = Ground(KernelNames("5ce1a7e3"), (IPv4Network("10.99.3.0/24"),), IPv4Address("10.99.3.1"))
+    machine = Machine(tmp_path, "private")
+    place = os.open(machine.place, os.O_RDONLY | os.O_CLOEXEC)
+    deps = MeshDeps(
+        NodeId("node3"),
+        ground,
+        SystemClock(),
+        lambda value: None,
+        tuple,
+        lambda unreachable: None,
+        namespace=BridgeNamespace(place),
+    )
+    try:
+        mesh = await NodeMesh(tmp_path, MeshSettings(), deps).open()
+        mesh.set_peers({NOBODY.node: replace(NOBODY, encryption=MeshEncryption.VXLAN)})
+        running = asyncio.create_task(mesh.run())
+        await eventually(lambda: mesh.warnings and "start the node as root" in mesh.warnings[0])
+        await cancel_and_wait([running])
+        await mesh.close()
+    finally:
+        os.close(place)
+        machine.end()

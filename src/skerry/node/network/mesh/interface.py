@@ -24,7 +24,7 @@ from skerry.node.network import host_routes
 from skerry.node.network.commands import NetworkCommands
 from skerry.node.network.mesh import plans
 from skerry.node.network.mesh.plans import PeerConfig, PeerStatus
-from skerry.node.network.mesh.programs import SOCKETS, MeshPrograms
+from skerry.node.network.mesh.programs import MeshPrograms
 
 log = structlog.get_logger(__name__)
 
@@ -71,18 +71,15 @@ class LinkSetup:
     @property
     def exists(self) -> bool:
         try:
-            socket.if_nametoindex(self.name)
+            self._commands.namespace.run(lambda: socket.if_nametoindex(self.name))
         except OSError:
             return False
         return True
 
     def bring_up(self) -> None:
         """Set its size and its probe address."""
-        ipv6 = _SYSCTL / f"ipv6/conf/{self.name}"
-        if ipv6.exists():
-            (ipv6 / "disable_ipv6").write_text("0")
-            (ipv6 / "accept_ra").write_text("0")
-        probe = [f"address replace {probe_address(self._node)}/128 dev {self.name}"] if ipv6.exists() else []
+        has_ipv6 = self._commands.namespace.run(self._open_ipv6)
+        probe = [f"address replace {probe_address(self._node)}/128 dev {self.name}"] if has_ipv6 else []
         self._commands.ip(
             [
                 f"link set dev {self.name} addrgenmode none",
@@ -91,9 +88,21 @@ class LinkSetup:
             ]
         )
 
+    def _open_ipv6(self) -> bool:
+        """Allow IPv6 on it; false where the kernel has none."""
+        if not self._ipv6.exists():
+            return False
+        (self._ipv6 / "disable_ipv6").write_text("0")
+        (self._ipv6 / "accept_ra").write_text("0")
+        return True
+
+    @property
+    def _ipv6(self) -> Path:
+        return _SYSCTL / f"ipv6/conf/{self.name}"
+
     def set_probe_routes(self, nodes: Collection[NodeId]) -> None:
         """Reach the probe addresses of `nodes`."""
-        if (_SYSCTL / f"ipv6/conf/{self.name}").exists():
+        if self._commands.namespace.run(self._ipv6.exists):
             self._commands.ip(
                 [
                     f"route replace {probe_address(node)}/128 dev {self.name} proto {_ROUTE_PROTOCOL}"
@@ -103,8 +112,9 @@ class LinkSetup:
 
     def routed(self) -> frozenset[Network]:
         """The networks of the cloud that are routed to it."""
-        found = {each.network for each in host_routes.read() if each.interface == self.name}
-        found6 = {each.network for each in host_routes.read_ipv6() if each.interface == self.name}
+        routes, routes6 = self._commands.namespace.run(lambda: (host_routes.read(), host_routes.read_ipv6()))
+        found = {each.network for each in routes if each.interface == self.name}
+        found6 = {each.network for each in routes6 if each.interface == self.name}
         return frozenset((*found, *(each for each in found6 if each.subnet_of(CLOUD_PREFIX))))
 
     def set_routes(self, peers: Sequence[PeerConfig], source: IPv4Address | None, *, has_hops: bool) -> None:
@@ -198,13 +208,12 @@ class WireGuardInterface:
         return plans.read_dump(self._programs.run_wg("show", self._link.name, "dump"))
 
     def remove(self) -> None:
-        self._link.delete()
-        with suppress(OSError):  # wireguard-go removes it as well, a moment later
-            (SOCKETS / f"{self._link.name}.sock").unlink(missing_ok=True)
+        with self._programs.ending_wireguard_go(self._link.name):
+            self._link.delete()
 
 
 def default_mtu(overhead: int, least: int) -> int:
-    """What fits the smallest interface that packets may leave by."""
+    """What fits the smallest interface of this machine that packets may leave by."""
     routes = {each.interface for each in host_routes.read() if each.network.prefixlen == 0}
     sizes = []
     for name in routes:

@@ -36,6 +36,7 @@ from skerry.model.mesh import (
 from skerry.model.mesh_settings import MeshSettings
 from skerry.model.network_objects import NetworkObject
 from skerry.node.network import commands, host_routes
+from skerry.node.network.bridge_namespace import OWN_NAMESPACE, BridgeNamespace
 from skerry.node.network.mesh import interface as interfaces
 from skerry.node.network.mesh import links as mesh_links
 from skerry.node.network.mesh import plans, programs, rules
@@ -59,6 +60,10 @@ _IDLE_S: Final = 60.0  # between looks at this machine's addresses while there a
 _PORTS: Final = 16  # from the configured one on
 _OVERHEAD: Final = {MeshEncryption.WIREGUARD: 80, MeshEncryption.VXLAN: 70}  # over IPv6
 _LEAST_MTU: Final = 1280  # IPv6's
+_NO_VXLAN: Final = (
+    "links without encryption (mesh.encryption vxlan) do not pass the program that connects containers of an "
+    "ordinary user's node; start the node as root, or have the server use wireguard"
+)
 
 
 class MeshGround(Protocol):
@@ -91,6 +96,7 @@ class MeshDeps(msgspec.Struct, frozen=True):
     addresses: Callable[[], tuple[str, ...]]  # of this machine
     unreachable_changed: Callable[[frozenset[NodeId]], None]  # nodes to which no packet gets now
     hindrance: str = ""  # why this node can have no links at all
+    namespace: BridgeNamespace = OWN_NAMESPACE  # that the bridge of its containers is in
 
 
 class NodeMesh:
@@ -105,7 +111,8 @@ class NodeMesh:
         self._report, self._addresses = deps.report, deps.addresses
         self._unreachable_changed = [deps.unreachable_changed]
         self._unreachable: frozenset[NodeId] = frozenset()
-        self._programs = programs.find()
+        self._namespace = deps.namespace
+        self._programs = programs.find(namespace=deps.namespace)
         self._hindrance = deps.hindrance or missing_programs(self._programs)
         self._peers: Mapping[str, MeshPeer] = {}
         self._links: dict[NodeId, LinkState] = {}
@@ -121,7 +128,7 @@ class NodeMesh:
         self._statuses: Mapping[str, PeerStatus] = {}
         self._read_at = 0.0
         self._wake = asyncio.Event()
-        self._probes = LinkProbes(deps.clock, self._answered)
+        self._probes = LinkProbes(deps.clock, self._answered, deps.namespace)
         self._reported: object = None
         self._reported_at = -_REPORT_S
         self._checked_at = 0.0
@@ -157,7 +164,8 @@ class NodeMesh:
 
     def _open(self) -> None:
         self._keys = MeshKeys(self._path, self._clock.now())
-        self._tables = NftTables(commands.find(), self._ground.names.mesh_table, rules.FAMILIES)
+        tools = commands.find(namespace=self._namespace)
+        self._tables = NftTables(tools, self._ground.names.mesh_table, rules.FAMILIES)
         adopted = self._make_interface(MeshEncryption.WIREGUARD).port()
         self._port = adopted or choose_port(self._settings.port)
 
@@ -258,8 +266,10 @@ class NodeMesh:
         return is_new
 
     def _make_interface(self, encryption: MeshEncryption) -> MeshInterface:
-        tools, names = commands.find(), self._ground.names
+        tools, names = commands.find(namespace=self._namespace), self._ground.names
         kind = MeshEncryption.VXLAN if encryption is MeshEncryption.VXLAN else MeshEncryption.WIREGUARD
+        if kind is MeshEncryption.VXLAN and self._namespace.descriptor is not None:
+            raise errors.Unavailable(_NO_VXLAN)
         mtu = self._settings.mtu or interfaces.default_mtu(_OVERHEAD[kind], _LEAST_MTU)
         self._encryption = kind
         self._link = LinkSetup(tools, names.mesh, self._node, mtu)
@@ -288,7 +298,7 @@ class NodeMesh:
             *own,
             *(
                 route.network
-                for route in host_routes.read()
+                for route in self._namespace.run(host_routes.read)
                 if route.interface not in (names.bridge, names.mesh) and route.network.prefixlen > 8
             ),
         ]
@@ -402,7 +412,7 @@ class NodeMesh:
                 tuple(format_endpoint(address, port or self._port) for address, port in self._configured),
                 self._keys.next_public,
                 self._settings.relay,
-                machine_of_this_process(),
+                self._namespace.run(machine_of_this_thread),
             )
         )
 
@@ -480,8 +490,8 @@ def choose_port(preferred: int) -> int:
     raise errors.Unavailable("no UDP port is free for the mesh")
 
 
-def machine_of_this_process() -> str:
-    """Names the network stack of this process, and says nothing else about it."""
+def machine_of_this_thread() -> str:
+    """Names the network stack of this thread, and says nothing else about it."""
     boot = Path("/proc/sys/kernel/random/boot_id").read_text()
-    space = os.stat("/proc/self/ns/net")
+    space = os.stat("/proc/thread-self/ns/net")
     return hashlib.sha256(f"{boot}{space.st_dev}:{space.st_ino}".encode()).hexdigest()[:32]

@@ -18,6 +18,7 @@ import structlog
 from skerry.kit.clock import Clock
 from skerry.model.ids import NodeId
 from skerry.model.mesh import probe_address
+from skerry.node.network.bridge_namespace import BridgeNamespace
 
 log = structlog.get_logger(__name__)
 
@@ -31,10 +32,13 @@ _MOST: Final = 256  # answers in one go
 class LinkProbes:
     """Sends probes on one interface."""
 
-    def __init__(self, clock: Clock, answered: Callable[[NodeId, float], None]) -> None:
-        """`answered` is called with the round trip in seconds."""
+    def __init__(
+        self, clock: Clock, answered: Callable[[NodeId, float], None], namespace: BridgeNamespace
+    ) -> None:
+        """`answered` is called with the round trip in seconds; the interface is in `namespace`."""
         self._clock = clock
         self._answered = answered
+        self._namespace = namespace
         self._socket: socket.socket | None = None
         self._identifier = int.from_bytes(os.urandom(2), "big")
         self._sequence = 0
@@ -48,7 +52,7 @@ class LinkProbes:
         """Begin to listen; false where there is no IPv6."""
         self.close()
         try:
-            made = socket.socket(
+            made = self._namespace.open_socket(
                 socket.AF_INET6, socket.SOCK_RAW | socket.SOCK_NONBLOCK, socket.IPPROTO_ICMPV6
             )
         except OSError as error:
