@@ -77,7 +77,8 @@ def run_topic(
             show(line(figure))
     except Exception as error:  # noqa: BLE001 - the others are measured nevertheless
         traceback.print_exc()
-        failure = f"{type(error).__name__}: {error}"
+        reason = str(error).strip().rpartition("\n")[2]  # of the output of another program the last line
+        failure = f"{type(error).__name__}: {reason}"
         show(f"  FAILED: {failure}")
     seconds = time.monotonic() - started
     show(f"  took {seconds:.0f} s")
