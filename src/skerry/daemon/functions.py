@@ -181,10 +181,8 @@ async def start(
     parts = await _assemble(context, registry, here, runtime)
     parts.loops.forever("registry of functions", lambda: registry.run(parts.invoker.code_in_use))
     await registry.ready()
-    registry.listen(
-        lambda name, function: parts.hosts.functions_known(() if function is None else (function,))
-    )
-    parts.hosts.functions_known(registry.all())
+    registry.listen(lambda name, function: parts.hosts.functions_known([(name, function)]))
+    parts.hosts.functions_known((each.name, each) for each in registry.all())
     replicator = CodeReplicator(
         parts.router.measuring,
         registry,
@@ -217,10 +215,10 @@ async def start_replica(
     parts.loops.forever("copies of functions", lambda: copies.run(parts.invoker.code_in_use))
 
     async def changed(before: Function | None, after: Function | None) -> None:
-        parts.hosts.functions_known([after])
+        parts.hosts.functions_known([(each.name, after) for each in (before, after) if each is not None])
 
     copies.listen(changed)
-    parts.hosts.functions_known(copies.all_known())
+    parts.hosts.functions_known((each.name, each) for each in copies.all_known())
     service = FunctionReplicaService(copies, parts.invoker, parts.hosts, server)
     return parts.served(context, service, url)
 

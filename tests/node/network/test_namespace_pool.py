@@ -11,6 +11,7 @@ import pytest
 
 from skerry.kit.batching import Batcher
 from skerry.model import errors
+from skerry.node.network import namespace_pool
 from skerry.node.network.addresses import AddressAllocator
 from skerry.node.network.namespace_pool import NamespacePool
 from skerry.node.network.subnets import NodeSubnet
@@ -172,3 +173,25 @@ async def test_work_whose_caller_goes_is_done_all_the_same() -> None:
     await asyncio.gather(caller, return_exceptions=True)
     await together.drain()
     assert done == [7]
+
+
+async def test_as_many_as_are_expected_to_be_taken_at_once_are_ready_up_to_a_limit(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(namespace_pool, "_SURPLUS_S", 0.01)
+    links = FakeLinks()
+    addresses = AddressAllocator(NodeSubnet("10.0.0.0/24"))
+    pool = NamespacePool(links, addresses, 2, links.prepare)  # type: ignore[arg-type]
+    filling = asyncio.create_task(pool.run())
+    pool.expect(10)
+    await eventually(lambda: len(links.created) == 10)
+    made = set(links.created)
+    taken = await asyncio.gather(*(pool.take() for _ in range(10)))
+    assert set(taken) <= made, "nobody waited for one"
+    pool.expect(1000)
+    await eventually(lambda: len(links.created) == 10 + 64)
+    pool.expect(0)  # they were not needed, and two always are
+    await eventually(lambda: len(links.created) == 10 + 2)
+    assert addresses.free == NodeSubnet("10.0.0.0/24").size - 12
+    await stop(filling)
+    await pool.close()

@@ -163,13 +163,13 @@ def test_the_demand_is_forgotten_within_seconds() -> None:
 
 
 class Processes:
-    """Counts what it is told."""
+    """Remembers what it is told."""
 
     def __init__(self) -> None:
         self.expected = 0
 
-    def expect_calls(self) -> None:
-        self.expected += 1
+    def expect_calls(self, functions: int) -> None:
+        self.expected = functions
 
 
 IN_AN_IMAGE = Function(FunctionName("f"), CUSTOM, Megabytes(32), 0.0, image="example.org/f:1")
@@ -187,7 +187,10 @@ def test_functions_in_processes_have_workers_prestarted_and_those_in_images_do_n
     processes = Processes()
     workers = NodeWorkers(cast(Any, processes), None)
     workers.functions_known([])
-    workers.functions_known([None, IN_AN_IMAGE])
+    workers.functions_known([("e", None), ("f", IN_AN_IMAGE)])
     assert processes.expected == 0
-    workers.functions_known([IN_A_PROCESS])
-    assert processes.expected == 1
+    workers.functions_known([("f", IN_A_PROCESS), ("g", IN_A_PROCESS)])
+    workers.functions_known([("f", IN_A_PROCESS)])
+    assert processes.expected == 2
+    workers.functions_known([("f", IN_AN_IMAGE), ("g", None)])
+    assert processes.expected == 0

@@ -9,12 +9,13 @@ from __future__ import annotations
 
 import asyncio
 from collections import deque
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Sequence
 from functools import partial
 from ipaddress import IPv4Address
 
 import structlog
 
+from skerry.kit import tasks
 from skerry.kit.batching import Batcher
 from skerry.node.network.addresses import AddressAllocator
 from skerry.node.network.bridge import Bridge
@@ -26,10 +27,14 @@ _PATIENCE_S = 0.1
 _RETRY_S = 1.0
 # In small batches, so that the first waiter does not wait for the last.
 _MOST_AT_ONCE = 8
+# One takes 140 KB of the kernel's memory, no process, and a millisecond and a half of processor time.
+_MOST_EXPECTED = 64
+_SURPLUS_S = 10.0  # after the last change, before those that nobody expects to need are removed
 
 
 class NamespacePool:
-    """Complete namespaces by address, on which `prepare` was called. `run` keeps `count` ready."""
+    """Complete namespaces by address, on which `prepare` was called. `run` keeps `count` ready, and as many
+    as are expected to be taken at once."""
 
     def __init__(
         self,
@@ -45,7 +50,7 @@ class NamespacePool:
         self._prepare = prepare
         self._has_rules = has_rules
         self._addresses = addresses
-        self._count = count
+        self._count = self._target = count
         self._ready: deque[IPv4Address] = deque()
         self._making: set[asyncio.Task[None]] = set()
         make = links.make if with_users else partial(links.make, with_users=False)
@@ -53,6 +58,13 @@ class NamespacePool:
         self._removals: Batcher[IPv4Address] = Batcher(links.remove)
         self._refill = asyncio.Event()
         self._refill.set()
+
+    def expect(self, count: int) -> None:
+        """So many may be taken at once."""
+        target = max(self._count, min(count, _MOST_EXPECTED))
+        if target != self._target:
+            self._target = target
+            self._refill.set()
 
     async def take(self) -> IPv4Address:
         """A complete one, which the caller owns now. Raises ResourcesExhausted, Unavailable."""
@@ -90,18 +102,36 @@ class NamespacePool:
     async def run(self) -> None:
         """Fill the pool, for ever."""
         while True:
-            await self._refill.wait()
+            try:
+                async with asyncio.timeout(_SURPLUS_S if len(self._ready) > self._target else None):
+                    await self._refill.wait()
+            except TimeoutError:
+                await self._remove_surplus()
+                continue
             self._refill.clear()
             await asyncio.sleep(_PATIENCE_S)
-            missing = self._count - len(self._ready) - len(self._making)
-            tasks = [task for _ in range(missing) if (task := self._start_making()) is not None]
-            if not tasks:
+            missing = self._target - len(self._ready) - len(self._making)
+            making = [task for _ in range(missing) if (task := self._start_making()) is not None]
+            if not making:
                 continue
-            await asyncio.wait(tasks)
-            if failure := next((error for task in tasks if (error := task.exception())), None):
+            await asyncio.wait(making)
+            if failure := next((error for task in making if (error := task.exception())), None):
                 log.warning("network.namespaces_not_made", error=str(failure))
                 await asyncio.sleep(_RETRY_S)
                 self._refill.set()
+
+    async def _remove_surplus(self) -> None:
+        surplus = [self._ready.popleft() for _ in range(len(self._ready) - self._target)]
+        await tasks.run_to_completion(self._remove_all(surplus))
+
+    async def _remove_all(self, addresses: Sequence[IPv4Address]) -> None:
+        removals = (self._removals.do(address) for address in addresses)
+        results = await asyncio.gather(*removals, return_exceptions=True)
+        for address, error in zip(addresses, results, strict=True):
+            if error is None:
+                self._addresses.release(address)
+            else:  # it stays reserved, and the next agent removes it
+                log.warning("network.namespace_not_removed", address=str(address), error=str(error))
 
     async def close(self) -> None:
         """Remove the pool, and what is being created. `run` has ended."""

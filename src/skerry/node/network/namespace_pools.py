@@ -82,6 +82,10 @@ class NamespacePools:
                     return await own.take()
             raise
 
+    def expect(self, policy: NetworkPolicy, count: int, *, with_users: bool) -> None:
+        """So many may be taken at once: keep them ready, up to a limit."""
+        self._pool_of(policy, with_users=with_users).expect(count)
+
     def put_back(self, address: IPv4Address, policy: NetworkPolicy, *, with_users: bool = True) -> None:
         """Return one that was taken and not used."""
         self._pool_of(policy, with_users=with_users).put_back(address)

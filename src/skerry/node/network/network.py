@@ -377,6 +377,11 @@ class Network:
             del self._coming[owner]
             coming.set_result(None)
 
+    def expect_workers(self, policy: NetworkPolicy, count: int) -> None:
+        """So many may be attached at once, `for_worker`."""
+        if self._pools is not None:
+            self._pools.expect(policy, count, with_users=False)
+
     async def _attach(
         self,
         owner: str,

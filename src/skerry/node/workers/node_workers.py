@@ -42,6 +42,7 @@ class NodeWorkers:
         """Without `processes` there are neither workers nor logs."""
         self.processes = processes
         self._containers = containers
+        self._callable: set[str] = set()  # functions that process workers can run
 
     async def spawn(self, function: Function, code: Path | None) -> ProcessWorker | ContainerWorker:
         if function.runtime != CUSTOM:
@@ -50,10 +51,15 @@ class NodeWorkers:
         await self._get_processes().ensure_pool()  # process workers do this themselves
         return await containers.spawn(function, code)
 
-    def functions_known(self, functions: Iterable[Function | None]) -> None:
-        """These may be called (None: deleted): workers are prestarted once there are functions for them."""
-        if self.processes is not None and any(each and each.runtime != CUSTOM for each in functions):
-            self.processes.expect_calls()
+    def functions_known(self, changed: Iterable[tuple[str, Function | None]]) -> None:
+        """These may be called from now on (None: no more), by name: workers are prestarted for them."""
+        for name, function in changed:
+            if function is None or function.runtime == CUSTOM:
+                self._callable.discard(name)
+            else:
+                self._callable.add(name)
+        if self.processes is not None:
+            self.processes.expect_calls(len(self._callable))
 
     async def prepare(self, function: Function, *, force: bool) -> None:
         host = self._get_containers() if function.runtime == CUSTOM else self._get_processes()

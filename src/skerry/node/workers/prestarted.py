@@ -197,6 +197,11 @@ class PrestartedWorkerFactory:
                 raise
             await create(cell)
 
+    def expect(self, count: int) -> None:
+        """So many with a network may be needed at once."""
+        if self._network is not None:
+            self._network.expect_workers(self._policy, count)
+
     async def _attach(self, worker: PrestartedWorker) -> Attachment:
         assert self._network is not None, "a worker without a network is not attached"
         attachment = await self._network.attach(worker.cell, policy=self._policy, for_worker=True)
