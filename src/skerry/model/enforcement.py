@@ -22,6 +22,9 @@ class Isolation(enum.StrEnum):
     UNAVAILABLE = "unavailable"  # this node runs nothing
 
 
+ISOLATION_LABEL: Final = "isolation"  # that each node has, unless it has another of that name
+
+
 class LimitMeans(enum.StrEnum):
     """What makes a limit bind."""
 

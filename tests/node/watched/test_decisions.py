@@ -51,3 +51,20 @@ def test_niceness_gives_about_the_share_of_the_weight_and_never_more_than_the_us
     limits: CellLimits, niceness: int
 ) -> None:
     assert decisions.niceness(limits) == niceness
+
+
+def test_who_lowered_its_tag_is_where_its_parent_is() -> None:
+    leaves = {900: "_init", 50: "_x1", 40: "_x2"}
+    processes = [(10, 1, 50), (11, 10, 7), (12, 11, 3), (20, 1, 40), (21, 20, 0)]
+    found = decisions.leaves_of(processes, leaves)
+    assert found == {10: "_x1", 11: "_x1", 12: "_x1", 20: "_x2", 21: "_x2"}
+
+
+def test_an_orphan_that_lowered_its_tag_is_where_it_can_have_been() -> None:
+    leaves = {900: "_init", 50: "_x1", 40: "_x2"}
+    assert decisions.leaves_of([(10, 1, 45)], leaves) == {10: "_x1"}
+    assert decisions.leaves_of([(10, 1, 7)], leaves) == {}  # of one of two
+
+
+def test_what_an_init_has_just_forked_is_in_no_executable_yet() -> None:
+    assert decisions.leaves_of([(10, 1, 900)], {900: "_init", 50: "_x1"}) == {10: "_init"}

@@ -82,6 +82,31 @@ def test_a_process_is_part_of_the_executable_whose_tag_it_inherited_also_as_an_o
     assert groups.cells() == []
 
 
+def test_a_process_that_lowered_its_tag_is_ended_with_its_executable_and_its_kills_are_counted(
+    groups: WatchedGroups,
+) -> None:
+    entry = groups.entry(A, INIT_LEAF)
+    with tagged(entry.marks, *PROGRAM) as init:
+        entry.began(init.pid)
+        for leaf in ("_x1", "_x2"):
+            groups.add_leaf(A, leaf)
+        lower = (
+            f"{sys.executable} -ISc 'import os, resource; resource.setrlimit(10, (1, 1)); "
+            'os.execvp("sleep", ["sleep", "1000"])\''
+        )
+        assert init.stdin is not None
+        init.stdin.write(f"{tag_of(groups, '_x1')} {lower} & wait\n".encode())
+        init.stdin.flush()
+        eventually_sync(lambda: any(process_table.tag(each) == 1 for each in groups.pids(A)), what="it")
+        [hidden] = [each for each in groups.pids(A) if process_table.tag(each) == 1]
+        assert hidden in groups.pids(A, "_x1")
+        assert hidden not in groups.pids(A, "_x2")
+        groups.count_oom(A, hidden)
+        assert [groups.oom_kills(A, leaf) for leaf in ("_x1", "_x2")] == [1, 0]
+        groups.kill(A, "_x1")
+        eventually_sync(lambda: groups.pids(A) == [init.pid], what="its end")
+
+
 def test_what_an_init_left_that_shared_the_pids_of_the_machine_is_found_by_its_tag(
     groups: WatchedGroups, tmp_path: Path
 ) -> None:

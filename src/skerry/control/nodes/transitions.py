@@ -10,6 +10,7 @@ import msgspec
 from msgspec.structs import replace
 
 from skerry.control.nodes.conditions import NodeCondition
+from skerry.model.enforcement import AS_ROOT, ISOLATION_LABEL
 from skerry.model.members import ContinuumMember
 from skerry.model.nodes import Liveness, Node, NodeFacts
 from skerry.model.resources import Gigabytes, Megabytes, Millicores, Resources
@@ -79,7 +80,7 @@ def condition_of(node: Node, liveness: Liveness, *, reserve_percent: int) -> Nod
         # What is kept back is for the machine itself, which is not ours if it is borrowed.
         resources=node.resources if node.is_borrowed else _without_reserve(node.resources, reserve_percent),
         architecture=node.facts.architecture,
-        labels=node.labels,
+        labels={ISOLATION_LABEL: str((enforcement or AS_ROOT).isolation), **node.labels},
         is_schedulable=not unschedulable_reason,
         unschedulable_reason=unschedulable_reason,
         is_borrowed=node.is_borrowed,

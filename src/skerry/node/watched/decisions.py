@@ -1,13 +1,15 @@
-"""When to look at a cell again, what to kill in it, and how nice its processes are. Pure."""
+"""To which executable a process belongs, when to look at a cell again, what to kill in it, and how nice its
+processes are. Pure."""
 
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from typing import Final
 
 from skerry.model.cells import CellLimits
 from skerry.node.cgroups import limits as translation
+from skerry.node.cgroups.protocol import INIT_LEAF
 
 # What a cell may allocate meanwhile, at the most, if it does so as fast as a program does.
 _BYTES_PER_S: Final = 1 << 30
@@ -27,6 +29,23 @@ def pause_s(used: int, limit: int) -> float:
 def idle_pause_s(idle_s: float) -> float:
     """How long one need not be looked at in which nothing has run for `idle_s`."""
     return _LONGEST_S if idle_s < _ASLEEP_AFTER_S else _ASLEEP_S
+
+
+def leaves_of(processes: Iterable[tuple[int, int, int]], leaves: Mapping[int, str]) -> dict[int, str]:
+    """The leaf of each process, by its pid. `processes` are the pid, parent and tag of each, parents first,
+    and `leaves` are by their tags.
+
+    Who lowered its tag, as a Skerry in a cell does for its own, is where its parent is. An orphan is where
+    it can have been: a tag is never raised. It has none if there are several such leaves."""
+    found: dict[int, str] = {}
+    for pid, parent, tag in processes:
+        leaf = leaves.get(tag) or found.get(parent)
+        if leaf is None:
+            possible = [each for higher, each in leaves.items() if higher > tag and each != INIT_LEAF]
+            leaf = possible[0] if len(possible) == 1 else None
+        if leaf is not None:
+            found[pid] = leaf
+    return found
 
 
 def victim(used: Mapping[int, int], limit: int) -> int | None:

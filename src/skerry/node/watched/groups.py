@@ -232,9 +232,16 @@ class WatchedGroups:
         if init is not None and self._is_alive(init):
             if leaf == INIT_LEAF:
                 return [init.pid]
-            living = [each.pid for each in process_table.below(init.pid) if not each.has_ended]
-            return [pid for pid in living if process_table.tag(pid) == wanted]
+            return [pid for pid, each in self._leaves_of(cell, init).items() if each == leaf]
         return [] if init is not None and init.has_own_pids else process_table.tagged((wanted,))
+
+    def _leaves_of(self, cell: CellName, init: InitRecord) -> dict[int, str]:
+        """The leaf of each process of the cell alone that has not ended, without its init."""
+        inside = process_table.below(init.pid)
+        leaves = {tag: leaf for leaf in self.leaves(cell) if (tag := self._tag(cell, leaf))}
+        tagged = ((each.pid, each.parent, process_table.tag(each.pid)) for each in inside)
+        ended = {each.pid for each in inside if each.has_ended}
+        return {pid: leaf for pid, leaf in decisions.leaves_of(tagged, leaves).items() if pid not in ended}
 
     def _pids_of(self, cell: CellName) -> list[int]:
         """Of the cell alone."""
@@ -261,13 +268,16 @@ class WatchedGroups:
 
     def count_oom(self, cell: CellName, pid: int) -> None:
         """A process of the cell or below it is about to be killed because of its memory."""
-        tag = process_table.tag(pid)
         for each in self._within(cell):
-            for leaf in self.leaves(each):
-                if self._tag(each, leaf) == tag:
-                    with contextlib.suppress(OSError):  # a full disk must not keep it alive
-                        count = str(self.oom_kills(each, leaf) + 1)
-                        (self._path(each, leaf) / _OOMS).write_text(count)
+            init = self._init(each)
+            leaf = None if init is None else self._leaves_of(each, init).get(pid)
+            if leaf is None:  # its init is gone, or not known yet
+                tag = process_table.tag(pid)
+                leaf = next((name for name in self.leaves(each) if self._tag(each, name) == tag), None)
+            if leaf is not None:
+                with contextlib.suppress(OSError):  # a full disk must not keep it alive
+                    (self._path(each, leaf) / _OOMS).write_text(str(self.oom_kills(each, leaf) + 1))
+                return
 
     def kill(self, cell: CellName, leaf: str | None = None) -> None:
         killing.kill_all(lambda: self.pids(cell, leaf))

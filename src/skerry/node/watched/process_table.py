@@ -2,8 +2,7 @@
 
 A tag is a hard limit of a resource that Linux has not counted since 2.4, the number of file locks
 (`RLIMIT_LOCKS`). Every process inherits it, every user may read it, and without privileges nobody can raise
-it: a process may lower its own, and is then found as a descendant of the init of its cell, but no longer as
-part of an executable.
+it: a process may lower its own, and is then part of what its parent is (`decisions.leaves_of`).
 """
 
 from __future__ import annotations
@@ -27,6 +26,7 @@ class ProcessStatus(NamedTuple):
     """One process at one moment."""
 
     pid: int
+    parent: int
     has_ended: bool  # it waits for its parent only
     start_time: int
     cpu_ns: int  # with its children that have ended
@@ -49,6 +49,7 @@ def status(pid: int) -> ProcessStatus | None:
     ticks = sum(map(int, fields[11:15]))
     return ProcessStatus(
         pid,
+        int(fields[1]),
         fields[0] in _ENDED,
         int(fields[19]),
         ticks * _TICK_NS,
@@ -78,7 +79,8 @@ def tagged(tags: Iterable[int]) -> list[int]:
 
 
 def below(pid: int) -> list[ProcessStatus]:
-    """The children of `pid`, and theirs; those that have ended and were not waited for, too."""
+    """The children of `pid`, and theirs, each after its parent. Those that have ended and were not waited for
+    are among them."""
     found: dict[int, ProcessStatus] = {}
     left = [(pid, 2)]  # it may have several threads
     while left:
