@@ -68,14 +68,17 @@ class PassLoop:
         What it has in flight ends with it. `LeadershipLost`, of a pass or of what is in flight, ends it.
         """
         self._slots = asyncio.Semaphore(self._in_flight)
+        lost: LeadershipLost | None = None
         try:
             async with asyncio.TaskGroup() as self._group:
                 while True:
                     await self._settled()
                     self._woken.clear()
                     await self._wait(await make_pass())
-        except* LeadershipLost as lost:
-            raise LeadershipLost(str(lost.exceptions[0])) from None
+        except* LeadershipLost as losses:
+            lost = LeadershipLost(str(losses.exceptions[0]))
+        if lost is not None:  # Python before 3.11.4 wraps what `except*` raises
+            raise lost
 
     async def start(self, work: Callable[[], Awaitable[None]]) -> None:
         """Run `work` beside the passes, as soon as there is a free slot; there is another pass after it."""
