@@ -5,6 +5,8 @@ from __future__ import annotations
 import os
 from pathlib import Path
 
+import pytest
+
 from tests.support.ordinary_users import ordinary_user
 
 
@@ -21,6 +23,7 @@ def test_a_program_runs_as_a_user_that_can_import_skerry_and_has_nothing_of_ours
     assert not user.home.exists()
 
 
+@pytest.mark.root(tries=1)
 def test_assigned_ids_and_devices_are_seen_by_its_processes_alone() -> None:
     before = os.stat("/dev/null").st_mode
     with ordinary_user(ids=1000, devices=("/dev/null",)) as user:

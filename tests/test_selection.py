@@ -43,7 +43,7 @@ def test_stubborn():
 PLUGINS = ("-p", "xdist", "-p", "pytest_rerunfailures", "-p", "pytest_timeout")
 
 
-def run(folder: Path, *flags: str, code: str = FLAKY) -> str:
+def run(folder: Path, *flags: str, code: str = FLAKY, path: str = "") -> str:
     """What pytest prints for a repository of four folders with the same tests."""
     for place in ("daemon", "cli", "kit", "node/routes"):
         home = folder / "tests" / place
@@ -63,7 +63,7 @@ def run(folder: Path, *flags: str, code: str = FLAKY) -> str:
         str(folder / "temporary"),
         *flags,
     ]
-    environment = {**os.environ, "PYTHONPATH": str(ROOT), "PYTEST_DISABLE_PLUGIN_AUTOLOAD": "1"}
+    environment = {**os.environ, "PYTHONPATH": f"{path}:{ROOT}", "PYTEST_DISABLE_PLUGIN_AUTOLOAD": "1"}
     done = subprocess.run(
         command,
         cwd=folder,
@@ -99,6 +99,24 @@ def test_only_tests_of_whole_systems_and_of_other_programs_are_tried_twice_and_e
     assert listed(printed, "RERUN") == twice
     assert listed(printed, "FAILED") == {"test_kit.py::test_plain"}
     assert "Failed: a loaded machine" in printed
+
+
+def test_of_what_needs_root_only_what_is_of_whole_systems_is_tried_twice(tmp_path: Path) -> None:
+    code = FLAKY.replace("mark.root", "mark.root(tries=1)")
+    printed = run(tmp_path, "-raR", "tests/kit", "tests/daemon", code=code)
+    assert listed(printed, "RERUN") == {"test_daemon.py::test_marked", "test_daemon.py::test_plain"}
+    assert listed(printed, "FAILED") == {"test_kit.py::test_marked", "test_kit.py::test_plain"}
+
+
+def test_other_users_skip_what_is_marked_root_with_one_line_that_has_the_number(
+    tmp_path: Path,
+) -> None:
+    (tmp_path / "sitecustomize.py").write_text("import os\nos.geteuid = lambda: 1000\n")
+    code = "import pytest\n@pytest.mark.root\n@pytest.mark.parametrize('n', [1, 2])\ndef test_it(n): 1 / 0\n"
+    printed = run(tmp_path, "-n", "2", "-raR", code=code, path=str(tmp_path))
+    assert "SKIPPED [8] " in printed
+    assert "8 skipped" in printed
+    assert "marked root, and this user is not root" in printed
 
 
 def test_a_debugger_stops_at_the_first_failure(tmp_path: Path) -> None:

@@ -225,7 +225,7 @@ def test_what_is_done_by_this_process_itself_tells_why_it_cannot(
     assert "Traceback" not in ended.stderr
 
 
-@pytest.mark.skipif(os.geteuid() != 0, reason="needs root to become another user")
+@pytest.mark.root
 def test_another_user_is_told_whose_data_folder_it_is(data: Path, authority: TestAuthority) -> None:
     a_tls_server_elsewhere(data, authority)
     data.chmod(0o700)

@@ -9,11 +9,13 @@ import signal
 import subprocess
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
+from typing import Any, Final
 
 from tests.support.ordinary_users import OrdinaryUser
 from tests.support.shares import subnet_of
 from tests.support.waiting import PATIENCE_S, eventually_sync
+
+_NAMESPACES: Final = "namespaces-of-skerry"
 
 
 class OrdinarySkerry:
@@ -45,6 +47,7 @@ class OrdinarySkerry:
             return ready.exists()
 
         eventually_sync(is_ready, within=PATIENCE_S, what="the ready file")
+        _record_namespace(self.user)
         document: dict[str, Any] = json.loads(ready.read_text())
         return document
 
@@ -79,20 +82,47 @@ class OrdinarySkerry:
 
 
 def processes_of(user: OrdinaryUser) -> list[tuple[int, str]]:
-    """What runs as the user, or as one of its ids: pids and names. Seen by that user itself: what is in a
-    namespace of its own."""
-    found = []
+    """What runs as the user, or as one of its ids: pids and names. A test that runs as an ordinary user has
+    others beside it that are the same user: for it, what names the home of `user` or is in a namespace of its
+    Skerry, and what these have started."""
+    running: dict[int, tuple[str, int]] = {}
+    own: set[int] = set()
     for folder in Path("/proc").glob("[0-9]*"):
         with contextlib.suppress(OSError):
             fields = dict(line.split(":\t", 1) for line in (folder / "status").read_text().splitlines())
-            uid = int(fields["Uid"].split()[0])
-            if os.geteuid() == 0:
-                is_own = uid == user.uid or uid in user.ids
-            else:
-                is_own = os.readlink(folder / "ns/user") != os.readlink("/proc/self/ns/user")
-            if is_own and fields["State"][0] not in "ZX":
-                found.append((int(folder.name), fields["Name"]))
-    return found
+            if fields["State"][0] in "ZX":
+                continue
+            pid, uid = int(folder.name), int(fields["Uid"].split()[0])
+            running[pid] = fields["Name"], int(fields["PPid"])
+            if uid == user.uid or uid in user.ids if os.geteuid() == 0 else _is_of(user, folder):
+                own.add(pid)
+    if os.geteuid() != 0:
+        while more := {pid for pid, (_, parent) in running.items() if parent in own} - own:
+            own |= more
+    return [(pid, running[pid][0]) for pid in sorted(own)]
+
+
+def _is_of(user: OrdinaryUser, process: Path) -> bool:
+    home = os.fsencode(user.home)
+    with contextlib.suppress(OSError):
+        if home in (process / "cmdline").read_bytes() or home in (process / "environ").read_bytes():
+            return True
+    with contextlib.suppress(OSError):
+        return os.readlink(process / "ns/user") in _namespaces(user)
+    return False
+
+
+def _namespaces(user: OrdinaryUser) -> set[str]:
+    """All that a Skerry of the user has had: what is left in one whose holder was killed is its own, too."""
+    record = user.home / _NAMESPACES
+    return set(record.read_text().split()) if record.exists() else set()
+
+
+def _record_namespace(user: OrdinaryUser) -> None:
+    with contextlib.suppress(FileNotFoundError):
+        current = json.loads((user.home / ".local/share/skerry/namespace.json").read_text())
+        with (user.home / _NAMESPACES).open("a") as record:
+            record.write(current["namespace"] + "\n")
 
 
 @contextlib.contextmanager

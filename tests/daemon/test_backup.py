@@ -5,7 +5,6 @@ from __future__ import annotations
 
 import http.client
 import json
-import os
 import shlex
 import shutil
 import ssl
@@ -24,7 +23,7 @@ from tests.support.skerry import Skerry
 from tests.support.waiting import eventually_sync
 from tests.support.walkthrough import steps
 
-pytestmark = [pytest.mark.skipif(os.geteuid() != 0, reason="containers need root"), pytest.mark.root]
+pytestmark = pytest.mark.root
 
 SMALL = {"cpu": 50, "memory": 32}
 PASSPHRASE = "correct horse battery"

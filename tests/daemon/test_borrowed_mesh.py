@@ -24,7 +24,7 @@ from tests.support.nat_lab import page
 from tests.support.neighbours import Neighbour, Street, neighbours
 from tests.support.waiting import eventually_sync
 
-pytestmark = pytest.mark.skipif(os.geteuid() != 0, reason="the mesh needs root")
+pytestmark = pytest.mark.root
 
 SMALL = {"cpu": 100, "memory": 32}
 # What is borrowed has no disk: its files are in memory.

@@ -7,7 +7,6 @@ machine. One story, in steps that build on each other, and then the ways in whic
 from __future__ import annotations
 
 import json
-import os
 import re
 from collections.abc import Iterator
 from pathlib import Path
@@ -21,7 +20,7 @@ from tests.support.groups import pids_from
 from tests.support.neighbours import Neighbour, Street, neighbours
 from tests.support.waiting import eventually_sync
 
-pytestmark = pytest.mark.skipif(os.geteuid() != 0, reason="containers need root")
+pytestmark = pytest.mark.root
 
 BOUGHT_MB = 256
 SMALL = {"cpu": 100, "memory": 32}

@@ -21,7 +21,7 @@ from skerry.node.workers.process_workers import CELL
 from tests.support.skerry import COMMAND, Skerry, environment, running
 from tests.support.waiting import PATIENCE_S, eventually_sync
 
-pytestmark = pytest.mark.skipif(os.geteuid() != 0, reason="cells need root")
+pytestmark = pytest.mark.root
 
 # A program that is certainly there: the test's own Python may be out of a cell's reach.
 PYTHON = "/usr/bin/python3"

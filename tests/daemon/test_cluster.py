@@ -6,7 +6,6 @@ Whatever happens: no instance is lost, doubled or orphaned. Each test makes what
 from __future__ import annotations
 
 import itertools
-import os
 from dataclasses import dataclass
 
 import pytest
@@ -15,7 +14,7 @@ from tests.support import imagery
 from tests.support.lans import Lan
 from tests.support.waiting import eventually_sync
 
-pytestmark = pytest.mark.skipif(os.geteuid() != 0, reason="containers need root")
+pytestmark = pytest.mark.root
 
 SMALL = {"cpu": 50, "memory": 32}
 # Ends with code 5 whenever somebody puts /go there.

@@ -4,7 +4,6 @@ accessibility."""
 from __future__ import annotations
 
 import http.client
-import os
 import tempfile
 from collections.abc import Iterator
 from contextlib import closing
@@ -31,7 +30,7 @@ from tests.support.skerry import Skerry, running
 from tests.support.waiting import eventually_sync
 
 pytestmark = [
-    pytest.mark.skipif(os.geteuid() != 0, reason="containers need root"),
+    pytest.mark.root,
     pytest.mark.skipif(not CHROMIUM.exists(), reason="needs chromium, a package of system-packages.txt"),
 ]
 

@@ -3,7 +3,6 @@ and reclaimed."""
 
 from __future__ import annotations
 
-import os
 import re
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -15,7 +14,7 @@ from tests.support.browser import CHROMIUM, Tab, actions_of, confirm, does, laun
 from tests.support.skerry import Skerry, running
 
 pytestmark = [
-    pytest.mark.skipif(os.geteuid() != 0, reason="cells need root"),
+    pytest.mark.root,
     pytest.mark.skipif(not CHROMIUM.exists(), reason="needs chromium, a package of system-packages.txt"),
 ]
 

@@ -5,7 +5,6 @@ they look."""
 
 from __future__ import annotations
 
-import os
 import re
 from collections.abc import Iterator
 from pathlib import Path
@@ -19,7 +18,7 @@ from tests.support.skerry import Skerry, running
 from tests.support.waiting import eventually_sync
 
 pytestmark = [
-    pytest.mark.skipif(os.geteuid() != 0, reason="containers need root"),
+    pytest.mark.root,
     pytest.mark.skipif(not CHROMIUM.exists(), reason="needs chromium, a package of system-packages.txt"),
 ]
 

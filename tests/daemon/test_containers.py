@@ -22,7 +22,7 @@ from tests.support.shares import free_port
 from tests.support.skerry import COMMAND, Skerry, environment, running
 from tests.support.waiting import PATIENCE_S
 
-pytestmark = pytest.mark.skipif(os.geteuid() != 0, reason="containers need root")
+pytestmark = pytest.mark.root
 
 PAGE = "a page\n"
 

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import os
-
 import pytest
 from bench.soak import disk
 
@@ -12,7 +10,6 @@ SEED = 14
 
 @pytest.mark.root
 @pytest.mark.timeout(900)  # many commands one after the other, on a machine that may be busy
-@pytest.mark.skipif(os.geteuid() != 0, reason="a disk of its own needs root")
 def test_whatever_ends_on_a_full_disk_what_is_said_of_it_is_true_and_it_can_be_stopped_and_deleted() -> None:
     assert disk.run(rounds=1, seed=SEED) == []
 

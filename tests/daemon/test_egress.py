@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import contextlib
 import http.server
-import os
 import threading
 from collections.abc import Iterator
 from pathlib import Path
@@ -15,7 +14,7 @@ from tests.support import imagery
 from tests.support.skerry import Skerry, running
 from tests.support.waiting import eventually_sync
 
-pytestmark = [pytest.mark.skipif(os.geteuid() != 0, reason="containers need root"), pytest.mark.root]
+pytestmark = pytest.mark.root
 
 # Says again and again whether a page of the node can be had.
 FETCH = (

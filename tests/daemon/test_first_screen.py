@@ -9,7 +9,6 @@ clone is what continuous integration begins with.
 
 from __future__ import annotations
 
-import os
 import re
 import shlex
 import shutil
@@ -28,7 +27,6 @@ from tests.support.walkthrough import steps
 from tests.test_repo import ROOT, tracked
 
 pytestmark = [
-    pytest.mark.skipif(os.geteuid() != 0, reason="machines need root"),
     pytest.mark.skipif(not browser.CHROMIUM.exists(), reason="chromium is not installed"),
     pytest.mark.root,
     pytest.mark.timeout(300),  # a set-up and a first start, on a machine that may be busy

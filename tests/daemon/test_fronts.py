@@ -15,7 +15,7 @@ from tests.support.functions import create
 from tests.support.skerry import PREPARED_WORKERS, Skerry, running
 from tests.support.waiting import eventually_sync
 
-pytestmark = [pytest.mark.skipif(os.geteuid() != 0, reason="functions need root"), pytest.mark.root]
+pytestmark = pytest.mark.root
 
 FLAGS = (*PREPARED_WORKERS, "--set", "functions.fronts=1")
 CODE = "def handler(params):\n  return params\n"

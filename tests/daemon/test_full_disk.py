@@ -17,7 +17,7 @@ from tests.support.remains import left_of
 from tests.support.skerry import COMMAND, Skerry, environment, running
 from tests.support.waiting import PATIENCE_S, eventually_sync
 
-pytestmark = pytest.mark.skipif(os.geteuid() != 0, reason="a disk of its own needs root")
+pytestmark = pytest.mark.root
 
 
 @pytest.fixture(scope="module")

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import os
 import shutil
 from collections.abc import Iterator
 from pathlib import Path
@@ -20,7 +19,7 @@ from tests.support.shares import free_port
 from tests.support.skerry import PREPARED_WORKERS, Skerry
 from tests.support.waiting import eventually_sync
 
-pytestmark = [pytest.mark.skipif(os.geteuid() != 0, reason="functions need root"), pytest.mark.root]
+pytestmark = pytest.mark.root
 
 # What is not said here is as it comes; these make a test quicker, and leave room for others.
 _QUICK = {

@@ -26,7 +26,6 @@ from tests.support.skerry import PREPARED_WORKERS, Skerry, running
 from tests.support.waiting import PATIENCE_S, eventually, eventually_sync
 
 pytestmark = [
-    pytest.mark.skipif(os.geteuid() != 0, reason="functions need root"),
     pytest.mark.root,
     pytest.mark.timeout(900),  # a minute on a machine that has nothing else to do, and many if it has
 ]

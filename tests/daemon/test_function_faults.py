@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import os
 import threading
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
@@ -31,7 +30,7 @@ from tests.support.remains import left_of
 from tests.support.skerry import PREPARED_WORKERS, Skerry, ask, running
 from tests.support.waiting import eventually_sync
 
-pytestmark = [pytest.mark.skipif(os.geteuid() != 0, reason="functions need root"), pytest.mark.root]
+pytestmark = pytest.mark.root
 
 MEGABYTE = 1024 * 1024
 

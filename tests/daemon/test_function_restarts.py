@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import os
 from pathlib import Path
 
 import pytest
@@ -14,7 +13,7 @@ from tests.support.remains import left_of
 from tests.support.skerry import PREPARED_WORKERS, Skerry, running
 from tests.support.waiting import eventually_sync
 
-pytestmark = [pytest.mark.skipif(os.geteuid() != 0, reason="functions need root"), pytest.mark.root]
+pytestmark = pytest.mark.root
 
 CODE = WAIT + "def handler(params):\n  if 'gate' in params: wait_at(params)\n  return params\n"
 

@@ -33,7 +33,7 @@ from tests.support.remains import left_of
 from tests.support.skerry import COMMAND, PREPARED_WORKERS, Skerry, environment, running
 from tests.support.waiting import PATIENCE_S, eventually_sync
 
-pytestmark = [pytest.mark.skipif(os.geteuid() != 0, reason="functions need root"), pytest.mark.root]
+pytestmark = pytest.mark.root
 
 # What serverledge-cli sends with every request.
 GO = {"User-Agent": "Go-http-client/1.1", "Content-Type": "application/json", "Accept-Encoding": "gzip"}

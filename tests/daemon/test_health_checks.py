@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 from pathlib import Path
 from typing import Any
 
@@ -13,7 +12,7 @@ from tests.support.remains import left_of
 from tests.support.skerry import Skerry, running
 from tests.support.waiting import eventually_sync
 
-pytestmark = pytest.mark.skipif(os.geteuid() != 0, reason="containers need root")
+pytestmark = pytest.mark.root
 
 QUICK = ("--set", "node.stop_grace_s=0.5", "--set", "fleet.restart_base_s=0.1")
 SERVE = "echo >/tmp/health; echo >/tmp/alive; exec busybox httpd -f -p 80 -h /tmp"

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import re
 import subprocess
 from collections.abc import Iterator
@@ -17,7 +16,7 @@ from tests.support.waiting import eventually_sync
 from tests.support.walkthrough import DOCS, steps
 
 pytestmark = [
-    pytest.mark.skipif(os.geteuid() != 0, reason="containers need root"),
+    pytest.mark.root,
     pytest.mark.timeout(600),  # every step waits for containers, on a machine that may be busy
 ]
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import os
 import re
 import shlex
 import subprocess
@@ -19,7 +18,7 @@ from tests.support.skerry import COMMAND, Skerry, environment, running
 from tests.support.walkthrough import DOCS, steps
 
 pytestmark = [
-    pytest.mark.skipif(os.geteuid() != 0, reason="containers need root"),
+    pytest.mark.root,
     pytest.mark.timeout(600),  # every step waits for containers, on a machine that may be busy
 ]
 

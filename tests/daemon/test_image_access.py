@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import hashlib
 import json
-import os
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -17,7 +16,7 @@ from tests.support.registry import Registry
 from tests.support.skerry import Skerry, running
 from tests.support.waiting import eventually_sync
 
-pytestmark = pytest.mark.skipif(os.geteuid() != 0, reason="containers need root")
+pytestmark = pytest.mark.root
 
 CANARY = "only-root-reads-this"
 OVER = ("STOPPED", "FAILED", "TERMINATED")

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import os
 import shutil
 import time
 from collections.abc import Iterator
@@ -20,7 +19,7 @@ from tests.support.shares import free_port
 from tests.support.skerry import Skerry, running
 from tests.support.waiting import eventually_sync
 
-pytestmark = pytest.mark.skipif(os.geteuid() != 0, reason="containers need root")
+pytestmark = pytest.mark.root
 
 MINUTE = 60.0
 QUICK = ("--set", "fleet.job_retry_base_s=0.1", "--set", "node.stop_grace_s=0.5")

@@ -5,7 +5,6 @@ from __future__ import annotations
 import contextlib
 import itertools
 import json
-import os
 import shutil
 import signal
 from collections.abc import Iterator
@@ -21,7 +20,7 @@ from tests.support.shares import free_port
 from tests.support.skerry import Skerry
 from tests.support.waiting import eventually_sync
 
-pytestmark = pytest.mark.skipif(os.geteuid() != 0, reason="containers need root")
+pytestmark = pytest.mark.root
 
 LEASE_S = 5
 

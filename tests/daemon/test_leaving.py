@@ -5,7 +5,6 @@ Each machine is a network namespace: the server listens on all addresses with TL
 
 from __future__ import annotations
 
-import os
 import socket
 from pathlib import Path
 
@@ -16,7 +15,7 @@ from tests.support import imagery
 from tests.support.lans import Lan, Resident, lan
 from tests.support.waiting import PATIENCE_S, eventually_sync
 
-pytestmark = pytest.mark.skipif(os.geteuid() != 0, reason="containers need root")
+pytestmark = pytest.mark.root
 
 SMALL = {"cpu": 50, "memory": 32}
 

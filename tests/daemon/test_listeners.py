@@ -59,7 +59,7 @@ def credentials(ready: dict[str, str]) -> ssl.SSLContext:
     return context
 
 
-@pytest.mark.skipif(os.geteuid() != 0, reason="cells need root")
+@pytest.mark.root
 async def test_up_serves_the_control_plane_on_tcp_and_the_node_on_its_socket(tmp_path):
     with running(tmp_path) as up:
         tls = credentials(up.ready)
@@ -68,7 +68,7 @@ async def test_up_serves_the_control_plane_on_tcp_and_the_node_on_its_socket(tmp
         assert await listed(up.ready["socket"], tls) == documented()["`up`: socket"]
 
 
-@pytest.mark.skipif(os.geteuid() != 0, reason="cells need root")
+@pytest.mark.root
 async def test_a_server_serves_the_control_plane_on_both_and_a_node_the_node_on_its_socket(tmp_path):
     for name in ("server", "machine"):
         (tmp_path / name).mkdir()

@@ -16,7 +16,7 @@ import pytest
 from tests.support.skerry import COMMAND, NOBODY, Skerry, environment, running, unprivileged
 from tests.support.waiting import PATIENCE_S
 
-as_root = pytest.mark.skipif(os.geteuid() != 0, reason="needs root to become another user")
+as_root = pytest.mark.root
 
 
 @pytest.fixture

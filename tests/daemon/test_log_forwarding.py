@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import os
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -18,7 +17,7 @@ from tests.support.shares import free_port
 from tests.support.skerry import Skerry
 from tests.support.waiting import eventually_sync
 
-pytestmark = pytest.mark.skipif(os.geteuid() != 0, reason="containers need root")
+pytestmark = pytest.mark.root
 
 CRASH = "n=$(($(cat /n 2>&-) + 1)); echo $n > /n; echo run $n; [ $n -gt 2 ] && sleep 1000; exit 7"
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import os
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -16,7 +15,7 @@ from tests.support.functions import body, create, delete, invoke, result, update
 from tests.support.skerry import Skerry
 from tests.support.waiting import eventually_sync
 
-pytestmark = [pytest.mark.skipif(os.geteuid() != 0, reason="functions need root"), pytest.mark.root]
+pytestmark = pytest.mark.root
 
 ROOM = ("--set", "functions.memory_mb=256", "--set", "functions.spare_workers=0")
 ONE = "def handler(params, context):\n    return ['one', params]\n"

@@ -21,7 +21,7 @@ from tests.support import leaks
 from tests.support.nat_lab import EDGE, LARGE, PLACES, NatLab, nat_lab, page, web_image
 from tests.support.waiting import PATIENCE_S, eventually_sync
 
-pytestmark = pytest.mark.skipif(os.geteuid() != 0, reason="the mesh needs root")
+pytestmark = pytest.mark.root
 
 _CANARY = b"a-canary-that-nobody-on-the-internet-may-read"
 _HOST = "shop.test"  # of the route

@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import importlib.util
-import os
 import threading
 from collections.abc import Iterator
 
@@ -17,7 +16,7 @@ from tests.support import imagery
 from tests.support.lans import Resident
 from tests.support.waiting import eventually_sync
 
-pytestmark = [pytest.mark.skipif(os.geteuid() != 0, reason="containers need root"), pytest.mark.root]
+pytestmark = pytest.mark.root
 
 _RESOLVER = "192.0.2.53"
 needs_addresses = pytest.mark.skipif(

@@ -19,7 +19,7 @@ from tests.support.skerry import Skerry, environment
 from tests.support.waiting import PATIENCE_S, eventually_sync
 from tests.support.walkthrough import DOCS, steps
 
-pytestmark = [pytest.mark.root, pytest.mark.skipif(os.geteuid() != 0, reason="containers need root")]
+pytestmark = pytest.mark.root
 
 PAGE = "operations.md"
 SECTIONS = ("Ports and firewall", "Backup", "Monitoring", "Disaster recovery")

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 from collections.abc import Iterator
 from functools import partial
 from pathlib import Path
@@ -15,7 +14,7 @@ from tests.support.lans import Lan, lan
 from tests.support.waiting import eventually_sync
 
 pytestmark = [
-    pytest.mark.skipif(os.geteuid() != 0, reason="containers need root"),
+    pytest.mark.root,
     pytest.mark.skipif(init_programs.find() is None, reason="there is no init: see system-packages.txt"),
 ]
 

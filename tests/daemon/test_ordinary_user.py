@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from tests.daemon.ordinary import OrdinarySkerry, processes_of, skerry_of
-from tests.support.ordinary_users import CAN_HAVE_NAMESPACES, IDS, ordinary_user
+from tests.support.ordinary_users import CAN_HAVE_NAMESPACES, IDS, ordinary_user, skip_with_assigned_ids
 from tests.support.skerry import running
 from tests.support.waiting import PATIENCE_S, eventually_sync
 
@@ -37,6 +37,8 @@ GREEDY = "import time\nheld = []\nfor _ in range(400):\n    held.append(bytearra
 
 @pytest.fixture(params=[IDS, 0], ids=["with a user for each cell", "with one user"])
 def skerry(request: pytest.FixtureRequest) -> Iterator[OrdinarySkerry]:
+    if not request.param:
+        skip_with_assigned_ids()
     with ordinary_user(ids=request.param) as user, skerry_of(user) as skerry:
         yield skerry
 

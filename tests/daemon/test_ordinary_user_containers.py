@@ -14,7 +14,7 @@ from pathlib import Path
 import pytest
 
 from tests.daemon.ordinary import OrdinarySkerry, processes_of, skerry_of
-from tests.support.ordinary_users import CAN_HAVE_NAMESPACES, IDS, ordinary_user
+from tests.support.ordinary_users import CAN_HAVE_NAMESPACES, IDS, ordinary_user, skip_with_assigned_ids
 from tests.support.waiting import eventually_sync
 
 pytestmark = pytest.mark.skipif(not CAN_HAVE_NAMESPACES, reason="needs user namespaces of ordinary users")
@@ -32,6 +32,8 @@ for host, port in (each.rsplit(":", 1) for each in sys.argv[1:]):
 
 @pytest.fixture(params=[IDS, 0], ids=["with many ids", "with one id"])
 def skerry(request: pytest.FixtureRequest) -> Iterator[OrdinarySkerry]:
+    if not request.param:
+        skip_with_assigned_ids()
     with ordinary_user(ids=request.param) as user, skerry_of(user) as skerry:
         yield skerry
 
@@ -90,7 +92,6 @@ def test_without_tun_the_status_says_that_containers_reach_nothing_outside() -> 
 
 
 @pytest.mark.root
-@pytest.mark.skipif(os.geteuid() != 0, reason="needs a network of its own on this machine")
 def test_a_container_reaches_other_machines_and_not_the_loopback_of_its_own() -> None:
     with ordinary_user(ids=IDS, devices=["/dev/net/tun"]) as user, skerry_of(user) as skerry, _lan():
         ready = skerry.start()

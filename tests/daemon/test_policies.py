@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import os
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -15,7 +14,7 @@ from tests.support import imagery
 from tests.support.skerry import Skerry, running
 from tests.support.waiting import eventually_sync
 
-pytestmark = [pytest.mark.skipif(os.geteuid() != 0, reason="containers need root"), pytest.mark.root]
+pytestmark = pytest.mark.root
 
 # Answers on 8080, and says again and again whether each of the targets answers.
 PROGRAM = (

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import os
 from collections.abc import Iterator
 from contextlib import AsyncExitStack, contextmanager
 from pathlib import Path
@@ -114,7 +113,6 @@ def test_records_of_an_earlier_version_are_read_from_etcd_as_from_sqlite(
 
 
 @pytest.mark.root
-@pytest.mark.skipif(os.geteuid() != 0, reason="functions need root")
 def test_a_function_of_an_earlier_version_is_called_and_its_results_are_found(
     recording: Recording, tmp_path: Path
 ) -> None:

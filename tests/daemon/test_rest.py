@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import json
-import os
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -24,7 +23,7 @@ from tests.support.shares import free_port
 from tests.support.skerry import Skerry, running
 from tests.support.waiting import PATIENCE_S, eventually_sync
 
-pytestmark = pytest.mark.skipif(os.geteuid() != 0, reason="containers need root")
+pytestmark = pytest.mark.root
 
 PAGE = "a page\n"
 SERVE = "trap 'exit 0' TERM; echo serving; echo quietly >&2; httpd -f -p 80 -h /www & wait"

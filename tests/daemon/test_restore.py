@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import shutil
 from pathlib import Path
 from typing import Any
@@ -26,7 +25,7 @@ from tests.support.lans import Lan, lan
 from tests.support.skerry import Skerry
 from tests.support.waiting import eventually, eventually_sync
 
-pytestmark = [pytest.mark.skipif(os.geteuid() != 0, reason="containers need root"), pytest.mark.root]
+pytestmark = pytest.mark.root
 
 SMALL = {"cpu": 50, "memory": 32}
 SLEEPS = ["sleep", "100000"]

@@ -41,7 +41,7 @@ from tests.support.shares import free_port
 from tests.support.skerry import Skerry
 from tests.support.waiting import PATIENCE_S, eventually, eventually_sync
 
-pytestmark = [pytest.mark.skipif(os.geteuid() != 0, reason="functions need root"), pytest.mark.root]
+pytestmark = pytest.mark.root
 
 
 @pytest.fixture

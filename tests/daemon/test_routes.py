@@ -30,7 +30,7 @@ from tests.support.skerry import Skerry
 from tests.support.waiting import eventually_sync
 
 pytestmark = [
-    pytest.mark.skipif(os.geteuid() != 0, reason="containers need root"),
+    pytest.mark.root,
     pytest.mark.skipif(shutil.which("haproxy") is None, reason="haproxy is not installed"),
 ]
 

@@ -23,7 +23,7 @@ from tests.support.remains import left_of
 from tests.support.skerry import Skerry, running
 from tests.support.waiting import eventually_sync
 
-pytestmark = pytest.mark.skipif(os.geteuid() != 0, reason="containers need root")
+pytestmark = pytest.mark.root
 
 # Of this run alone: what another one left is not ours to find.
 CANARY = f"canary-{secrets.token_hex(6)}"

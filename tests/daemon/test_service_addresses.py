@@ -5,7 +5,6 @@ from __future__ import annotations
 
 import contextlib
 import http.client
-import os
 import threading
 from collections import Counter
 from collections.abc import Iterator
@@ -20,7 +19,7 @@ from tests.support.remains import left_of
 from tests.support.skerry import Skerry, running
 from tests.support.waiting import eventually_sync
 
-pytestmark = [pytest.mark.skipif(os.geteuid() != 0, reason="containers need root"), pytest.mark.root]
+pytestmark = pytest.mark.root
 
 # Finishes what is under way before it ends: a graceful stop.
 SERVES = "echo $VERSION > /www/index.html; exec httpd -f -p 8080 -h /www"

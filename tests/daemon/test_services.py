@@ -6,7 +6,6 @@ lost. Each test makes what it needs and takes it away.
 
 from __future__ import annotations
 
-import os
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
@@ -18,7 +17,7 @@ from tests.support.lans import Lan
 from tests.support.traffic import Traffic
 from tests.support.waiting import eventually_sync
 
-pytestmark = pytest.mark.skipif(os.geteuid() != 0, reason="containers need root")
+pytestmark = pytest.mark.root
 
 SMALL = {"cpu": 50, "memory": 32}
 # Requests that are under way are answered before the end: what people call a graceful stop.

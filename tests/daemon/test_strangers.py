@@ -20,7 +20,7 @@ import pytest
 from tests.support.skerry import Skerry
 from tests.support.waiting import PATIENCE_S, eventually_sync
 
-pytestmark = pytest.mark.skipif(os.geteuid() != 0, reason="takes another user, and so root")
+pytestmark = pytest.mark.root
 
 NOBODY = 65534
 CONNECTIONS = 60  # above every limit that is set here

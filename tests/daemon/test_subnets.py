@@ -15,7 +15,7 @@ from tests.support import imagery
 from tests.support.lans import Resident, lan
 from tests.support.skerry import Skerry
 
-pytestmark = [pytest.mark.skipif(os.geteuid() != 0, reason="containers need root"), pytest.mark.root]
+pytestmark = pytest.mark.root
 
 SMALL = {"cpu": 50, "memory": 32}
 _CLONE_NEWNS = 0x20000

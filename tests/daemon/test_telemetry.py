@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import os
 import shutil
 import signal
 import subprocess
@@ -20,7 +19,7 @@ from tests.support import monitoring
 from tests.support.skerry import Skerry, running
 from tests.support.waiting import eventually_sync
 
-pytestmark = pytest.mark.skipif(os.geteuid() != 0, reason="a node needs root for containers")
+pytestmark = pytest.mark.root
 
 JSON = {"Content-Type": "application/json"}
 QUICK = (

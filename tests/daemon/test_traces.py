@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import itertools
 import json
-import os
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -19,7 +18,7 @@ from tests.support.otlp_receiver import OtlpReceiver, ReceivedSpan, otlp_receive
 from tests.support.skerry import Skerry
 from tests.support.waiting import eventually_sync
 
-pytestmark = [pytest.mark.skipif(os.geteuid() != 0, reason="functions need root"), pytest.mark.root]
+pytestmark = pytest.mark.root
 
 TELLS = "def handler(params, context):\n    return context.get('traceparent', '')\n"
 CALLER = ("a" * 32, "b" * 16)

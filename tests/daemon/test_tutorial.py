@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import re
 import shlex
 from collections.abc import Iterator, Mapping
@@ -16,7 +15,6 @@ from tests.support.waiting import eventually_sync
 from tests.support.walkthrough import Step, steps
 
 pytestmark = [
-    pytest.mark.skipif(os.geteuid() != 0, reason="machines need root"),
     pytest.mark.root,
     pytest.mark.timeout(600),  # many commands one after the other, on a machine that may be busy
 ]

@@ -4,7 +4,6 @@ version, and from this one to the next patch; then nobody goes back. Servers on 
 from __future__ import annotations
 
 import json
-import os
 import shutil
 from collections.abc import Iterator
 from contextlib import ExitStack
@@ -25,7 +24,6 @@ from tests.support.waiting import PATIENCE_S, eventually_sync
 
 pytestmark = [
     pytest.mark.root,
-    pytest.mark.skipif(os.geteuid() != 0, reason="containers need root"),
     pytest.mark.skipif(
         bool(earlier_versions.missing_history(V0_1_0)), reason=earlier_versions.missing_history(V0_1_0)
     ),

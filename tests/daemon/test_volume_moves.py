@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import subprocess
 from collections.abc import Iterator
 from pathlib import Path
@@ -14,7 +13,7 @@ from tests.support import imagery
 from tests.support.lans import Lan, lan
 from tests.support.waiting import eventually_sync
 
-pytestmark = pytest.mark.skipif(os.geteuid() != 0, reason="containers need root")
+pytestmark = pytest.mark.root
 
 # The second file is never ahead of the first, nor more than one behind; `large` makes copies take a while.
 WRITER = """

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any
@@ -13,7 +12,7 @@ from tests.support import imagery
 from tests.support.lans import Lan
 from tests.support.waiting import eventually_sync
 
-pytestmark = pytest.mark.skipif(os.geteuid() != 0, reason="containers need root")
+pytestmark = pytest.mark.root
 
 # Each start adds a line to what is in the volume, and shows all of it.
 COUNTS = "echo $HOSTNAME >> /data/starts; cp /data/starts /www/index.html; exec httpd -f -p 80 -h /www"

@@ -25,7 +25,7 @@ from tests.support.functions import body, delete, result
 from tests.support.skerry import PREPARED_WORKERS, Skerry, running
 from tests.support.waiting import PATIENCE_S, eventually
 
-pytestmark = [pytest.mark.skipif(os.geteuid() != 0, reason="functions need root"), pytest.mark.root]
+pytestmark = pytest.mark.root
 
 SITE = r"""
 import threading, time

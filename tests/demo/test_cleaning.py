@@ -65,7 +65,6 @@ def test_links_in_the_folder_are_removed_and_not_followed(record: DemoRecord, tm
 
 
 @pytest.mark.root
-@pytest.mark.skipif(os.geteuid() != 0, reason="cgroups need root")
 def test_cgroups_go_with_the_processes_in_them(
     record: DemoRecord, bystander: subprocess.Popen[bytes]
 ) -> None:

@@ -23,10 +23,8 @@ from tests.support.waiting import PATIENCE_S
 
 RUNC = shutil.which("runc", path=PATH)
 BUSYBOX = shutil.which("busybox", path=PATH)
-needs_root = pytest.mark.skipif(os.geteuid() != 0, reason="containers need root")
-needs_runc = pytest.mark.skipif(
-    os.geteuid() != 0 or RUNC is None or BUSYBOX is None, reason="needs root, runc and busybox"
-)
+needs_root = pytest.mark.root(tries=1)
+needs_runc = pytest.mark.skipif(RUNC is None or BUSYBOX is None, reason="needs runc and busybox")
 _APPLETS = (
     "sh",
     "cat",

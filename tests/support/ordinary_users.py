@@ -99,7 +99,8 @@ def ordinary_user(*, ids: int = 0, devices: Iterable[str] = ()) -> Iterator[Ordi
     if os.geteuid() != 0:
         _skip_without(ids, devices)
         with tempfile.TemporaryDirectory(prefix="skerry-user-") as folder:
-            yield OrdinaryUser(os.geteuid(), Path(folder), (sys.executable,), ())
+            assigned = _assigned() if ids else range(0)
+            yield OrdinaryUser(os.geteuid(), Path(folder), (sys.executable,), (), assigned)
         return
     number = next(_numbers)
     uid = _FIRST_UID + os.getpid() * _PER_PROCESS + number % _PER_PROCESS
@@ -131,11 +132,25 @@ def ordinary_user(*, ids: int = 0, devices: Iterable[str] = ()) -> Iterator[Ordi
         shutil.rmtree(top)
 
 
+def _assigned() -> range:
+    """The first ids that this user has assigned."""
+    users, _, _ = holder.plan_ids(os.getuid(), os.getgid(), Path("/etc"))
+    for _, first, count in users.rows[1:]:
+        return range(first, first + count)
+    return range(0)
+
+
+def skip_with_assigned_ids() -> None:
+    """For a test of a user with one id: an ordinary user cannot be without those that it has."""
+    if os.geteuid() != 0 and _assigned():
+        pytest.skip("this user has assigned ids")
+
+
 def _skip_without(ids: int, devices: Iterable[str]) -> None:
     if ids:
-        users, _, reasons = holder.plan_ids(os.getuid(), os.getgid(), Path("/etc"))
-        if users.size <= ids:
-            pytest.skip(f"needs {ids} assigned ids: {'; '.join(reasons) or users.size}")
+        _, _, reasons = holder.plan_ids(os.getuid(), os.getgid(), Path("/etc"))
+        if len(_assigned()) < ids:
+            pytest.skip(f"needs {ids} assigned ids: {'; '.join(reasons) or len(_assigned())}")
     for device in devices:
         if not os.access(device, os.R_OK | os.W_OK):
             pytest.skip(f"needs {device} to be open to this user")

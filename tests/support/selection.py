@@ -1,9 +1,12 @@
 """What a test needs, told from its place, marks and fixtures: which are fast, come first or get a second try.
 
-**Whole systems** start the program itself, or need root; some other tests start programs of somebody else
-(HAProxy, a browser, etcd). A loaded machine may fail one of these once for no reason in the code, so they get
-a second try, and every rerun is listed when a run ends. All other tests have no such excuse. A test that
-fails twice has failed. Each try has the whole time limit.
+**Whole systems** start the program itself, or are marked `root`; some other tests start programs of somebody
+else (HAProxy, a browser, etcd). A loaded machine may fail one of these once for no reason in the code, so
+they get a second try, and every rerun is listed when a run ends. All other tests have no such excuse. A test
+that fails twice has failed. Each try has the whole time limit.
+
+**Root**: tests marked `root` are skipped for other users, by one rule and with one line at the end that has
+their number. Most are tests of whole systems; `root(tries=1)` marks those that are not, and get one try.
 
 **Fast** tests (`--fast`, which `make test-fast` uses) are the others, less those that start a server of
 somebody else or take long.
@@ -109,8 +112,10 @@ def pytest_timeout_set_timer(item: pytest.Item, settings: Any) -> None:
 
 @pytest.hookimpl(tryfirst=True)
 def pytest_runtest_setup(item: pytest.Item) -> None:
-    """Each try has the whole time, also after one that the limit has ended. The alarm is repeated, because
-    something may catch what it raises."""
+    """Root is asked for before anything else. Each try has the whole time, also after one that the limit has
+    ended. The alarm is repeated, because something may catch what it raises."""
+    if os.geteuid() != 0 and _needs_root(item):
+        pytest.skip("marked root, and this user is not root")
     if settings := item.stash.get(_TIME_LIMIT, None):
         item.ihook.pytest_timeout_set_timer(item=item, settings=settings)
         signal.setitimer(signal.ITIMER_REAL, settings.timeout, settings.timeout)
@@ -137,7 +142,8 @@ def in_order(items: list[pytest.Item], workers: int) -> list[pytest.Item]:
 
 
 def is_whole_system(item: pytest.Item) -> bool:
-    return item.get_closest_marker("root") is not None or _is_in(item, WHOLE_SYSTEMS)
+    marks = item.iter_markers("root")
+    return any(mark.kwargs.get("tries") != 1 for mark in marks) or _is_in(item, WHOLE_SYSTEMS)
 
 
 def may_fail_once(item: pytest.Item) -> bool:
@@ -167,7 +173,7 @@ def _uses_servers(item: pytest.Item) -> bool:
 
 
 def _needs_root(item: pytest.Item) -> bool:
-    return any("root" in mark.kwargs.get("reason", "") for mark in item.iter_markers("skipif"))
+    return item.get_closest_marker("root") is not None
 
 
 def _parameters(item: pytest.Item) -> dict[str, object]:

@@ -124,7 +124,7 @@ def test_a_backup_restores_the_records_with_their_revisions_and_the_files(
     assert not list((folder / "functions").glob(".backup-*")), "the copy of the calls is gone"
 
 
-@pytest.mark.skipif(os.geteuid() != 0, reason="a disk of its own needs root")
+@pytest.mark.root(tries=1)
 async def test_a_backup_from_a_full_disk_has_all_but_the_async_calls_and_says_so(tmp_path: Path) -> None:
     with small_disk(tmp_path, megabytes=32) as disk:
         folder = data_folder(disk.root / "data")

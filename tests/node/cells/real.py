@@ -23,7 +23,7 @@ from tests.support.folders import paths_below
 _numbers = itertools.count()
 _MOUNTS = Path("/sys/fs/cgroup")
 
-needs_root = pytest.mark.skipif(os.geteuid() != 0, reason="cells need root")
+needs_root = pytest.mark.root(tries=1)
 
 
 def executable(cell: str, name: str, command: str) -> Executable:

@@ -14,11 +14,11 @@ from skerry.model.cells import Cell, OutputChannel
 from skerry.model.ids import CellName, ExecutableName
 from skerry.node.cells.cells import Cells
 from skerry.node.logs.readers import LogRecord
-from tests.node.cells.real import Ground, executable, is_alive, needs_root, printed
+from tests.node.cells.real import Ground, executable, is_alive, printed
 from tests.support.drivers import Drivers
 from tests.support.waiting import eventually, eventually_sync
 
-pytestmark = [needs_root, pytest.mark.root]
+pytestmark = pytest.mark.root
 
 A, X = CellName("a"), ExecutableName("x")
 Call = tuple[str, ...]

@@ -20,10 +20,10 @@ from skerry.node.cells.cells import Cells
 from skerry.node.cgroups.protocol import INIT_LEAF
 from skerry.node.launcher.client import LauncherClient
 from skerry.node.launcher.specs import InitSpec, StartSpec
-from tests.node.cells.real import Ground, executable, is_alive, needs_root, printed
+from tests.node.cells.real import Ground, executable, is_alive, printed
 from tests.support.waiting import eventually
 
-pytestmark = [needs_root, pytest.mark.root]
+pytestmark = pytest.mark.root
 
 A, B = CellName("a"), CellName("a/b")
 X = ExecutableName("x")

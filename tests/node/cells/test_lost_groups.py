@@ -13,7 +13,7 @@ from skerry.model.ids import CellName, ExecutableName
 from skerry.node.cells.cells import Cells
 from skerry.node.cells.executables import StartOptions
 from tests.node.cells.conftest import Node
-from tests.node.cells.real import Ground, is_alive, needs_root
+from tests.node.cells.real import Ground, is_alive
 from tests.support.groups import remove_groups
 from tests.support.waiting import PATIENCE_S, eventually
 
@@ -64,7 +64,6 @@ async def test_of_many_that_want_it_at_once_one_makes_it(node: Node) -> None:
     assert sorted(created) == [False] * 4 + [True]
 
 
-@needs_root
 @pytest.mark.root
 @pytest.mark.parametrize("kills", [True, False], ids=["killed", "moved out"])
 async def test_removed_groups_end_what_runs_and_the_cell_is_made_again(ground: Ground, kills: bool) -> None:
@@ -87,7 +86,6 @@ async def test_removed_groups_end_what_runs_and_the_cell_is_made_again(ground: G
         await cells.free(OWN, grace_s=0, owner=CellOwner.FUNCTIONS)
 
 
-@needs_root
 @pytest.mark.root
 @pytest.mark.parametrize("kills", [True, False], ids=["killed", "moved out"])
 async def test_a_cell_whose_groups_are_gone_can_be_stopped_in_and_freed(ground: Ground, kills: bool) -> None:
@@ -103,7 +101,6 @@ async def test_a_cell_whose_groups_are_gone_can_be_stopped_in_and_freed(ground: 
         await eventually(lambda: not is_alive(pid))
 
 
-@needs_root
 @pytest.mark.root
 async def test_a_cell_that_lost_one_of_its_groups_is_not_whole(ground: Ground) -> None:
     async with ground.agent() as cells:

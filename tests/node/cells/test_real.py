@@ -13,10 +13,10 @@ from skerry.model.cells import Cell, CellLimits, Sandbox
 from skerry.model.ids import CellName, ExecutableName
 from skerry.model.settings import NodeSettings
 from skerry.node.cells.cells import Cells
-from tests.node.cells.real import Ground, executable, is_alive, needs_root, printed
+from tests.node.cells.real import Ground, executable, is_alive, printed
 from tests.support.waiting import eventually
 
-pytestmark = [needs_root, pytest.mark.root]
+pytestmark = pytest.mark.root
 
 A, B, C = CellName("a"), CellName("a/b"), CellName("a/b/c")
 X = ExecutableName("x")

@@ -14,12 +14,12 @@ from skerry.model.cells import Cell, CellLimits
 from skerry.model.ids import CellName, ExecutableName
 from skerry.node.cells.cells import Cells
 from skerry.node.cgroups.backends import CgroupBackend
-from tests.node.cells.real import Ground, executable, needs_root
+from tests.node.cells.real import Ground, executable
 from tests.node.cells.test_crashes import drive
 from tests.support.drivers import Drivers
 from tests.support.waiting import eventually
 
-pytestmark = [needs_root, pytest.mark.root]
+pytestmark = pytest.mark.root
 
 A = CellName("a")
 TINY = CellLimits(cpu_quota=10)

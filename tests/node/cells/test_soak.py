@@ -8,9 +8,7 @@ from pathlib import Path
 import pytest
 from bench.soak import cells as soak
 
-from tests.node.cells.real import needs_root
-
-pytestmark = [needs_root, pytest.mark.root]
+pytestmark = pytest.mark.root
 
 
 async def test_many_cells_one_after_the_other_and_at_once_leave_nothing(tmp_path: Path) -> None:

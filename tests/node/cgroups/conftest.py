@@ -16,7 +16,8 @@ from tests.node.cgroups.fake_cgroupfs import FakeCgroupfs
 from tests.support.waiting import eventually_sync
 
 REAL = ["hybrid", "hybrid without cgroup.kill", "legacy"]
-needs_hybrid = pytest.mark.skipif(not paths.HAS_HYBRID, reason="needs root and hybrid cgroups")
+needs_hybrid = pytest.mark.skipif(not paths.HAS_HYBRID, reason="needs hybrid cgroups")
+REAL_GROUPS = [needs_hybrid, pytest.mark.root(tries=1)]
 
 
 @pytest.fixture
@@ -44,12 +45,15 @@ def real(request: pytest.FixtureRequest, root: str) -> Iterator[CgroupBackend]:
 @pytest.fixture
 def hybrid(root: str) -> Iterator[CgroupBackend]:
     if not paths.HAS_HYBRID:
-        pytest.skip("needs root and hybrid cgroups")
+        pytest.skip("needs hybrid cgroups")
     yield from _prepared("hybrid", root)
 
 
 @pytest.fixture(
-    params=["unified", "watched", *(pytest.param(kind, marks=needs_hybrid) for kind in ("hybrid", "legacy"))]
+    params=[
+        *("unified", "watched"),
+        *(pytest.param(kind, marks=REAL_GROUPS) for kind in ("hybrid", "legacy")),
+    ]
 )
 def cgroups(
     request: pytest.FixtureRequest, root: str, fake: FakeCgroupfs, tmp_path: Path

@@ -16,7 +16,7 @@ from skerry.node.cgroups import detection
 from skerry.node.cgroups.backends import CgroupBackend
 from skerry.node.cgroups.files import KernelCgroupFiles
 from tests.node.cgroups import paths
-from tests.node.cgroups.conftest import needs_hybrid
+from tests.node.cgroups.conftest import REAL_GROUPS
 from tests.node.cgroups.fake_cgroupfs import FakeCgroupfs
 
 A, AB, ABC, D = CellName("a"), CellName("a/b"), CellName("a/b/c"), CellName("d")
@@ -214,7 +214,7 @@ class Failing:
         return step
 
 
-@pytest.mark.parametrize("kind", ["unified", pytest.param("hybrid", marks=needs_hybrid)])
+@pytest.mark.parametrize("kind", ["unified", pytest.param("hybrid", marks=REAL_GROUPS)])
 def test_a_failure_at_any_step_of_making_a_cell_leaves_nothing_of_it(kind: str, root: str) -> None:
     files = Failing(FakeCgroupfs() if kind == "unified" else KernelCgroupFiles())
     if kind == "unified":

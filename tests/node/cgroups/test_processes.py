@@ -45,6 +45,7 @@ def prepare_cell(cgroups: CgroupBackend, cell: CellName = A, limits: CellLimits 
     cgroups.add_leaf(cell, "_init")
 
 
+@pytest.mark.root(tries=1)
 def test_limits_are_visible_in_cgroupfs(hybrid: CgroupBackend, root: str) -> None:
     hybrid.create(
         A,
@@ -214,6 +215,7 @@ async def test_many_wait_at_once_and_a_wait_that_is_given_up_leaves_nothing(real
             await given_up
 
 
+@pytest.mark.root(tries=1)
 async def test_usage_moves(hybrid: CgroupBackend) -> None:
     prepare_cell(hybrid, limits=CellLimits(cpu_quota=Millicores(50)))
     assert hybrid.usage(A).cpu_ns == hybrid.usage(A).memory_bytes == 0
@@ -270,6 +272,7 @@ def test_a_group_that_somebody_else_uses_is_refused_and_left_as_it_is(
     assert paths.groups_of(root).count(str(taken)) == 1
 
 
+@pytest.mark.root(tries=1)
 def test_a_root_group_with_strangers_in_it_is_not_used(hybrid: CgroupBackend, root: str) -> None:
     home = Path(paths.MOUNTED.unified or "", root)
     with stranger() as other:
@@ -280,6 +283,7 @@ def test_a_root_group_with_strangers_in_it_is_not_used(hybrid: CgroupBackend, ro
     eventually_sync(lambda: "populated 0" in (home / "cgroup.events").read_text())
 
 
+@pytest.mark.root(tries=1)
 async def test_a_hundred_cells_come_and_go(hybrid: CgroupBackend) -> None:
     cells = [CellName(f"c{number}") for number in range(100)]
     for cell in cells:

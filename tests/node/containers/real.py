@@ -49,7 +49,7 @@ _numbers = itertools.count()
 KEY = "c0de0001"
 SUBNET = "10.98.0.0/24"
 
-needs_root = pytest.mark.skipif(os.geteuid() != 0, reason="containers need root")
+needs_root = pytest.mark.root(tries=1)
 needs_runc = pytest.mark.skipif(shutil.which("runc") is None, reason="runc is not installed")
 
 

@@ -12,10 +12,7 @@ from skerry.node.containers.copied_roots import CopiedRoots
 from skerry.node.containers.overlays import UPPER, WORK, Overlays
 from skerry.node.layers.unpacker.layer_writer import USER_OPAQUE_XATTR
 
-pytestmark = [
-    pytest.mark.root,
-    pytest.mark.skipif(os.geteuid() != 0, reason="needs root for mounts, owners and whiteouts"),
-]
+pytestmark = pytest.mark.root
 
 
 class Layers:

@@ -15,11 +15,11 @@ from skerry.model.cells import own_name
 from skerry.model.containers import ContainerState
 from tests.node.cells.real import is_alive
 from tests.node.containers.driver import do
-from tests.node.containers.real import Agent, Ground, needs_root, needs_runc, stuck_loops
+from tests.node.containers.real import Agent, Ground, needs_runc, stuck_loops
 from tests.support.drivers import Drivers
 from tests.support.waiting import eventually_sync
 
-pytestmark = [needs_root, needs_runc, pytest.mark.root]
+pytestmark = [needs_runc, pytest.mark.root]
 
 Call = tuple[str, ...]
 State = dict[str, str]  # containers, and what they are

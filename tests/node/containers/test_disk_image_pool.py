@@ -17,10 +17,10 @@ from skerry.node.containers.disk_image_pool import PER_SIZE, DiskImagePool
 from skerry.node.containers.disk_images import SMALLEST, DiskImages
 from skerry.node.containers.writable_layers import DiskLimitKind, OpenLayer, WritableLayers
 from skerry.node.kernel import thread_syscalls
-from tests.node.containers.real import Agent, needs_root, needs_runc, spec
+from tests.node.containers.real import Agent, needs_runc, spec
 from tests.support.waiting import eventually, eventually_sync
 
-pytestmark = [needs_root, pytest.mark.root]
+pytestmark = pytest.mark.root
 
 MB = 1024**2
 KILLED = """

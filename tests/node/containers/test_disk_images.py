@@ -17,9 +17,9 @@ from skerry.node.containers.disk_images import SMALLEST, DiskImages
 from skerry.node.containers.overlays import Overlays, mount_points
 from skerry.node.containers.writable_layers import DiskLimitKind, SharedDisk, WritableLayers
 from skerry.node.kernel import mount_flags, thread_syscalls
-from tests.node.containers.real import needs_root, stuck_loops
+from tests.node.containers.real import stuck_loops
 
-pytestmark = [needs_root, pytest.mark.root]
+pytestmark = pytest.mark.root
 
 MB = 1024**2
 GB = 1024**3

@@ -10,9 +10,9 @@ from skerry.model.cells import ExitStatus
 from skerry.model.resources import Gigabytes, Megabytes, Resources
 from skerry.node.containers import state
 from skerry.node.containers.writable_layers import DiskLimitKind
-from tests.node.containers.real import Agent, Ground, needs_root, needs_runc, printed, spec
+from tests.node.containers.real import Agent, Ground, needs_runc, printed, spec
 
-pytestmark = [needs_root, needs_runc, pytest.mark.root]
+pytestmark = [needs_runc, pytest.mark.root]
 
 MB = 1024 * 1024
 LIMIT = 32 * MB

@@ -19,7 +19,7 @@ from skerry.model.containers import ContainerState
 from skerry.node.containers.containers import Containers
 from skerry.node.containers.execs import ExecSession, code_of
 from tests.node.cells.real import is_alive
-from tests.node.containers.real import Agent, Ground, needs_root, needs_runc, spec
+from tests.node.containers.real import Agent, Ground, needs_runc, spec
 from tests.support.waiting import PATIENCE_S, eventually
 
 SLEEP = ("sleep", "1000")
@@ -94,7 +94,6 @@ async def outcome(containers: Containers, *arguments: str, **more: object) -> tu
         return await session.exit_code(), said, complained
 
 
-@needs_root
 @needs_runc
 @pytest.mark.root
 class TestReal:

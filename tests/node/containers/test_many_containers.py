@@ -8,11 +8,11 @@ import pytest
 
 from skerry.model.containers import ContainerState
 from tests.node.containers.driver import do
-from tests.node.containers.real import Ground, needs_root, needs_runc
+from tests.node.containers.real import Ground, needs_runc
 from tests.node.containers.test_crashes import drive, observed, strays
 from tests.support.drivers import Drivers
 
-pytestmark = [needs_root, needs_runc, pytest.mark.root]
+pytestmark = [needs_runc, pytest.mark.root]
 
 CROWD = tuple(f"c{number}" for number in range(50))
 

@@ -15,9 +15,9 @@ from skerry.model.node_messages import VolumeUpdate
 from skerry.model.resources import Gigabytes
 from skerry.model.volumes import VolumeOrder
 from skerry.model.workloads import UserNamespaceMode
-from tests.node.containers.real import Agent, Ground, make_image, needs_root, needs_runc, printed, spec
+from tests.node.containers.real import Agent, Ground, make_image, needs_runc, printed, spec
 
-pytestmark = [needs_root, needs_runc, pytest.mark.root]
+pytestmark = [needs_runc, pytest.mark.root]
 
 DB = VolumeId("01db")
 OTHER = VolumeId("01other")

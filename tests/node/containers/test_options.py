@@ -14,10 +14,10 @@ from skerry.model.cells import own_name
 from skerry.model.container_options import HostAlias, Ulimit
 from skerry.model.resources import Megabytes, Millicores, Resources
 from skerry.node.containers import init_programs
-from tests.node.containers.real import Agent, Ground, needs_root, needs_runc, printed, spec
+from tests.node.containers.real import Agent, Ground, needs_runc, printed, spec
 from tests.support.waiting import eventually
 
-pytestmark = [needs_root, needs_runc, pytest.mark.root]
+pytestmark = [needs_runc, pytest.mark.root]
 
 needs_init = pytest.mark.skipif(
     init_programs.find() is None, reason="there is no init program: see system-packages.txt"

@@ -17,7 +17,7 @@ from skerry.node.containers.overlays import Overlays
 from skerry.node.containers.writable_layers import WritableLayers
 from skerry.node.kernel import thread_syscalls
 from skerry.node.user_namespaces import UserNamespace, UserNamespaces
-from tests.support.bundles import Bundle, busybox_root, needs_root, needs_runc
+from tests.support.bundles import Bundle, busybox_root, needs_runc
 from tests.support.waiting import PATIENCE_S
 
 THIS_BOOT, NEXT_BOOT = "boot-1", "boot-2"
@@ -60,7 +60,6 @@ def ground(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Ground]:
     assert ground.overlays.mounted() == []
 
 
-@needs_root
 @pytest.mark.root
 class TestMounting:
     def test_a_higher_layer_hides_a_lower_one_and_what_is_written_lies_in_the_layer(
@@ -189,7 +188,6 @@ class TestMounting:
         assert ground.overlays.mounted() == []
 
 
-@needs_root
 @pytest.mark.root
 class TestAgain:
     def test_mounting_what_is_mounted_and_unmounting_what_is_not_change_nothing(self, ground: Ground) -> None:
@@ -298,7 +296,6 @@ def users() -> Iterator[UserNamespace]:
     assert not Path(created.folder).exists()
 
 
-@needs_root
 @pytest.mark.root
 class TestOwners:
     """As those in a user namespace see them."""

@@ -17,11 +17,11 @@ from skerry.model.resources import Megabytes, Millicores, Resources
 from skerry.node.containers.containers import Containers
 from skerry.node.logs.readers import LogRecord
 from tests.node.cells.real import is_alive
-from tests.node.containers.real import Agent, Ground, needs_root, needs_runc, printed, spec
+from tests.node.containers.real import Agent, Ground, needs_runc, printed, spec
 from tests.node.network import machines
 from tests.support.waiting import eventually
 
-pytestmark = [needs_root, needs_runc, pytest.mark.root]
+pytestmark = [needs_runc, pytest.mark.root]
 
 
 async def begun(containers: Containers, name: str, *arguments: str, **more: object) -> None:

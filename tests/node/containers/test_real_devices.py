@@ -13,9 +13,9 @@ import pytest
 from skerry.model import errors
 from skerry.model.workloads import UserNamespaceMode
 from skerry.node.containers.device_edits import FOLDER
-from tests.node.containers.real import Agent, Ground, needs_root, needs_runc, printed, spec
+from tests.node.containers.real import Agent, Ground, needs_runc, printed, spec
 
-pytestmark = [needs_root, needs_runc, pytest.mark.root]
+pytestmark = [needs_runc, pytest.mark.root]
 
 ONE = "example.com/gpu=one"
 

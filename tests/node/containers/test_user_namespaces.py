@@ -19,10 +19,10 @@ from skerry.model.containers import ContainerView, NetworkMode
 from skerry.model.workloads import UserNamespaceMode
 from skerry.node import user_namespaces
 from skerry.node.user_namespaces import IDS
-from tests.node.containers.real import Agent, Ground, needs_root, needs_runc, printed, spec
+from tests.node.containers.real import Agent, Ground, needs_runc, printed, spec
 from tests.support.waiting import eventually
 
-pytestmark = [needs_root, needs_runc, pytest.mark.root]
+pytestmark = [needs_runc, pytest.mark.root]
 
 
 async def begun(agent: Agent, name: str, *arguments: str, **more: object) -> ContainerView:

@@ -152,7 +152,7 @@ def test_files_that_others_can_write_are_not_used(tmp_path: Path) -> None:
     assert read_folders([tmp_path]).reported == ()
 
 
-@pytest.mark.skipif(os.geteuid() != 0, reason="root changes owners")
+@pytest.mark.root(tries=1)
 def test_files_of_other_users_are_not_used(tmp_path: Path) -> None:
     os.chown(write(tmp_path, "a.json", content(device("0"))), 65534, 65534)
     found = read_folders([tmp_path])

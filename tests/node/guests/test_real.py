@@ -27,14 +27,14 @@ from tests.node.agent.instances.far_ends import FakeTunnel
 from tests.node.agent.instances.worlds import ID
 from tests.node.cells.real import is_alive
 from tests.node.containers.conftest import busybox, ground
-from tests.node.containers.real import Ground, needs_root, needs_runc, printed
+from tests.node.containers.real import Ground, needs_runc, printed
 from tests.node.guests.ground import BOUGHT, CELL, CONTRACT, OWN, contract
 from tests.node.guests.real import Lender, group_of, guests_order, lender
 from tests.support.drivers import Drivers
 from tests.support.waiting import eventually, eventually_sync
 
 __all__ = ["busybox", "ground"]
-pytestmark = [needs_root, needs_runc, pytest.mark.root]
+pytestmark = [needs_runc, pytest.mark.root]
 
 GREEDY = "x=aaaaaaaaaaaaaaaa; while true; do x=$x$x; done"
 MEGABYTE = 1024**2

@@ -69,7 +69,9 @@ class FakeUnpacker(LayerUnpacker):
         try:
             with tarfile.open(fileobj=io.BytesIO(data)) as archive:
                 members = archive.getmembers()
-                archive.extractall(target, filter="tar")
+                # Python before 3.11.4 has no filters.
+                archive.extraction_filter = getattr(tarfile, "tar_filter", None)
+                archive.extractall(target)
         except tarfile.TarError as error:
             raise errors.Invalid(f"the layer is no tar: {error}") from None
         return UnpackedLayer(found, len(data), len(members))

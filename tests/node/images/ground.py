@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 from pathlib import Path
@@ -19,7 +18,7 @@ from skerry.node.layers.unpacker_client import LayerUnpacker
 from tests.node.images.fakes import FakeUnpacker
 from tests.support.imagery import Made
 
-needs_root = pytest.mark.skipif(os.geteuid() != 0, reason="unpacking needs root")
+needs_root = pytest.mark.root(tries=1)
 QUICK = Backoff(first_s=0.001, cap_s=0.01)
 
 

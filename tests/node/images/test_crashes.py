@@ -9,13 +9,13 @@ import pytest
 
 from skerry.node.images.images import Images
 from skerry.node.layers.unpacker_client import LayerUnpacker
-from tests.node.images.ground import Ground, diff_ids, needs_root
+from tests.node.images.ground import Ground, diff_ids
 from tests.support import imagery
 from tests.support.drivers import Drivers
 from tests.support.imagery import Made
 from tests.support.registry import Registry
 
-pytestmark = [needs_root, pytest.mark.root]
+pytestmark = pytest.mark.root
 
 BASE = imagery.layer(*(imagery.file(f"base{number}", "b" * 3000) for number in range(20)))
 OLD = imagery.image(BASE, imagery.layer(imagery.file("old", "o" * 100)))

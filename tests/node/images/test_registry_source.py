@@ -14,7 +14,7 @@ import pytest
 from skerry.model import errors
 from skerry.model.images import ImageConfig, Platform
 from skerry.node.layers.unpacker_client import LayerUnpacker
-from tests.node.images.ground import Ground, Listener, diff_ids, needs_root
+from tests.node.images.ground import Ground, Listener, diff_ids
 from tests.support import imagery
 from tests.support.certificates import TestAuthority
 from tests.support.registry import PASSWORD, USER, Registry
@@ -188,7 +188,6 @@ async def test_a_reference_without_a_registry_is_pulled_from_the_default_one(
         assert images.find("plain:1") == image
 
 
-@needs_root
 @pytest.mark.root
 async def test_the_real_unpacker_makes_the_layers(registry: Registry, ground: Ground) -> None:
     created = imagery.busybox(
@@ -212,7 +211,6 @@ async def test_the_real_unpacker_makes_the_layers(registry: Registry, ground: Gr
         assert ground.stored() == []
 
 
-@needs_root
 @pytest.mark.root
 async def test_layers_below_one_that_covers_all_of_them_are_not_stacked(
     registry: Registry, ground: Ground
@@ -232,7 +230,6 @@ async def test_layers_below_one_that_covers_all_of_them_are_not_stacked(
 SPOILED = "layer .* of .*spoiled:"
 
 
-@needs_root
 @pytest.mark.root
 @pytest.mark.parametrize("real", [False, True])
 async def test_a_blob_that_was_changed_in_the_registry_is_told_by_its_digest(
@@ -256,7 +253,6 @@ async def test_a_blob_that_was_changed_in_the_registry_is_told_by_its_digest(
             assert ground.stored() == []
 
 
-@needs_root
 @pytest.mark.root
 @pytest.mark.parametrize("real", [False, True])
 async def test_a_blob_that_was_cut_off_in_the_registry_is_told_as_truncated(
@@ -277,7 +273,6 @@ async def test_a_blob_that_was_cut_off_in_the_registry_is_told_as_truncated(
             assert ground.stored() == []
 
 
-@needs_root
 @pytest.mark.root
 async def test_a_layer_with_a_way_out_of_its_root_is_refused_and_nothing_is_kept(
     registry: Registry, ground: Ground, tmp_path: Path

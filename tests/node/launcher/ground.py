@@ -26,7 +26,7 @@ LOG_BYTES = 1024 * 1024
 _numbers = itertools.count()
 _PLAIN = HostView()
 
-needs_root = pytest.mark.skipif(os.geteuid() != 0, reason="namespaces and cgroups need root")
+needs_root = pytest.mark.root(tries=1)
 
 
 @dataclass

@@ -36,7 +36,7 @@ from skerry.node.network.network import Network
 from tests.support.folders import paths_below
 from tests.support.waiting import PATIENCE_S
 
-needs_root = pytest.mark.skipif(os.geteuid() != 0, reason="networks need root")
+needs_root = pytest.mark.root(tries=1)
 
 _CLONE_NEWNET = 0x40000000
 _libc = ctypes.CDLL(None, use_errno=True)

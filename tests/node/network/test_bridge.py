@@ -5,9 +5,9 @@ from __future__ import annotations
 import pytest
 
 from skerry.node.network import bridge
-from tests.node.network.machines import Ground, needs_root
+from tests.node.network.machines import Ground
 
-pytestmark = [needs_root, pytest.mark.root]
+pytestmark = pytest.mark.root
 
 
 async def test_a_link_that_the_kernel_still_lists_after_its_removal_is_looked_for_again(

@@ -9,7 +9,7 @@ import pytest
 
 from skerry.model import errors
 from skerry.node.network import commands
-from tests.node.network.machines import Ground, needs_root
+from tests.node.network.machines import Ground
 
 
 def put(folder: Path, name: str, script: str = "exit 0") -> None:
@@ -53,7 +53,6 @@ def test_a_program_that_cannot_be_run_is_told(tmp_path: Path) -> None:
         commands.NetworkCommands(str(tmp_path / "ip"), "nft").ip(["link"])
 
 
-@needs_root
 @pytest.mark.root
 async def test_an_opening_that_fails_half_way_leaves_nothing(
     ground: Ground, monkeypatch: pytest.MonkeyPatch

@@ -14,9 +14,9 @@ from skerry.model.ids import Namespace
 from skerry.model.network import Egress, Ingress, NetworkPolicy
 from skerry.model.network_policies import NamespacePolicy
 from skerry.node.network.policy_rules import CloudNetwork
-from tests.node.network.machines import Ground, Machine, listen, needs_root, reachable, unreached
+from tests.node.network.machines import Ground, Machine, listen, reachable, unreached
 
-pytestmark = [needs_root, pytest.mark.root]
+pytestmark = pytest.mark.root
 
 PORT = 8080
 OUTSIDE = "192.0.2.9"

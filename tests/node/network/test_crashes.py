@@ -16,10 +16,10 @@ from skerry.model.ipv6_addresses import ipv4_of
 from skerry.model.network import OPEN_POLICY
 from skerry.node.network.network import Network
 from tests.node.network.driver import do
-from tests.node.network.machines import Ground, listen, needs_root, run, speak
+from tests.node.network.machines import Ground, listen, run, speak
 from tests.support.drivers import Drivers
 
-pytestmark = [needs_root, pytest.mark.root]
+pytestmark = pytest.mark.root
 
 Call = tuple[str, ...]
 State = dict[str, tuple[str, ...]]  # owners and their ports

@@ -28,12 +28,11 @@ from tests.node.network.machines import (
     inside,
     listen,
     mappings,
-    needs_root,
     run,
     speak,
 )
 
-pytestmark = [needs_root, pytest.mark.root]
+pytestmark = pytest.mark.root
 
 NODE = "2001:db8::1"
 OTHER = "2001:db8::9"

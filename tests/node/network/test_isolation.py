@@ -30,7 +30,6 @@ from tests.node.network.machines import (
     inside,
     listen,
     mappings,
-    needs_root,
     reachable,
     run,
     speak,
@@ -39,7 +38,7 @@ from tests.node.network.machines import (
 )
 from tests.support.waiting import eventually
 
-pytestmark = [needs_root, pytest.mark.root]
+pytestmark = pytest.mark.root
 
 NODE = "192.0.2.1"
 OUTSIDE = "192.0.2.9"

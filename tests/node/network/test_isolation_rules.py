@@ -13,7 +13,7 @@ from skerry.node.network import isolation_rules
 from skerry.node.network.isolation_rules import IsolatedAddresses
 from skerry.node.network.rule_families import IPV6, table_families
 from skerry.node.network.subnets import BridgeSubnets, KernelNames, NodeSubnet, mac_of
-from tests.node.network.machines import Ground, needs_root, run
+from tests.node.network.machines import Ground, run
 
 NAMES = KernelNames("0123abcd")
 SUBNETS = BridgeSubnets(NodeSubnet("10.0.0.0/24"))
@@ -74,7 +74,6 @@ def test_without_a_change_there_is_nothing_to_do(addresses: frozenset[IPv4Addres
     assert isolation_rules.write_changes(NAMES, addresses, addresses, BOTH) == ""
 
 
-@needs_root
 @pytest.mark.root
 def test_nft_takes_the_tables_the_changes_and_the_removal(ground: Ground) -> None:
     before = frozenset({IPv4Address("10.0.0.2"), IPv4Address("10.0.0.3")})

@@ -19,10 +19,10 @@ from skerry.node.network.dns.name_server import NameServer
 from skerry.node.network.network import Network
 from tests.node.network.dns.objects import instance, keyed
 from tests.node.network.dns.resolvers import answering, fake_resolver, question, values
-from tests.node.network.machines import Ground, Machine, inside, mappings, needs_root, run
+from tests.node.network.machines import Ground, Machine, inside, mappings, run
 from tests.support.waiting import PATIENCE_S, eventually
 
-pytestmark = [needs_root, pytest.mark.root]
+pytestmark = pytest.mark.root
 
 
 @contextlib.asynccontextmanager

@@ -24,14 +24,13 @@ from tests.node.network.machines import (
     inside,
     listen,
     mappings,
-    needs_root,
     reachable,
     run,
     twin,
     unreached,
 )
 
-pytestmark = [needs_root, pytest.mark.root]
+pytestmark = pytest.mark.root
 
 NODE, OUTSIDE = "192.0.2.1", "192.0.2.9"
 TABLE = "skerry_5ce1a7e0"

@@ -14,10 +14,7 @@ from skerry.node.kernel import namespaces
 from skerry.node.network.namespace_sockets import NamespaceSockets
 from tests.support.waiting import eventually
 
-pytestmark = [
-    pytest.mark.skipif(os.geteuid() != 0, reason="network namespaces need root"),
-    pytest.mark.root,
-]
+pytestmark = pytest.mark.root
 
 
 @pytest.fixture

@@ -26,14 +26,13 @@ from tests.node.network.machines import (
     inside,
     listen,
     mappings,
-    needs_root,
     pool_of,
     run,
     speak,
 )
 from tests.support.waiting import eventually
 
-pytestmark = [needs_root, pytest.mark.root]
+pytestmark = pytest.mark.root
 
 TABLE = "skerry_5ce1a7e0"
 FOREIGN = """

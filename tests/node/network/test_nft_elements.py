@@ -11,9 +11,9 @@ import pytest
 
 from skerry.node.network import nft_elements
 from skerry.node.network.nft_elements import ElementChange, PortElement
-from tests.node.network.machines import Ground, needs_root, run
+from tests.node.network.machines import Ground, run
 
-pytestmark = [needs_root, pytest.mark.root]
+pytestmark = pytest.mark.root
 
 TABLE = "ports_test"
 TABLES = f"""\

@@ -32,7 +32,6 @@ from tests.node.network.machines import (
     inside,
     listen,
     mappings,
-    needs_root,
     pool_of,
     reachable,
     run,
@@ -41,7 +40,7 @@ from tests.node.network.machines import (
 )
 from tests.support.waiting import eventually
 
-pytestmark = [needs_root, pytest.mark.root]
+pytestmark = pytest.mark.root
 
 NODE = "192.0.2.1"
 OUTSIDE = "192.0.2.9"

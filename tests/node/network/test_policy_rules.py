@@ -21,7 +21,7 @@ from skerry.node.network.port_rules import AddressRanges, NftTableContents
 from skerry.node.network.rule_families import table_families
 from skerry.node.network.subnets import BridgeSubnets, KernelNames, NodeSubnet
 from tests.node.network import machines
-from tests.node.network.machines import needs_root, run
+from tests.node.network.machines import run
 
 NAMES = KernelNames("0123abcd")
 SUBNETS = BridgeSubnets(NodeSubnet("10.0.0.0/24"))
@@ -85,7 +85,6 @@ def test_changes_lead_from_one_table_to_the_other(
     assert sets == sets_of(port_rules.write_tables(NAMES, SUBNETS, AddressRanges(), after, BOTH))
 
 
-@needs_root
 @pytest.mark.root
 @settings(max_examples=8, deadline=None)
 @given(contents=st.lists(CONTENTS, min_size=2, max_size=3))

@@ -15,7 +15,7 @@ from skerry.node.network import port_rules
 from skerry.node.network.port_rules import AddressRanges, ContainerPort, HostPort, NftTableContents
 from skerry.node.network.rule_families import IPV6, table_families
 from skerry.node.network.subnets import BridgeSubnets, KernelNames, NodeSubnet
-from tests.node.network.machines import Ground, mappings, needs_root, run
+from tests.node.network.machines import Ground, mappings, run
 
 NAMES = KernelNames("0123abcd")
 SUBNETS = BridgeSubnets(NodeSubnet("10.0.0.0/24"))
@@ -175,7 +175,6 @@ def test_mappings_become_doors_to_one_address() -> None:
     }
 
 
-@needs_root
 @pytest.mark.root
 def test_nft_takes_the_table_the_changes_and_the_removal(ground: Ground) -> None:
     before = port_rules.published_ports(IPv4Address("10.0.0.2"), mappings("80", "53/udp", "443"))

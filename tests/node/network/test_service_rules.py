@@ -20,7 +20,7 @@ from skerry.node.network.service_rules import (
     compile_service,
 )
 from skerry.node.network.subnets import KernelNames
-from tests.node.network.machines import Ground, needs_root, run
+from tests.node.network.machines import Ground, run
 
 NAMES = KernelNames("0123abcd")
 BASE = ServiceTableBase(("10.63.0.0/16",), "02:53:0a:63:00:01", has_ipv6=True)
@@ -104,7 +104,6 @@ def listed() -> tuple[list[str], dict[str, list[str]]]:
     return sorted(objects), rules
 
 
-@needs_root
 @pytest.mark.root
 @settings(max_examples=8, deadline=None, suppress_health_check=list(HealthCheck))
 @given(before=CONTENTS, after=CONTENTS)

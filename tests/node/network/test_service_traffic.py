@@ -36,7 +36,6 @@ from tests.node.network.machines import (
     dial,
     exchange,
     listen,
-    needs_root,
     reachable,
     run,
     speak,
@@ -44,7 +43,7 @@ from tests.node.network.machines import (
 )
 from tests.support.waiting import eventually
 
-pytestmark = [needs_root, pytest.mark.root]
+pytestmark = pytest.mark.root
 
 RANGE = "10.63.0.0/16"
 WEB = "10.63.4.2"

@@ -8,10 +8,10 @@ import threading
 import pytest
 
 from skerry.model.settings import NetworkSettings
-from tests.node.network.machines import Ground, needs_root
+from tests.node.network.machines import Ground
 from tests.support.waiting import PATIENCE_S
 
-pytestmark = [needs_root, pytest.mark.root]
+pytestmark = pytest.mark.root
 
 
 async def test_a_stop_in_the_middle_of_a_first_subnet_leaves_nothing(

@@ -20,13 +20,12 @@ from tests.node.network.machines import (
     inside,
     listen,
     mappings,
-    needs_root,
     run,
     speak,
 )
 from tests.support.waiting import eventually
 
-pytestmark = [needs_root, pytest.mark.root]
+pytestmark = pytest.mark.root
 
 NODE = "192.0.2.1"
 GATEWAY = "10.99.0.1"

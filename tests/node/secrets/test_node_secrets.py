@@ -116,6 +116,7 @@ async def test_what_nobody_asked_for_and_logins_are_not_kept(memory: MemoryFolde
     assert memory.existing("values") is None
 
 
+@pytest.mark.root(tries=1)
 def test_files_have_the_mode_and_owner_of_their_use(memory: MemoryFolder, tmp_path: Path) -> None:
     import os
 
@@ -152,6 +153,7 @@ def test_a_variable_holds_text_alone(memory: MemoryFolder) -> None:
         assert value.hex() not in refused.value.message
 
 
+@pytest.mark.root(tries=1)
 def test_the_files_of_one_namespace_leave_memory_for_others(
     memory: MemoryFolder, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -21,7 +21,6 @@ from skerry.node.signals.tracing import (
     decode,
     parse_format,
 )
-from tests.node.cells.real import needs_root
 from tests.support.signals import needs_signals
 from tests.support.waiting import eventually
 
@@ -134,7 +133,6 @@ async def test_in_a_pid_namespace_of_its_own_signals_cannot_be_observed(monkeypa
         Trace.open(lambda records: None)
 
 
-@needs_root
 @pytest.mark.root
 async def test_a_kernel_without_the_tracepoint_is_said(monkeypatch):
     monkeypatch.setattr(tracing, "_TRACEPOINT", "events/signal/no_such")

@@ -15,10 +15,10 @@ from skerry.model import errors
 from skerry.node.containers.disk_images import SMALLEST, DiskImages
 from skerry.node.volumes import freezing, image_files
 from skerry.node.volumes.work_progress import WorkProgress
-from tests.node.containers.real import needs_root, stuck_loops
+from tests.node.containers.real import stuck_loops
 from tests.support.waiting import PATIENCE_S, eventually_sync
 
-pytestmark = [needs_root, pytest.mark.root]
+pytestmark = pytest.mark.root
 
 # Two files, of which the second is never ahead of the first, nor more than one behind.
 WRITER = """

@@ -15,9 +15,9 @@ from skerry.model.ids import DEFAULT_NAMESPACE, VolumeId
 from skerry.model.resources import Gigabytes
 from skerry.model.volumes import VolumeOrder
 from skerry.node.volumes.store import VolumeStore
-from tests.node.containers.real import needs_root, stuck_loops
+from tests.node.containers.real import stuck_loops
 
-pytestmark = [needs_root, pytest.mark.root]
+pytestmark = pytest.mark.root
 
 MB = 1024**2
 ID = VolumeId("01v")

@@ -17,12 +17,12 @@ from skerry.model.snapshots import SnapshotLocation
 from skerry.model.volume_tasks import VolumeAction
 from skerry.node.volumes import freezing
 from skerry.node.volumes.manifests import CHUNK_BYTES
-from tests.node.containers.real import needs_root, stuck_loops
+from tests.node.containers.real import stuck_loops
 from tests.node.volumes.agents import GIGABYTE, MB, OPERATION, SNAPSHOT, VOLUME, Agents
 from tests.support.drivers import Drivers
 from tests.support.waiting import eventually, eventually_sync
 
-pytestmark = [needs_root, pytest.mark.root]
+pytestmark = pytest.mark.root
 
 
 @pytest.fixture

@@ -22,13 +22,13 @@ from skerry.model.settings import FunctionSettings
 from skerry.node.workers.container_workers import PORT, ContainerWorkers
 from skerry.node.workers.function_logs import FunctionLogs
 from tests.node.containers.conftest import agent, busybox, ground  # noqa: F401 - fixtures
-from tests.node.containers.real import Agent, Ground, needs_root, needs_runc
+from tests.node.containers.real import Agent, Ground, needs_runc
 from tests.node.network import machines
 from tests.node.network.machines import Call
 from tests.support import imagery
 from tests.support.waiting import eventually
 
-pytestmark = [needs_root, needs_runc, pytest.mark.root]
+pytestmark = [needs_runc, pytest.mark.root]
 
 INSIDE = "functions"
 POOL = own_name(INSIDE)

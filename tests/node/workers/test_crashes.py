@@ -12,11 +12,11 @@ import pytest
 from skerry.node.workers.process_workers import CELL
 from tests.node.cells.real import is_alive
 from tests.node.network import machines
-from tests.node.workers.ground import Ground, answered, needs_root
+from tests.node.workers.ground import Ground, answered
 from tests.support.drivers import Drivers
 from tests.support.waiting import eventually
 
-pytestmark = [needs_root, pytest.mark.root]
+pytestmark = pytest.mark.root
 
 
 @pytest.fixture

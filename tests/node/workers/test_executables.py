@@ -13,9 +13,9 @@ import pytest
 
 from skerry.model.calls import CallFailure, CodeLoadError, WorkerExited
 from skerry.model.resources import Megabytes
-from tests.node.workers.ground import Agent, Ground, answered, needs_root
+from tests.node.workers.ground import Agent, Ground, answered
 
-pytestmark = [needs_root, pytest.mark.root]
+pytestmark = pytest.mark.root
 
 ARCHITECTURE = {"x86_64": "amd64", "aarch64": "arm64"}[platform.machine()]
 # What an SDK does, in the language that every machine of ours has: one connection after the other.

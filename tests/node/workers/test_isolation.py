@@ -20,10 +20,10 @@ from skerry.node.workers import interpreters
 from skerry.node.workers.prestarted import CODE
 from skerry.node.workers.process_workers import ProcessWorker
 from tests.node.network import machines
-from tests.node.workers.ground import SUBNET, Agent, Ground, answered, needs_root
+from tests.node.workers.ground import SUBNET, Agent, Ground, answered
 from tests.support.waiting import eventually
 
-pytestmark = [needs_root, pytest.mark.root]
+pytestmark = pytest.mark.root
 
 # Evaluates an expression, or tells the error that it raised.
 RUN = ["configs", "secrets"]  # empty, for a function that has none

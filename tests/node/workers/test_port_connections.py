@@ -137,7 +137,6 @@ async def test_a_process_of_another_group_is_not_entered(process: Process, clock
 
 
 @pytest.mark.root
-@pytest.mark.skipif(os.geteuid() != 0, reason="namespaces need root")
 async def test_a_process_without_a_network_is_reached_by_its_own_loopback(
     process: Process, clock: ManualClock
 ) -> None:

@@ -27,11 +27,11 @@ from skerry.node.launcher.client import LauncherClient
 from skerry.node.launcher.specs import ZygoteSpec
 from skerry.node.workers.process_workers import CELL, ProcessWorker
 from tests.node.cells.real import is_alive
-from tests.node.workers.ground import NO_NETWORK, Agent, Ground, answered, needs_root
+from tests.node.workers.ground import NO_NETWORK, Agent, Ground, answered
 from tests.support.groups import remove_groups
 from tests.support.waiting import PATIENCE_S, eventually
 
-pytestmark = [needs_root, pytest.mark.root]
+pytestmark = pytest.mark.root
 
 ECHO = "def handle(params, context):\n    return params\n"
 

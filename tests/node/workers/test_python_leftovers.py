@@ -18,11 +18,11 @@ from skerry.model.functions import Function
 from skerry.model.resources import Megabytes
 from skerry.node.workers import python_leftovers
 from skerry.node.workers.process_workers import ProcessWorker
-from tests.node.workers.ground import Agent, Ground, answered, needs_root
+from tests.node.workers.ground import Agent, Ground, answered
 from tests.support import leaks
 from tests.support.waiting import eventually
 
-pytestmark = [needs_root, pytest.mark.root]
+pytestmark = pytest.mark.root
 
 # `daemon` is a child that left its session and its parent; `others` are those that live besides init and us.
 PYTHON = """

@@ -13,9 +13,9 @@ import pytest
 from skerry.model.settings import FunctionSettings
 from skerry.node.workers.process_workers import ProcessWorker
 from tests.node.network import machines
-from tests.node.workers.ground import SUBNET, Agent, Ground, answered, needs_root
+from tests.node.workers.ground import SUBNET, Agent, Ground, answered
 
-pytestmark = [needs_root, pytest.mark.root]
+pytestmark = pytest.mark.root
 
 HERE = "/proc/thread-self/ns/net"
 METADATA = "169.254.169.254"

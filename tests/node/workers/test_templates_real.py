@@ -16,10 +16,10 @@ from skerry.model.calls import CallFailure, WorkerExited
 from skerry.model.functions import Function
 from skerry.model.settings import FunctionSettings
 from skerry.node.workers.process_workers import ProcessWorker
-from tests.node.workers.ground import Agent, Ground, answered, needs_root
+from tests.node.workers.ground import Agent, Ground, answered
 from tests.support.waiting import eventually
 
-pytestmark = [needs_root, pytest.mark.root]
+pytestmark = pytest.mark.root
 
 PROBE = """
 import os, random, signal, socket, ssl, subprocess, sys, threading, uuid

@@ -270,7 +270,6 @@ async def test_a_lease_whose_end_met_a_full_disk_ends_later(path: Path) -> None:
 
 
 @pytest.mark.root
-@pytest.mark.skipif(os.geteuid() != 0, reason="mounting needs root")
 async def test_a_full_disk_takes_transactions_until_its_reserve_is_used_up(tmp_path: Path) -> None:
     with small_disk(tmp_path, megabytes=16) as disk:
         kept = DiskReserve(disk.root, 2 << 20)
@@ -299,7 +298,6 @@ async def test_a_full_disk_takes_transactions_until_its_reserve_is_used_up(tmp_p
 
 
 @pytest.mark.root
-@pytest.mark.skipif(os.geteuid() != 0, reason="mounting needs root")
 async def test_a_small_file_system_that_fills_up_goes_on_when_there_is_room(tmp_path: Path) -> None:
     subprocess.run(["mount", "-t", "tmpfs", "-o", "size=2m", "none", str(tmp_path)], check=True)
     try:

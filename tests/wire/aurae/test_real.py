@@ -25,13 +25,13 @@ from skerry.transport.proto.runtime_pb2 import (
     StartCellRequest,
     StopCellRequest,
 )
-from tests.node.cells.real import Ground, is_alive, needs_root
+from tests.node.cells.real import Ground, is_alive
 from tests.support.cells import CellServer
 from tests.support.certificates import SERVER_NAME, TestAuthority
 from tests.support.waiting import eventually
 from tests.wire.aurae.calls import DOCUMENT, compile_stubs, raw, real_server, script
 
-pytestmark = [needs_root, pytest.mark.root]
+pytestmark = pytest.mark.root
 
 CPU = Path("/sys/fs/cgroup/cpu")
 

@@ -31,14 +31,14 @@ from skerry.transport.proto.aurae_observe_pb2 import (
     GetPosixSignalsStreamRequest,
     Workload,
 )
-from tests.node.cells.real import Ground, is_alive, needs_root
+from tests.node.cells.real import Ground, is_alive
 from tests.support.cells import CellServer
 from tests.support.certificates import TestAuthority
 from tests.support.signals import needs_signals
 from tests.support.waiting import eventually
 from tests.wire.aurae.calls import PRESENT, compile_stubs, real_server, script
 
-pytestmark = [needs_root, pytest.mark.root]
+pytestmark = pytest.mark.root
 
 
 @pytest.fixture

@@ -17,12 +17,12 @@ from tests.node.agent.instances.driver import do, instances_of, reach, real_orde
 from tests.node.agent.instances.worlds import ID
 from tests.node.cells.real import is_alive
 from tests.node.containers.conftest import busybox, ground
-from tests.node.containers.real import Ground, needs_root, needs_runc
+from tests.node.containers.real import Ground, needs_runc
 from tests.support.drivers import Drivers
 from tests.support.waiting import eventually, eventually_sync
 
 __all__ = ["busybox", "ground"]
-pytestmark = [needs_root, needs_runc, pytest.mark.root]
+pytestmark = [needs_runc, pytest.mark.root]
 
 # What is ordered, in which generation, and what it leads to.
 SCRIPT = [

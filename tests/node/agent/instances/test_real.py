@@ -30,12 +30,12 @@ from tests.node.agent.instances.far_ends import FakeTunnel
 from tests.node.agent.instances.worlds import ID, spec
 from tests.node.cells.real import is_alive
 from tests.node.containers.conftest import busybox, ground
-from tests.node.containers.real import Agent, Ground, needs_root, needs_runc
+from tests.node.containers.real import Agent, Ground, needs_runc
 from tests.support.groups import remove_groups
 from tests.support.waiting import PATIENCE_S, eventually
 
 __all__ = ["busybox", "ground"]
-pytestmark = [needs_root, needs_runc, pytest.mark.root]
+pytestmark = [needs_runc, pytest.mark.root]
 
 
 class Here:

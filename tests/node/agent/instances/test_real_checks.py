@@ -26,11 +26,11 @@ from skerry.node.kernel import namespaces
 from tests.node.agent.instances.driver import instances_of, shorten_waits
 from tests.node.agent.instances.worlds import ID, spec
 from tests.node.containers.conftest import busybox, ground
-from tests.node.containers.real import Agent, Ground, needs_root, needs_runc
+from tests.node.containers.real import Agent, Ground, needs_runc
 from tests.support.waiting import eventually
 
 __all__ = ["busybox", "ground"]
-pytestmark = [needs_root, needs_runc, pytest.mark.root]
+pytestmark = [needs_runc, pytest.mark.root]
 
 NAME = container_name(InstanceId(ID))
 

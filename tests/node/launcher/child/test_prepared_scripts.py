@@ -70,6 +70,7 @@ async def test_the_program_of_an_init_sleeps_under_its_name_and_reaps_without_be
         assert ending(pid) == -signal.SIGKILL
 
 
+@pytest.mark.root(tries=1)
 def test_a_list_is_run_several_times_with_other_numbers_and_texts(
     stage: ScriptMemory, program: int, tmp_path: os.PathLike[str]
 ) -> None:

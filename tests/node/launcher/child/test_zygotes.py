@@ -18,9 +18,9 @@ from skerry.node.launcher.child.cell_root import HostView
 from skerry.node.launcher.client import LauncherClient
 from skerry.node.launcher.specs import InitSpec, StartSpec, ZygoteSpec
 from skerry.node.workers import interpreters, worker_frames
-from tests.node.launcher.ground import LOG_BYTES, UID, Ground, LaunchedCell, needs_root
+from tests.node.launcher.ground import LOG_BYTES, UID, Ground, LaunchedCell
 
-pytestmark = [needs_root, pytest.mark.root]
+pytestmark = pytest.mark.root
 
 ENTRY = "skerry.node.workers.python_worker:main"
 HOME = InitSpec("cell", isolates_network=True)

@@ -132,7 +132,6 @@ def test_a_link_is_followed_within_the_root_and_no_further(root: int) -> None:
         folders.resolve([b"loop"])
 
 
-@needs_root
 @pytest.mark.root
 def test_owners_that_are_not_mapped_become_root_devices_are_left_out_and_both_are_counted(
     root: int, tmp_path: Path

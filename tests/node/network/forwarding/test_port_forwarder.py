@@ -22,10 +22,7 @@ from skerry.node.network.forwarding.port_forwarder import PortForwarder
 from skerry.node.network.port_reservations import PortReservations
 from tests.support.waiting import eventually
 
-pytestmark = [
-    pytest.mark.root,
-    pytest.mark.skipif(os.geteuid() != 0, reason="needs root for a network namespace"),
-]
+pytestmark = pytest.mark.root
 
 
 class Place(NamedTuple):
