@@ -32,14 +32,14 @@ class FakeCollector:
         self.garbage = 0
         return 0
 
-    def get_freeze_count(self) -> int:
-        return self.frozen
+    def blocks(self) -> int:
+        return self.new + self.frozen
 
 
 def started(count: int) -> tuple[FakeCollector, CollectorTuning]:
     collector = FakeCollector()
     collector.make(count)
-    tuning = CollectorTuning(collector)
+    tuning = CollectorTuning(collector, collector.blocks)
     tuning.start()
     return collector, tuning
 
@@ -76,21 +76,30 @@ def test_a_loop_that_never_rests_collects_everything_once_there_is_four_times_as
     assert collector.looked_at[-2:] == [4_001, 0]
 
 
+def test_what_was_freed_since_is_no_reason_to_collect_everything() -> None:
+    collector, tuning = started(1_000)
+    collector.make(600)
+    tuning.collected()
+    collector.frozen -= 600
+    assert not tuning.collect_frozen(is_at_rest=True)
+    assert collector.looked_at == [0]
+
+
 def test_cycles_that_were_frozen_are_freed_by_the_collection_of_everything() -> None:
     program = """
-import gc, weakref
+import gc, sys, weakref
 from skerry.kit.collector import CollectorTuning
 
 class Node: pass
 
 tuning = CollectorTuning()
 tuning.start()
-nodes = [Node() for _ in range(gc.get_freeze_count())]
+nodes = [Node() for _ in range(sys.getallocatedblocks())]
 node = nodes[0]
 node.itself = node
 seen = weakref.ref(node)
 tuning.collected()
-del node, nodes
+nodes[0] = node = None
 gc.collect()
 assert seen() is not None, "it was not frozen"
 assert tuning.collect_frozen(is_at_rest=True)

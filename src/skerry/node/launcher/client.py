@@ -25,6 +25,7 @@ from typing import Final, TypeVar
 import structlog
 
 import skerry
+from skerry.kit import child_process
 from skerry.model import errors
 from skerry.node.cgroups.protocol import CgroupEntryFds
 from skerry.node.kernel import syscalls
@@ -351,7 +352,7 @@ class _Spawned:
     """One launcher process."""
 
     def __init__(
-        self, process: asyncio.subprocess.Process, end: socket.socket, orphans: OrphanReaper
+        self, process: child_process.ChildProcess, end: socket.socket, orphans: OrphanReaper
     ) -> None:
         self.process = process
         self._orphans = orphans
@@ -422,16 +423,17 @@ async def _begin(view: HostView, zygote: ZygoteSpec | None, orphans: OrphanReape
     agent_end, launcher_end = messages.pair()
     with launcher_end:
         try:
-            process = await asyncio.create_subprocess_exec(
-                sys.executable if zygote is None else zygote.interpreter,
-                *_OPTIONS,
-                _PROGRAM,
-                str(Path(skerry.__file__).parent.parent),
-                str(launcher_end.fileno()),
-                json.dumps(view._asdict()),
-                *(() if zygote is None else (zygote.entry, *zygote.preload)),
-                stdin=asyncio.subprocess.DEVNULL,
-                stdout=asyncio.subprocess.DEVNULL,
+            process = await child_process.start(
+                (
+                    sys.executable if zygote is None else zygote.interpreter,
+                    *_OPTIONS,
+                    _PROGRAM,
+                    str(Path(skerry.__file__).parent.parent),
+                    str(launcher_end.fileno()),
+                    json.dumps(view._asdict()),
+                    *(() if zygote is None else (zygote.entry, *zygote.preload)),
+                ),
+                stderr=None,
                 pass_fds=(launcher_end.fileno(),),
                 start_new_session=True,  # terminal signals are for the agent
                 cwd="/",

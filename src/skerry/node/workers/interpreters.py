@@ -19,6 +19,7 @@ from typing import Final
 
 import msgspec
 
+from skerry.kit import child_process
 from skerry.model import errors
 from skerry.node.launcher.specs import ENVIRONMENT
 
@@ -105,13 +106,7 @@ def _needs(program: str, prefixes: Iterable[str]) -> tuple[str, ...]:
 
 async def _run(*command: str) -> str:
     try:
-        process = await asyncio.create_subprocess_exec(
-            *command,
-            stdin=asyncio.subprocess.DEVNULL,
-            stdout=asyncio.subprocess.PIPE,
-            stderr=asyncio.subprocess.DEVNULL,
-            env={},
-        )
+        process = await child_process.start(command, stdout=child_process.PIPE, env={})
     except OSError as error:
         raise InterpreterUnusable(f"does not start: {error.strerror}") from error
     try:
