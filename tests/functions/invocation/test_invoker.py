@@ -116,10 +116,13 @@ async def test_a_queue_that_does_not_end_gets_another_worker_though_each_wait_is
         assert 2 <= site.host.spawns <= 8
 
 
+@pytest.mark.parametrize("init_s", [0.3, 0.005])
 @in_simulated_time
-async def test_calls_that_do_not_wait_for_workers_get_no_more_of_them_than_there_are_processors() -> None:
+async def test_calls_that_do_not_wait_for_workers_get_no_more_of_them_than_there_are_processors(
+    init_s: float,
+) -> None:
     async with Site(function("f", memory=10), cpus=2.0) as site:
-        site.host.init_s, site.host.run_s = 0.3, 0.005
+        site.host.init_s, site.host.run_s = init_s, 0.005
         site.host.reply = lambda worker, params: CallResult(0.0005, params)  # of the 5 ms
         until = site.clock.monotonic() + 10
 
@@ -129,6 +132,19 @@ async def test_calls_that_do_not_wait_for_workers_get_no_more_of_them_than_there
 
         await asyncio.gather(*(caller() for _ in range(8)))
         assert site.host.spawns == 2
+
+
+@in_simulated_time
+async def test_calls_that_become_longer_get_workers_though_short_ones_needed_none() -> None:
+    async with Site(function("f", memory=10), cpus=2.0) as site:
+        site.host.init_s, site.host.run_s = 0.01, 0.005
+        site.host.reply = lambda worker, params: CallResult(0.0005, params)
+        await site.call("f")
+        await asyncio.gather(*(site.call("f") for _ in range(20)))
+        assert site.host.spawns == 2
+        site.host.run_s = 5.0
+        reports = await asyncio.gather(*(site.call("f") for _ in range(20)))
+        assert max(report.response_s for report in reports) < 6.0
 
 
 @in_simulated_time

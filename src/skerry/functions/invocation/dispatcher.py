@@ -254,27 +254,29 @@ class Dispatcher:
     def _shortage(self, group: FunctionWorkers, now: float) -> int:
         if not group.waiting or now < group.paused_until:
             return 0
+        processors = self.pool.processors
+        run_s, crowded_s, most = group.run.value, now - group.crowded_since, group.waiting
+        if not estimates.waits_for_workers(
+            workers=max(group.workers, processors),
+            processors=processors,
+            run_s=run_s,
+            handler_s=group.handler.value,
+        ):
+            if group.workers < processors:
+                most = processors - group.workers
+            else:
+                run_s, crowded_s = group.handler.value, 0.0
         wanted = estimates.workers_needed(
             waiting=group.waiting,
             seats=group.function.max_concurrency,
             workers=group.workers,
             starting=group.starting,
-            run_s=group.run.value,
+            run_s=run_s,
             init_s=self._init_s(group),
             stalled_s=now - group.moved_at if self._sees_stalls else 0.0,
-            crowded_s=self._crowded_s(group, now),
+            crowded_s=crowded_s,
         )
-        return wanted - group.workers
-
-    def _crowded_s(self, group: FunctionWorkers, now: float) -> float:
-        """For how long calls have waited for its workers without a break."""
-        waits = estimates.waits_for_workers(
-            workers=group.workers,
-            processors=self.pool.processors,
-            run_s=group.run.value,
-            handler_s=group.handler.value,
-        )
-        return now - group.crowded_since if waits else 0.0
+        return min(wanted - group.workers, most)
 
     def _is_overdue(self, group: FunctionWorkers, now: float) -> bool:
         has_busy = group.workers > len(group.idle)
