@@ -24,8 +24,6 @@ import errno
 import itertools
 import os
 import secrets
-import shutil
-import subprocess
 from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
 from typing import Final
@@ -34,6 +32,8 @@ import msgspec
 
 from skerry.model import errors
 from skerry.node.kernel import namespaces
+from skerry.node.kernel.syscalls import CLONE_NEWNET, CLONE_NEWUSER
+from skerry.node.kernel.waiting_processes import waiting_process
 
 IDS: Final = 65_536  # per range: users and groups from 0 to 65535, as in images
 FOLDER: Final = Path("/run/skerry-users")
@@ -41,7 +41,6 @@ FOLDER: Final = Path("/run/skerry-users")
 # images and the ids that some programs treat as negative numbers.
 _FIRST: Final = 0x70000000
 _RANGES: Final = 0xFFE
-_SYSTEM: Final = "/usr/bin:/bin:/usr/sbin:/sbin"
 _DRAFT: Final = ".new-"
 
 
@@ -100,7 +99,8 @@ class UserNamespaces:
         try:
             created = self._by_owner[owner] = self._claim(owner)
             self._failpoint("users.claimed")
-            with _process_in_new(with_network=network is not None) as process:
+            flags = CLONE_NEWUSER | (0 if network is None else CLONE_NEWNET)
+            with waiting_process(flags) as process:
                 for name in ("uid_map", "gid_map"):
                     Path(f"/proc/{process}/{name}").write_text(f"0 {created.first_id} {IDS}")
                 namespaces.bind_namespace(Path(created.path), f"/proc/{process}/ns/user")
@@ -194,33 +194,6 @@ def _owner(claim: Path) -> str:
         return (claim / "owner").read_text()
     except FileNotFoundError:  # released just now
         return ""
-
-
-@contextlib.contextmanager
-def _process_in_new(*, with_network: bool) -> Iterator[int]:
-    """Runs a process in a new user namespace that shares nothing else of ours, while the namespace is
-    mounted: only a single-threaded process can create one, which the agent is not."""
-    program = shutil.which("unshare", path=_SYSTEM)
-    if program is None:
-        raise errors.Unavailable("unshare is not installed; install util-linux")
-    flags = ("-U", "-n") if with_network else ("-U",)
-    pipe = subprocess.PIPE
-    with subprocess.Popen(
-        (program, *flags, "cat"), stdin=pipe, stdout=pipe, stderr=pipe, env={"PATH": _SYSTEM, "LC_ALL": "C"}
-    ) as process:
-        assert process.stdin is not None
-        assert process.stdout is not None
-        assert process.stderr is not None
-        with contextlib.suppress(BrokenPipeError):  # reported below, with stderr
-            process.stdin.write(b".")
-            process.stdin.flush()
-        if process.stdout.read(1) != b".":  # written from inside the namespace
-            stderr = process.stderr.read().decode(errors="replace").strip()
-            raise errors.Unavailable(f"the kernel creates no user namespace: {stderr or 'no reason given'}")
-        try:
-            yield process.pid
-        finally:
-            process.stdin.close()
 
 
 def _delete(draft: Path) -> None:

@@ -40,7 +40,6 @@ PROGRAMS: Final = (
     ("ip", "iproute2", "containers have no network"),
     ("nft", "nftables", "containers have no network"),
     ("mke2fs", "e2fsprogs", "there are no volumes and no disk limits"),
-    ("unshare", "util-linux", "containers have no user namespaces"),
 )
 OPTIONAL_PROGRAMS: Final = (
     ("haproxy", "haproxy", "routes are not served here"),

@@ -14,105 +14,23 @@ from __future__ import annotations
 
 import ctypes
 import errno
-import mmap
 import os
 import struct
 from typing import Final, NamedTuple
 
-from skerry.node.kernel import mount_flags, syscalls
+from skerry.node.kernel import call_lists, mount_flags, syscalls
+from skerry.node.kernel.call_lists import CALL, NO_RESULT, number_of
 from skerry.node.kernel.syscalls import StepFailed
 
-_CLONE_VM: Final = 0x100
 _CLONE_VFORK: Final = 0x4000
-_CLONE_CLEAR_SIGHAND: Final = 0x100000000
 
-# Name: number on x86_64, number on aarch64.
-_NUMBERS: Final[dict[str, tuple[int, int]]] = {
-    "capset": (126, 91),
-    "chdir": (80, 49),
-    "close": (3, 57),
-    "close_range": (436, 436),
-    "dup3": (292, 24),
-    "execve": (59, 221),
-    "execveat": (322, 281),
-    "exit_group": (231, 94),
-    "ioctl": (16, 29),
-    "mount": (165, 40),
-    "openat": (257, 56),
-    "prctl": (157, 167),
-    "prlimit64": (302, 261),
-    "read": (0, 63),
-    "rt_sigaction": (13, 134),
-    "rt_sigprocmask": (14, 135),
-    "sched_setaffinity": (203, 122),
-    "sendto": (44, 206),
-    "sethostname": (170, 161),
-    "setns": (308, 268),
-    "setpriority": (141, 140),
-    "setresgid": (119, 149),
-    "setresuid": (117, 147),
-    "setsid": (112, 157),
-    "socket": (41, 198),
-    "umask": (95, 166),
-    "unshare": (272, 97),
-    "write": (1, 64),
-}
-
-# A call as the instructions below read it: number, five arguments, result, and the address of the call that
-# follows if this one fails.
-CALL: Final = struct.Struct("=Q5QqQ")
 RESULT: Final = struct.Struct("=q")
 RESULT_AT: Final = 48
-_COLUMN: Final = 1 if syscalls.MACHINE == "aarch64" else 0
-NO_RESULT: Final = -(1 << 63)
 _FAILED_FROM: Final = -4095
 _ALL: Final = (1 << 64) - 1
 # After these, the rest of the PATH is still tried.
 _NOT_HERE: Final = (errno.ENOENT, errno.ENOTDIR, errno.EACCES)
 
-# f(clone arguments, their size, first call): clone3; the parent returns its result; the child runs the calls
-# and
-# never returns. It uses no stack.
-_INSTRUCTIONS: Final = {
-    "x86_64": bytes.fromhex(
-        "b8b3010000"  # mov   eax, 435
-        "0f05"  # syscall
-        "4885c0"  # test  rax, rax
-        "7401"  # jz    child
-        "c3"  # ret
-        "4889d3"  # child: mov rbx, rdx
-        "488b03"  # next: mov rax, [rbx]
-        "488b7b08"  # mov   rdi, [rbx+8]
-        "488b7310"  # mov   rsi, [rbx+16]
-        "488b5318"  # mov   rdx, [rbx+24]
-        "4c8b5320"  # mov   r10, [rbx+32]
-        "4c8b4328"  # mov   r8, [rbx+40]
-        "0f05"  # syscall
-        "48894330"  # mov   [rbx+48], rax
-        "488b4b38"  # mov   rcx, [rbx+56]
-        "4883c340"  # add   rbx, 64
-        "483d01f0ffff"  # cmp   rax, -4095
-        "480f43d9"  # cmovae rbx, rcx
-        "ebcf"  # jmp   next
-    ),
-    "aarch64": bytes.fromhex(
-        "683680d2"  # mov   x8, #435
-        "010000d4"  # svc   #0
-        "400000b4"  # cbz   x0, child
-        "c0035fd6"  # ret
-        "f30302aa"  # child: mov x19, x2
-        "680240a9"  # next: ldp x8, x0, [x19]
-        "610a41a9"  # ldp   x1, x2, [x19, #16]
-        "631242a9"  # ldp   x3, x4, [x19, #32]
-        "010000d4"  # svc   #0
-        "651e40f9"  # ldr   x5, [x19, #56]
-        "601a00f9"  # str   x0, [x19, #48]
-        "73020191"  # add   x19, x19, #64
-        "1ffc3fb1"  # cmn   x0, #4095
-        "b320939a"  # csel  x19, x5, x19, hs
-        "f7ffff17"  # b     next
-    ),
-}
 _MEMORY_BYTES: Final = 1024 * 1024  # more than any message can require
 _POINTER: Final = struct.Struct("=Q")
 
@@ -126,7 +44,7 @@ class ScriptCall(NamedTuple):
     is_last: bool  # if it succeeds, nothing comes after it; if not, the next is tried
 
 
-EXIT: Final = _NUMBERS["exit_group"][_COLUMN]
+EXIT: Final = number_of("exit_group")
 
 
 class SyscallScript:
@@ -138,19 +56,19 @@ class SyscallScript:
 
     def call(self, step: str, name: str, *arguments: int | bytes) -> None:
         """One that must succeed; `step` names its purpose in a word or two."""
-        self.calls.append(ScriptCall(step, _NUMBERS[name][_COLUMN], arguments, False))
+        self.calls.append(ScriptCall(step, number_of(name), arguments, False))
 
     def exec_file(self, file: int, name: bytes) -> None:
         """Execute the program that is open as `file`, with its name as the only argument. The end of a
         script, and only for `PreparedScript.spawn`."""
-        number, flags = _NUMBERS["execveat"][_COLUMN], mount_flags.AT_EMPTY_PATH
+        number, flags = number_of("execveat"), mount_flags.AT_EMPTY_PATH
         self.calls.append(ScriptCall("exec", number, (file, b"", (name,), (), flags), True))
 
     def exec(self, paths: list[bytes], arguments: list[bytes], environment: dict[bytes, bytes]) -> None:
         """Execute the first program of `paths` that works. The end of a script, and only for `spawn`."""
         vectors = tuple(arguments), tuple(b"%s=%s" % item for item in environment.items())
         for path in paths:
-            self.calls.append(ScriptCall("exec", _NUMBERS["execve"][_COLUMN], (path, *vectors), True))
+            self.calls.append(ScriptCall("exec", number_of("execve"), (path, *vectors), True))
 
     def perform(self) -> None:
         """Make the calls in this process. Raises StepFailed at the first that fails."""
@@ -176,14 +94,9 @@ class ScriptMemory:
     """The machine code, and the memory of a list while a child runs it. One at a time."""
 
     def __init__(self) -> None:
-        self._memory = _map(_MEMORY_BYTES)
-        self._base = ctypes.addressof(ctypes.c_char.from_buffer(self._memory))
-        code = _map(mmap.PAGESIZE)
-        instructions = _INSTRUCTIONS[syscalls.MACHINE]
-        code[: len(instructions)] = instructions
-        address = ctypes.addressof(ctypes.c_char.from_buffer(code))
-        syscalls.make_executable(address, mmap.PAGESIZE)
-        self._code = code
+        self._memory = call_lists.map_memory(_MEMORY_BYTES)
+        self._base = call_lists.address_of(self._memory)
+        self._code, address = call_lists.map_instructions()
         # With the interpreter lock held: the parent of a child that shares its memory must not run.
         self._enter = ctypes.PYFUNCTYPE(ctypes.c_long, ctypes.c_void_p, ctypes.c_size_t, ctypes.c_void_p)(
             address
@@ -200,7 +113,7 @@ class ScriptMemory:
         """A child with `flags` that runs the list at the address `first`."""
         return syscalls.clone_by(
             lambda arguments: self._enter(arguments, len(arguments), first),
-            flags | _CLONE_VM | _CLONE_VFORK | _CLONE_CLEAR_SIGHAND,
+            flags | call_lists.SHARED_MEMORY | _CLONE_VFORK,
             clone_into,
         )
 
@@ -239,10 +152,6 @@ class ScriptMemory:
                 self._memory, at * CALL.size, call.number, *values, NO_RESULT, self._base + if_failed
             )
         CALL.pack_into(self._memory, last, EXIT, 127, 0, 0, 0, 0, 0, 0)
-
-
-def _map(size: int) -> mmap.mmap:
-    return mmap.mmap(-1, size, flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)
 
 
 def failure(calls: list[ScriptCall], results: list[int]) -> StepFailed | None:
