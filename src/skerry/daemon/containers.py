@@ -31,6 +31,7 @@ from skerry.node.agent.network_state import NetworkState
 from skerry.node.cells.cells import Cells
 from skerry.node.cgroups.move_lock import MoveLock
 from skerry.node.containers import runtime_advisories
+from skerry.node.containers.boot_folder import BootFolder
 from skerry.node.containers.clients import ClientContainers
 from skerry.node.containers.containers import Containers
 from skerry.node.containers.overlays import Overlays
@@ -188,6 +189,12 @@ async def _open(
         warnings = (place.shared_users,)
     for warning in warnings:
         log.warning("containers.weakened", reason=warning)
+    boot_folder = BootFolder.open(home / "boot") if place is None else None
+    if boot_folder is not None:
+        undo.callback(boot_folder.close)
+        runtime = msgspec.structs.replace(
+            runtime, folder=str(boot_folder.state_of_runtime(Path(runtime.folder)))
+        )
 
     def users(part: str) -> UserNamespaces | None:
         return None if no_userns else UserNamespaces(f"{group_root}-{part}")
@@ -236,7 +243,7 @@ async def _open(
     if volumes is not None:
         undo.push_async_callback(volumes.close)
     parts = ContainerDeps(
-        records=ContainerRecords(home),
+        records=ContainerRecords(home, None if boot_folder is None else boot_folder.bundles),
         cells=cells,
         images=images,
         network=network,

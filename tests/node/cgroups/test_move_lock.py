@@ -9,6 +9,7 @@ from pathlib import Path
 
 import pytest
 
+from skerry.node.cgroups import move_lock
 from skerry.node.cgroups.move_lock import MoveLock, group_of
 from tests.support.waiting import PATIENCE_S, eventually
 
@@ -39,7 +40,7 @@ def machine(tmp_path: Path) -> Machine:
 
 async def test_it_is_taken_by_a_move_of_this_process_to_its_own_group(machine: Machine) -> None:
     lock = machine.lock()
-    await lock.begin()
+    await lock.begin("web")
     await lock.close()
     assert set(machine.procs.read_text()) == {"0"}
 
@@ -58,20 +59,52 @@ async def test_while_it_is_being_taken_another_request_does_nothing(
 
     monkeypatch.setattr(os, "write", wait_and_write)
     lock = machine.lock()
-    await lock.begin()
-    await lock.begin()
+    await lock.begin("web")
+    await lock.begin("other")
     await eventually(lambda: moves == 1)
     may_end.set()
     await lock.close()
     assert machine.procs.read_text() == "0" * moves
 
 
+async def test_it_is_taken_again_until_every_start_is_over(machine: Machine) -> None:
+    lock = machine.lock()
+
+    def moves() -> int:
+        return len(machine.procs.read_text())
+
+    await lock.begin("web")
+    await lock.begin("other")
+    lock.end("web")
+    before = moves()
+    await eventually(lambda: moves() > before + 1)
+    lock.end("other")
+    await lock.begin("later")
+    await eventually(lambda: moves() > before + 2)
+    lock.end("later")
+    await lock.close()
+
+
+async def test_a_start_that_hangs_counts_for_a_while_only(
+    machine: Machine, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(move_lock, "_LONGEST_S", 0.0)
+    lock = machine.lock()
+    await lock.begin("hangs")
+    await eventually(lambda: lock.is_idle)
+    await lock.close()
+
+
+async def test_the_end_of_a_start_that_was_not_begun_changes_nothing(machine: Machine) -> None:
+    machine.lock().end("web")
+
+
 async def test_where_the_group_cannot_be_written_starts_do_without(machine: Machine) -> None:
     machine.procs.unlink()
     lock = machine.lock()
-    await lock.begin()
+    await lock.begin("web")
     machine.procs.touch()
-    await lock.begin()  # it was found not to work, and is not tried again
+    await lock.begin("web")  # it was found not to work, and is not tried again
     await lock.close()
     assert machine.procs.read_text() == ""
 
@@ -80,14 +113,14 @@ async def test_a_refused_move_is_no_error(machine: Machine) -> None:
     machine.procs.unlink()
     machine.procs.symlink_to("/dev/full")
     lock = machine.lock()
-    await lock.begin()
+    await lock.begin("web")
     await lock.close()
 
 
 async def test_without_a_v2_tree_it_is_not_taken(machine: Machine) -> None:
     machine.mountinfo.write_text("")
     lock = machine.lock()
-    await lock.begin()
+    await lock.begin("web")
     await lock.close()
     assert machine.procs.read_text() == ""
 
@@ -102,6 +135,6 @@ def test_a_group_outside_of_the_mounted_tree_is_not_used() -> None:
 async def test_on_this_machine_it_is_taken_and_the_process_stays_where_it_is() -> None:
     before = Path("/proc/self/cgroup").read_text()
     lock = MoveLock()
-    await lock.begin()
+    await lock.begin("web")
     await asyncio.wait_for(lock.close(), 60.0)
     assert Path("/proc/self/cgroup").read_text() == before

@@ -497,8 +497,8 @@ class FakeOverlays:
         self._machine.maybe_fail("unmount")
         self._machine.mounts.discard(target)
 
-    def has_mounts(self, folder: Path) -> bool:
-        return any(mount.is_relative_to(folder) for mount in self.mounted())
+    def has_mounts(self, *folders: Path) -> bool:
+        return any(mount.is_relative_to(folder) for mount in self.mounted() for folder in folders)
 
     def mounted(self) -> list[Path]:
         return sorted(self._machine.mounts)

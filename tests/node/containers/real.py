@@ -12,6 +12,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, ClassVar
 
+import msgspec
 import pytest
 
 from skerry.kit.clock import SystemClock
@@ -25,6 +26,7 @@ from skerry.node import host, user_namespaces
 from skerry.node.cells.cells import Cells
 from skerry.node.cgroups.detection import detect
 from skerry.node.containers import overlays
+from skerry.node.containers.boot_folder import BootFolder
 from skerry.node.containers.containers import Containers
 from skerry.node.containers.overlays import Overlays
 from skerry.node.containers.records import ContainerRecords
@@ -152,6 +154,10 @@ class Ground:
             ).open()
             undo.push_async_callback(network.close)
             runtime = await find_runtime("", top, cgroup_root=self.root, boot_id=self.boot)
+            boot_folder = BootFolder.open(top / "boot")
+            assert boot_folder is not None
+            undo.callback(boot_folder.close)
+            state = boot_folder.state_of_runtime(Path(runtime.folder))
             images = await Images.open(
                 self.folder / "images",
                 ImageSettings(),
@@ -166,11 +172,11 @@ class Ground:
             volumes = NodeVolumes(store)
             undo.push_async_callback(volumes.close)
             parts = ContainerDeps(
-                ContainerRecords(top),
+                ContainerRecords(top, boot_folder.bundles),
                 cells,
                 images,
                 network,
-                runtime,
+                msgspec.structs.replace(runtime, folder=str(state)),
                 Overlays(top, self.boot),
                 await asyncio.to_thread(WritableLayers.on, top, self.boot, has_userns=has_userns),
                 self.settings,
@@ -207,7 +213,7 @@ class Ground:
         cells.root, cells.folder = self.root, self.folder / "cells"
         files = [
             *(self.folder / "containers" / "all").glob("*"),
-            *(self.folder / "containers" / "runtime").glob("*"),
+            *(self.folder / "containers" / "boot").glob("*/*"),
             *(self.folder / "containers" / "filesystems").glob("*"),
             *self.folder.glob("network/attached/*"),
             *self.folder.glob("network/ns/*"),

@@ -57,7 +57,7 @@ STEPS = [
     # Once for a stop, then for removals.
     *(
         (f"tidy.{step}", times)
-        for step in ("unmounted", "layer_unmounted", "detached", "forgotten")
+        for step in ("unmounted", "layer_unmounted", "detached", "forgotten", "unbundled")
         for times in (1, 3)
     ),
     *((f"remove.{step}", 1) for step in ("marked", "freed", "discarded", "removed")),
@@ -111,7 +111,9 @@ def strays(ground: Ground, agent: Agent) -> list[str]:
     mounted = {path.parent.name for path in ground.mounts() if path.name == "rootfs"}
     layers = {path.parent.name for path in ground.mounts() if path.name == "layer"}
     limited = {view.spec.name for view in agent.containers.list() if view.spec.resources.disk}
-    known = {path.name for path in (top / "runtime").glob("*")}
+    known, bundles = (
+        {path.name for path in (top / "boot" / part).glob("*")} for part in ("runtime", "bundles")
+    )
     namespaces = {path.name for path in ground.mounts() if path.parent.name == "ns"}
     addresses = {each.address for each in agent.network.attachments().values()}
     found: dict[str, Set[Any]] = {
@@ -123,6 +125,7 @@ def strays(ground: Ground, agent: Agent) -> list[str]:
         "loop devices": set(stuck_loops(ground.folder)),
         "drafts": set((top / "all").glob("*/.*.new")),
         "runtime": known ^ runs,
+        "bundles": bundles ^ runs,
         "addresses": agent.network.attachments().keys() ^ runs,
         "namespaces": addresses - namespaces,
     }

@@ -187,7 +187,7 @@ async def test_a_command_that_is_not_there_is_a_plain_error_and_leaves_nothing(
     assert containers.get("web").state is ContainerState.CREATED
     assert agent.network.attachments() == {}
     assert [path for path in ground.mounts() if "rootfs" in path.parts] == []
-    assert list((ground.folder / "containers/runtime").glob("*")) == []
+    assert list((ground.folder / "containers/boot").glob("*/*")) == []
 
 
 async def test_a_user_of_the_image_and_a_host_name(agent: Agent) -> None:
@@ -293,7 +293,7 @@ async def test_after_a_reboot_a_container_is_listed_and_starts_anew(ground: Grou
         await begun(first.containers, "done", "sh", "-c", "exit 4")
         await first.containers.create(spec("made"))
         await first.containers.wait("done")
-        await eventually(lambda: (ground.folder / "containers/all/web/rootfs/note").exists())
+        await eventually(lambda: (ground.folder / "containers/boot/bundles/web/rootfs/note").exists())
     await ground.reboot()
     async with ground.agent() as second:
         containers = second.containers
@@ -308,7 +308,7 @@ async def test_after_a_reboot_a_container_is_listed_and_starts_anew(ground: Grou
         view = await containers.start("web")
         assert (view.state, view.address) == (ContainerState.RUNNING, "10.98.0.2")
         assert "was lost" in view.reason
-        await eventually(lambda: (ground.folder / "containers/all/web/rootfs/note").exists())
+        await eventually(lambda: (ground.folder / "containers/boot/bundles/web/rootfs/note").exists())
         assert printed(containers, "web") == b"", "what it wrote before the reboot is gone"
         await containers.stop("web", grace_s=0)
         await containers.remove("web")

@@ -123,9 +123,15 @@ async def test_the_lock_that_the_runtime_needs_is_taken_when_that_is_requested_a
 ) -> None:
     class Lock:
         steps: tuple[str, ...] = ()
+        ended: tuple[str, ...] = ()
 
-        async def begin(self) -> None:
+        async def begin(self, start: str) -> None:
+            assert start == "web"
             self.steps = tuple(node.steps)
+
+        def end(self, start: str) -> None:
+            assert start == "web"
+            self.ended = tuple(node.steps)
 
         async def close(self) -> None: ...
 
@@ -133,6 +139,7 @@ async def test_the_lock_that_the_runtime_needs_is_taken_when_that_is_requested_a
     containers = await node.agent(move_lock=lock)
     await containers.create(spec(), starts=True)
     assert "start.bundled" in lock.steps
+    assert "start.running" in lock.ended
 
 
 async def test_creations_that_come_while_the_disk_syncs_share_the_next_sync(

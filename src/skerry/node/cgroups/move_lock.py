@@ -6,6 +6,9 @@ runtimes move their processes so, and for an OCI runtime that is a third of the 
 takes the lock, in a thread, as soon as the runtime is forked, and much of the wait is over when the runtime
 gets there. Not earlier: meanwhile nobody creates a group, enters one, or forks a process into one.
 
+Then it is taken again and again, until the runtimes of all starts have ended: one after the other, none of
+many starts waits but the first.
+
 To take it, this process moves to the group that it is in, which changes nothing. What the runtime does is the
 same with and without; a machine where this does not work has slower starts.
 """
@@ -14,6 +17,7 @@ from __future__ import annotations
 
 import asyncio
 import os
+import time
 from pathlib import Path
 from typing import Final
 
@@ -26,8 +30,8 @@ log = structlog.get_logger(__name__)
 
 MEMBERSHIP: Final = Path("/proc/self/cgroup")
 _V2: Final = "0::"
-# The second prolongs the time in which nobody waits by another grace period.
-_TIMES: Final = 2
+_AGAIN_S: Final = 0.002  # less than a grace period, in which nobody waits
+_LONGEST_S: Final = 1.0  # for one start; one that hangs does not count
 
 
 class MoveLock:
@@ -37,10 +41,19 @@ class MoveLock:
         self._membership = membership
         self._unified = mounts.parse(mountinfo.read_text()).unified  # None: it is not taken
         self._taking: asyncio.Task[None] | None = None
+        self._until: dict[str, float] = {}  # by start
 
-    async def begin(self) -> None:
-        """Begin to take and release it, unless that is already being done. On return the wait has begun."""
-        if self._unified is None or (self._taking is not None and not self._taking.done()):
+    @property
+    def is_idle(self) -> bool:
+        """True if it is not being taken."""
+        return self._taking is None or self._taking.done()
+
+    async def begin(self, start: str) -> None:
+        """Begin to take and release it, for `start`. On return the wait has begun."""
+        if self._unified is None:
+            return
+        self._until[start] = time.monotonic() + _LONGEST_S
+        if not self.is_idle:
             return
         try:
             descriptor = self._open(self._unified)
@@ -49,39 +62,45 @@ class MoveLock:
             log.info("cgroups.move_lock_unavailable", error=str(error))
             return
         has_begun = asyncio.Event()
-        self._taking = asyncio.create_task(_take(descriptor, has_begun), name="cgroup move lock")
+        self._taking = asyncio.create_task(self._take(descriptor, has_begun), name="cgroup move lock")
         # The thread gets the interpreter only when this one waits.
         await has_begun.wait()
 
+    def end(self, start: str) -> None:
+        """The runtime of `start` has ended. Does nothing if it was not begun."""
+        self._until.pop(start, None)
+
     async def close(self) -> None:
         """Wait until it is released."""
+        self._until.clear()
         if self._taking is not None:
             await self._taking
+
+    async def _take(self, descriptor: int, has_begun: asyncio.Event) -> None:
+        loop = asyncio.get_running_loop()
+
+        def move() -> None:
+            try:
+                loop.call_soon_threadsafe(has_begun.set)
+                os.write(descriptor, b"0")
+                while max(list(self._until.values()), default=0.0) > time.monotonic():
+                    os.write(descriptor, b"0")
+                    time.sleep(_AGAIN_S)
+            finally:
+                os.close(descriptor)
+
+        try:
+            await asyncio.to_thread(move)
+        except OSError as error:
+            log.info("cgroups.move_lock_not_taken", error=str(error))
+        finally:
+            has_begun.set()
 
     def _open(self, unified: str) -> int:
         group = group_of(self._membership.read_text(), unified)
         if group is None:
             raise FileNotFoundError("this process is in no group of the mounted tree")
         return os.open(group / "cgroup.procs", os.O_WRONLY | os.O_CLOEXEC)
-
-
-async def _take(descriptor: int, has_begun: asyncio.Event) -> None:
-    loop = asyncio.get_running_loop()
-
-    def move() -> None:
-        try:
-            loop.call_soon_threadsafe(has_begun.set)
-            for _ in range(_TIMES):
-                os.write(descriptor, b"0")
-        finally:
-            os.close(descriptor)
-
-    try:
-        await asyncio.to_thread(move)
-    except OSError as error:
-        log.info("cgroups.move_lock_not_taken", error=str(error))
-    finally:
-        has_begun.set()
 
 
 def group_of(membership: str, unified: str) -> Path | None:

@@ -89,8 +89,8 @@ def plan(
     attached: Set[str],
     boot: str,
 ) -> ContainerAdoptionPlan:
-    """`in_use`: names with a mount, an address or state of the runtime; `attached`: those of them that have
-    an address."""
+    """`in_use`: names with a mount, an address, a bundle or state of the runtime; `attached`: those of them
+    that have an address."""
     recorded = {each.name: each for each in found if each.record is not None}
     return ContainerAdoptionPlan(
         adopted=tuple(
@@ -161,7 +161,8 @@ class ContainerAdoption:
         cells: dict[str, CellView] = {view.cell.name: view for view in deps.cells.list()}
         attached = set(deps.networks.attachments())
         in_runtime = set(_containers_in(deps.runtime))
-        decision = plan(found, cells, self._mounted() | attached | in_runtime, attached, deps.boot)
+        in_use = self._mounted() | attached | in_runtime | deps.records.bundled()
+        decision = plan(found, cells, in_use, attached, deps.boot)
         # Before anything is removed: the images of adopted containers are safe from garbage collection.
         for adopted in decision.adopted:
             self._claim(adopted.record)

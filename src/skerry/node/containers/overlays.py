@@ -174,9 +174,10 @@ class Overlays:
         """Every mount below the folder, the latest first; for what a killed agent left."""
         return mount_points(_MOUNTINFO.read_bytes(), below=self._folder)[::-1]
 
-    def has_mounts(self, folder: Path) -> bool:
-        """True if something is mounted at `folder` or below it."""
-        return bool(mount_points(_MOUNTINFO.read_bytes(), below=folder))
+    def has_mounts(self, *folders: Path) -> bool:
+        """True if something is mounted at one of `folders` or below it."""
+        mountinfo = _MOUNTINFO.read_bytes()
+        return any(mount_points(mountinfo, below=folder) for folder in folders)
 
     def _make_skeleton(self) -> None:
         with self._making_skeleton:

@@ -35,6 +35,7 @@ from skerry.node.containers import tree_size
 from skerry.node.record_files import RecordFolders
 
 _NAME = re.compile(r"[a-z0-9-]{1,63}")
+_ROOTFS = "rootfs"
 
 
 class ContainerRecord(msgspec.Struct, frozen=True):
@@ -85,35 +86,51 @@ class StoredContainer(msgspec.Struct, frozen=True):
 
 
 class ContainerPaths:
-    """Paths of one container; the folder itself is the OCI bundle."""
+    """Paths of one container. The OCI bundle, which is written at each start, may be in another folder."""
 
-    def __init__(self, folder: Path) -> None:
+    def __init__(self, folder: Path, bundle: Path | None = None) -> None:
         self.folder = folder
         self.layer = folder / "layer"
-        self.rootfs = folder / "rootfs"
         self.execs = folder / "execs"
-        self.pid_file = folder / "pid"
-        self.runtime_log = folder / "runtime.log"
+        self.bundle = folder if bundle is None else bundle
+        self.rootfs = self.bundle / _ROOTFS
+        self.pid_file = self.bundle / "pid"
+        self.runtime_log = self.bundle / "runtime.log"
+
+    @property
+    def own_bundle(self) -> Path | None:
+        """The folder of the bundle if it is another one."""
+        return None if self.bundle == self.folder else self.bundle
 
 
 class ContainerRecords:
     """The folder of all containers."""
 
-    def __init__(self, top: Path) -> None:
+    def __init__(self, top: Path, bundles: Path | None = None) -> None:
+        """`bundles`: a folder in memory for bundles; without one, they are with the records."""
         # Overlays and the runtime store their state beside it, under names that a container may have.
         self._containers = RecordFolders(top / "all")
         self._folder = self._containers.folder
+        self._bundles = bundles
 
     def paths(self, name: str) -> ContainerPaths:
-        return ContainerPaths(self._folder / name)
+        folder = self._folder / name
+        # Containers of earlier versions, which may be running, stay as they are.
+        if self._bundles is None or (folder / _ROOTFS).exists():
+            return ContainerPaths(folder)
+        return ContainerPaths(folder, self._bundles / name)
 
     def owner(self, path: Path) -> str | None:
         """The name of the container, or of what is removed as one, whose folder contains `path`."""
-        try:
-            inside = path.relative_to(self._folder).parts
-        except ValueError:
-            return None
-        return inside[0] if inside and _NAME.fullmatch(inside[0]) else None
+        for folder in filter(None, (self._folder, self._bundles)):
+            if path.is_relative_to(folder):
+                inside = path.relative_to(folder).parts
+                return inside[0] if inside and _NAME.fullmatch(inside[0]) else None
+        return None
+
+    def bundled(self) -> set[str]:
+        """Names with a bundle in memory: of containers that run, or that a crash left."""
+        return set() if self._bundles is None else set(os.listdir(self._bundles))
 
     def add(self, record: ContainerRecord) -> None:
         """Create the container's folder with its record, atomically."""

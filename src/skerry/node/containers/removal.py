@@ -45,13 +45,13 @@ class ContainerRemoval:
             await self._free(cell)
         failures = await self._teardown.release(name)
         # Reading the mounts takes the kernel long on a machine with many.
-        is_mounted = await asyncio.to_thread(deps.overlays.has_mounts, deps.records.paths(name).folder)
+        paths = deps.records.paths(name)
+        is_mounted = await asyncio.to_thread(deps.overlays.has_mounts, paths.folder, paths.bundle)
         if failures or is_mounted:
             raise errors.Unavailable(
                 f"resources of container {name!r} cannot be released, see the log; remove it again later",
                 detail="; ".join(map(str, failures)),
             )
-        paths = deps.records.paths(name)
         if shared is not None and paths.folder.exists():
             await asyncio.to_thread(deps.disks.remove_shared, paths.layer, shared)
             deps.failpoint("remove.left")

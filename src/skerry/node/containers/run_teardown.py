@@ -15,7 +15,7 @@ import structlog
 from skerry.model import errors
 from skerry.model.cells import ExitStatus
 from skerry.node.cells.executables import UNKNOWN_EXIT
-from skerry.node.containers import mounts, oci_config
+from skerry.node.containers import mounts, oci_config, tree_size
 from skerry.node.containers.records import RunRecord
 from skerry.node.containers.state import MAIN, ContainerDeps, ContainerEntry
 
@@ -145,6 +145,7 @@ class RunTeardown:
                 await asyncio.to_thread(deps.secrets.files.remove, name)
 
         failures: list[Exception] = []
+        bundle = deps.records.paths(name).own_bundle
         # Concurrently, and each whether or not the others succeed.
         for outcome in await asyncio.gather(
             unmount(), detach(), forget(), remove_secrets(), return_exceptions=True
@@ -154,6 +155,9 @@ class RunTeardown:
                 failures.append(outcome)
             elif outcome is not None:
                 raise outcome
+        if bundle is not None and not failures:  # the root is not mounted there any more
+            tree_size.remove(bundle)
+            deps.failpoint("tidy.unbundled")
         return failures
 
 

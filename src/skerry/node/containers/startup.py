@@ -167,16 +167,20 @@ class ContainerStartup:
         when_begun: Callable[[], None],
     ) -> ExecutableState:
         is_begun = asyncio.Event()
-        publishing = asyncio.create_task(self._publish(attachment, is_begun, when_begun))
+        publishing = asyncio.create_task(self._publish(container.name, attachment, is_begun, when_begun))
         try:
-            state = await self._run(container, root, attachment, mounts, is_begun)
-        except BaseException:
-            if not is_begun.is_set():
-                publishing.cancel()
-            # The undo must not run concurrently with this work.
-            await asyncio.gather(publishing, return_exceptions=True)
-            raise
-        await publishing
+            try:
+                state = await self._run(container, root, attachment, mounts, is_begun)
+            except BaseException:
+                if not is_begun.is_set():
+                    publishing.cancel()
+                # The undo must not run concurrently with this work.
+                await asyncio.gather(publishing, return_exceptions=True)
+                raise
+            await publishing
+        finally:
+            if self._deps.move_lock is not None:
+                self._deps.move_lock.end(container.name)
         return state
 
     async def _secret_values(self, container: ContainerEntry) -> Mapping[SecretRef, bytes]:
@@ -257,11 +261,13 @@ class ContainerStartup:
         lowers = deps.images.layers(image)
 
         def lay_out() -> _Root:
+            if paths.own_bundle is not None:
+                paths.own_bundle.mkdir(mode=0o700, exist_ok=True)
             was_emptied = deps.overlays.mount(paths.rootfs, lowers, layer=paths.layer, users=container.users)
             check_links(record.spec.mounts, paths.rootfs)
             is_layer_lost = was_emptied or (opened.is_new and container.run is not None)
             files = write_files(
-                paths.folder,
+                paths.bundle,
                 host_name=host_name(record.spec),
                 address=attachment.address if attachment is not None else "",
                 resolv_conf=self._resolv_conf(record.spec, attachment),
@@ -322,11 +328,11 @@ class ContainerStartup:
                 config = device_edits.apply(config, devices, ids=container.ids)
             # Last: nothing of ours is created in a volume.
             config["mounts"] = [*config["mounts"], *staged]
-            _write_config(paths.folder, config, root.files.secrets.folder)  # read at once, and only then
+            _write_config(paths.bundle, config, root.files.secrets.folder)  # read at once, and only then
             deps.failpoint("start.bundled")
             is_begun.set()
             arguments = prepares(
-                container.name, bundle=paths.folder, pid_file=paths.pid_file, log=paths.runtime_log
+                container.name, bundle=paths.bundle, pid_file=paths.pid_file, log=paths.runtime_log
             )
             return RuntimeCommand(
                 arguments,
@@ -357,7 +363,11 @@ class ContainerStartup:
         return state
 
     async def _publish(
-        self, attachment: Attachment | None, is_begun: asyncio.Event, when_begun: Callable[[], None]
+        self,
+        name: str,
+        attachment: Attachment | None,
+        is_begun: asyncio.Event,
+        when_begun: Callable[[], None],
     ) -> None:
         """Concurrently with the runtime's work, which takes longer, and not before that has begun."""
         await is_begun.wait()
@@ -365,7 +375,7 @@ class ContainerStartup:
         if self._deps.move_lock is not None:
             # The runtime has been forked by then, into its group, which would wait for the lock too.
             await asyncio.sleep(_FORKED_S)
-            await self._deps.move_lock.begin()
+            await self._deps.move_lock.begin(name)
         if attachment is not None and attachment.ports:
             await self._deps.networks.publish(attachment.owner)
             self._deps.failpoint("start.published")
