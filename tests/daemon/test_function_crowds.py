@@ -233,7 +233,7 @@ def holdings(skerry: Skerry) -> dict[str, int]:
         "workers": len(groups(skerry)),
         "processes": sum(len(processes(group)) for group in groups(skerry)),
         "cells": len(list((skerry.data / "cells").iterdir())),
-        "namespaces": len(list((skerry.data / "network" / "ns").iterdir())),
+        "namespaces": len(list((skerry.data / "containers" / "boot" / "network" / "ns").iterdir())),
         "links": links.count(f"\n{prefix}"),
         "rules": rules.count(skerry.subnet.rpartition(".")[0] + "."),
         "logs": len(list((skerry.data / "functions" / "logs").glob("[!.]*"))),

@@ -117,3 +117,15 @@ def test_a_lock_that_is_passed_on_is_held_until_its_last_holder_lets_go(tmp_path
     later.release()
     former.acquire()
     former.release()
+
+
+def test_folders_that_are_to_be_spread_are_marked_so_where_the_file_system_knows_that(tmp_path: Path) -> None:
+    files.spread_folders(tmp_path)
+    files.spread_folders(tmp_path)
+    listed = subprocess.run(("lsattr", "-d", tmp_path), capture_output=True, text=True, check=False)
+    if subprocess.run(("chattr", "+T", tmp_path), capture_output=True, check=False).returncode == 0:
+        assert "T" in listed.stdout.split()[0]
+
+
+def test_a_file_system_without_such_a_mark_is_no_error() -> None:
+    files.spread_folders(Path("/proc/self"))

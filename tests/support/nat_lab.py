@@ -260,7 +260,14 @@ class NatLab(Cluster):
     def place_of(self, name: str, address: str = "") -> Path:
         """The network namespace of the container on a node; of the one with `address` there, if it is
         given."""
-        return self._residents[name].data / "network" / "ns" / (address or self.containers[name])
+        return (
+            self._residents[name].data
+            / "containers"
+            / "boot"
+            / "network"
+            / "ns"
+            / (address or self.containers[name])
+        )
 
     def resolve(self, source: str, name: str, kind: str = "A") -> list[str]:
         """The addresses of a name, as the name server of its node tells the container on `source`."""

@@ -190,8 +190,10 @@ async def _open(
     for warning in warnings:
         log.warning("containers.weakened", reason=warning)
     boot_folder = BootFolder.open(home / "boot") if place is None else None
+    network_folder = folder / "network"
     if boot_folder is not None:
         undo.callback(boot_folder.close)
+        network_folder = boot_folder.folder_of_network(network_folder)
         runtime = msgspec.structs.replace(
             runtime, folder=str(boot_folder.state_of_runtime(Path(runtime.folder)))
         )
@@ -204,7 +206,7 @@ async def _open(
     subnet = SubnetAssignment(folder / SUBNET_FILE)
     network_host = NetworkHost(users("network")) if place is None else place.network_host()
     network = Network(
-        folder / "network",
+        network_folder,
         settings.network,
         clock,
         key=key,

@@ -112,6 +112,7 @@ class RecordFolders:
 
     def __init__(self, folder: Path) -> None:
         self.folder = files.private_folder(folder)
+        files.spread_folders(self.folder)
         self._removals = itertools.count()
 
     def mark(self, path: Path) -> None:

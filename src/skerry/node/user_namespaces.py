@@ -30,6 +30,7 @@ from typing import Final
 
 import msgspec
 
+from skerry.kit import files
 from skerry.model import errors
 from skerry.node.kernel import namespaces
 from skerry.node.kernel.syscalls import CLONE_NEWNET, CLONE_NEWUSER
@@ -83,6 +84,7 @@ class UserNamespaces:
         self._failpoint = failpoint
         folder.mkdir(mode=0o711, exist_ok=True)
         folder.chmod(0o711)
+        files.spread_folders(folder)
         self._by_owner = dict(self._scan())
         # Upwards from a random position: a released range is reused as late as possible.
         self._numbers = itertools.count(secrets.randbelow(_RANGES))

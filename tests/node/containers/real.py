@@ -131,6 +131,9 @@ class Ground:
         top = self.folder / "containers"
         top.mkdir(mode=0o700, parents=True, exist_ok=True)
         async with contextlib.AsyncExitStack() as undo:
+            boot_folder = BootFolder.open(top / "boot")
+            assert boot_folder is not None
+            undo.callback(boot_folder.close)
             launcher = await LauncherClient.start(view=HostView(hidden=(str(self.folder),)))
             undo.push_async_callback(launcher.stop)
             cells = await Cells.open(
@@ -144,7 +147,7 @@ class Ground:
             )
             undo.push_async_callback(cells.close)
             network = await Network(
-                self.folder / "network",
+                boot_folder.folder_of_network(self.folder / "network"),
                 self.network,
                 clock,
                 key=KEY,
@@ -154,9 +157,6 @@ class Ground:
             ).open()
             undo.push_async_callback(network.close)
             runtime = await find_runtime("", top, cgroup_root=self.root, boot_id=self.boot)
-            boot_folder = BootFolder.open(top / "boot")
-            assert boot_folder is not None
-            undo.callback(boot_folder.close)
             state = boot_folder.state_of_runtime(Path(runtime.folder))
             images = await Images.open(
                 self.folder / "images",
@@ -213,10 +213,10 @@ class Ground:
         cells.root, cells.folder = self.root, self.folder / "cells"
         files = [
             *(self.folder / "containers" / "all").glob("*"),
-            *(self.folder / "containers" / "boot").glob("*/*"),
+            *self.folder.glob("containers/boot/bundles/*"),
+            *self.folder.glob("containers/boot/runtime/*"),
             *(self.folder / "containers" / "filesystems").glob("*"),
-            *self.folder.glob("network/attached/*"),
-            *self.folder.glob("network/ns/*"),
+            *self.folder.glob("containers/boot/network/*/*"),
             *self.ranges(),
         ]
         return [

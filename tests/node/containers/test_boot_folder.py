@@ -59,6 +59,21 @@ def test_the_state_of_the_runtime_stays_on_disk_while_an_earlier_version_has_con
     assert boot.state_of_runtime(former) == in_memory
 
 
+@needs_root
+@pytest.mark.root
+def test_a_network_of_an_earlier_version_stays_where_it_is_until_that_has_removed_it(
+    boot: BootFolder, tmp_path: Path
+) -> None:
+    former = tmp_path / "network"
+    in_memory = boot.folder_of_network(former)
+    assert in_memory.is_relative_to(tmp_path / "boot")
+    former.mkdir()
+    assert boot.folder_of_network(former) == former
+    in_memory.mkdir()
+    boot.close()
+    assert os.path.ismount(tmp_path / "boot")  # something may be attached
+
+
 def test_without_a_mount_there_is_none(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     def refuse(*arguments: object) -> None:
         raise PermissionError

@@ -1,7 +1,8 @@
-"""Files of containers of one boot of the machine, in memory: bundles, and the state of the runtime.
+"""Files of containers of one boot of the machine, in memory: bundles, networks, the state of the runtime.
 
     boot/
       bundles/NAME/   what the runtime reads and writes at a start, and where the root is mounted
+      network/        attachments and network namespaces (`skerry.node.network`)
       runtime/        the runtime's own state
 
 They are made for each run and removed after it, and mean nothing after a reboot. On a disk they are a third
@@ -34,6 +35,7 @@ class BootFolder:
         self._path = path
         self.bundles = files.private_folder(path / "bundles")
         self._state = files.private_folder(path / "runtime")
+        self._network = path / "network"  # created with the network
 
     @classmethod
     def open(cls, path: Path) -> BootFolder | None:
@@ -58,9 +60,13 @@ class BootFolder:
             has_containers = False
         return former if has_containers else self._state
 
+    def folder_of_network(self, former: Path) -> Path:
+        """The folder for a network, which removes it when nothing is attached: `former` likewise."""
+        return former if former.exists() else self._network
+
     def close(self) -> None:
         """Unmount it, if no container is left in it."""
-        if any(self.bundles.iterdir()) or any(self._state.iterdir()):
+        if any(self.bundles.iterdir()) or any(self._state.iterdir()) or self._network.exists():
             return
         try:
             thread_syscalls.unmount(str(self._path))
