@@ -32,6 +32,7 @@ MEMBERSHIP: Final = Path("/proc/self/cgroup")
 _V2: Final = "0::"
 _AGAIN_S: Final = 0.002  # less than a grace period, in which nobody waits
 _LONGEST_S: Final = 1.0  # for one start; one that hangs does not count
+_LINGER_S: Final = 0.02  # after the last one: in a burst the next is about to begin
 
 
 class MoveLock:
@@ -42,6 +43,7 @@ class MoveLock:
         self._unified = mounts.parse(mountinfo.read_text()).unified  # None: it is not taken
         self._taking: asyncio.Task[None] | None = None
         self._until: dict[str, float] = {}  # by start
+        self._ended_at = 0.0  # of the last start
 
     @property
     def is_idle(self) -> bool:
@@ -68,11 +70,13 @@ class MoveLock:
 
     def end(self, start: str) -> None:
         """The runtime of `start` has ended. Does nothing if it was not begun."""
-        self._until.pop(start, None)
+        if self._until.pop(start, None) is not None:
+            self._ended_at = time.monotonic()
 
     async def close(self) -> None:
         """Wait until it is released."""
         self._until.clear()
+        self._ended_at = 0.0
         if self._taking is not None:
             await self._taking
 
@@ -83,7 +87,7 @@ class MoveLock:
             try:
                 loop.call_soon_threadsafe(has_begun.set)
                 os.write(descriptor, b"0")
-                while max(list(self._until.values()), default=0.0) > time.monotonic():
+                while max(list(self._until.values()), default=self._ended_at + _LINGER_S) > time.monotonic():
                     os.write(descriptor, b"0")
                     time.sleep(_AGAIN_S)
             finally:
