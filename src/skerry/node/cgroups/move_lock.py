@@ -30,7 +30,7 @@ log = structlog.get_logger(__name__)
 
 MEMBERSHIP: Final = Path("/proc/self/cgroup")
 _V2: Final = "0::"
-_AGAIN_S: Final = 0.002  # less than a grace period, in which nobody waits
+_AGAIN_S: Final = 0.003  # less than a grace period, in which nobody waits
 _LONGEST_S: Final = 1.0  # for one start; one that hangs does not count
 _LINGER_S: Final = 0.02  # after the last one: in a burst the next is about to begin
 
