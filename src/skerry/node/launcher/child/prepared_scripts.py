@@ -15,7 +15,7 @@ import os
 import struct
 from typing import Final
 
-from skerry.node.kernel import syscalls
+from skerry.node.kernel import call_lists, syscalls
 from skerry.node.launcher.child import syscall_scripts
 from skerry.node.launcher.child.syscall_scripts import Argument, ScriptMemory, SyscallScript
 
@@ -107,13 +107,13 @@ class PreparedScript:
         self.address = ctypes.addressof(ctypes.c_char.from_buffer(self._memory))
         self._slots: dict[str, list[int]] = {}
         self._texts: dict[str, tuple[int, int]] = {}
-        self._free = (len(self._calls) + 1) * syscall_scripts.CALL.size
+        self._free = (len(self._calls) + 1) * call_lists.CALL.size
         self._lay_out()
         end = syscall_scripts.EXIT if is_program else _END & _ALL
-        _POINTER.pack_into(self._memory, len(self._calls) * syscall_scripts.CALL.size, end)
+        _POINTER.pack_into(self._memory, len(self._calls) * call_lists.CALL.size, end)
 
     def _lay_out(self) -> None:
-        size = syscall_scripts.CALL.size
+        size = call_lists.CALL.size
         if_failed = self.address + len(self._calls) * size
         for at, call in enumerate(self._calls):
             values = [
@@ -121,8 +121,8 @@ class PreparedScript:
                 for number, argument in enumerate(call.arguments)
             ]
             values += [0] * (5 - len(values))
-            syscall_scripts.CALL.pack_into(
-                self._memory, at * size, call.number, *values, syscall_scripts.NO_RESULT, if_failed
+            call_lists.CALL.pack_into(
+                self._memory, at * size, call.number, *values, call_lists.NO_RESULT, if_failed
             )
 
     def _value(self, argument: Argument, at: int) -> int:
@@ -166,9 +166,9 @@ class PreparedScript:
         # The last call before the exec, which never returns: if that was made, so were those before it.
         checked = len(self._calls) - 2
         for at in (checked, checked + 1):
-            _POINTER.pack_into(self._memory, self._result_at(at), syscall_scripts.NO_RESULT & _ALL)
+            _POINTER.pack_into(self._memory, self._result_at(at), call_lists.NO_RESULT & _ALL)
         pid, pidfd = stage.clone(self.address, flags, clone_into)
-        if self._result(checked) < 0 or self._result(checked + 1) != syscall_scripts.NO_RESULT:
+        if self._result(checked) < 0 or self._result(checked + 1) != call_lists.NO_RESULT:
             failure = self._failure()
             if failure is not None:
                 os.waitpid(pid, 0)
@@ -191,7 +191,7 @@ class PreparedScript:
         return result
 
     def _result_at(self, at: int) -> int:
-        return at * syscall_scripts.CALL.size + syscall_scripts.RESULT_AT
+        return at * call_lists.CALL.size + syscall_scripts.RESULT_AT
 
 
 class _InProcess:
