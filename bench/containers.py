@@ -93,7 +93,7 @@ def one_figures(times: Times) -> Iterator[Figure]:
         "create and start of a container, p50",
         run / runc,
         "x runc run",
-        at_most=1.5,
+        at_most=1.2,
         note="with cell, root, address and published port; both in a user namespace",
         peer=runc * 1e3,
         peer_unit="ms",
