@@ -13,6 +13,7 @@ from collections import OrderedDict
 from collections.abc import Callable
 from functools import partial
 from pathlib import Path
+from typing import cast
 
 import structlog
 
@@ -169,6 +170,7 @@ class WorkerPool:
         self.slots: set[WorkerSlot] = set()
         self.idle: OrderedDict[WorkerSlot, None] = OrderedDict()  # the first one is the least recently used
         self._changes: list[asyncio.Future[None]] = []
+        self._direct_kinds: dict[type[FunctionWorker], bool] = {}
 
     # A call and its worker
 
@@ -283,7 +285,7 @@ class WorkerPool:
 
     def _welcome(self, slot: WorkerSlot, worker: FunctionWorker) -> None:
         slot.worker = worker
-        slot.direct = worker if isinstance(worker, DirectWorker) else None
+        slot.direct = self._as_direct(worker)
         slot.is_started = True
         now = self._clock.monotonic()
         slot.group.moved_at = slot.group.crowded_since = now
@@ -295,6 +297,12 @@ class WorkerPool:
                 slot.error = CodeLoadError("the worker ended as soon as it had loaded the function")
                 self.retire(slot)
         self.leave(slot, now)
+
+    def _as_direct(self, worker: FunctionWorker) -> DirectWorker | None:
+        """The check looks at every member, and is made once for a class."""
+        if type(worker) not in self._direct_kinds:
+            self._direct_kinds[type(worker)] = isinstance(worker, DirectWorker)
+        return cast(DirectWorker, worker) if self._direct_kinds[type(worker)] else None
 
     # Ending
 

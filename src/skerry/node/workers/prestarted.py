@@ -95,6 +95,8 @@ class PrestartedWorkerFactory:
         self._limits = limits
         self._policy = policy
         self._failpoint = deps.failpoint
+        self._functions = 0  # that may be called
+        self._attached: set[str] = set()  # workers with a network
         self._stuck: list[PrestartedWorker] = []
         self._detaching: list[PrestartedWorker] = []  # they have ended, and their networks are left
         self._has_detaching = asyncio.Event()
@@ -197,14 +199,21 @@ class PrestartedWorkerFactory:
                 raise
             await create(cell)
 
-    def expect(self, count: int) -> None:
-        """So many with a network may be needed at once."""
+    def expect(self, functions: int) -> None:
+        """So many functions may be called at once. A network is the part of a worker that takes no memory of
+        a process, so there is to be one for each."""
+        self._functions = functions
+        self._expect_networks()
+
+    def _expect_networks(self) -> None:
         if self._network is not None:
-            self._network.expect_workers(self._policy, count)
+            self._network.expect_workers(self._policy, self._functions - len(self._attached))
 
     async def _attach(self, worker: PrestartedWorker) -> Attachment:
         assert self._network is not None, "a worker without a network is not attached"
         attachment = await self._network.attach(worker.cell, policy=self._policy, for_worker=True)
+        self._attached.add(worker.id)
+        self._expect_networks()
         self._failpoint("blank.attached")
         return attachment
 
@@ -230,6 +239,8 @@ class PrestartedWorkerFactory:
             return
         self._logs.end(worker.id)
         if self._network is not None:
+            self._attached.discard(worker.id)
+            self._expect_networks()
             self._detaching.append(worker)
             self._has_detaching.set()
 

@@ -79,7 +79,6 @@ class ProcessWorkers:
         self._kind_of = kind_of
         self._failpoint = deps.failpoint
         self._workers: dict[str, ProcessWorker] = {}
-        self._functions = 0  # that may be called
         self._programs: dict[str, Interpreter | errors.SkerryError] = {}
         self._launcher: LauncherClient | None = None  # started for the first worker: a zygote takes memory
         self._launching = asyncio.Lock()
@@ -96,7 +95,8 @@ class ProcessWorkers:
         self.templates = Templates(settings, deps.clock, self._make_template, memory_mb=memory_mb)
         spare_mb += self.templates.memory_mb
         self._pool = Cell(CELL, CellLimits(memory=Megabytes(memory_mb + spare_mb)), owner=CellOwner.FUNCTIONS)
-        limits = CellLimits(memory=Megabytes(memory_mb), pids=settings.worker_pids)
+        # That of the memory is the function's, and until then that of all workers.
+        limits = CellLimits(pids=settings.worker_pids)
         policy = NetworkPolicy(Ingress.NODE, Egress(settings.egress))
         self._blanks = PrestartedWorkerFactory(deps, self._pool, limits, policy)
         self._stocks: dict[tuple[str, NetworkMode], PrestartedPool] = {}
@@ -303,7 +303,6 @@ class ProcessWorkers:
             prestarted, function, self._cells, self._blanks, self._logs, self._clock, self._forget
         )
         self._workers[worker.id] = worker
-        self._expect_networks()
         return worker, folder
 
     def _load(
@@ -342,19 +341,12 @@ class ProcessWorkers:
     def _forget(self, worker: ProcessWorker) -> None:
         del self._workers[worker.id]
         self._remove_secrets(worker.id, worker.function)
-        self._expect_networks()
 
     def expect_calls(self, functions: int) -> None:
         """So many functions may be called: prestart workers of the usual kind if there are any."""
-        self._functions = functions
+        self._blanks.expect(functions)
         if functions and (usual := self._stocks.get((PYTHON, self._modes[0]))) is not None:
             usual.announce()
-        self._expect_networks()
-
-    def _expect_networks(self) -> None:
-        """All functions without a worker may be called at once, and a network is the part of a worker that
-        takes no memory of a process."""
-        self._blanks.expect(self._functions - len(self._workers))
 
     async def prepare(self, function: Function, *, force: bool) -> None:
         """Prepare for a cold start of the function. Raises Unavailable."""
