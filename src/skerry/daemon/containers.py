@@ -66,6 +66,8 @@ from skerry.wire.own.containers.service import ContainerService, ImageService
 
 log = structlog.get_logger(__name__)
 
+_ROOT_MOUNTS: Final = "only root can mount a file system that is in a file"
+
 SUBNET_FILE: Final = "subnet.json"  # in the data folder
 GUEST_NETWORKS: Final = "guest-networks"  # a folder there: networks of guests in the meshes of their buyers
 NETWORK_FILE: Final = "network.json"  # likewise: the last network objects
@@ -239,7 +241,13 @@ async def _open(
     memory = MemoryFolder(memory_folder.FOLDER / key)
     undo.callback(memory.close)
     secrets = SecretSupply(NodeSecrets(memory), SecretFileWriter(memory))
-    disks = await asyncio.to_thread(WritableLayers.on, home, boot, has_userns=not no_userns)
+    disks = await asyncio.to_thread(
+        WritableLayers.on,
+        home,
+        boot,
+        has_userns=not no_userns,
+        no_images_reason=_ROOT_MOUNTS if context.enforcement.is_weaker else "",
+    )
     devices = NO_DEVICES if place is not None else await asyncio.to_thread(_open_devices, settings.node, home)
     volumes = await asyncio.to_thread(_open_volumes, context)
     if volumes is not None:
@@ -308,7 +316,7 @@ def _open_volumes(context: RoleContext) -> NodeVolumes | None:
     """The volumes of this machine; None if it cannot have any."""
     store = VolumeStore(context.folder / "volumes", now=context.clock.now)
     store.open()
-    if reason := store.probe_failure():
+    if reason := _ROOT_MOUNTS if context.enforcement.is_weaker else store.probe_failure():
         log.warning("volumes.unavailable", reason=reason, volumes=len(store.ids()))
         return None
     return NodeVolumes(store)

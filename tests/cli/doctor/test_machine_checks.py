@@ -121,6 +121,15 @@ def test_a_missing_program_that_containers_need_is_a_problem_and_others_are_warn
     assert only(checks.check_programs(without_node, KERNEL)).status is WARNING
 
 
+def test_an_ordinary_user_is_not_told_of_what_only_root_can_use() -> None:
+    without = ProgramFacts({**ALL, "mke2fs": "", "haproxy": ""}, ())
+    assert statuses(checks.check_programs(without, KERNEL, is_root=False)) == [OK]
+    assert statuses(checks.check_programs(without, KERNEL)) == [PROBLEM, WARNING]
+    kernel = KERNEL._replace(has_loop_devices=False)
+    assert statuses(checks.check_kernel(kernel, is_root=False)) == [OK]
+    assert statuses(checks.check_kernel(kernel)) == [WARNING]
+
+
 def test_without_wireguard_in_the_kernel_the_program_is_needed() -> None:
     kernel = KERNEL._replace(has_wireguard=False)
     assert only(checks.check_programs(ProgramFacts(ALL, ()), kernel)).fix == "apt-get install wireguard-go"

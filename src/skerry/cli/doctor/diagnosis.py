@@ -94,9 +94,9 @@ def findings(gathered: Gathered, offsets: Sequence[ClockOffset], context: CheckC
         "skerry": lambda value: machine_checks.check_skerry(value, context.remote),
         "cgroups": machine_checks.check_cgroups,
         "rootless": rootless_checks.check_rootless,
-        "kernel": machine_checks.check_kernel,
+        "kernel": lambda value: machine_checks.check_kernel(value, is_root=context.is_root),
         "programs": lambda value: [
-            *machine_checks.check_programs(value, facts.get("kernel")),
+            *machine_checks.check_programs(value, facts.get("kernel"), is_root=context.is_root),
             *machine_checks.check_runtimes(value),
         ],
         "ports": lambda value: [] if context.remote else machine_checks.check_ports(value),

@@ -47,6 +47,7 @@ OPTIONAL_PROGRAMS: Final = (
     ("node", "nodejs", "functions for Node.js do not run here"),
     ("catatonit", "catatonit", "containers cannot have an init (--init)"),
 )
+ROOT_PROGRAMS: Final = frozenset(("mke2fs", "haproxy"))  # of no use to a node of an ordinary user
 RUNTIMES: Final = ("runc", "crun")
 
 
@@ -65,8 +66,8 @@ def check_root(is_root: bool) -> list[Finding]:
     if is_root:
         return []
     message = (
-        "without root there are no volumes, devices and limits of disk, nothing is sold, and some checks "
-        "are skipped"
+        "without root there are no volumes, devices, limits of disk and routes, nothing is sold, and some "
+        "checks are skipped"
     )
     return [warning("root", message, "sudo skerry up")]
 
@@ -80,7 +81,7 @@ def check_cgroups(facts: CgroupFacts) -> list[Finding]:
     return [ok("cgroups", f"{facts.kind}: cells can be limited")]
 
 
-def check_kernel(facts: KernelFacts) -> list[Finding]:
+def check_kernel(facts: KernelFacts, *, is_root: bool = True) -> list[Finding]:
     found: list[Finding] = []
     if _version(facts.release) < _OLDEST_KERNEL:
         oldest = ".".join(map(str, _OLDEST_KERNEL))
@@ -103,7 +104,7 @@ def check_kernel(facts: KernelFacts) -> list[Finding]:
     if not facts.has_seccomp:
         message = "there is no seccomp: system calls of containers are not limited"
         found.append(problem("kernel", message, "use a kernel with CONFIG_SECCOMP_FILTER"))
-    if not facts.has_loop_devices:
+    if is_root and not facts.has_loop_devices:
         message = "there are no loop devices: no volumes, and no disk limits"
         found.append(warning("kernel", message, "modprobe loop"))
     if facts.descriptors < _FEW_DESCRIPTORS:
@@ -112,16 +113,17 @@ def check_kernel(facts: KernelFacts) -> list[Finding]:
     return found or [ok("kernel", f"Linux {facts.release} has all that is needed")]
 
 
-def check_programs(facts: ProgramFacts, kernel: KernelFacts | None) -> list[Finding]:
+def check_programs(facts: ProgramFacts, kernel: KernelFacts | None, *, is_root: bool = True) -> list[Finding]:
+    of_no_use = frozenset() if is_root else ROOT_PROGRAMS
     found = [
         problem("programs", f"{name} is not installed: {effect}", f"apt-get install {package}")
         for name, package, effect in PROGRAMS
-        if not facts.paths.get(name)
+        if name not in of_no_use and not facts.paths.get(name)
     ]
     found += [
         warning("programs", f"{name} is not installed: {effect}", f"apt-get install {package}")
         for name, package, effect in OPTIONAL_PROGRAMS
-        if not facts.paths.get(name)
+        if name not in of_no_use and not facts.paths.get(name)
     ]
     if facts.paths.get("wg") and kernel is not None:
         found += _check_wireguard(facts, kernel)

@@ -96,15 +96,18 @@ class WritableLayers:
         self._sharing = threading.Lock()
 
     @classmethod
-    def on(cls, folder: Path, boot_id: str, *, has_userns: bool = True) -> WritableLayers:
-        """Layers will be below `folder`, which exists. Probes what works there.
+    def on(
+        cls, folder: Path, boot_id: str, *, has_userns: bool = True, no_images_reason: str = ""
+    ) -> WritableLayers:
+        """Layers will be below `folder`, which exists. Probes what works there, except for disk images if it
+        is known why there are none.
 
         Outside a user namespace the owner of a file can move it to another project, so without `has_userns`
         no quota would be effective.
         """
         quotas = ProjectQuotas()
         file_systems = DiskImages(folder / _FILE_SYSTEMS)
-        reason = file_systems.probe_failure()
+        reason = no_images_reason or file_systems.probe_failure()
         if reason:
             file_systems.close()
         return cls(
