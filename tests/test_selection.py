@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 import subprocess
 import sys
 from pathlib import Path
@@ -117,6 +118,12 @@ def test_other_users_skip_what_is_marked_root_with_one_line_that_has_the_number(
     assert "SKIPPED [8] " in printed
     assert "8 skipped" in printed
     assert "marked root, and this user is not root" in printed
+
+
+def test_what_needs_root_says_so_by_its_mark_alone() -> None:
+    asking = re.compile(r"skipif\([^)]*gete?uid\(\) != 0")
+    found = [path for path in (ROOT / "tests").rglob("test_*.py") if asking.search(path.read_text())]
+    assert [path for path in found if path != Path(__file__)] == []
 
 
 def test_a_debugger_stops_at_the_first_failure(tmp_path: Path) -> None:

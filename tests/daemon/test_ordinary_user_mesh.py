@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 from collections.abc import Iterator
 
 import pytest
@@ -15,7 +14,7 @@ from tests.support.waiting import eventually_sync
 
 pytestmark = [
     pytest.mark.skipif(not CAN_HAVE_NAMESPACES, reason="needs user namespaces of ordinary users"),
-    pytest.mark.skipif(os.geteuid() != 0, reason="needs machines as network namespaces"),
+    pytest.mark.root,  # machines are network namespaces
 ]
 
 _SITE = "home"

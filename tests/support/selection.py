@@ -121,6 +121,13 @@ def pytest_runtest_setup(item: pytest.Item) -> None:
         signal.setitimer(signal.ITIMER_REAL, settings.timeout, settings.timeout)
 
 
+def pytest_terminal_summary(terminalreporter: Any) -> None:
+    """What a test has recorded of tests that it ran itself."""
+    for report in terminalreporter.stats.get("passed", ()):
+        for name, value in report.user_properties if report.when == "call" else ():
+            terminalreporter.write_line(f"{name}: {value}")
+
+
 def in_order(items: list[pytest.Item], workers: int) -> list[pytest.Item]:
     """Each of several processes begins with an equal part of the list, and so each part begins with modules
     that take long."""
