@@ -14,7 +14,7 @@ from skerry.node.kernel.syscalls import CLONE_NEWNET, CLONE_NEWUSER, CLONE_NEWUT
 from skerry.node.kernel.waiting_processes import waiting_process
 from tests.support.waiting import eventually
 
-pytestmark = [pytest.mark.skipif(os.geteuid() != 0, reason="needs root"), pytest.mark.root]
+pytestmark = pytest.mark.root
 
 HOLDER = """
 import os
