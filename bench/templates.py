@@ -26,15 +26,7 @@ MEMORY_MB = 128
 PAUSE_S = 0.6
 WITHIN_S = 60.0
 PYTHON = "/usr/bin/python3"
-KEPT = (
-    "--set",
-    "functions.memory_mb=4096",
-    "--set",
-    "functions.template_memory_mb=512",
-    # On a fast machine numpy takes about as long to load as the default asks for.
-    "--set",
-    "functions.template_after_ms=5",
-)
+KEPT = ("--set", "functions.memory_mb=4096", "--set", "functions.template_memory_mb=512")
 FLAGS = (
     *KEPT,
     "--set",

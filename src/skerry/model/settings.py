@@ -491,7 +491,7 @@ class FunctionSettings(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
         Meta(
             ge=0, description="A function whose code takes this much processor time to load gets a template"
         ),
-    ] = 30
+    ] = 15
     template_idle_s: Annotated[
         float, Meta(gt=0, description="A template that no worker was started from is kept this long")
     ] = 3600.0

@@ -73,11 +73,11 @@ async def running(maker: Maker, clock: ManualClock, **settings: int) -> AsyncIte
 
 async def test_a_function_that_takes_long_to_load_gets_one_and_others_do_not(maker: Maker) -> None:
     async with running(maker, ManualClock()) as templates:
-        templates.started(function("quick"), CODE, load_s=0.029, is_copy=False)
+        templates.started(function("quick"), CODE, load_s=0.014, is_copy=False)
         templates.started(function("declined", uses_template=False), CODE, load_s=1.0, is_copy=False)
         secret = function("secret", secrets=(SecretUse("key"),))
         templates.started(secret, CODE, load_s=1.0, is_copy=False)
-        templates.started(function(), CODE, load_s=0.03, is_copy=False)
+        templates.started(function(), CODE, load_s=0.015, is_copy=False)
         await eventually(lambda: templates.find(function(), CODE) is not None)
         templates.started(function(), CODE, load_s=0.0, is_copy=True)
         assert maker.made == ["heavy"]

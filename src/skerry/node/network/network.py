@@ -50,6 +50,8 @@ __all__ = ["Attachment", "Network"]
 
 log = structlog.get_logger(__name__)
 
+_CloudOf = Callable[[tuple[IPv4Network, ...]], CloudNetwork]  # what is known, for a node with these subnets
+
 
 class Network:
     """The bridge of one Skerry, with everything on it."""
@@ -124,7 +126,7 @@ class Network:
         *,
         assigned: str = "",
         waits: bool = False,
-        cloud: Callable[[tuple[IPv4Network, ...]], CloudNetwork] = lambda own: NO_CLOUD,
+        cloud: _CloudOf = lambda own: NO_CLOUD,
     ) -> Network:
         """Adopt the attachments in the folder, and create the rest.
 
@@ -151,12 +153,7 @@ class Network:
     def _choose(self) -> list[Attachment]:
         return adoption.choose(self._records.scan(), self._boot, self._links.is_whole)
 
-    def _take_over(
-        self,
-        adopted: Sequence[Attachment],
-        subnet: NodeSubnet | None,
-        cloud: Callable[[tuple[IPv4Network, ...]], CloudNetwork],
-    ) -> None:
+    def _take_over(self, adopted: Sequence[Attachment], subnet: NodeSubnet | None, cloud: _CloudOf) -> None:
         self._subnets.replace(subnet, [NodeSubnet(str(each)) for each in adoption.networks_of(adopted)])
         addresses = [IPv4Address(each.address) for each in adopted]
         swept = self._links.sweep(addresses)

@@ -101,7 +101,10 @@ class Templates(metrics.UndescribedCollector):
     def started(self, function: Function, code: Path, *, load_s: float, is_copy: bool) -> None:
         """A worker of it has started; loading took `load_s` of processor time."""
         self._starts["template" if is_copy else "code"] += 1
-        if is_copy or not self._wants(function) or load_s * 1000 < self._settings.template_after_ms:
+        if is_copy or not self._wants(function):
+            return
+        if load_s * 1000 < self._settings.template_after_ms:
+            log.debug("template.not_needed", function=function.name, load_ms=round(load_s * 1000, 1))
             return
         if not self.refusal(function) and function.name not in self._templates:
             self._requested[function.name] = function, code

@@ -76,14 +76,14 @@ class WorkerKind(NamedTuple):
 class LaunchedWorker:
     """A worker, from its start until its exit is reported and nothing more of its output can come."""
 
-    __slots__ = ("cell", "ending", "has_asked", "key", "log_bytes", "output", "pid", "pipes", "watched")
+    __slots__ = ("cell", "ending", "has_requested", "key", "log_bytes", "output", "pid", "pipes", "watched")
 
     def __init__(self, cell: int, key: str, pipes: list[int], log_bytes: int) -> None:
         self.cell = cell  # the pid of its init
         self.key = key
         self.pipes = pipes  # until the output process has them
         self.watched: set[int] = set()
-        self.has_asked = False  # the agent for the folder of its logs
+        self.has_requested = False  # the agent for the folder of its logs
         self.log_bytes = log_bytes
         self.pid = 0
         self.output: socket.socket | None = None  # the process that moves its output
@@ -144,7 +144,7 @@ class WorkerCells:
                 self._request_drain(worker)
             elif any(map(output_pumps.has_data, worker.pipes)):
                 self._unstored[worker.cell] = worker
-                self._ask_for_logs(worker)
+                self._request_log_folder(worker)
             else:
                 self._report(worker)
 
@@ -339,12 +339,12 @@ class WorkerCells:
             worker.watched.discard(pipe)
             self._loop.forget(pipe)
             return
-        self._ask_for_logs(worker)
+        self._request_log_folder(worker)
 
-    def _ask_for_logs(self, worker: LaunchedWorker) -> None:
+    def _request_log_folder(self, worker: LaunchedWorker) -> None:
         self._forget_pipes(worker)
-        if not worker.has_asked:
-            worker.has_asked = True
+        if not worker.has_requested:
+            worker.has_requested = True
             self._reply({"cell": worker.cell, "output": worker.key}, None)
 
     def _move_output(self, message: messages.LauncherMessage) -> None:
