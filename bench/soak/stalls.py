@@ -139,6 +139,8 @@ def _end_all(skerry: Skerry) -> None:
     for each in _placed(skerry):
         skerry.call("DELETE", f"/instance/{each['id']}")
     eventually_sync(lambda: not _placed(skerry), within=_END_S, what="no instance runs")
+    containers = skerry.data / "containers" / "all"  # a stopped node leaves those that it had yet to remove
+    eventually_sync(lambda: not any(containers.iterdir()), within=_END_S, what="no container is there")
 
 
 def _placed(skerry: Skerry) -> list[dict[str, Any]]:
