@@ -66,7 +66,7 @@ def root(machine: int, tmp_path: Path) -> Iterator[OrdinarySkerry]:
     home = tmp_path / "home"
     home.mkdir()
     skerry = OrdinarySkerry(on(machine, OrdinaryUser(0, home, (sys.executable,), ())))
-    skerry.data = Path(f"/proc/{machine}/root/var/lib/skerry")
+    skerry.data = Path("/proc", str(machine), "root", "var/lib/skerry")
     try:
         yield skerry
     finally:

@@ -13,8 +13,8 @@ from skerry.model.routes import NOT_SERVED, Route, TargetKind
 from skerry.model.services import Service
 
 _NO_EDGE = (
-    "no node serves routes: install HAProxy where `skerry up` runs and restart that, or start a node with "
-    "--set node.edge=true"
+    "no node serves routes: install HAProxy where `skerry up` runs as root and restart that, or start a node "
+    "with --set node.edge=true"
 )
 
 
