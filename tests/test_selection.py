@@ -8,6 +8,8 @@ import subprocess
 import sys
 from pathlib import Path
 
+import pytest
+
 from tests.test_repo import ROOT
 
 # Fails at the first try, and passes at the second.
@@ -84,6 +86,7 @@ def listed(text: str, word: str) -> set[str]:
     return {line.split()[1].rpartition("/")[2] for line in lines if line.startswith(f"{word} ")}
 
 
+@pytest.mark.root(tries=1)
 def test_only_tests_of_whole_systems_and_of_other_programs_are_tried_twice_and_each_is_listed_with_its_reason(
     tmp_path: Path,
 ) -> None:
@@ -102,6 +105,7 @@ def test_only_tests_of_whole_systems_and_of_other_programs_are_tried_twice_and_e
     assert "Failed: a loaded machine" in printed
 
 
+@pytest.mark.root(tries=1)
 def test_of_what_needs_root_only_what_is_of_whole_systems_is_tried_twice(tmp_path: Path) -> None:
     code = FLAKY.replace("mark.root", "mark.root(tries=1)")
     printed = run(tmp_path, "-raR", "tests/kit", "tests/daemon", code=code)

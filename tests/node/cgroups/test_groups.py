@@ -30,6 +30,7 @@ def test_limits_are_there_before_anything_is_in_the_cell(cgroups: CgroupBackend)
     assert cgroups.pids(A) == []
 
 
+@pytest.mark.root(tries=1)
 def test_all_cells_together_weigh_a_process_for_each_processor(
     hybrid: CgroupBackend, unified: CgroupBackend, fake: FakeCgroupfs, root: str
 ) -> None:

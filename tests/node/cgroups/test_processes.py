@@ -135,6 +135,7 @@ async def test_a_kill_reaches_more_processes_than_there_may_be_descriptors_for_a
         assert await real.emptied(A, within_s=20)
 
 
+@pytest.mark.root(tries=1)
 async def test_a_leaf_that_somebody_made_threaded_is_still_listed_and_killed(
     hybrid: CgroupBackend, root: str
 ) -> None:
@@ -257,6 +258,7 @@ async def test_a_cell_that_is_only_half_there_is_listed_and_can_be_made_anew(
     assert real.cells() == []
 
 
+@pytest.mark.root(tries=1)
 def test_a_group_that_somebody_else_uses_is_refused_and_left_as_it_is(
     hybrid: CgroupBackend, root: str
 ) -> None:
