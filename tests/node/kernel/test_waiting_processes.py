@@ -38,8 +38,9 @@ def test_a_waiting_process_is_in_the_new_namespaces_and_no_others() -> None:
             assert namespace(kind, pid) == namespace(kind)
 
 
-def test_a_waiting_process_has_no_descriptor_of_ours_but_its_pipe() -> None:
+async def test_a_waiting_process_keeps_no_descriptor_of_ours_but_its_pipe() -> None:
     with open("/etc/hostname"), waiting_process(CLONE_NEWUSER) as pid:
+        await eventually(lambda: len(os.listdir(f"/proc/{pid}/fd")) == 1)
         (number,) = os.listdir(f"/proc/{pid}/fd")
         assert os.readlink(f"/proc/{pid}/fd/{number}").startswith("pipe:")
 
