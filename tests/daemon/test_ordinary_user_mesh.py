@@ -7,7 +7,7 @@ from collections.abc import Iterator
 import pytest
 
 from tests.daemon.ordinary import OrdinarySkerry, processes_of, skerry_of
-from tests.node.network.machines import inside
+from tests.node.network.machines import Machine, inside
 from tests.support.nat_lab import EDGE, LARGE, NatLab, nat_lab, page, web_image
 from tests.support.ordinary_users import CAN_HAVE_NAMESPACES, IDS, ordinary_user
 from tests.support.waiting import eventually_sync
@@ -23,11 +23,9 @@ _SITE = "home"
 class OrdinaryNode:
     """A node of an ordinary user in the lab, with a container of the same name."""
 
-    def __init__(self, lab: NatLab, skerry: OrdinarySkerry) -> None:
-        self.lab, self.skerry = lab, skerry
-        self._machine = lab.add_machine(_SITE)
-        self.start(*lab.join_flags(_SITE))
-        lab.until_ready(_SITE)
+    def __init__(self, lab: NatLab, machine: Machine, skerry: OrdinarySkerry) -> None:
+        self.lab, self._machine, self.skerry = lab, machine, skerry
+        self.start()
         lab.create(
             uri=web_image(skerry.user.home),
             name=_SITE,
@@ -35,11 +33,11 @@ class OrdinaryNode:
             resources={"memory": 32},
         )
 
-    def start(self, *flags: str) -> None:
-        inside(
-            self._machine.place,
-            lambda: self.skerry.start(*flags, "--set", "node.stop_grace_s=0.5", role="node"),
-        )
+    def start(self) -> None:
+        """Start the agent, and wait until the server has it."""
+        flags = (*self.lab.join_flags(_SITE), "--set", "node.stop_grace_s=0.5")
+        inside(self._machine.place, lambda: self.skerry.start(*flags, role="node"))
+        self.lab.until_ready(_SITE)
 
     def run(self, *command: str) -> str:
         """The output of a command in its container; empty if that fails."""
@@ -59,10 +57,15 @@ def lab(tmp_path_factory: pytest.TempPathFactory) -> Iterator[NatLab]:
         yield made
 
 
+@pytest.fixture(scope="module")
+def machine(lab: NatLab) -> Machine:
+    return lab.add_machine(_SITE)
+
+
 @pytest.fixture
-def node(lab: NatLab) -> Iterator[OrdinaryNode]:
+def node(lab: NatLab, machine: Machine) -> Iterator[OrdinaryNode]:
     with ordinary_user(ids=IDS, devices=["/dev/net/tun"]) as user, skerry_of(user) as skerry:
-        yield OrdinaryNode(lab, skerry)
+        yield OrdinaryNode(lab, machine, skerry)
 
 
 def test_its_containers_reach_those_of_others_and_are_reached_also_after_kill_9_and_nothing_is_left(
@@ -79,7 +82,6 @@ def test_its_containers_reach_those_of_others_and_are_reached_also_after_kill_9_
     node.skerry.kill()
     assert page(lab.place_of(EDGE), address) == f"{_SITE}\n"
     node.start()
-    lab.until_ready(_SITE)
     assert page(lab.place_of(EDGE), address) == f"{_SITE}\n"
     lab.destroy(id)
     assert node.skerry.stop() == 0
