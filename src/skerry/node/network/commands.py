@@ -8,17 +8,16 @@ from __future__ import annotations
 
 import contextlib
 import os
-import shutil
 import subprocess
 from collections.abc import Iterator
 
 import msgspec
 
+from skerry.kit import program_paths
 from skerry.model import errors
 from skerry.node.network.bridge_namespace import OWN_NAMESPACE, BridgeNamespace
 
 _WITHIN_S = 30.0
-_SYSTEM = "/usr/sbin:/sbin:/usr/bin:/bin"
 _PACKAGES = {"ip": "iproute2", "nft": "nftables"}
 
 
@@ -50,10 +49,8 @@ class NetworkCommands(msgspec.Struct, frozen=True):
 def find(path: str | None = None, *, namespace: BridgeNamespace = OWN_NAMESPACE) -> NetworkCommands:
     """Find both on `path`, else on our own PATH and in the usual folders. Raises Unavailable, with what to
     install, unless both exist and we may use them."""
-    found = {
-        name: shutil.which(name, path=path) or shutil.which(name, path=path or _SYSTEM) for name in _PACKAGES
-    }
-    missing = [name for name, location in found.items() if location is None]
+    found = {name: program_paths.find(name, path) for name in _PACKAGES}
+    missing = [name for name, location in found.items() if not location]
     if missing:
         raise errors.Unavailable(
             f"containers cannot have a network: {' and '.join(missing)} not found; install "
@@ -61,7 +58,7 @@ def find(path: str | None = None, *, namespace: BridgeNamespace = OWN_NAMESPACE)
         )
     if os.geteuid() != 0:
         raise errors.Unavailable("containers cannot have a network: that requires root; run Skerry as root")
-    return NetworkCommands(str(found["ip"]), str(found["nft"]), namespace)
+    return NetworkCommands(found["ip"], found["nft"], namespace)
 
 
 @contextlib.contextmanager

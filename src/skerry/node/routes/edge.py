@@ -20,7 +20,7 @@ from pathlib import Path
 import msgspec
 import structlog
 
-from skerry.kit import files
+from skerry.kit import files, program_paths
 from skerry.kit.backoff import Backoff
 from skerry.model import errors
 from skerry.model.ids import NodeId
@@ -423,7 +423,7 @@ def _remove_sockets(paths: EdgeFiles) -> None:
 
 def lacking(settings: RouteSettings) -> str:
     """Why this machine cannot serve routes; empty: it can."""
-    if shutil.which(settings.program) is None:
+    if not program_paths.find(settings.program):
         return f"{settings.program} is not installed; install the package haproxy"
     return ""
 

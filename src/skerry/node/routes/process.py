@@ -18,7 +18,7 @@ from pathlib import Path
 
 import structlog
 
-from skerry.kit import child_process
+from skerry.kit import child_process, program_paths
 from skerry.kit.fd_readiness import wait_readable
 from skerry.model import errors
 from skerry.node.routes import runtime_api
@@ -45,7 +45,7 @@ class HaproxyProcess:
     """At most one master."""
 
     def __init__(self, program: str, files: EdgeFiles) -> None:
-        self._program = program
+        self._program = program_paths.find(program) or program
         self._files = files
         self._pid: int | None = None
         self._child: subprocess.Popen[bytes] | None = None

@@ -8,7 +8,6 @@ from __future__ import annotations
 import contextlib
 import os
 import select
-import shutil
 import subprocess
 from collections.abc import Iterator
 from pathlib import Path
@@ -16,12 +15,12 @@ from typing import Final
 
 import msgspec
 
+from skerry.kit import program_paths
 from skerry.model import errors
 from skerry.node.network.bridge_namespace import OWN_NAMESPACE, BridgeNamespace
 
 _WITHIN_S: Final = 10.0
 _END_S: Final = 2.0
-_SYSTEM: Final = "/usr/sbin:/sbin:/usr/bin:/bin"
 SOCKETS: Final = Path("/var/run/wireguard")  # where wireguard-go is reached; by interface, for all namespaces
 
 
@@ -105,10 +104,10 @@ def _wireguard_go_of(interface: str) -> list[int]:
 def find(path: str | None = None, *, namespace: BridgeNamespace = OWN_NAMESPACE) -> MeshPrograms:
     """Those that are installed."""
 
-    def which(name: str) -> str:
-        return shutil.which(name, path=path) or shutil.which(name, path=path or _SYSTEM) or ""
-
-    return MeshPrograms(which("ip"), which("wg"), which("wireguard-go"), which("bridge"), namespace)
+    ip, wg, wireguard_go, bridge = (
+        program_paths.find(name, path) for name in ("ip", "wg", "wireguard-go", "bridge")
+    )
+    return MeshPrograms(ip, wg, wireguard_go, bridge, namespace)
 
 
 def run(arguments: list[str], text: str = "") -> str:
