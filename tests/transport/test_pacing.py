@@ -120,6 +120,23 @@ async def test_large_input_that_costs_little_is_handled_at_once_in_growing_piece
     assert transport.is_reading
 
 
+async def test_what_it_takes_to_cut_pieces_counts(monkeypatch: pytest.MonkeyPatch) -> None:
+    now, pieces = 0.0, list[bytes]()
+
+    def cut(data: memoryview) -> bytes:
+        nonlocal now
+        now += pacing.SHARE_S / 4
+        return bytes(data)
+
+    monkeypatch.setattr(pacing, "thread_time", lambda: now)
+    monkeypatch.setattr(pacing, "bytes", cut, raising=False)
+    paced = PacedInput(Reading(), pieces.append, asyncio.get_running_loop())
+    paced.feed(FLOOD)
+    assert len(pieces) == 4, "a body that is thrown away takes no time but this"
+    paced.stop()
+    await asyncio.sleep(0)
+
+
 async def test_a_long_read_ends_the_turn_of_its_connection(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(pacing, "thread_time", lambda: 0.0)
     transport = Reading()

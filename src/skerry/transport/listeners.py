@@ -37,6 +37,7 @@ from skerry.transport.admission import (
     ConnectionSlot,
 )
 from skerry.transport.handshake_errors import ConnectionRejected, rejection_of
+from skerry.transport.pacing import pacer_of
 
 log = structlog.get_logger(__name__)
 
@@ -59,6 +60,7 @@ _TLS_RECORD: Final = 0x16  # the first byte of a TLS handshake; no HTTP/2 connec
 # Between two connections of refused sources: so they cannot keep the loop busy by dialling.
 _AFTER_FLOODER_S: Final = 0.001
 _ACCEPTS_PER_WAKE: Final = 1  # then the loop gets to the others; what follows an accept is the dear part
+_ACCEPT_S: Final = 0.0003  # what a connection takes until it is made
 _BACKOFF: Final = Backoff(first_s=0.1, cap_s=5.0)
 HANDSHAKE_GRACE_S: Final = 1.0  # for clients that were accepted last before a handover
 _SHUTDOWN_S: Final = 1.0  # for the peer's half of a TLS goodbye
@@ -153,6 +155,8 @@ class Listener(Generic[C]):
         self._failures = 0
         self._logged_refusals: set[str] = set()
         self._loop = asyncio.get_running_loop()
+        self._pacer = pacer_of(self._loop)
+        self._has_waited = False
         self._admission = ConnectionAdmission(
             options.limits, options.trusted_uids, self._loop.time, options.networks
         )
@@ -197,6 +201,11 @@ class Listener(Generic[C]):
             await asyncio.wait(self._serving)
 
     def _accept(self) -> None:
+        if not self._pacer.has_time and not self._has_waited:
+            self._has_waited = True  # for one turn of the loop, which others have used up
+            return
+        self._has_waited = False
+        self._pacer.spend(_ACCEPT_S)
         for _ in range(_ACCEPTS_PER_WAKE):
             try:
                 sock, address = self._sock.accept()

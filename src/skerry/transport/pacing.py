@@ -25,14 +25,15 @@ import structlog
 
 log = structlog.get_logger(__name__)
 
-SHARE_S: Final = 0.0003  # for one connection at a time
-TURN_S: Final = 0.0005  # for all connections that have more than their share, in one turn of the loop
+SHARE_S: Final = 0.0002  # for one connection at a time
+TURN_S: Final = 0.0003  # for all connections that have more than their share, in one turn of the loop
 CALL_S: Final = 0.001  # what a small call takes after its input was handled
 # Between two turns while a connection has much input left: the loop must not be busy all the time.
 _GAP_S: Final = 0.001
 # Pieces grow while they are cheap and shrink when they are not. The largest bounds what the first of a flood
 # costs; the smallest holds a few frames of any protocol.
-_FIRST_PIECE: Final = 256
+_FIRST_PIECE: Final = 128
+_AT_ONCE: Final = 256  # bytes of a usual request
 _LARGEST_PIECE: Final = 4096
 _SMALLEST_PIECE: Final = 64
 # A read of so many bytes is a long one, and ends the connection's turn: an event loop reads on and on as long
@@ -69,14 +70,14 @@ class PacedInput:
         handle: Callable[[bytes], None],
         loop: asyncio.AbstractEventLoop,
         *,
-        at_once: int = _FIRST_PIECE,
+        at_once: int = _AT_ONCE,
     ) -> None:
         """A read of up to `at_once` bytes is handled as it comes, and not timed: the usual request."""
         self._at_once = at_once
         self._transport = transport
         self._handle = handle
         self._loop = loop
-        self._pacer = _pacer_of(loop)
+        self._pacer = pacer_of(loop)
         self._piece = _FIRST_PIECE
         self._rest = memoryview(b"")  # received and not handled
         self._calls: deque[tuple[Callable[[], bool], float]] = deque()  # that wait, and what they take
@@ -172,9 +173,17 @@ class PacedInput:
             begin, cost_s = self._calls.popleft()
             if begin():
                 spent_s += cost_s
+        # What others do on the machine meanwhile is not this connection's fault; cutting a piece is part of
+        # its price, and most of that of a cheap one.
+        at = thread_time()
         while self._rest and not self._is_paused_by_reader and spent_s < SHARE_S:
-            piece, self._rest = bytes(self._rest[: self._piece]), self._rest[self._piece :]
-            spent_s += self._handle_piece(piece)
+            before, size = at, self._piece
+            piece, self._rest = bytes(self._rest[:size]), self._rest[size:]
+            self._call_s = 0.0
+            self._handle(piece)
+            at = thread_time()
+            self._adapt(at - before, len(piece))
+            spent_s += at - before + self._call_s  # and what the call takes that it began
         return spent_s
 
     def _update_reading(self) -> None:
@@ -186,17 +195,12 @@ class PacedInput:
             else:
                 self._transport.pause_reading()
 
-    def _handle_piece(self, piece: bytes) -> float:
-        """What it took, and what the call takes that it began."""
-        self._call_s = 0.0
-        begun = thread_time()  # what others do on the machine meanwhile is not this connection's fault
-        self._handle(piece)
-        took_s = thread_time() - begun
+    def _adapt(self, took_s: float, size: int) -> None:
+        """The next piece, after one of `size` bytes that took so long."""
         if took_s > SHARE_S:
             self._piece = max(self._piece // 2, _SMALLEST_PIECE)
-        elif took_s < SHARE_S / 4 and len(piece) >= self._piece:
+        elif took_s < SHARE_S / 4 and size >= self._piece:
             self._piece = min(self._piece * 2, _LARGEST_PIECE)
-        return took_s + self._call_s
 
     def _queue(self) -> None:
         if not self._is_queued and not self._is_stopped:
@@ -205,7 +209,7 @@ class PacedInput:
         self._update_reading()
 
 
-class _Pacer:
+class InputPacer:
     """The inputs of one event loop that have more to handle than their share."""
 
     def __init__(self, loop: asyncio.AbstractEventLoop) -> None:
@@ -265,13 +269,14 @@ class _Pacer:
             loop.call_soon(act)
 
 
-_pacers: WeakKeyDictionary[asyncio.AbstractEventLoop, _Pacer] = WeakKeyDictionary()
+_pacers: WeakKeyDictionary[asyncio.AbstractEventLoop, InputPacer] = WeakKeyDictionary()
 
 
-def _pacer_of(loop: asyncio.AbstractEventLoop) -> _Pacer:
+def pacer_of(loop: asyncio.AbstractEventLoop) -> InputPacer:
+    """That of everything which reads from outside in `loop`."""
     pacer = _pacers.get(loop)
     if pacer is None:
-        pacer = _pacers[loop] = _Pacer(loop)
+        pacer = _pacers[loop] = InputPacer(loop)
     return pacer
 
 
