@@ -16,6 +16,7 @@ import threading
 import time
 from collections.abc import AsyncGenerator, AsyncIterator, Iterator, Mapping, Sequence
 from contextlib import AsyncExitStack, asynccontextmanager, contextmanager
+from functools import partial
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any, cast
@@ -313,7 +314,7 @@ def _context(plane: ControlPlane, control: Control, amount: Amount) -> ConsoleCo
         secrets=control.secrets,
         routes=control.routes,
         problem_of_route=lambda route: "service mail has no ready copy" if route.name == "mail" else "",
-        network_map=lambda: console_records.network_map(amount),
+        network_map=partial(_network_map, amount),
         open_terminal=cast(Any, None),
         list_cells=list_cells,
     )
@@ -383,6 +384,10 @@ class _Buyer:
 
     async def offers(self, request: Any, *, own: bool = False) -> OfferSearchResult:
         return OfferSearchResult(console_market.offers(self._amount), console_market.failures(self._amount))
+
+
+async def _network_map(amount: Amount) -> NetworkMap:
+    return console_records.network_map(amount)
 
 
 def _history(control: Control, numbers: Mapping[InstanceId, int], amount: Amount) -> UsageHistory:

@@ -114,7 +114,7 @@ class ConsoleContext(msgspec.Struct, frozen=True):
     secrets: SecretRegistry
     routes: RouteRegistry
     problem_of_route: Callable[[Route], str]
-    network_map: Callable[[], NetworkMap]
+    network_map: Callable[[], Awaitable[NetworkMap]]
     open_terminal: OpenTerminal
     list_cells: ListCells
 

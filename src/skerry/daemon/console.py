@@ -173,7 +173,7 @@ def _counters(calls: FunctionsParts) -> CallCounters:
     return CallCounters(functions, DURATION_BOUNDS_S, tuple(calls.metrics.duration.buckets))
 
 
-def _network_map(fleet: ControlPlaneParts, router: CallRouter) -> NetworkMap:
+async def _network_map(fleet: ControlPlaneParts, router: CallRouter) -> NetworkMap:
     """Nodes with their coordinates and what was sent to them, and the pairs of the mesh."""
     peers = router.places.peers
     own = router.status().coordinate
@@ -198,7 +198,7 @@ def _network_map(fleet: ControlPlaneParts, router: CallRouter) -> NetworkMap:
                 0 if peer is None else peer.done,
             )
         )
-    mesh = mesh_document(fleet.mesh.context)
+    mesh = await mesh_document(fleet.mesh.context)
     ids = {one.name: one.id for one in mesh.nodes}
     links = tuple(
         MapLink(

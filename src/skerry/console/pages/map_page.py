@@ -28,7 +28,7 @@ _PATHS = {
 @endpoint("GET", PATH, summary="Map", media=HTML)
 async def show(context: ConsoleContext, call: RequestContext, query: ListQuery) -> Response:
     """The cloud as a picture."""
-    network = context.network_map()
+    network = await context.network_map()
     head = PageHead("Map", RULE, (Topic.NODES, Topic.MESH), "skerry mesh status")
     return context.renderer.page(
         call,

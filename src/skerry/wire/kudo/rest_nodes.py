@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from functools import partial
 from typing import Annotated
 
 import msgspec
@@ -10,6 +11,7 @@ from msgspec.structs import replace
 
 from skerry.control import paging
 from skerry.kit.field_copy import copy_fields
+from skerry.kit.tasks import map_in_turns
 from skerry.model import errors
 from skerry.model.cell_reports import CellReport
 from skerry.model.nodes import Liveness, Node, NodeFacts, ReportedInstance
@@ -164,7 +166,7 @@ async def list_nodes(kudo: KudoContext, call: RequestContext, query: NodeQuery) 
         offset=query.offset,
         cursor=query.cursor or None,
     )
-    items = tuple(_document(kudo, node) for node in found.items)
+    items = await map_in_turns(partial(_document, kudo), found.items)
     return envelope.page_response(call, NodeList(found.total, items, found.cursor), items)
 
 
@@ -184,7 +186,7 @@ async def show(kudo: KudoContext, call: RequestContext, path: NodePath) -> NodeD
 async def list_cells(kudo: KudoContext, call: RequestContext, path: NodePath) -> CellList:
     """With what each uses, measured now by the node: instances, workers of functions, cells of clients and of
     contracts. 412 from a node that does not list its cells."""
-    found = tuple(map(_cell_document, await kudo.cells.list(path.id)))
+    found = await map_in_turns(_cell_document, await kudo.cells.list(path.id))
     return CellList(len(found), found)
 
 

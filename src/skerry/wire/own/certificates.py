@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from functools import partial
 from typing import Annotated
 
 import msgspec
@@ -9,6 +10,7 @@ from msgspec import Meta
 
 from skerry.control.identity.authority_rotation import AuthorityRotation
 from skerry.kit.field_copy import copy_fields
+from skerry.kit.tasks import map_in_turns
 from skerry.model import errors
 from skerry.model.callers import Role
 from skerry.transport.http.endpoints import RawBody, RequestContext, endpoint
@@ -58,15 +60,14 @@ class IssuedClientCertificate(msgspec.Struct, frozen=True):
 
 
 class CertificateList(msgspec.Struct, frozen=True):
-    certificates: list[CertificateInfo]
+    certificates: tuple[CertificateInfo, ...]
 
 
 @endpoint("GET", "/certificate/", summary="List certificates")
 async def list_certificates(own: OwnContext, call: RequestContext) -> CertificateList:
     """Certificates that the CA issued and that have not expired."""
-    return CertificateList(
-        [copy_fields(CertificateInfo, record) for record in own.plane.identity.certificates()]
-    )
+    found = own.plane.identity.certificates()
+    return CertificateList(await map_in_turns(partial(copy_fields, CertificateInfo), found))
 
 
 @endpoint(

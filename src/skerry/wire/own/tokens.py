@@ -3,12 +3,14 @@ the response to its creation only."""
 
 from __future__ import annotations
 
+from functools import partial
 from typing import Annotated
 
 import msgspec
 from msgspec import Meta
 
 from skerry.kit.field_copy import copy_fields
+from skerry.kit.tasks import map_in_turns
 from skerry.model import errors
 from skerry.model.callers import Role
 from skerry.model.invitations import MAX_URLS, Invitation
@@ -85,13 +87,13 @@ class TokenKeyInfo(msgspec.Struct, frozen=True):
 
 
 class TokenList(msgspec.Struct, frozen=True):
-    tokens: list[TokenInfo]
+    tokens: tuple[TokenInfo, ...]
 
 
 @endpoint("GET", "/token/", summary="List tokens")
 async def list_tokens(own: OwnContext, call: RequestContext) -> TokenList:
     """All tokens, without their secrets."""
-    return TokenList([copy_fields(TokenInfo, token) for token in own.plane.identity.tokens()])
+    return TokenList(await map_in_turns(partial(copy_fields, TokenInfo), own.plane.identity.tokens()))
 
 
 @endpoint(

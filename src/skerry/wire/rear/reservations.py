@@ -5,11 +5,13 @@ Translation only: `dialect` identifies the buyer, and the ledger decides.
 
 from __future__ import annotations
 
+from functools import partial
 from typing import Annotated
 
 import msgspec
 from msgspec import Meta, field
 
+from skerry.kit.tasks import map_in_turns
 from skerry.market.provider.ledger.records import ContractRecord
 from skerry.market.terms import signatures
 from skerry.model import errors
@@ -85,13 +87,13 @@ class SignatureBody(msgspec.Struct, frozen=True):
 class TransactionList(msgspec.Struct, frozen=True):
     """Holds, live ones and those that ended recently."""
 
-    items: list[TransactionDocument] = field(name="Items")
+    items: tuple[TransactionDocument, ...] = field(name="Items")
 
 
 class ContractList(msgspec.Struct, frozen=True):
     """Contracts, live ones and those that ended recently."""
 
-    items: list[ContractStateDocument] = field(name="Items")
+    items: tuple[ContractStateDocument, ...] = field(name="Items")
 
 
 def resolve_flavor(rear: RearContext, name: str) -> OfferId:
@@ -165,7 +167,8 @@ async def list_reservations(rear: RearContext, call: RequestContext) -> Transact
     """Those of the caller; an admin or a viewer gets those of all buyers."""
     buyer, now = buyer_of(call), rear.ledger.now()
     holds = rear.ledger.holds(None if buyer.sees_all else buyer.cloud)
-    return TransactionList([documents.transaction_document(hold, now) for hold in holds])
+    items = await map_in_turns(lambda hold: documents.transaction_document(hold, now), holds)
+    return TransactionList(items)
 
 
 @endpoint("GET", "/api/reservations/{id}", summary="A hold", raises=_READING)
@@ -196,7 +199,7 @@ async def list_contracts(rear: RearContext, call: RequestContext) -> ContractLis
     """Those of the caller; an admin or a viewer gets those of all buyers."""
     buyer = buyer_of(call)
     sales = rear.ledger.contracts(None if buyer.sees_all else buyer.cloud)
-    return ContractList([_state(rear, call, sale) for sale in sales])
+    return ContractList(await map_in_turns(partial(_state, rear, call), sales))
 
 
 @endpoint("GET", "/api/contracts/{id}", summary="Show a contract", raises=_READING)

@@ -5,11 +5,13 @@ Translation only: routes are controlled by `skerry.control.routes`.
 
 from __future__ import annotations
 
+from functools import partial
 from typing import Annotated
 
 import msgspec
 from msgspec import UNSET, Meta
 
+from skerry.kit.tasks import map_in_turns
 from skerry.model import errors
 from skerry.model.routes import MAX_NAME, Route
 from skerry.transport.http.endpoints import RequestContext, Response, endpoint
@@ -36,7 +38,8 @@ class RouteList(msgspec.Struct, frozen=True):
 async def list_routes(context: RouteContext, call: RequestContext, query: PageQuery) -> RouteList:
     """In the order of their creation."""
     page = context.routes.list(**query.arguments())
-    return RouteList(page.total, tuple(_document(context, each) for each in page.items), page.cursor)
+    items = await map_in_turns(partial(_document, context), page.items)
+    return RouteList(page.total, items, page.cursor)
 
 
 @endpoint("GET", "/route/{name}", summary="Show a route", raises=(errors.Invalid, errors.NotFound))

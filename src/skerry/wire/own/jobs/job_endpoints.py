@@ -10,6 +10,7 @@ from typing import Annotated
 import msgspec
 from msgspec import Meta
 
+from skerry.kit.tasks import map_in_turns
 from skerry.model import errors
 from skerry.model.jobs import Job
 from skerry.transport.http.endpoints import RequestContext, Response, endpoint
@@ -59,7 +60,9 @@ async def list_jobs(context: JobContext, call: RequestContext, query: JobQuery) 
         namespace = namespaces.one_namespace(query)
         schedule = (await context.schedules.read(query.schedule, namespace)).value.id
     page = context.jobs.list(**query.arguments(), schedule=schedule)
-    items = tuple(documents.job_document(job, context.jobs.count_active(job)) for job in page.items)
+    items = await map_in_turns(
+        lambda job: documents.job_document(job, context.jobs.count_active(job)), page.items
+    )
     return JobList(page.total, items, page.cursor)
 
 

@@ -8,6 +8,7 @@ import msgspec
 from msgspec import Meta
 
 from skerry.kit.field_copy import copy_fields
+from skerry.kit.tasks import map_in_turns
 from skerry.market.buyer.quotes import BorrowedContract, BorrowedContractState
 from skerry.model import errors
 from skerry.transport.http.endpoints import RequestContext, endpoint
@@ -65,7 +66,7 @@ class BorrowedContractList(msgspec.Struct, frozen=True):
     """Contracts, live ones first, then the newest; `count` is of all."""
 
     count: int
-    borrowed: list[BorrowedContractInfo]
+    borrowed: tuple[BorrowedContractInfo, ...]
     cursor: str | None
 
 
@@ -83,7 +84,8 @@ async def list_borrowed(
 ) -> BorrowedContractList:
     """Contracts that this cloud bought, also those that ended recently."""
     page = pagination.paginate(market.buyer.borrowed(), _place, query)
-    return BorrowedContractList(page.total, [BorrowedContractInfo.of(one) for one in page.items], page.cursor)
+    items = await map_in_turns(BorrowedContractInfo.of, page.items)
+    return BorrowedContractList(page.total, items, page.cursor)
 
 
 @endpoint(

@@ -8,6 +8,7 @@ from typing import Annotated, Any, Final
 import msgspec
 from msgspec import Meta
 
+from skerry.kit.tasks import map_in_turns
 from skerry.market.provider.ledger.records import OfferRecord
 from skerry.market.provider.node_offers import KIND
 from skerry.model import errors, ids
@@ -148,7 +149,7 @@ class LedgerInfo(msgspec.Struct, frozen=True):
     fault."""
 
     count: int
-    flavors: list[OfferAccountInfo]
+    flavors: tuple[OfferAccountInfo, ...]
     cursor: str | None
     is_balanced: bool
     wrong: Annotated[dict[str, list[str]], Meta(description="By flavor, of all pages")]
@@ -219,6 +220,5 @@ async def show_ledger(market: MarketContext, call: RequestContext, query: PageQu
             wrong[str(id)] = why
         if number % _AUDITED_AT_ONCE == 0:
             await asyncio.sleep(0)  # there may be very many, and other requests must go on
-    return LedgerInfo(
-        page.total, [OfferAccountInfo.of(one) for one in page.items], page.cursor, not wrong, wrong
-    )
+    accounts = await map_in_turns(OfferAccountInfo.of, page.items)
+    return LedgerInfo(page.total, accounts, page.cursor, not wrong, wrong)

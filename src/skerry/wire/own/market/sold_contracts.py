@@ -10,6 +10,7 @@ import msgspec
 from msgspec import Meta
 
 from skerry.kit.field_copy import copy_fields
+from skerry.kit.tasks import map_in_turns
 from skerry.market.provider.ledger.records import ContractRecord
 from skerry.model import errors
 from skerry.model.ids import ContractId
@@ -87,7 +88,7 @@ class HoldList(msgspec.Struct, frozen=True):
     """Holds, live ones first, then the newest; `count` is of all."""
 
     count: int
-    holds: list[HoldInfo]
+    holds: tuple[HoldInfo, ...]
     cursor: str | None
 
 
@@ -95,7 +96,7 @@ class SoldContractList(msgspec.Struct, frozen=True):
     """Contracts, live ones first, then the newest; `count` is of all."""
 
     count: int
-    contracts: list[SoldContractInfo]
+    contracts: tuple[SoldContractInfo, ...]
     cursor: str | None
 
 
@@ -119,7 +120,8 @@ async def list_holds(market: MarketContext, call: RequestContext, query: PageQue
         return pagination.newest_first_key(is_over=not hold.is_live(now), at=hold.created_at, id=hold.id)
 
     page = pagination.paginate(market.ledger.holds(), place, query)
-    return HoldList(page.total, [HoldInfo.of(hold, now) for hold in page.items], page.cursor)
+    items = await map_in_turns(lambda hold: HoldInfo.of(hold, now), page.items)
+    return HoldList(page.total, items, page.cursor)
 
 
 @endpoint(
@@ -139,7 +141,8 @@ async def list_contracts(market: MarketContext, call: RequestContext, query: Pag
         )
 
     page = pagination.paginate(market.ledger.contracts(), place, query)
-    return SoldContractList(page.total, [SoldContractInfo.of(sale, now) for sale in page.items], page.cursor)
+    items = await map_in_turns(lambda sale: SoldContractInfo.of(sale, now), page.items)
+    return SoldContractList(page.total, items, page.cursor)
 
 
 @endpoint(

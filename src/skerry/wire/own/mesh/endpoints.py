@@ -15,6 +15,7 @@ from skerry.control.mesh import decisions
 from skerry.control.mesh.peers import MeshPeers, MeshView
 from skerry.control.mesh.tables import MeshTables
 from skerry.kit.clock import Clock
+from skerry.kit.tasks import map_in_turns
 from skerry.model.ids import NodeId
 from skerry.model.mesh import MeshLink
 from skerry.transport.http.endpoints import Endpoint, RequestContext, endpoint
@@ -81,10 +82,10 @@ class MeshDocument(msgspec.Struct, frozen=True):
 @endpoint("GET", "/mesh/", summary="Show the mesh")
 async def show(context: MeshContext, call: RequestContext) -> MeshDocument:
     """Every pair of nodes: direct or relayed by whom, round trip, last handshake, and bytes."""
-    return mesh_document(context)
+    return await mesh_document(context)
 
 
-def mesh_document(context: MeshContext) -> MeshDocument:
+async def mesh_document(context: MeshContext) -> MeshDocument:
     """The mesh as it is now."""
     view, tables = context.peers.view, context.tables
     links = {NodeId(id): record.value.links.by_node for id, record in tables.links.items()}
@@ -110,7 +111,9 @@ def mesh_document(context: MeshContext) -> MeshDocument:
             )
         )
     now = context.clock.now()
-    pairs = tuple(_pair(view, names, one, other, now) for one, other in combinations(ordered, 2))
+    pairs = await map_in_turns(
+        lambda pair: _pair(view, names, *pair, now), combinations(ordered, 2)
+    )
     absent = tuple(sorted(node.name for node in context.peers.absent()))
     return MeshDocument(context.peers.encryption.value, tuple(nodes), pairs, absent)
 

@@ -13,6 +13,7 @@ from msgspec import Meta
 
 from skerry.control.namespaces.registry import NamespaceRegistry, NamespaceState
 from skerry.control.network.explanations import ConnectionExplainer
+from skerry.kit.tasks import map_in_turns
 from skerry.model import errors, ids
 from skerry.model.connectivity import ConnectionRule
 from skerry.model.ports import Protocol
@@ -46,7 +47,7 @@ async def list_namespaces(context: NamespaceContext, call: RequestContext) -> Na
     """Those with a record, and those that have an object; a bound caller gets its own."""
     own = call.caller.scope.namespaces or ()
     states = [one for one in context.namespaces.list(own) if call.caller.scope.admits(one.name)]
-    found = tuple(map(namespace_document, states))
+    found = await map_in_turns(namespace_document, states)
     return NamespaceList(len(found), found)
 
 

@@ -11,6 +11,7 @@ from typing import Annotated
 import msgspec
 from msgspec import Meta
 
+from skerry.kit.tasks import map_in_turns
 from skerry.model import errors
 from skerry.model.ids import DEFAULT_NAMESPACE, Namespace
 from skerry.model.secrets import Secret, SecretKind
@@ -57,7 +58,8 @@ class RegistryPath(msgspec.Struct, frozen=True):
 async def list_secrets(context: SecretContext, call: RequestContext, query: PageQuery) -> SecretList:
     """Names and versions; values are never shown."""
     page = context.secrets.list(SecretKind.SECRET, **query.arguments())
-    return SecretList(page.total, tuple(map(documents.secret_document, page.items)), page.cursor)
+    items = await map_in_turns(documents.secret_document, page.items)
+    return SecretList(page.total, items, page.cursor)
 
 
 @endpoint("GET", "/secret/{name}", summary="Show a secret", raises=(errors.Invalid, errors.NotFound))
@@ -96,7 +98,8 @@ async def delete_secret(
 async def list_configs(context: SecretContext, call: RequestContext, query: PageQuery) -> ConfigList:
     """Names and versions."""
     page = context.secrets.list(SecretKind.CONFIG, **query.arguments())
-    return ConfigList(page.total, tuple(map(documents.secret_document, page.items)), page.cursor)
+    items = await map_in_turns(documents.secret_document, page.items)
+    return ConfigList(page.total, items, page.cursor)
 
 
 @endpoint("GET", "/config/{name}", summary="Show a config", raises=(errors.Invalid, errors.NotFound))
@@ -163,7 +166,8 @@ async def delete_config(
 async def list_registries(context: SecretContext, call: RequestContext, query: PageQuery) -> LoginList:
     """Without their passwords."""
     page = context.secrets.list(SecretKind.REGISTRY, **query.arguments())
-    return LoginList(page.total, tuple(map(documents.login_document, page.items)), page.cursor)
+    items = await map_in_turns(documents.login_document, page.items)
+    return LoginList(page.total, items, page.cursor)
 
 
 @endpoint(

@@ -13,6 +13,7 @@ from msgspec import UNSET, Meta
 from msgspec.structs import replace
 
 from skerry.control.services.requests import ServiceSpec
+from skerry.kit.tasks import map_in_turns
 from skerry.model import errors
 from skerry.model.services import Service
 from skerry.transport.http.endpoints import RequestContext, Response, endpoint
@@ -72,7 +73,8 @@ async def list_services(
 ) -> ServiceList | Response:
     """In the order of their creation, also those that are being deleted; without their copies."""
     page = context.services.list(**query.arguments())
-    return ServiceList(page.total, tuple(map(documents.service_summary, page.items)), page.cursor)
+    items = await map_in_turns(documents.service_summary, page.items)
+    return ServiceList(page.total, items, page.cursor)
 
 
 @endpoint("GET", "/service/{name}", summary="Show a service", raises=(errors.Invalid, errors.NotFound))

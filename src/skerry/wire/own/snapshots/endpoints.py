@@ -11,6 +11,7 @@ from typing import Annotated
 import msgspec
 from msgspec import Meta
 
+from skerry.kit.tasks import map_in_turns
 from skerry.model import errors
 from skerry.model.volume_operations import VolumeOperation
 from skerry.transport.http.endpoints import RequestContext, Response, endpoint
@@ -100,7 +101,8 @@ async def list_of_volume(
 ) -> SnapshotList:
     """By the name that the volume had, or its id; it need not exist any more."""
     page = context.snapshots.list_snapshots(volume=path.name, **query.arguments())
-    return SnapshotList(page.total, tuple(map(documents.snapshot_document, page.items)), page.cursor)
+    items = await map_in_turns(documents.snapshot_document, page.items)
+    return SnapshotList(page.total, items, page.cursor)
 
 
 @endpoint("POST", "/volume/{name}/restore", summary="Restore a snapshot", status=202, raises=_ERRORS)
@@ -147,7 +149,8 @@ async def list_snapshots(
 ) -> SnapshotList:
     """In the order of their creation."""
     page = context.snapshots.list_snapshots(volume=query.volume or None, **query.arguments())
-    return SnapshotList(page.total, tuple(map(documents.snapshot_document, page.items)), page.cursor)
+    items = await map_in_turns(documents.snapshot_document, page.items)
+    return SnapshotList(page.total, items, page.cursor)
 
 
 @endpoint("GET", "/snapshot/{name}", summary="Show a snapshot", raises=(errors.Invalid, errors.NotFound))
@@ -180,7 +183,8 @@ async def delete(
 async def list_operations(context: SnapshotContext, call: RequestContext, query: PageQuery) -> OperationList:
     """Those that run, and those of the last day."""
     page = context.snapshots.list_operations(**query.arguments())
-    return OperationList(page.total, tuple(map(documents.operation_document, page.items)), page.cursor)
+    items = await map_in_turns(documents.operation_document, page.items)
+    return OperationList(page.total, items, page.cursor)
 
 
 @endpoint(

@@ -5,11 +5,13 @@ Translation only: `skerry.control.tls` checks, seals and orders them.
 
 from __future__ import annotations
 
+from functools import partial
 from typing import Annotated
 
 import msgspec
 from msgspec import Meta
 
+from skerry.kit.tasks import map_in_turns
 from skerry.model import errors
 from skerry.model.ids import DEFAULT_NAMESPACE
 from skerry.model.tls_certificates import MAX_NAME, TlsCertificate
@@ -50,7 +52,8 @@ class DeleteQuery(NamespaceQuery, frozen=True, forbid_unknown_fields=True, kw_on
 async def list_certificates(context: TlsContext, call: RequestContext, query: PageQuery) -> CertificateList:
     """Certificates of routes, without their private keys."""
     page = context.certificates.list(**query.arguments())
-    return CertificateList(page.total, tuple(_document(context, each) for each in page.items), page.cursor)
+    items = await map_in_turns(partial(_document, context), page.items)
+    return CertificateList(page.total, items, page.cursor)
 
 
 @endpoint("GET", "/tls/{name}", summary="Show a certificate", raises=(errors.Invalid, errors.NotFound))

@@ -10,6 +10,7 @@ from typing import Annotated
 import msgspec
 from msgspec import Meta
 
+from skerry.kit.tasks import map_in_turns
 from skerry.model import errors
 from skerry.model.volumes import Volume
 from skerry.transport.http.endpoints import RequestContext, Response, endpoint
@@ -36,7 +37,9 @@ class VolumeList(msgspec.Struct, frozen=True):
 async def list_volumes(context: VolumeContext, call: RequestContext, query: PageQuery) -> VolumeList:
     """In the order of their creation."""
     page = context.volumes.list(**query.arguments())
-    items = tuple(documents.volume_document(one, context.volumes.usage(one)) for one in page.items)
+    items = await map_in_turns(
+        lambda one: documents.volume_document(one, context.volumes.usage(one)), page.items
+    )
     return VolumeList(page.total, items, page.cursor)
 
 
