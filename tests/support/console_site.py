@@ -31,6 +31,7 @@ from skerry.console.context import (
     MarketView,
 )
 from skerry.console.hub import ChangeHub
+from skerry.console.network_map import NetworkMap
 from skerry.console.rendering import Renderer
 from skerry.console.statistics import SAMPLE_S, CallCounters, CallStatistics, FunctionCounters
 from skerry.console.usage_history import STEP_S, STEPS, UsageHistory

@@ -25,7 +25,7 @@ from skerry.model.enforcement import LimitMeans, NodeEnforcement
 from skerry.model.ids import Namespace
 from skerry.model.images import Platform
 from skerry.model.settings import NodeSettings, Settings
-from skerry.node import host
+from skerry.node import host, user_namespaces
 from skerry.node.agent.network_policies import cloud_of
 from skerry.node.agent.network_state import NetworkState
 from skerry.node.cells.cells import Cells
@@ -36,6 +36,7 @@ from skerry.node.containers.clients import ClientContainers
 from skerry.node.containers.containers import Containers
 from skerry.node.containers.overlays import Overlays
 from skerry.node.containers.records import ContainerRecords
+from skerry.node.containers.runtime_namespace import RuntimeNamespace
 from skerry.node.containers.runtimes import OciRuntime, find_runtime, userns_failure
 from skerry.node.containers.state import ContainerDeps
 from skerry.node.containers.users import NODE_IDS
@@ -252,6 +253,12 @@ async def _open(
     volumes = await asyncio.to_thread(_open_volumes, context)
     if volumes is not None:
         undo.push_async_callback(volumes.close)
+    runtime_mounts = None
+    if place is None:
+        folders = home / "boot", user_namespaces.FOLDER, Path(runtime.path)
+        runtime_mounts = await asyncio.to_thread(RuntimeNamespace.open, folders)
+    if runtime_mounts is not None:
+        undo.callback(runtime_mounts.close)
     parts = ContainerDeps(
         records=ContainerRecords(home, None if boot_folder is None else boot_folder.bundles),
         cells=cells,
@@ -269,6 +276,7 @@ async def _open(
         volumes=volumes,
         guest_networks=guest_networks,
         move_lock=MoveLock() if place is None else None,
+        runtime_mounts=runtime_mounts,
         ids=NODE_IDS if place is None else place.id_count,
     )
     containers = await Containers(parts).open()

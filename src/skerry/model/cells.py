@@ -195,6 +195,14 @@ class Sandbox(msgspec.Struct, frozen=True):
             raise errors.Invalid("an argument cannot hold a NUL byte", field="arguments")
 
 
+class RuntimeMounts(msgspec.Struct, frozen=True):
+    """The mounts that an OCI runtime begins with: those of a namespace, and the root of its container."""
+
+    namespace: str  # path of a mount namespace; the runtime gets a copy of it
+    root: str  # path of the descriptor of a detached mount
+    target: str  # where that is mounted
+
+
 class RuntimeCommand(msgspec.Struct, frozen=True):
     """An OCI runtime's command that starts a container and ends; the container is the executable then.
 
@@ -205,6 +213,7 @@ class RuntimeCommand(msgspec.Struct, frozen=True):
     pid_file: str  # where it leaves the number of the container's process
     owner: int = 0  # of the pipes for its output: its root must be able to open them again
     environment: tuple[str, ...] = ()  # KEY=VALUE, of the runtime itself
+    mounts: RuntimeMounts | None = None  # None: those of the machine
 
 
 class ExitStatus(msgspec.Struct, frozen=True):

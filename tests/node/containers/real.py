@@ -30,6 +30,7 @@ from skerry.node.containers.boot_folder import BootFolder
 from skerry.node.containers.containers import Containers
 from skerry.node.containers.overlays import Overlays
 from skerry.node.containers.records import ContainerRecords
+from skerry.node.containers.runtime_namespace import RuntimeNamespace
 from skerry.node.containers.runtimes import find_runtime
 from skerry.node.containers.state import ContainerDeps
 from skerry.node.containers.writable_layers import WritableLayers
@@ -125,7 +126,11 @@ class Ground:
 
     @contextlib.asynccontextmanager
     async def agent(
-        self, failpoint: Callable[[str], None] = lambda step: None, *, has_userns: bool = True
+        self,
+        failpoint: Callable[[str], None] = lambda step: None,
+        *,
+        has_userns: bool = True,
+        has_runtime_mounts: bool = True,
     ) -> AsyncIterator[Agent]:
         clock = SystemClock()
         top = self.folder / "containers"
@@ -171,6 +176,12 @@ class Ground:
             store.open()
             volumes = NodeVolumes(store)
             undo.push_async_callback(volumes.close)
+            runtime_mounts = None
+            if has_runtime_mounts:
+                folders = top / "boot", user_namespaces.FOLDER, Path(runtime.path)
+                runtime_mounts = await asyncio.to_thread(RuntimeNamespace.open, folders)
+                assert runtime_mounts is not None
+                undo.callback(runtime_mounts.close)
             parts = ContainerDeps(
                 ContainerRecords(top, boot_folder.bundles),
                 cells,
@@ -186,6 +197,7 @@ class Ground:
                 users=self._users("containers", failpoint) if has_userns else None,
                 volumes=volumes,
                 failpoint=failpoint,
+                runtime_mounts=runtime_mounts,
             )
             containers = await Containers(parts).open()
             undo.push_async_callback(containers.close)

@@ -120,7 +120,7 @@ def strays(ground: Ground, agent: Agent) -> list[str]:
         "folders": {path.name for path in (top / "all").iterdir()} ^ state.keys(),
         "cells": {view.cell.name for view in agent.cells.list()} - {own_name(name) for name in state},
         "claims": agent.images._claims.keys() ^ state.keys(),
-        "mounts": mounted ^ runs,
+        "mounts": mounted - runs,  # others are mounted in the container alone
         "layers": layers ^ (limited & runs),
         "loop devices": set(stuck_loops(ground.folder)),
         "drafts": set((top / "all").glob("*/.*.new")),

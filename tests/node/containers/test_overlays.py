@@ -287,6 +287,65 @@ def test_a_runtime_runs_on_it(ground: Ground, read_only: bool) -> None:
         assert {path.name for path in (layer / overlays.UPPER).iterdir()} == {"file"}
 
 
+@pytest.mark.root
+class TestDetached:
+    """Roots that are mounted nowhere."""
+
+    def test_are_read_by_whoever_has_them_and_disappear_with_the_last(self, ground: Ground) -> None:
+        low = ground.lower("low", a="low")
+        ground.disks.make(ground.layer, None)
+        root = ground.overlays.open(ground.target, [low], layer=ground.layer)
+        assert (root.path / "a").read_text() == "low"
+        (root.path / "b").write_text("mine")
+        assert (root.mounted is not None) == ground.appends_layers
+        assert ground.overlays.mounted() == ([] if ground.appends_layers else [ground.target])
+        root.close()
+        ground.overlays.unmount(ground.target)
+        assert (ground.layer / overlays.UPPER / "b").read_text() == "mine"
+        thread_syscalls.mount("tmpfs", str(ground.layer), "tmpfs", 0, "")  # it would be in use
+        ground.overlays.unmount(ground.layer)
+
+    def test_that_begin_anew_after_a_boot_say_so(self, ground: Ground) -> None:
+        low = ground.lower("low")
+        ground.mount(low)
+        (ground.target / "new").touch()
+        ground.overlays.unmount(ground.target)
+        later = ground.opened(NEXT_BOOT)
+        for expected in (True, False):
+            root = later.open(ground.target, [low], layer=ground.layer)
+            assert root.was_emptied is expected
+            assert not (root.path / "new").exists()
+            root.close()
+            later.unmount(ground.target)
+
+    @pytest.mark.parametrize("has_descriptors", [True, False])
+    def test_have_owners_in_a_user_namespace(
+        self, ground: Ground, users: UserNamespace, has_descriptors: bool, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        refused = []
+
+        def refuse(file_system: int, key: str, descriptor: int) -> None:
+            refused.append(key)
+            raise OSError(errno.EINVAL, "before Linux 6.15")
+
+        if not has_descriptors:
+            monkeypatch.setattr(thread_syscalls, "set_descriptor", refuse)
+        low, high = ground.lower("low", a="low"), ground.lower("high", b="high")
+        os.chown(low / "a", 7, 8)
+        ground.disks.make(ground.layer, None)
+        for _ in range(2):
+            root = ground.overlays.open(ground.target, [low, high], layer=ground.layer, users=users)
+            owners = [(root.path / name).stat().st_uid - users.first_id for name in ("a", "b")]
+            assert owners == [7, 0]
+            root.close()
+            if root.mounted is None:
+                with ground.overlays.reachable(ground.target, users):
+                    pass
+            ground.overlays.unmount(ground.target)
+        assert len(refused) == (not has_descriptors and ground.appends_layers), "it is tried once"
+        assert ground.overlays.mounted() == []
+
+
 @pytest.fixture
 def users() -> Iterator[UserNamespace]:
     namespaces = UserNamespaces(f"skt-overlays-{os.getpid()}")

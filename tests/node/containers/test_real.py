@@ -296,7 +296,7 @@ async def test_after_a_reboot_a_container_is_listed_and_starts_anew(ground: Grou
         await begun(first.containers, "done", "sh", "-c", "exit 4")
         await first.containers.create(spec("made"))
         await first.containers.wait("done")
-        await eventually(lambda: (ground.folder / "containers/boot/bundles/web/rootfs/note").exists())
+        await eventually(lambda: (ground.folder / "containers/all/web/layer/upper/note").exists())
     await ground.reboot()
     async with ground.agent() as second:
         containers = second.containers
@@ -311,7 +311,7 @@ async def test_after_a_reboot_a_container_is_listed_and_starts_anew(ground: Grou
         view = await containers.start("web")
         assert (view.state, view.address) == (ContainerState.RUNNING, "10.98.0.2")
         assert "was lost" in view.reason
-        await eventually(lambda: (ground.folder / "containers/boot/bundles/web/rootfs/note").exists())
+        await eventually(lambda: (ground.folder / "containers/all/web/layer/upper/note").exists())
         assert printed(containers, "web") == b"", "what it wrote before the reboot is gone"
         await containers.stop("web", grace_s=0)
         await containers.remove("web")

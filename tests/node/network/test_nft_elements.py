@@ -10,7 +10,7 @@ from ipaddress import ip_address
 import pytest
 
 from skerry.node.network import nft_elements
-from skerry.node.network.nft_elements import ElementChange, PortElement
+from skerry.node.network.nft_elements import ElementChange, SetElement, port_key, port_target
 from tests.node.network.machines import Ground, run
 
 pytestmark = pytest.mark.root
@@ -24,7 +24,13 @@ table ip6 {TABLE} {{
   map tcp_ports {{ type inet_service : ipv6_addr . inet_service; }}
 }}
 """
-WEB = PortElement(8080, ip_address("10.0.0.2"), 80)
+
+
+def port_element(port: int, address: str, target: int) -> SetElement:
+    return SetElement(port_key(port), port_target(ip_address(address), target))
+
+
+WEB = port_element(8080, "10.0.0.2", 80)
 
 
 def elements(family: str) -> dict[int, list[object]]:
@@ -42,10 +48,10 @@ def tables(ground: Ground) -> Iterator[None]:
 
 
 def test_a_transaction_changes_the_maps_of_both_families() -> None:
-    other = PortElement(65535, ip_address("10.0.0.3"), 1)
-    web6 = PortElement(8080, ip_address("fd00::2"), 80)
+    other = port_element(65535, "10.0.0.3", 1)
+    web6 = port_element(8080, "fd00::2", 80)
     changes = [
-        ElementChange("ip", "tcp_ports", (99,), (WEB, other)),
+        ElementChange("ip", "tcp_ports", (port_key(99),), (WEB, other)),
         ElementChange("ip6", "tcp_ports", (), (web6,)),
     ]
     nft_elements.apply(TABLE, changes)
@@ -54,13 +60,13 @@ def test_a_transaction_changes_the_maps_of_both_families() -> None:
 
 
 def test_a_port_goes_to_another_address_in_one_transaction() -> None:
-    moved = PortElement(99, ip_address("10.0.0.5"), 7)
-    nft_elements.apply(TABLE, [ElementChange("ip", "tcp_ports", (99,), (moved,))])
+    moved = port_element(99, "10.0.0.5", 7)
+    nft_elements.apply(TABLE, [ElementChange("ip", "tcp_ports", (port_key(99),), (moved,))])
     assert elements("ip") == {99: ["10.0.0.5", 7]}
 
 
 def test_as_many_as_are_allowed_fit_a_transaction() -> None:
-    many = tuple(PortElement(port, ip_address("fd00::9"), port) for port in range(1, nft_elements.MOST + 1))
+    many = tuple(port_element(port, "fd00::9", port) for port in range(1, nft_elements.MOST + 1))
     nft_elements.apply(TABLE, [ElementChange("ip6", "tcp_ports", (), many)])
     assert len(elements("ip6")) == nft_elements.MOST
 
@@ -68,9 +74,9 @@ def test_as_many_as_are_allowed_fit_a_transaction() -> None:
 @pytest.mark.parametrize(
     "refused",
     [
-        ElementChange("ip6", "tcp_ports", (77,)),
-        ElementChange("ip6", "no_such_map", (), (PortElement(5, ip_address("fd00::2"), 80),)),
-        ElementChange("ip", "tcp_ports", (), (PortElement(99, ip_address("10.0.0.7"), 80),)),
+        ElementChange("ip6", "tcp_ports", (port_key(77),)),
+        ElementChange("ip6", "no_such_map", (), (port_element(5, "fd00::2", 80),)),
+        ElementChange("ip", "tcp_ports", (), (port_element(99, "10.0.0.7", 80),)),
     ],
     ids=["no such element", "no such map", "the port is another's"],
 )

@@ -7,7 +7,7 @@ import contextlib
 import socket
 import struct
 import subprocess
-from collections.abc import AsyncIterator, Iterator
+from collections.abc import AsyncIterator, Iterator, Sequence
 from ipaddress import IPv4Address, IPv4Network
 from pathlib import Path
 
@@ -17,8 +17,10 @@ import pytest
 from skerry.model import errors
 from skerry.model.address_ranges import METADATA
 from skerry.model.network import Egress, Ingress, NetworkPolicy
+from skerry.node.network import nft_elements
 from skerry.node.network.commands import NetworkCommands
 from skerry.node.network.network import Attachment, Network
+from skerry.node.network.nft_elements import ElementChange
 from skerry.node.network.subnets import mac_of
 from tests.node.network.machines import (
     Call,
@@ -55,6 +57,22 @@ SERVICES = [str(IPv4Network(each)[0]) for each in METADATA[1:]] + ["169.254.169.
 
 FUNCTION = NetworkPolicy(ingress=Ingress.NODE)
 INTERNET = NetworkPolicy(egress=Egress.INTERNET)
+
+
+@contextlib.contextmanager
+def rules_that_cannot_change(network: Network) -> Iterator[None]:
+    """Neither by nft nor without it."""
+
+    def refuse(table: str, changes: Sequence[ElementChange]) -> None:
+        raise PermissionError("not now")
+
+    tables = network._firewall._tables
+    working = tables.programs
+    tables.programs = msgspec.structs.replace(working, nft_path="/bin/false")
+    with pytest.MonkeyPatch.context() as patched:
+        patched.setattr(nft_elements, "apply", refuse)
+        yield
+    tables.programs = working
 
 
 @contextlib.contextmanager
@@ -227,11 +245,8 @@ async def test_a_policy_changes_while_the_container_runs_and_the_next_agent_keep
 async def test_a_policy_that_could_not_be_had_can_be_asked_for_again(ground: Ground, other: Machine) -> None:
     async with surroundings(ground, other) as network:
         web = await network.attach("web")
-        working = network._firewall._tables.programs
-        network._firewall._tables.programs = msgspec.structs.replace(working, nft_path="/bin/false")
-        with pytest.raises(errors.Unavailable):
+        with rules_that_cannot_change(network), pytest.raises(errors.Unavailable):
             await network.restrict("web", INTERNET)
-        network._firewall._tables.programs = working
         await network.restrict("web", INTERNET)
         assert await reachable([("private network", web.namespace, LAN, 443)]) == []
 
@@ -397,10 +412,8 @@ async def test_a_function_does_not_wait_for_rules_when_another_came_before(groun
         await network.attach("first", policy=FUNCTION)
         pool = pool_of(network, FUNCTION)
         await eventually(lambda: len(pool._ready) >= ground.settings.pool)
-        working = network._firewall._tables.programs
-        network._firewall._tables.programs = msgspec.structs.replace(working, nft_path="/bin/false")
-        second = await network.attach("second", policy=FUNCTION)
-        network._firewall._tables.programs = working
+        with rules_that_cannot_change(network):
+            second = await network.attach("second", policy=FUNCTION)
         assert second.address in run("nft", "list", "set", "ip", TABLE, "node_only")
         running.cancel()
         await asyncio.gather(running, return_exceptions=True)
@@ -429,11 +442,8 @@ async def test_the_last_address_of_a_subnet_goes_to_whoever_asks_whatever_it_wai
 async def test_an_address_that_was_given_up_has_no_policy_for_whoever_gets_it(ground: Ground) -> None:
     settings = msgspec.structs.replace(ground.settings, subnet="10.99.0.0/30")  # which has one address
     async with ground.agent(settings=settings) as network:
-        working = network._firewall._tables.programs
-        network._firewall._tables.programs = msgspec.structs.replace(working, nft_path="/bin/false")
-        with pytest.raises(errors.Unavailable):
+        with rules_that_cannot_change(network), pytest.raises(errors.Unavailable):
             await network.attach("function", policy=FUNCTION)
-        network._firewall._tables.programs = working
         assert (await network.attach("web")).address == "10.99.0.2"
         assert "10.99.0.2" not in run("nft", "list", "set", "ip", TABLE, "node_only")
         await network.detach("web")
@@ -446,12 +456,10 @@ async def test_rules_of_a_function_stay_for_the_next_one_at_its_address_and_for_
     async with ground.agent(settings=settings) as network:
         await network.attach("first", policy=FUNCTION)
         await network.detach("first")
-        working = network._firewall._tables.programs
-        network._firewall._tables.programs = msgspec.structs.replace(working, nft_path="/bin/false")
         named = msgspec.structs.replace(FUNCTION, namespace="shop")
-        second = await network.attach("second", policy=named, for_worker=True)
+        with rules_that_cannot_change(network):
+            second = await network.attach("second", policy=named, for_worker=True)
         assert network._firewall.namespace_at(IPv4Address(second.address)) == "shop"
-        network._firewall._tables.programs = working
         assert second.address in run("nft", "list", "set", "ip", TABLE, "node_only")
         await network.detach("second")
         assert network._firewall.namespace_at(IPv4Address(second.address)) == ""

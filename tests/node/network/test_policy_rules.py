@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+import json
 import re
 from ipaddress import IPv4Address, IPv4Network
 
@@ -14,10 +15,11 @@ from skerry.model.ids import InstanceId, Namespace, NodeId, ServiceId
 from skerry.model.network import Egress, Ingress, NetworkPolicy
 from skerry.model.network_objects import InstanceAddress, NodeLocation, ServiceAddress, ServiceEndpoint
 from skerry.model.network_policies import IsolatedNamespace
-from skerry.node.network import policy_rules, port_rules
+from skerry.model.ports import Protocol
+from skerry.node.network import nft_elements, policy_rules, port_rules
 from skerry.node.network.cloud_network import compile_cloud
 from skerry.node.network.policy_rules import CloudNetwork
-from skerry.node.network.port_rules import AddressRanges, NftTableContents
+from skerry.node.network.port_rules import AddressRanges, ContainerPort, HostPort, NftTableContents
 from skerry.node.network.rule_families import table_families
 from skerry.node.network.subnets import BridgeSubnets, KernelNames, NodeSubnet
 from tests.node.network import machines
@@ -96,6 +98,39 @@ def test_nft_takes_every_table_and_every_change(
             run("nft", "-f", "-", text=port_rules.write_tables(NAMES, SUBNETS, AddressRanges(), before, BOTH))
             if port_rules.has_same_chains(before, after):
                 run("nft", "-f", "-", text=port_rules.write_changes(NAMES, before, after, BOTH))
+
+
+def elements_in_kernel() -> dict[tuple[str, str], set[str]]:
+    listing = json.loads(run("nft", "-j", "list", "ruleset"))["nftables"]
+    sets = [each[kind] for each in listing for kind in ("set", "map") if kind in each]
+    return {(one["family"], one["name"]): set(map(json.dumps, one.get("elem", []))) for one in sets}
+
+
+@pytest.mark.root
+@settings(max_examples=8, deadline=None)
+@given(
+    before=OTHERS,
+    after=OTHERS,
+    ports=st.dictionaries(
+        st.tuples(st.integers(1, 65535), st.sampled_from(Protocol)), st.tuples(HERE, st.integers(1, 65535))
+    ),
+)
+def test_what_is_changed_without_nft_is_what_nft_would_have_written(
+    tmp_path_factory: pytest.TempPathFactory,
+    before: dict[IPv4Address, NetworkPolicy],
+    after: dict[IPv4Address, NetworkPolicy],
+    ports: dict[HostPort, ContainerPort],
+) -> None:
+    old, new = NftTableContents(policies=before), NftTableContents(ports, after)
+    with machines.machine(tmp_path_factory.mktemp("machine")):
+        for one, other in ((old, new), (new, old)):
+            run("nft", "-f", "-", text=port_rules.write_tables(NAMES, SUBNETS, AddressRanges(), one, BOTH))
+            changes = port_rules.element_changes(NAMES, one, other, BOTH)
+            assert changes is not None
+            nft_elements.apply(NAMES.table, changes)
+            changed = elements_in_kernel()
+            run("nft", "-f", "-", text=port_rules.write_tables(NAMES, SUBNETS, AddressRanges(), other, BOTH))
+            assert changed == elements_in_kernel()
 
 
 @given(CONTENTS)

@@ -8,10 +8,12 @@ from ipaddress import IPv4Address, IPv4Network
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from msgspec.structs import replace
 
 from skerry.model.network import Egress, Ingress, NetworkPolicy
 from skerry.model.ports import Protocol
 from skerry.node.network import port_rules
+from skerry.node.network.policy_rules import CloudNetwork
 from skerry.node.network.port_rules import AddressRanges, ContainerPort, HostPort, NftTableContents
 from skerry.node.network.rule_families import IPV6, table_families
 from skerry.node.network.subnets import BridgeSubnets, KernelNames, NodeSubnet
@@ -207,24 +209,27 @@ def test_nft_takes_the_table_the_changes_and_the_removal(ground: Ground) -> None
 def test_changed_ports_lead_from_one_map_to_the_next_in_both_families(
     before: dict[HostPort, ContainerPort], after: dict[HostPort, ContainerPort]
 ) -> None:
-    changes = port_rules.port_changes(NftTableContents(before), NftTableContents(after), BOTH)
+    changes = port_rules.element_changes(NAMES, NftTableContents(before), NftTableContents(after), BOTH)
     assert changes is not None
-    for family, addresses in (("ip", 4), ("ip6", 6)):
+    for family, bytes_of_address in (("ip", 4), ("ip6", 16)):
         for protocol in Protocol:
             wanted = {port: target for (port, kind), (_, target) in after.items() if kind is protocol}
             ports = {port: target for (port, kind), (_, target) in before.items() if kind is protocol}
             for change in changes:
-                if (change.family, change.map) != (family, f"{protocol}_ports"):
+                if (change.family, change.name) != (family, f"{protocol}_ports"):
                     continue
-                for port in change.removed:
-                    del ports[port]
-                assert not ports.keys() & {each.port for each in change.added}
-                assert {each.address.version for each in change.added} <= {addresses}
-                ports |= {each.port: each.target for each in change.added}
+                for key in change.removed:
+                    del ports[int.from_bytes(key)]
+                added = {int.from_bytes(each.key): each.data for each in change.added}
+                assert not ports.keys() & added.keys()
+                assert {len(data) - 4 for data in added.values()} <= {bytes_of_address}
+                ports |= {port: int.from_bytes(data[-4:-2]) for port, data in added.items()}
             assert ports == wanted
 
 
-def test_policies_that_change_with_ports_are_not_a_change_of_ports() -> None:
-    after = NftTableContents({(80, Protocol.TCP): (IPv4Address("10.0.0.2"), 80)}, POLICIES)
-    assert port_rules.port_changes(NftTableContents(), after, BOTH) is None
-    assert port_rules.port_changes(after, after, BOTH) == []
+def test_sets_of_intervals_and_jumps_are_changed_by_nft_alone() -> None:
+    before = NftTableContents({(80, Protocol.TCP): (IPv4Address("10.0.0.2"), 80)}, POLICIES)
+    cloud = CloudNetwork(subnets=(IPv4Network("10.9.0.0/24"),))
+    assert port_rules.element_changes(NAMES, before, before, BOTH) == []
+    assert port_rules.element_changes(NAMES, NftTableContents(), before, BOTH) != []
+    assert port_rules.element_changes(NAMES, before, replace(before, cloud=cloud), BOTH) is None

@@ -323,6 +323,10 @@ class Cells:
             )
         return await self._lock_and_start(executable, StartOptions(runtime=runtime, release=release))
 
+    def enters_mounts(self, name: CellName) -> bool:
+        """Whether a runtime that is started in the cell may have `RuntimeMounts`. Raises NotFound."""
+        return (init := self._entry(name).init) is None or init.enters_mounts
+
     async def start_trusted(
         self, executable: Executable, arguments: tuple[str, ...], streams: tuple[int, int, int]
     ) -> ExecutableState:
@@ -574,9 +578,7 @@ class Cells:
 
     def _check_stays(self, entry: CellEntry) -> None:
         if entry.is_freeing:
-            raise errors.FailedPrecondition(
-                f"cell {entry.name!r} could not be freed completely; free it again"
-            )
+            raise errors.FailedPrecondition(f"cell {entry.name!r} was not freed completely; free it again")
 
     async def _lock(self, shared: Iterable[Hashable], exclusive: Hashable) -> PathLockGuard:
         return await self._locks.lock(list(shared), exclusive)

@@ -32,7 +32,7 @@ class FuseOverlays(Overlays):
     """Mounts by the program fuse-overlayfs, which serves each until that is unmounted, also without the
     agent."""
 
-    is_quick = False
+    is_quick = can_detach = False
 
     def _mount(
         self, target: Path, stack: list[Path], layer: Path | None, users: UserNamespace | None
@@ -63,7 +63,7 @@ class FuseOverlays(Overlays):
 class CopiedRoots(Overlays):
     """Copies the layers into the writable one, at its first mount, and mounts that."""
 
-    is_quick = False
+    is_quick = can_detach = False
 
     def _mount(
         self, target: Path, stack: list[Path], layer: Path | None, users: UserNamespace | None

@@ -92,6 +92,12 @@ class ExecManager:
         self.deps = deps
         self._sessions: set[ExecSession] = set()
 
+    def _rootfs(self, container: ContainerEntry) -> Path:
+        """The root of a running container, which may be mounted in the container alone."""
+        rootfs = container.paths.rootfs
+        is_private = self.deps.runtime_mounts is not None and not os.path.ismount(rootfs)
+        return Path(f"/proc/{container.pid}/root") if is_private else rootfs
+
     async def begin(
         self,
         container: ContainerEntry,
@@ -106,7 +112,8 @@ class ExecManager:
         record, paths = container.record, container.paths
         if not arguments or any("\0" in argument for argument in arguments):
             raise errors.Invalid("arguments must name a program, and contain no NUL byte", field="arguments")
-        identity = resolve_user(user or record.spec.user or record.config.user, paths.rootfs, container.ids)
+        requested = user or record.spec.user or record.config.user
+        identity = resolve_user(requested, self._rootfs(container), container.ids)
         if container.users is not None:
             _chown_pipes(stdio, container.users.first_id)
         secrets = await self._secret_variables(container)

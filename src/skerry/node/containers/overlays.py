@@ -32,7 +32,7 @@ import time
 from collections import Counter
 from collections.abc import Iterator, Sequence
 from pathlib import Path
-from typing import Final
+from typing import Final, NamedTuple
 
 import structlog
 
@@ -66,8 +66,25 @@ _READ_ONLY: Final[dict[str, str | None]] = {"redirect_dir": "nofollow", "metacop
 # In a user namespace of an ordinary user: the kernel's own attributes are user.*, and none moves a folder of
 # the image. Programs that rename one get an error, after which they copy it, as in Docker.
 _PRIVATE: Final[dict[str, str | None]] = {"userxattr": None, "redirect_dir": "nofollow"}
+_UNSUPPORTED: Final = (errno.ENOSYS, errno.EINVAL, errno.EBADF)
+_FOLDER: Final = os.O_PATH | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
 _BUSY_S: Final = 1.0
 _PAUSE_S: Final = 0.01
+
+_Folder = Path | int  # by its path or a descriptor
+
+
+class OpenRoot(NamedTuple):
+    """The root of a container; owned by whoever has it."""
+
+    path: Path  # by which this process reaches it
+    was_emptied: bool  # as `Overlays.mount` returns it
+    mounted: int | None = None  # a descriptor of the mount, if that is at no path; else it is at `path`
+
+    def close(self) -> None:
+        """A mount stays where it is; one that is nowhere disappears."""
+        if self.mounted is not None:
+            os.close(self.mounted)
 
 
 class Overlays:
@@ -75,6 +92,7 @@ class Overlays:
     idempotent."""
 
     is_quick = True  # False: `mount` may take long, and belongs in a thread
+    can_detach = True  # False: `open` mounts as `mount` does
 
     def __init__(
         self,
@@ -92,6 +110,7 @@ class Overlays:
         self._skeleton = folder / "skeleton"
         self._making_skeleton = threading.Lock()
         self._appends_layers = appends_layers  # until the kernel turns out not to support it
+        self._takes_descriptors = True  # likewise
         self._busy_s = busy_s
 
     def mount(
@@ -112,24 +131,41 @@ class Overlays:
         """
         if os.path.ismount(target):
             return False
+        target.mkdir(mode=0o755, exist_ok=True)
+        stack, was_emptied = self._stack(lowers, layer)
+        with _translated_errors(layer, len(lowers)):
+            self._mount(target, stack, layer, users)
+            thread_syscalls.change_mount(str(target), mount_flags.MS_PRIVATE)
+        return was_emptied
+
+    def open(
+        self,
+        target: Path,
+        lowers: Sequence[Path],
+        *,
+        layer: Path | None,
+        users: UserNamespace | None = None,
+    ) -> OpenRoot:
+        """The same, but mounted nowhere, if the kernel can do that; else at `target`."""
+        if not (self.can_detach and self._appends_layers):
+            return OpenRoot(target, self.mount(target, lowers, layer=layer, users=users))
+        stack, was_emptied = self._stack(lowers, layer)
+        with _translated_errors(layer, len(lowers)):
+            mounted = self._open(stack, layer, users)
+        if mounted is None:
+            return OpenRoot(target, self.mount(target, lowers, layer=layer, users=users) or was_emptied)
+        return OpenRoot(Path(f"/proc/self/fd/{mounted}"), was_emptied, mounted)
+
+    def _stack(self, lowers: Sequence[Path], layer: Path | None) -> tuple[list[Path], bool]:
+        """The layers as the kernel expects them, the highest first; True if the content of the writable one
+        was discarded."""
         if len(lowers) >= _MOST_LAYERS:
             raise errors.FailedPrecondition(
                 f"an image of {len(lowers)} layers has too many; build it with at most {_MOST_LAYERS - 1}"
             )
-        target.mkdir(mode=0o755, exist_ok=True)
         self._make_skeleton()
-        # The kernel expects the highest first.
         stack = [*reversed(lowers), self._skeleton]
-        is_discarded = layer is not None and self._prepare(layer, stack[0])
-        try:
-            self._mount(target, stack, layer, users)
-            thread_syscalls.change_mount(str(target), mount_flags.MS_PRIVATE)
-        except OSError as error:
-            raise errors.Internal(
-                f"the kernel cannot mount the container's layers: {error.strerror}; its log says why",
-                detail=f"overlay at {target} with {len(lowers)} layers: {error}",
-            ) from error
-        return is_discarded
+        return stack, layer is not None and self._prepare(layer, stack[0])
 
     @contextlib.contextmanager
     def reachable(self, target: Path, users: UserNamespace | None) -> Iterator[Path]:
@@ -218,21 +254,82 @@ class Overlays:
     def _mount(
         self, target: Path, stack: list[Path], layer: Path | None, users: UserNamespace | None
     ) -> None:
-        options = (_READ_ONLY if layer is None else _WRITABLE) | (_PRIVATE if self._is_private else {})
+        options = self._options(layer)
         with contextlib.ExitStack() as opened:
             if users is not None:
                 stack, layer = _with_owners_of(users, stack, layer, opened)
                 opened.enter_context(thread_syscalls.making_files_as(users.first_id))
             if self._appends_layers:
                 try:
-                    _mount_by_parts(target, stack, layer, options, opened)
+                    mounted = _make_by_parts(stack, layer, options, opened)
+                    opened.callback(os.close, mounted)
+                    thread_syscalls.attach(mounted, str(target))
                     return
                 except OSError as error:
-                    if error.errno not in (errno.ENOSYS, errno.EINVAL):
+                    if error.errno not in _UNSUPPORTED:
                         raise
             _mount_at_once(target, stack, layer, options, opened)
         # Before Linux 6.7 layers cannot be added one by one, and some versions report that only at the end.
         self._appends_layers = False
+
+    def _open(self, stack: list[Path], layer: Path | None, users: UserNamespace | None) -> int | None:
+        """A descriptor of the mount; None if the kernel cannot mount what is at no path."""
+        options = self._options(layer)
+        try:
+            if users is None:
+                with contextlib.ExitStack() as opened:
+                    return _make_by_parts(stack, layer, options, opened)
+            if self._takes_descriptors:
+                with contextlib.ExitStack() as opened:
+                    layers = _open_with_owners_of(users, stack, layer, opened)
+                    opened.enter_context(thread_syscalls.making_files_as(users.first_id))
+                    return _make_by_parts(*layers, options, opened)
+        except OSError as error:
+            if error.errno not in _UNSUPPORTED:
+                raise
+            self._takes_descriptors = False
+        return None
+
+    def _options(self, layer: Path | None) -> dict[str, str | None]:
+        return (_READ_ONLY if layer is None else _WRITABLE) | (_PRIVATE if self._is_private else {})
+
+
+@contextlib.contextmanager
+def _translated_errors(layer: Path | None, layers: int) -> Iterator[None]:
+    try:
+        yield
+    except OSError as error:
+        raise errors.Internal(
+            f"the kernel cannot mount the container's layers: {error.strerror}; its log says why",
+            detail=f"overlay with {layers} layers, writable in {layer}: {error}",
+        ) from error
+
+
+def _open_with_owners_of(
+    users: UserNamespace, stack: list[Path], layer: Path | None, opened: contextlib.ExitStack
+) -> tuple[list[_Folder], _Folder | None]:
+    """The same folders, by descriptors of detached id-mapped mounts with the owners of `users`: since Linux
+    6.15."""
+    namespace = os.open(users.path, os.O_RDONLY | os.O_CLOEXEC)
+    opened.callback(os.close, namespace)
+
+    @functools.cache
+    def id_mapped(path: Path) -> int:
+        mounted = thread_syscalls.clone_mount(str(path))
+        opened.callback(os.close, mounted)
+        thread_syscalls.map_owners(mounted, namespace)
+        return mounted
+
+    def open_below(path: Path) -> int:
+        descriptor = os.open(path.name, _FOLDER, dir_fd=id_mapped(path.parent))
+        opened.callback(os.close, descriptor)
+        return descriptor
+
+    together = Counter(path.parent for path in stack)
+    lowers: list[_Folder] = [
+        open_below(path) if together[path.parent] > 1 else id_mapped(path) for path in stack
+    ]
+    return lowers, None if layer is None else id_mapped(layer)
 
 
 def _with_owners_of(
@@ -289,34 +386,41 @@ def _mount_in_memory(target: str) -> None:
         os.close(mounted)
 
 
-def _mount_by_parts(
-    target: Path,
-    stack: list[Path],
-    layer: Path | None,
+def _make_by_parts(
+    stack: Sequence[_Folder],
+    layer: _Folder | None,
     options: dict[str, str | None],
     opened: contextlib.ExitStack,
-) -> None:
-    """With the new mount API, in which layers are added one by one, and paths may contain all but a
-    backslash."""
+) -> int:
+    """A detached mount, with the new mount API, in which layers are added one by one, and paths may contain
+    all but a backslash."""
     file_system = thread_syscalls.open_file_system("overlay")
     opened.callback(os.close, file_system)
 
-    def name(path: Path) -> str:
-        text = str(path)
+    def add(key: str, folder: _Folder) -> None:
+        if isinstance(folder, int):
+            thread_syscalls.set_descriptor(file_system, key, folder)
+            return
+        text = str(folder)
         fits = len(os.fsencode(text)) <= _LONGEST_VALUE and "\\" not in text
-        return text if fits else _short_name(path, opened)
+        thread_syscalls.set_option(file_system, key, text if fits else _short_name(folder, opened))
 
-    for path in stack:
-        thread_syscalls.set_option(file_system, "lowerdir+", name(path))
+    def below(folder: _Folder, name: str) -> _Folder:
+        if isinstance(folder, Path):
+            return folder / name
+        descriptor = os.open(name, _FOLDER, dir_fd=folder)
+        opened.callback(os.close, descriptor)
+        return descriptor
+
+    for folder in stack:
+        add("lowerdir+", folder)
     if layer is not None:
-        thread_syscalls.set_option(file_system, "upperdir", name(layer / UPPER))
-        thread_syscalls.set_option(file_system, "workdir", name(layer / WORK))
+        add("upperdir", below(layer, UPPER))
+        add("workdir", below(layer, WORK))
     for key, value in options.items():
         thread_syscalls.set_option(file_system, key, value)
     attributes = mount_flags.MOUNT_ATTR_NODEV | (mount_flags.MOUNT_ATTR_RDONLY if layer is None else 0)
-    mounted = thread_syscalls.make_file_system(file_system, attributes)
-    opened.callback(os.close, mounted)
-    thread_syscalls.attach(mounted, str(target))
+    return thread_syscalls.make_file_system(file_system, attributes)
 
 
 def _mount_at_once(

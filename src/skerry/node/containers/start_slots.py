@@ -1,9 +1,10 @@
 """Limits how many containers are started at the same time.
 
-A start is mostly work of the processors: more at once than there are processors only take turns, and all end
-late. So in a burst as many runtimes work at a time as there are processors, in the order of requests
-(`skerry.node.containers.startup`). Cells and addresses of the next few are created meanwhile
-(`skerry.node.containers.containers`), and those of the others later: the first runtimes would wait for them.
+A start is mostly work of the processors: many more at once than there are processors only take turns, and all
+end late. But each also waits for the kernel now and then. So in a burst two more runtimes work at a time than
+there are processors, in the order of requests (`skerry.node.containers.startup`). Cells and addresses of the
+next few are created meanwhile (`skerry.node.containers.containers`), and those of the others later: the first
+runtimes would wait for them.
 """
 
 from __future__ import annotations
@@ -14,7 +15,7 @@ from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 from typing import Final
 
-_FEWEST: Final = 2  # a start also waits, for the disk and for the kernel
+_WAITING: Final = 2  # beyond one for each processor: for the disk, for a lock of the kernel, for the agent
 _LONGEST_S: Final = 1.0  # after which a start that hangs no longer delays others
 
 
@@ -22,7 +23,7 @@ class StartSlots:
     """A number of slots. One is released when its start is over, or after a while."""
 
     def __init__(self, count: int | None = None, *, longest_s: float = _LONGEST_S) -> None:
-        self._slots = asyncio.Semaphore(count or _processors())
+        self._slots = asyncio.Semaphore(count or _processors() + _WAITING)
         self._longest_s = longest_s
 
     async def take(self) -> Callable[[], None]:
@@ -50,4 +51,4 @@ class StartSlots:
 
 
 def _processors() -> int:
-    return max(_FEWEST, len(os.sched_getaffinity(0)))
+    return len(os.sched_getaffinity(0))

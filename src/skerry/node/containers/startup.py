@@ -9,7 +9,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import os
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -28,8 +28,10 @@ from skerry.node.containers import device_edits, init_programs, runtimes
 from skerry.node.containers.etc_files import EtcFiles, write_files
 from skerry.node.containers.mounts import OpenMounts, check_links
 from skerry.node.containers.oci_config import command, host_name, make_config
+from skerry.node.containers.overlays import OpenRoot
 from skerry.node.containers.records import RunRecord
 from skerry.node.containers.run_teardown import RunTeardown
+from skerry.node.containers.runtime_namespace import RuntimeView
 from skerry.node.containers.start_slots import StartSlots
 from skerry.node.containers.state import (
     MAIN,
@@ -57,6 +59,7 @@ _LAYER_LOST = "its writable layer was lost when the machine was restarted"
 class _Root(NamedTuple):
     """The mounted root of a container and its files."""
 
+    opened: OpenRoot
     identity: ContainerUser  # by the container's own /etc/passwd
     files: EtcFiles
     is_layer_lost: bool  # the previous content of the writable layer
@@ -154,8 +157,9 @@ class ContainerStartup:
         is_guest = container.record.spec.is_isolated
         async with contextlib.nullcontext() if is_guest else self._slots.hold():
             root = await self._lay_out(container, image, attachment, opening.result(), values)
-            await self._remove_last_run(container)
-            state = await self._run_and_publish(container, root, attachment, mounts, when_begun)
+            with contextlib.closing(root.opened):
+                await self._remove_last_run(container)
+                state = await self._run_and_publish(container, root, attachment, mounts, when_begun)
         return state, _LAYER_LOST if root.is_layer_lost else ""
 
     async def _run_and_publish(
@@ -258,14 +262,26 @@ class ContainerStartup:
         values: Mapping[SecretRef, bytes],
     ) -> _Root:
         deps, paths, record = self._deps, container.paths, container.record
-        lowers = deps.images.layers(image)
+        lowers, users = deps.images.layers(image), container.users
+        mounts_privately = self._mounts_privately(container)
 
         def lay_out() -> _Root:
             if paths.own_bundle is not None:
                 paths.own_bundle.mkdir(mode=0o700, exist_ok=True)
-            was_emptied = deps.overlays.mount(paths.rootfs, lowers, layer=paths.layer, users=container.users)
-            check_links(record.spec.mounts, paths.rootfs)
-            is_layer_lost = was_emptied or (opened.is_new and container.run is not None)
+            if mounts_privately:
+                root = deps.overlays.open(paths.rootfs, lowers, layer=paths.layer, users=users)
+            else:
+                was_emptied = deps.overlays.mount(paths.rootfs, lowers, layer=paths.layer, users=users)
+                root = OpenRoot(paths.rootfs, was_emptied)
+            try:
+                return prepare(root)
+            except BaseException:
+                root.close()
+                raise
+
+        def prepare(root: OpenRoot) -> _Root:
+            check_links(record.spec.mounts, root.path)
+            is_layer_lost = root.was_emptied or (opened.is_new and container.run is not None)
             files = write_files(
                 paths.bundle,
                 host_name=host_name(record.spec),
@@ -276,12 +292,12 @@ class ContainerStartup:
             if record.spec.init:
                 files = replace(files, init=init_programs.require())
             user = record.spec.user or record.config.user
-            identity = resolve_user(user, paths.rootfs, container.ids)
+            identity = resolve_user(user, root.path, container.ids)
             if deps.secrets is not None:
-                first_id = 0 if container.users is None else container.users.first_id
+                first_id = 0 if users is None else users.first_id
                 owner = FileOwner(identity.uid, identity.gid, first_id)
                 files = replace(files, secrets=deps.secrets.write(record.spec, values, owner))
-            return _Root(identity, files, is_layer_lost)
+            return _Root(root, identity, files, is_layer_lost)
 
         # A few short calls, which take less time than handing them to a thread; but discarding the layer of
         # an earlier boot may take long.
@@ -290,6 +306,13 @@ class ContainerStartup:
         root = lay_out() if is_quick else await asyncio.to_thread(lay_out)
         deps.failpoint("start.mounted")
         return root
+
+    def _mounts_privately(self, container: ContainerEntry) -> bool:
+        """Whether the root is mounted for the runtime and the container alone."""
+        deps, spec = self._deps, container.record.spec
+        # What these use is mounted on the node itself.
+        is_plain = not (spec.mounts or spec.secrets or spec.devices)
+        return deps.runtime_mounts is not None and is_plain and deps.cells.enters_mounts(container.cell)
 
     async def _remove_last_run(self, container: ContainerEntry) -> None:
         """Remove the last run; its logs are kept as those of the previous one."""
@@ -316,7 +339,7 @@ class ContainerStartup:
                 record.spec,
                 record.config,
                 identity=root.identity,
-                rootfs=rootfs,
+                rootfs=view.rootfs,
                 cgroups_path=cgroups_path,
                 network_namespace=attachment.namespace if attachment is not None else None,
                 files=root.files,
@@ -328,6 +351,9 @@ class ContainerStartup:
                 config = device_edits.apply(config, devices, ids=container.ids)
             # Last: nothing of ours is created in a volume.
             config["mounts"] = [*config["mounts"], *staged]
+            for namespace in config["linux"]["namespaces"]:
+                if "path" in namespace:
+                    namespace["path"] = view.path_of(namespace["path"])
             _write_config(paths.bundle, config, root.files.secrets.folder)  # read at once, and only then
             deps.failpoint("start.bundled")
             is_begun.set()
@@ -339,6 +365,7 @@ class ContainerStartup:
                 str(paths.pid_file),
                 owner=users.first_id if users is not None else 0,
                 environment=runtimes.ENVIRONMENT,
+                mounts=view.mounts,
             )
 
         async def release() -> None:
@@ -353,7 +380,7 @@ class ContainerStartup:
         mounts.give_empty_ones_to(root.identity.uid, root.identity.gid)
         executable = Executable(MAIN, container.cell, command_text(command(record.spec, record.config)))
         with (
-            deps.overlays.reachable(paths.rootfs, users) as rootfs,
+            self._view(root.opened, paths.rootfs, users) as view,
             mounts.attached(users, paths.folder) as staged,
         ):
             state = await deps.cells.start_container(executable, prepare, release if has_quota else None)
@@ -361,6 +388,17 @@ class ContainerStartup:
             (memory / _CONFIG).unlink(missing_ok=True)
         deps.failpoint("start.running")
         return state
+
+    @contextlib.contextmanager
+    def _view(self, root: OpenRoot, target: Path, users: UserNamespace | None) -> Iterator[RuntimeView]:
+        """How the runtime sees `root`, whose path on the node would be `target`, while it starts."""
+        if root.mounted is None:
+            with self._deps.overlays.reachable(target, users) as rootfs:
+                yield RuntimeView(rootfs)
+            return
+        assert self._deps.runtime_mounts is not None, "else it is mounted"
+        with self._deps.runtime_mounts.view(root.mounted, target, users) as view:
+            yield view
 
     async def _publish(
         self,

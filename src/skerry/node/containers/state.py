@@ -33,6 +33,7 @@ from skerry.node.containers.mounts import VolumeSource
 from skerry.node.containers.networks import ContainerNetworks
 from skerry.node.containers.overlays import Overlays
 from skerry.node.containers.records import ContainerPaths, ContainerRecord, ContainerRecords, RunRecord
+from skerry.node.containers.runtime_namespace import RuntimeNamespace
 from skerry.node.containers.runtimes import OciRuntime
 from skerry.node.containers.users import NODE_IDS
 from skerry.node.containers.writable_layers import DiskLimitKind, SharedDisk, WritableLayers
@@ -70,6 +71,7 @@ class ContainerDeps(msgspec.Struct, frozen=True):
     guest_networks: GuestNetworks | None = None  # of guests in the mesh of their buyer; None: there are none
     ids: int = NODE_IDS  # that are mapped in the user namespace of this process, from 0 on
     move_lock: MoveLock | None = None  # None: it is not taken ahead
+    runtime_mounts: RuntimeNamespace | None = None  # None: runtimes have all mounts of the machine
 
     @property
     def networks(self) -> ContainerNetworks:

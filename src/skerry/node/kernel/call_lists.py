@@ -32,6 +32,7 @@ _NUMBERS: Final[dict[str, tuple[int, int]]] = {
     "exit_group": (231, 94),
     "ioctl": (16, 29),
     "mount": (165, 40),
+    "move_mount": (429, 429),
     "openat": (257, 56),
     "prctl": (157, 167),
     "prlimit64": (302, 261),

@@ -16,6 +16,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Final, TypeVar
 
+_CLONE_NEWNS: Final = 0x20000
 _CLONE_NEWNET: Final = 0x40000000
 _MS_BIND: Final = 0x1000
 _MNT_DETACH: Final = 2
@@ -48,7 +49,7 @@ def in_own_thread(work: Callable[[], T]) -> T:
         except BaseException as error:  # noqa: BLE001 - raised again below, in the caller's thread
             failure.append(error)
 
-    thread = threading.Thread(target=run, name="network-namespace")
+    thread = threading.Thread(target=run, name="namespace")
     thread.start()
     thread.join()
     if failure:
@@ -60,6 +61,13 @@ def enter_new_namespace() -> None:
     """Move the calling thread, and nothing else, to a new network namespace."""
     if _libc.unshare(_CLONE_NEWNET):
         raise OSError(ctypes.get_errno(), "cannot create a network namespace")
+
+
+def enter_new_mount_namespace() -> None:
+    """Move the calling thread, and nothing else, to a copy of the mount namespace. Its working folder is its
+    own from then on."""
+    if _libc.unshare(_CLONE_NEWNS):
+        raise OSError(ctypes.get_errno(), "cannot create a mount namespace")
 
 
 def enter_namespace(descriptor: int) -> None:

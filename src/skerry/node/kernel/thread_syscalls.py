@@ -45,6 +45,7 @@ _FSOPEN_CLOEXEC: Final = 0x1
 _FSMOUNT_CLOEXEC: Final = 0x1
 _FSCONFIG_SET_FLAG: Final = 0
 _FSCONFIG_SET_STRING: Final = 1
+_FSCONFIG_SET_FD: Final = 5
 _FSCONFIG_CMD_CREATE: Final = 6
 
 _libc = ctypes.CDLL(None, use_errno=True)
@@ -110,6 +111,19 @@ def set_option(file_system: int, key: str, value: str | None = None) -> None:
         _long(_FSCONFIG), _long(file_system), _long(command), _text(key.encode()), _text(text), _long(0)
     ):
         raise _failed(key if value is None else f"{key}={value}")
+
+
+def set_descriptor(file_system: int, key: str, descriptor: int) -> None:
+    """Set an option of the context to what is open as `descriptor`."""
+    if _libc.syscall(
+        _long(_FSCONFIG),
+        _long(file_system),
+        _long(_FSCONFIG_SET_FD),
+        _text(key.encode()),
+        None,
+        _long(descriptor),
+    ):
+        raise _failed(key)
 
 
 def make_file_system(file_system: int, attributes: int) -> int:

@@ -17,6 +17,8 @@ from collections.abc import AsyncIterator, Callable
 from pathlib import Path
 from typing import Final
 
+from msgspec.structs import astuple
+
 from skerry.model import errors
 from skerry.node.cgroups.protocol import CgroupEntryFds
 from skerry.node.launcher.child import messages
@@ -36,6 +38,7 @@ class CellInit(ABC):
     """Owns the pidfd of the process, and passes on exits of what runs in the cell."""
 
     starts_within = True  # what it starts is under the limits of the cell from its first step on
+    enters_mounts = True  # it can start a runtime with `RuntimeMounts`
 
     def __init__(self, pid: int, start_time: int, pidfd: int) -> None:
         self.pid = pid
@@ -149,6 +152,9 @@ def start_request(spec: StartSpec, *, has_clone_into: bool) -> messages.MessageB
         "has_logs": spec.logs is not None,
         "pid_file": "" if spec.runtime is None else spec.runtime.pid_file,
         "owner": 0 if spec.runtime is None else spec.runtime.owner,
+        "mounts": None
+        if spec.runtime is None or spec.runtime.mounts is None
+        else astuple(spec.runtime.mounts),
     }
 
 

@@ -112,6 +112,7 @@ class InitClient(CellInit):
             os.close(pidfd)
             return None
         handle = cls(pid, start_time, pidfd, control)
+        handle.enters_mounts = False  # it may be of an earlier version
         handle._ready.set_result(None)
         handle._channel.notify({"do": "repeat"})
         return handle

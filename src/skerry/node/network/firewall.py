@@ -279,9 +279,9 @@ class Firewall:
     def _change_elements(
         self, before: NftTableContents, after: NftTableContents, rewrite: Callable[[], None]
     ) -> None:
-        ports = port_rules.port_changes(before, after, self._tables.families)
-        if ports is not None and nft_elements.count(ports) <= nft_elements.MOST:
-            self._tables.change_elements(ports, rewrite)
+        changes = port_rules.element_changes(self._names, before, after, self._tables.families)
+        if changes is not None and nft_elements.count(changes) <= nft_elements.MOST:
+            self._tables.change_elements(changes, rewrite)
         elif text := port_rules.write_changes(self._names, before, after, self._tables.families):
             self._tables.change(text, rewrite)
 

@@ -1,8 +1,9 @@
-"""Changes elements of maps of nftables by netlink, several in one transaction.
+"""Changes elements of sets and maps of nftables by netlink, several in one transaction.
 
 `nft` reads every table of the machine before it changes one element, which takes 8 ms of processor time with
-the tables of one Skerry alone; the change itself takes the kernel 0.1 ms. Publishing a port is part of a
-start, so `skerry.node.network.firewall` does it by this module. Rules and whole tables are written by `nft`.
+the tables of one Skerry alone; the change itself takes the kernel 0.1 ms. Publishing a port and changing who
+may connect to an address are parts of a start, so `skerry.node.network.firewall` does them by this module.
+Rules and whole tables are written by `nft`.
 """
 
 from __future__ import annotations
@@ -22,7 +23,7 @@ _REQUEST, _ACKNOWLEDGE, _CREATE = 0x1, 0x4, 0x400
 _SUBSYSTEM: Final = 10  # nftables
 _ADD, _DELETE = _SUBSYSTEM << 8 | 12, _SUBSYSTEM << 8 | 14
 _BEGIN, _END = 0x10, 0x11  # of a transaction
-_FAMILIES: Final = {"ip": socket.AF_INET, "ip6": socket.AF_INET6}
+_FAMILIES: Final = {"ip": socket.AF_INET, "ip6": socket.AF_INET6, "bridge": 7}
 _HEADER: Final = struct.Struct("=IHHII")  # length, type, flags, sequence, port id
 _FAMILY: Final = struct.Struct("!BBH")  # family of the table, version, resource
 _ATTRIBUTE: Final = struct.Struct("=HH")  # length, kind
@@ -34,32 +35,37 @@ _KEY, _DATA = 1, 2  # of an element
 _VALUE: Final = 1  # of a key, and of data
 _TIMEOUT_S: Final = 5.0
 _BUFFER: Final = 1 << 16
+_LINK_BYTES: Final = 16  # of the name of a link
 
 
-class PortElement(NamedTuple):
-    """An element of a map from a port to an address and a port."""
+class SetElement(NamedTuple):
+    """An element of a set, or with `data` of a map, as the kernel has it."""
 
-    port: int
-    address: IPv4Address | IPv6Address
-    target: int
-
-    @property
-    def key(self) -> bytes:
-        return struct.pack("!H", self.port)
-
-    @property
-    def data(self) -> bytes:
-        # Each part of a concatenation begins at a multiple of four bytes.
-        return self.address.packed + struct.pack("!H2x", self.target)
+    key: bytes
+    data: bytes = b""
 
 
 class ElementChange(NamedTuple):
-    """Elements to remove from a map and to add to it; a removed one is identified by its port."""
+    """Elements to remove from a set or map, by their keys, and to add to it."""
 
-    family: str  # of the table: ip or ip6
-    map: str
-    removed: tuple[int, ...] = ()
-    added: tuple[PortElement, ...] = ()
+    family: str  # of the table: ip, ip6 or bridge
+    name: str
+    removed: tuple[bytes, ...] = ()
+    added: tuple[SetElement, ...] = ()
+
+
+def port_key(port: int) -> bytes:
+    return struct.pack("!H", port)
+
+
+def link_key(name: str) -> bytes:
+    return name.encode().ljust(_LINK_BYTES, b"\0")
+
+
+def port_target(address: IPv4Address | IPv6Address, port: int) -> bytes:
+    """The data of a map to an address and a port."""
+    # Each part of a concatenation begins at a multiple of four bytes.
+    return address.packed + struct.pack("!H2x", port)
 
 
 def count(changes: Sequence[ElementChange]) -> int:
@@ -67,8 +73,8 @@ def count(changes: Sequence[ElementChange]) -> int:
 
 
 def apply(table: str, changes: Sequence[ElementChange]) -> None:
-    """Apply all changes to maps of the tables called `table`, in this network namespace, or none. At most
-    `MOST` elements. Blocks for a moment. Raises OSError, also for a table, map or element that does not
+    """Apply all changes to sets and maps of the tables called `table`, in this network namespace, or none. At
+    most `MOST` elements. Blocks for a moment. Raises OSError, also for a table, set or element that does not
     exist."""
     requests = list(_requests(table, changes))
     if not requests:
@@ -93,12 +99,12 @@ def _requests(table: str, changes: Sequence[ElementChange]) -> list[tuple[int, i
     found: list[tuple[int, int, bytes]] = []
     for change in changes:
         family = _FAMILIES[change.family]
-        head = _text(_TABLE, table) + _text(_SET, change.map)
+        head = _text(_TABLE, table) + _text(_SET, change.name)
         if change.removed:
-            keys = b"".join(_element(struct.pack("!H", port)) for port in change.removed)
+            keys = b"".join(map(_element, change.removed))
             found.append((_DELETE, family, head + _nested(_ELEMENTS, keys)))
         if change.added:
-            elements = b"".join(_element(each.key, each.data) for each in change.added)
+            elements = b"".join(_element(*each) for each in change.added)
             found.append((_ADD, family, head + _nested(_ELEMENTS, elements)))
     return found
 

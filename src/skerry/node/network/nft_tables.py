@@ -52,7 +52,7 @@ class NftTables:
             rewrite()
 
     def change_elements(self, changes: Sequence[ElementChange], rewrite: Callable[[], None]) -> None:
-        """The same without nft, for changes of published ports, of which a start waits for one."""
+        """The same without nft, for changes that a start waits for."""
         try:
             self.programs.namespace.run(lambda: nft_elements.apply(self._name, changes))
         except OSError as error:

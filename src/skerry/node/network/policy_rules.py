@@ -90,7 +90,7 @@ def write_sets(policies: Policies, cloud: CloudNetwork, family: RuleFamily) -> s
     contents = elements(policies, cloud, family)
     kinds = {
         **dict.fromkeys(contents, f"type {family.type}"),
-        "mesh_subnets": f"type {family.type}; flags interval",
+        **dict.fromkeys(_INTERVALS, f"type {family.type}; flags interval"),
     }
     sets = "".join(
         f"  set {name} {{ {kinds[name]}; {_fill(values.values())} }}\n"
@@ -106,6 +106,9 @@ def write_sets(policies: Policies, cloud: CloudNetwork, family: RuleFamily) -> s
 
 
 _MAPS = ("isolated", "isolated_replies")
+_INTERVALS = ("mesh_subnets",)
+# Their elements are not as simple as those of the others: intervals, and jumps to chains.
+CHANGED_BY_NFT = frozenset((*_MAPS, *_INTERVALS))
 
 
 def _write_chains(namespace: str, family: RuleFamily) -> str:

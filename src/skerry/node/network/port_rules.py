@@ -11,16 +11,17 @@ another where an address is. `write_tables` writes all, replacing existing ones 
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from ipaddress import IPv4Address, IPv4Network, ip_address
+from typing import NamedTuple
 
 import msgspec
 
 from skerry.kit.networks import Network
 from skerry.model.network import Ingress, NetworkPolicy
 from skerry.model.ports import PortMapping, Protocol
-from skerry.node.network import policy_rules
-from skerry.node.network.nft_elements import ElementChange, PortElement
+from skerry.node.network import nft_elements, policy_rules
+from skerry.node.network.nft_elements import ElementChange, SetElement
 from skerry.node.network.policy_rules import NO_CLOUD, CloudNetwork
 from skerry.node.network.rule_families import BRIDGE, IPV4, IPV6, RuleFamily, address_families
 from skerry.node.network.subnets import BridgeSubnets, KernelNames
@@ -34,6 +35,8 @@ _NEIGHBOUR_DISCOVERY = (
     "nd-router-solicit, nd-router-advert, nd-neighbor-solicit, nd-neighbor-advert, nd-redirect"
 )
 _Set = tuple[str, str]  # its family and its name
+_LINKS = "links"  # of containers whose packets are routed through the node
+_TO, _AND = " : ", " . "  # in an element of a map: between its key and its data, and between parts of these
 
 
 class AddressRanges(msgspec.Struct, frozen=True):
@@ -201,7 +204,7 @@ def _write_bridge(names: KernelNames, sets: Mapping[_Set, Mapping[str, str]], su
     passing6 = "    oifname @links ip6 daddr @rerouted6 accept\n" if has_ipv6 else ""
     return f"""\
 table bridge {names.table} {{
-  set links {{ type ifname; {_fill(sets[BRIDGE, "links"])} }}
+  set {_LINKS} {{ type ifname; {_fill(sets[BRIDGE, _LINKS])} }}
   set rerouted {{ type ipv4_addr; {_fill(sets[BRIDGE, "rerouted"])} }}
 {rerouted6}\
   chain reroute {{
@@ -231,41 +234,64 @@ def write_changes(
 ) -> str:
     """Commands that change tables with `before` to `after`; empty if they are equal. Only for contents with
     the same chains (`has_same_chains`)."""
-    lines = []
+    return "".join(
+        f"{verb} element {change.family} {names.table} {change.name} {{ {', '.join(some)} }}\n"
+        for change in _set_changes(names, before, after, families)
+        for verb, some in (("delete", change.removed), ("add", change.added))
+        if some
+    )
+
+
+def element_changes(
+    names: KernelNames, before: NftTableContents, after: NftTableContents, families: Sequence[str]
+) -> list[ElementChange] | None:
+    """The same as data for `skerry.node.network.nft_elements`; None if a set or map differs that only nft can
+    change."""
+    changes = list(_set_changes(names, before, after, families))
+    if any(change.name in policy_rules.CHANGED_BY_NFT for change in changes):
+        return None
+    return [
+        ElementChange(
+            family,
+            name,
+            tuple(_encode_element(name, key).key for key in removed),
+            tuple(_encode_element(name, element) for element in added),
+        )
+        for family, name, removed, added in changes
+    ]
+
+
+class _SetChange(NamedTuple):
+    """What differs in a set or map, in the words of nft."""
+
+    family: str
+    name: str
+    removed: list[str]  # keys
+    added: list[str]  # elements
+
+
+def _set_changes(
+    names: KernelNames, before: NftTableContents, after: NftTableContents, families: Sequence[str]
+) -> Iterator[_SetChange]:
     had = _elements(names, before, families)
     for (family, name), elements in _elements(names, after, families).items():
         old = had[family, name]
         removed = [key for key, element in old.items() if elements.get(key) != element]
         added = [element for key, element in elements.items() if old.get(key) != element]
-        for verb, some in (("delete", removed), ("add", added)):
-            if some:
-                lines.append(f"{verb} element {family} {names.table} {name} {{ {', '.join(some)} }}\n")
-    return "".join(lines)
+        if removed or added:
+            yield _SetChange(family, name, removed, added)
 
 
-def port_changes(
-    before: NftTableContents, after: NftTableContents, families: Sequence[str]
-) -> list[ElementChange] | None:
-    """The same as data for `skerry.node.network.nft_elements`, if only published ports differ; else None."""
-    if msgspec.structs.replace(before, host_ports=after.host_ports) != after:
-        return None
-    changes = []
-    for family in address_families(families):
-        for kind in Protocol:
-            old, new = _ports_of(before, kind), _ports_of(after, kind)
-            removed = tuple(port for port, target in sorted(old.items()) if new.get(port) != target)
-            added = tuple(
-                PortElement(port, ip_address(family.address(address)), target)
-                for port, (address, target) in sorted(new.items())
-                if old.get(port) != (address, target)
-            )
-            if removed or added:
-                changes.append(ElementChange(family.name, _map_name(kind), removed, added))
-    return changes
-
-
-def _ports_of(contents: NftTableContents, protocol: Protocol) -> dict[int, ContainerPort]:
-    return {port: target for (port, kind), target in contents.host_ports.items() if kind is protocol}
+def _encode_element(name: str, element: str) -> SetElement:
+    """An element, or its key, of the set or map called `name`."""
+    key, _, data = element.partition(_TO)
+    if name in _PORT_MAPS:
+        address, _, port = data.partition(_AND)
+        target = nft_elements.port_target(ip_address(address), int(port)) if data else b""
+        return SetElement(nft_elements.port_key(int(key)), target)
+    if name == _LINKS:
+        return SetElement(nft_elements.link_key(key.strip('"')))
+    return SetElement(ip_address(key).packed)
 
 
 def has_same_chains(before: NftTableContents, after: NftTableContents) -> bool:
@@ -290,7 +316,7 @@ def _elements(
     for family in address_families(families):
         found |= {(family.name, name): each for name, each in _address_elements(contents, family).items()}
     if BRIDGE in families:
-        found[BRIDGE, "links"] = _keys(f'"{names.link(address)}"' for address in rerouted)
+        found[BRIDGE, _LINKS] = _keys(f'"{names.link(address)}"' for address in rerouted)
         found[BRIDGE, "rerouted"] = _keys(map(IPV4.address, rerouted))
         if IPV6.name in families:
             found[BRIDGE, "rerouted6"] = _keys(map(IPV6.address, rerouted))
@@ -305,7 +331,7 @@ def _address_elements(contents: NftTableContents, family: RuleFamily) -> dict[st
     return {
         **{
             _map_name(kind): {
-                str(port): f"{port} : {family.address(target[0])} . {target[1]}"
+                str(port): f"{port}{_TO}{family.address(target[0])}{_AND}{target[1]}"
                 for (port, each), target in host_ports
                 if each is kind
             }
@@ -324,6 +350,9 @@ def _keys(elements: Iterable[str]) -> dict[str, str]:
 
 def _map_name(protocol: Protocol) -> str:
     return f"{protocol}_ports"
+
+
+_PORT_MAPS = frozenset(map(_map_name, Protocol))
 
 
 def _fill(elements: Iterable[str]) -> str:

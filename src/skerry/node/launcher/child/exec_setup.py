@@ -14,7 +14,7 @@ import struct
 import termios
 from typing import Final, NamedTuple
 
-from skerry.node.kernel import syscalls
+from skerry.node.kernel import mount_flags, syscalls
 from skerry.node.kernel.process_marks import TAG_LIMIT, ProcessMarks
 from skerry.node.launcher.child import capabilities
 from skerry.node.launcher.child.syscall_scripts import SyscallScript
@@ -45,6 +45,8 @@ class ProgramSpec(NamedTuple):
     is_trusted: bool  # Skerry's own: root with all privileges
     marks: ProcessMarks | None = None  # where there are no cgroups
     is_isolated: bool = True  # else there are no namespaces, and no privileges by which to change its user
+    # Paths of a mount namespace, and of a descriptor of a mount, and where that is to be mounted in a copy.
+    mounts: tuple[bytes, ...] | None = None
 
 
 def script(
@@ -87,6 +89,8 @@ def script(
         calls.call("set up process", "openat", _AT_FDCWD, b"/dev/null", os.O_RDWR | os.O_CLOEXEC)
         calls.call("set up process", "dup3", free, 0, 0)
         calls.call("set up process", "close", free)
+    if program.mounts is not None:
+        _enter_mounts(calls, *program.mounts, free=free)
     calls.call("set up process", "umask", 0o022)
     if not program.is_trusted:
         _confine(calls, program, system_calls, free)
@@ -110,6 +114,19 @@ def _mark(calls: SyscallScript, marks: ProcessMarks) -> None:
     if marks.cpus:
         mask = sum(1 << cpu for cpu in marks.cpus).to_bytes(marks.cpus[-1] // 64 * 8 + 8, "little")
         calls.call("choose cpus", "sched_setaffinity", 0, len(mask), mask)
+
+
+def _enter_mounts(
+    calls: SyscallScript, namespace: bytes, mounted: bytes, target: bytes, *, free: int
+) -> None:
+    """`free` is the lowest free descriptor."""
+    calls.call("enter mounts", "openat", _AT_FDCWD, namespace, os.O_RDONLY | os.O_CLOEXEC)
+    calls.call("enter mounts", "openat", _AT_FDCWD, mounted, os.O_PATH | os.O_CLOEXEC)
+    calls.call("enter mounts", "setns", free, syscalls.CLONE_NEWNS)
+    calls.call("enter mounts", "unshare", syscalls.CLONE_NEWNS)
+    calls.call(
+        "mount root", "move_mount", free + 1, b"", _AT_FDCWD, target, mount_flags.MOVE_MOUNT_F_EMPTY_PATH
+    )
 
 
 def _confine(

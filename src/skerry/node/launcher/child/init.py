@@ -54,6 +54,7 @@ _REHEARSAL: Final[dict[str, Any]] = {
     "log_bytes": 65536,
     "pid_file": "",
     "owner": 0,
+    "mounts": None,
 }
 
 
@@ -481,6 +482,7 @@ def _program(body: dict[str, Any], *, is_isolated: bool) -> ProgramSpec:
         is_trusted=body["is_trusted"],
         marks=process_marks.decoded(body.get("marks")),
         is_isolated=is_isolated,
+        mounts=None if (mounts := body.get("mounts")) is None else tuple(map(_bytes, mounts)),
     )
 
 

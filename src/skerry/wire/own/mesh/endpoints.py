@@ -111,9 +111,7 @@ async def mesh_document(context: MeshContext) -> MeshDocument:
             )
         )
     now = context.clock.now()
-    pairs = await map_in_turns(
-        lambda pair: _pair(view, names, *pair, now), combinations(ordered, 2)
-    )
+    pairs = await map_in_turns(lambda pair: _pair(view, names, *pair, now), combinations(ordered, 2))
     absent = tuple(sorted(node.name for node in context.peers.absent()))
     return MeshDocument(context.peers.encryption.value, tuple(nodes), pairs, absent)
 
