@@ -22,6 +22,7 @@ from skerry.model.resources import Megabytes, Millicores
 from skerry.model.settings import NodeSettings
 from skerry.node.cells import executables
 from skerry.node.cells.cells import Cells
+from skerry.node.cgroups.protocol import INIT_LEAF
 from skerry.node.launcher.child.cell_root import HostView
 from skerry.node.launcher.client import LauncherClient
 from skerry.node.launcher.specs import ZygoteSpec
@@ -347,6 +348,30 @@ async def test_a_worker_goes_on_without_its_zygote_and_its_end_is_explained(
     with pytest.raises(WorkerExited, match="exited with 7"):
         await answered(worker, b"1")
     await worker.close()
+
+
+async def test_a_worker_that_cannot_go_on_does_not_keep_others_from_their_start(
+    ground: Ground, agent: Agent, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    groups, add_leaf = ground.groups, ground.groups.add_leaf
+    frozen: list[str] = []
+
+    def add(cell: CellName, leaf: str) -> None:
+        add_leaf(cell, leaf)
+        if leaf != INIT_LEAF and not frozen:
+            frozen.append(f"{cell}/{leaf}")
+            groups._membership.freeze(frozen[0])
+
+    monkeypatch.setattr(groups, "add_leaf", add)
+    code = ground.code(main="def handle(params): return 1")
+    starting = [asyncio.create_task(agent.workers.spawn(ground.function(), code)) for _ in range(2)]
+    started, waiting = await asyncio.wait(starting, timeout=PATIENCE_S, return_when=asyncio.FIRST_COMPLETED)
+    assert started
+    groups._membership.thaw(frozen[0])
+    for each in [*started, *waiting]:
+        worker = await each
+        assert (await answered(worker)).result == b"1"
+        await worker.close()
 
 
 async def test_nothing_of_a_python_worker_is_recorded_on_disk(ground: Ground, agent: Agent) -> None:

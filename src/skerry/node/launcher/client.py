@@ -68,7 +68,7 @@ _PROGRAM: Final = (
     "import sys; sys.path.append(sys.argv[1]); "
     "from skerry.node.launcher.child.main import main; main(*sys.argv[2:])"
 )
-_NAMES: Final = (messages.INIT_NAME, messages.OUTPUT_NAME)
+_NAMES: Final = (messages.INIT_NAME, *messages.UNNAMED_INITS, messages.OUTPUT_NAME)
 _NO_MORE: Final = HostView()
 
 
@@ -322,9 +322,10 @@ class LauncherClient:
 
 
 class OrphanReaper:
-    """Reaps workers that a launcher left when it died while it made them, so that nobody knows them.
+    """Reaps workers and inits that a launcher left when it died while it made them: nobody knows them.
 
-    Until a process is reaped, the init of its pid namespace cannot end.
+    Until a process is reaped, the init of its pid namespace cannot end. An init that somebody knows may be
+    reaped by either.
     """
 
     def __init__(self) -> None:
@@ -382,7 +383,7 @@ class _Spawned:
         """Its children are ours as soon as it is gone, which may be later than its end of the channel."""
         await self.process.wait()
         known = self.connection.died()
-        for pid in _children((messages.WORKER_NAME,)):
+        for pid in _children((*_NAMES, messages.WORKER_NAME)):
             if pid not in known:
                 self._orphans.add(pid)
 

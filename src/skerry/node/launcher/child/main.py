@@ -36,7 +36,7 @@ def main(descriptor: str, view: str, entry: str = "", *preload: str) -> NoReturn
     poll_loop.reset_signals()
     poll_loop.block_signals()
     poll_loop.enable_child_events()
-    syscalls.set_name(b"skerry-launcher")
+    syscalls.set_name(messages.LAUNCHER_NAME)
     syscalls.set_subreaper(True)  # for processes of a cell without namespaces whose init is gone
     most = resource.getrlimit(resource.RLIMIT_NOFILE)[1]
     resource.setrlimit(resource.RLIMIT_NOFILE, (most, most))

@@ -21,7 +21,11 @@ MAX_DESCRIPTORS: Final = 32
 AGENT_END: Final = 3
 OWN_END: Final = 4
 INIT_NAME: Final = b"skerry-init"  # in `ps`
+# That of an init whose program has not begun: as the kernel calls a file in memory, or what is open with that
+# number (`worker_cells`).
+UNNAMED_INITS: Final = (b"memfd:skerry-in", b"9")
 OUTPUT_NAME: Final = b"skerry-output"
+LAUNCHER_NAME: Final = b"skerry-launcher"
 WORKER_NAME: Final = b"skerry-worker"
 
 _CREDENTIALS = struct.Struct("=iII")  # pid, uid, gid

@@ -11,6 +11,8 @@ function prints costs its own cell. When a worker ends, its last output is store
 
 from __future__ import annotations
 
+import contextlib
+import errno
 import fcntl
 import functools
 import os
@@ -18,7 +20,7 @@ import signal
 import socket
 import struct
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from typing import Any, Final, NamedTuple, NoReturn
 
 from skerry.node.kernel import syscalls
@@ -88,6 +90,14 @@ class LaunchedWorker:
         self.pid = 0
         self.output: socket.socket | None = None  # the process that moves its output
         self.ending: dict[str, Any] = {}  # its exit, until that is reported
+
+
+class ForkedWorker(NamedTuple):
+    """A worker that may not be confined yet."""
+
+    worker: LaunchedWorker
+    pidfd: int
+    status: int  # to be read when it is confined, or has failed
 
 
 class WorkerCells:
@@ -166,16 +176,30 @@ class WorkerCells:
         try:
             self._attach(pidfd, mounts)
             groups = [*shared] if body["clone_into"] else [*shared, worker_group]
-            worker, worker_pidfd = self._fork(
-                spec, pid, pidfd, end, groups, worker_group if body["clone_into"] else None
-            )
+            forked = self._fork(spec, pid, pidfd, end, groups, worker_group if body["clone_into"] else None)
         except BaseException:
             signal.pidfd_send_signal(pidfd, signal.SIGKILL)
             raise
+        # Others are launched while this one is confined.
+        self._loop.watch(forked.status, functools.partial(self._answer_launch, body["id"], forked))
+
+    def _answer_launch(self, request: int, forked: ForkedWorker) -> None:
+        """The worker is confined, or has failed or ended."""
+        self._loop.forget(forked.status)
+        worker = forked.worker
+        init = self._inits.get(worker.cell)
         try:
-            self._reply({"id": body["id"], "pid": pid, "worker": worker}, [pidfd, worker_pidfd])
+            failure = zygotes.read_status(forked.status)
+            if failure is None and init is not None:
+                self._reply({"id": request, "pid": worker.cell, "worker": worker.pid}, [init, forked.pidfd])
+                return
+            if init is not None:
+                signal.pidfd_send_signal(init, signal.SIGKILL)
+            self._forget(worker)
+            step, number = (failure.step, failure.errno) if failure else ("set up the cell", errno.ESRCH)
+            self._reply({"id": request, "failed": step, "errno": number}, None)
         finally:
-            os.close(worker_pidfd)
+            _close(forked.status, forked.pidfd)
 
     def _make_init(
         self, body: messages.MessageBody, groups: list[int], network: int | None, clone_into: int | None
@@ -192,7 +216,8 @@ class WorkerCells:
             flags |= syscalls.CLONE_NEWNET
         else:
             script.set(network=network)
-        pid, pidfd = script.spawn(self._stage, flags, clone_into)
+        with _naming_children(messages.INIT_NAME):
+            pid, pidfd = script.spawn(self._stage, flags, clone_into)
         self._inits[pid] = pidfd
         return pid, pidfd
 
@@ -269,8 +294,8 @@ class WorkerCells:
         end: int,
         groups: list[int],
         clone_into: int | None,
-    ) -> tuple[int, int]:
-        """The pid of a worker, and a pidfd, which belongs to the caller."""
+    ) -> ForkedWorker:
+        """A worker, whose descriptors belong to the caller."""
         environment = {_bytes(key): _bytes(value) for key, value in body["environment"].items()}
         script = self._worker_script(WorkerKind(len(groups), body["open_files"], body["folder"]))
         reading, writing = zip(os.pipe2(os.O_CLOEXEC), os.pipe2(os.O_CLOEXEC), strict=True)
@@ -294,7 +319,8 @@ class WorkerCells:
                 os.set_blocking(pipe, False)
             syscalls.enter_namespace(init, syscalls.CLONE_NEWPID)  # for children only
             try:
-                worker.pid, pidfd = zygotes.fork_prepared(make, environment, clone_into)
+                with _naming_children(messages.WORKER_NAME):
+                    worker.pid, pidfd, status = zygotes.fork_prepared(make, environment, clone_into)
             finally:
                 syscalls.enter_namespace(self._processes, syscalls.CLONE_NEWPID)
         except BaseException:
@@ -307,7 +333,7 @@ class WorkerCells:
         for pipe in worker.pipes:
             worker.watched.add(pipe)
             self._loop.watch(pipe, functools.partial(self._request_output, worker, pipe))
-        return worker.pid, pidfd
+        return ForkedWorker(worker, pidfd, status)
 
     def _make_worker_script(self, kind: WorkerKind) -> PreparedScript:
         program = ProgramSpec(
@@ -401,7 +427,12 @@ class WorkerCells:
         self._report(worker)
 
     def _report(self, worker: LaunchedWorker) -> None:
+        self._forget(worker)
+        self._reply({"cell": worker.cell, "exited": worker.key, **worker.ending}, None)
+
+    def _forget(self, worker: LaunchedWorker) -> None:
         self._forget_pipes(worker)
+        self._workers.pop(worker.pid, None)
         self._by_key.pop((worker.cell, worker.key), None)
         self._unstored.pop(worker.cell, None)
         _close(*worker.pipes)
@@ -410,11 +441,21 @@ class WorkerCells:
             self._loop.forget(worker.output.fileno())
             worker.output.close()  # it goes on with what others of the cell may still print
             worker.output = None
-        self._reply({"cell": worker.cell, "exited": worker.key, **worker.ending}, None)
 
     def _forget_pipes(self, worker: LaunchedWorker) -> None:
         while worker.watched:
             self._loop.forget(worker.watched.pop())
+
+
+@contextlib.contextmanager
+def _naming_children(name: bytes) -> Iterator[None]:
+    """Children have `name` from their birth on: so an agent knows what a launcher leaves that is killed right
+    then."""
+    syscalls.set_name(name)
+    try:
+        yield
+    finally:
+        syscalls.set_name(messages.LAUNCHER_NAME)
 
 
 def _serve_output(worker: LaunchedWorker, folder: int, end: socket.socket, groups: list[int]) -> NoReturn:

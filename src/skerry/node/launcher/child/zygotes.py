@@ -62,20 +62,38 @@ def fork(
     """A child that has run the script of `make_script` with the descriptors to keep, the first of which is
     its socket, and runs the entry. Returns its pid and a pidfd. Raises StepFailed, and then there is no
     process."""
-    return _fork(lambda writing: make_script([*passed, writing]).perform, environment, clone_into)
+    pid, pidfd, reading = _fork(
+        lambda writing: make_script([*passed, writing]).perform, environment, clone_into
+    )
+    try:
+        failure = read_status(reading)
+    finally:
+        os.close(reading)
+    if failure is None:
+        return pid, pidfd
+    os.waitpid(pid, 0)
+    os.close(pidfd)
+    raise failure
 
 
 def fork_prepared(
     make: Callable[[int], PreparedScript], environment: dict[bytes, bytes], clone_into: int | None
-) -> tuple[int, int]:
+) -> tuple[int, int, int]:
     """The same with a prepared list, which `make` returns for the number of the status pipe: it passes the
-    socket and this one on."""
+    socket and this one on. Does not wait for the child: it is confined, or has failed, once there is
+    something to read (`read_status`) on the third descriptor."""
     return _fork(lambda writing: make(writing).run, environment, clone_into)
+
+
+def read_status(status: int) -> syscalls.StepFailed | None:
+    """How the child failed; None if it is confined, or was killed. Waits until one of these is so."""
+    number, _, step = os.read(status, 1024).partition(b" ")
+    return syscalls.StepFailed(int(number), step.decode()) if number else None
 
 
 def _fork(
     make: Callable[[int], Callable[[], None]], environment: dict[bytes, bytes], clone_into: int | None
-) -> tuple[int, int]:
+) -> tuple[int, int, int]:
     if not _entry:
         raise syscalls.StepFailed(errno.ENOEXEC, "fork a worker")
     reading, writing = os.pipe2(os.O_CLOEXEC)
@@ -89,14 +107,7 @@ def _fork(
         raise
     finally:
         os.close(writing)
-    with open(reading, "rb", buffering=0) as status:
-        report = status.read(1024)  # empty as soon as the child is confined, or was killed
-    if not report:
-        return pid, pidfd
-    os.waitpid(pid, 0)
-    os.close(pidfd)
-    number, _, step = report.partition(b" ")
-    raise syscalls.StepFailed(int(number), step.decode())
+    return pid, pidfd, reading
 
 
 def _become(confine: Callable[[], None], environment: dict[bytes, bytes], status: int) -> NoReturn:
