@@ -80,11 +80,13 @@ class OpenRoot(NamedTuple):
     path: Path  # by which this process reaches it
     was_emptied: bool  # as `Overlays.mount` returns it
     mounted: int | None = None  # a descriptor of the mount, if that is at no path; else it is at `path`
+    layers: tuple[int, ...] = ()  # descriptors of those that it needed
 
     def close(self) -> None:
-        """A mount stays where it is; one that is nowhere disappears."""
-        if self.mounted is not None:
-            os.close(self.mounted)
+        """A mount stays where it is; those that are nowhere disappear, for each of which the kernel waits: up
+        to half a millisecond, for a thread."""
+        for descriptor in self.layers if self.mounted is None else (self.mounted, *self.layers):
+            os.close(descriptor)
 
 
 class Overlays:
@@ -151,10 +153,11 @@ class Overlays:
             return OpenRoot(target, self.mount(target, lowers, layer=layer, users=users))
         stack, was_emptied = self._stack(lowers, layer)
         with _translated_errors(layer, len(lowers)):
-            mounted = self._open(stack, layer, users)
-        if mounted is None:
+            opened = self._open(stack, layer, users)
+        if opened is None:
             return OpenRoot(target, self.mount(target, lowers, layer=layer, users=users) or was_emptied)
-        return OpenRoot(Path(f"/proc/self/fd/{mounted}"), was_emptied, mounted)
+        mounted, *layers = opened
+        return OpenRoot(Path(f"/proc/self/fd/{mounted}"), was_emptied, mounted, tuple(layers))
 
     def _stack(self, lowers: Sequence[Path], layer: Path | None) -> tuple[list[Path], bool]:
         """The layers as the kernel expects them, the highest first; True if the content of the writable one
@@ -272,19 +275,22 @@ class Overlays:
         # Before Linux 6.7 layers cannot be added one by one, and some versions report that only at the end.
         self._appends_layers = False
 
-    def _open(self, stack: list[Path], layer: Path | None, users: UserNamespace | None) -> int | None:
-        """A descriptor of the mount; None if the kernel cannot mount what is at no path."""
+    def _open(self, stack: list[Path], layer: Path | None, users: UserNamespace | None) -> list[int] | None:
+        """Descriptors of the mount, and of those of its layers; None if the kernel cannot mount what is at no
+        path."""
         options = self._options(layer)
+        mounted: list[int] = []
         try:
-            if users is None:
-                with contextlib.ExitStack() as opened:
-                    return _make_by_parts(stack, layer, options, opened)
-            if self._takes_descriptors:
-                with contextlib.ExitStack() as opened:
-                    layers = _open_with_owners_of(users, stack, layer, opened)
+            with contextlib.ExitStack() as opened:
+                if users is None:
+                    return [_make_by_parts(stack, layer, options, opened)]
+                if self._takes_descriptors:
+                    layers = _open_with_owners_of(users, stack, layer, opened, mounted)
                     opened.enter_context(thread_syscalls.making_files_as(users.first_id))
-                    return _make_by_parts(*layers, options, opened)
+                    return [_make_by_parts(*layers, options, opened), *mounted]
         except OSError as error:
+            for each in mounted:
+                os.close(each)
             if error.errno not in _UNSUPPORTED:
                 raise
             self._takes_descriptors = False
@@ -306,19 +312,22 @@ def _translated_errors(layer: Path | None, layers: int) -> Iterator[None]:
 
 
 def _open_with_owners_of(
-    users: UserNamespace, stack: list[Path], layer: Path | None, opened: contextlib.ExitStack
+    users: UserNamespace,
+    stack: list[Path],
+    layer: Path | None,
+    opened: contextlib.ExitStack,
+    mounted: list[int],
 ) -> tuple[list[_Folder], _Folder | None]:
     """The same folders, by descriptors of detached id-mapped mounts with the owners of `users`: since Linux
-    6.15."""
+    6.15. Those mounts are added to `mounted`."""
     namespace = os.open(users.path, os.O_RDONLY | os.O_CLOEXEC)
     opened.callback(os.close, namespace)
 
     @functools.cache
     def id_mapped(path: Path) -> int:
-        mounted = thread_syscalls.clone_mount(str(path))
-        opened.callback(os.close, mounted)
-        thread_syscalls.map_owners(mounted, namespace)
-        return mounted
+        mounted.append(thread_syscalls.clone_mount(str(path)))
+        thread_syscalls.map_owners(mounted[-1], namespace)
+        return mounted[-1]
 
     def open_below(path: Path) -> int:
         descriptor = os.open(path.name, _FOLDER, dir_fd=id_mapped(path.parent))

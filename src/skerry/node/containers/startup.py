@@ -157,9 +157,12 @@ class ContainerStartup:
         is_guest = container.record.spec.is_isolated
         async with contextlib.nullcontext() if is_guest else self._slots.hold():
             root = await self._lay_out(container, image, attachment, opening.result(), values)
-            with contextlib.closing(root.opened):
+            try:
                 await self._remove_last_run(container)
                 state = await self._run_and_publish(container, root, attachment, mounts, when_begun)
+            finally:
+                # In a thread, for which nobody waits.
+                asyncio.get_running_loop().run_in_executor(None, root.opened.close)
         return state, _LAYER_LOST if root.is_layer_lost else ""
 
     async def _run_and_publish(
