@@ -195,7 +195,7 @@ class Containers:
                     # File creation blocks while the disk syncs, so the sync waits until the runtime works,
                     # which creates
                     # few files.
-                    await self._startup.start(container, when_begun=sync)
+                    await self._startup.start(container, is_new=True, when_begun=sync)
             finally:
                 if syncing is not None:
                     await syncing

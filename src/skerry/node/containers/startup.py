@@ -75,12 +75,18 @@ class ContainerStartup:
         self.namespace_of: Callable[[str], Namespace | None] = lambda container: None
 
     async def start(
-        self, container: ContainerEntry, *, when_begun: Callable[[], None] = lambda: None
+        self,
+        container: ContainerEntry,
+        *,
+        is_new: bool = False,
+        when_begun: Callable[[], None] = lambda: None,
     ) -> None:
-        """`when_begun` is called as soon as the runtime works, for work that is done concurrently."""
+        """`is_new`: its cell was allocated just now. `when_begun` is called as soon as the runtime works, for
+        work that is done concurrently."""
         check_disk(self._deps, container.record.spec)
         image = self._image(container)
-        await self._clear(container)
+        if not is_new:
+            await self._clear(container)
         try:
             state, reason = await self._start(container, image, when_begun)
             run = RunRecord(self._deps.boot, state.started_at, reason=reason)
