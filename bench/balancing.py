@@ -104,8 +104,19 @@ def measure() -> Iterator[Figure]:
         return
     packets = _on_a_machine()
     change_s, name = packets.change_s, "virtual address"
-    yield Figure(f"requests on open connections, {name}", packets.requests, "x direct address", at_least=0.95)
-    yield Figure(f"new connections, {name}", packets.connections, "x direct address", at_least=0.95)
+    for what, (ratio, direct) in (
+        ("requests on open connections", packets.requests),
+        ("new connections", packets.connections),
+    ):
+        yield Figure(
+            f"{what}, {name}",
+            ratio,
+            "x direct address",
+            at_least=0.95,
+            peer=direct,
+            peer_unit="requests/s",
+            peer_name="direct address",
+        )
     yield Figure(f"nft for a change of one of {SERVICES} services", change_s * 1000, "ms")
     yield Figure("removal of flows to the closed copy, after that", packets.removal_s * 1000, "ms")
     single, together = asyncio.run(_spread())
@@ -134,11 +145,11 @@ def measure() -> Iterator[Figure]:
 
 
 class _PacketFigures(NamedTuple):
-    """Requests and connections by the virtual address, against the direct one, and the seconds that a change
-    of rules and the removal of flows take."""
+    """Requests and connections by the virtual address, against the direct one, with the rates of that, and
+    the seconds that a change of rules and the removal of flows take."""
 
-    requests: float
-    connections: float
+    requests: tuple[float, float]
+    connections: tuple[float, float]
     change_s: float
     removal_s: float
 
@@ -204,14 +215,15 @@ async def _packets(folder: Path) -> _PacketFigures:
         await network.close()
 
 
-def _ratio(load: _Load, direct: str, *flags: str) -> float:
-    """The median of the turns, of which each measures both."""
-    ratios = []
+def _ratio(load: _Load, direct: str, *flags: str) -> tuple[float, float]:
+    """The median of the turns, of which each measures both, and that of the direct rates."""
+    ratios, direct_rates = [], []
     for turn in range(TURNS):
         order = (direct, WEB) if turn % 2 else (WEB, direct)
         rates = {address: load.run(address, *flags) for address in order}
         ratios.append(rates[WEB] / rates[direct])
-    return statistics.median(ratios)
+        direct_rates.append(rates[direct])
+    return statistics.median(ratios), statistics.median(direct_rates)
 
 
 class _Load:

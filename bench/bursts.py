@@ -87,6 +87,9 @@ def measure() -> Iterator[Figure]:
         sum(totals) / BURSTS / peer,
         "x runc run",
         at_most=0.2,
+        peer=peer * 1e3,
+        peer_unit="ms",
+        peer_name="runc run",
     )
     least = sum(floors) / BURSTS
     for name, at in (("until all have answered", 0), ("with their removal", 1)):
@@ -107,6 +110,9 @@ def measure() -> Iterator[Figure]:
         percentile(calls, 0.5) / peer,
         "x runc run",
         at_most=0.25,
+        peer=peer * 1e3,
+        peer_unit="ms",
+        peer_name="runc run",
     )
     yield Figure(
         "create, call and delete together, p50", percentile(cycles, 0.5) / peer, "x runc run", note=f"{LOOPS}"

@@ -57,7 +57,13 @@ def measure() -> Iterator[Figure]:
     runc = percentile(times.runc, 0.5)
     yield Figure("runc run of a static true, p50", runc * 1e3, "ms")
     yield Figure(
-        "Allocate + Start over the socket, p50", percentile(times.both, 0.5) / runc, "x runc run", at_most=0.2
+        "Allocate + Start over the socket, p50",
+        percentile(times.both, 0.5) / runc,
+        "x runc run",
+        at_most=0.2,
+        peer=runc * 1e3,
+        peer_unit="ms",
+        peer_name="runc run",
     )
     yield Figure("Allocate + Start over the socket, p99", percentile(times.both, 0.99) / runc, "x runc run")
     for name, seconds in (

@@ -140,7 +140,7 @@ def _put(fleet: Scheduler, request: PlacementRequest, policy: PlacementPolicy) -
 
 def packing() -> Iterator[Figure]:
     """How full the nodes in use are, and how much of a full fleet is stranded, ours and by best fit."""
-    filled, stranded = [], []
+    filled, stranded, fills, uses = [], [], [], []
     for fleet_name, machines in FLEETS.items():
         for list_name, sizes in LISTS.items():
             half = [pack(machines, sizes, seed, load=0.5) for seed in range(SEEDS)]
@@ -149,6 +149,8 @@ def packing() -> Iterator[Figure]:
             nodes = [round(statistics.mean(run[who].nodes for run in half)) for who in (0, 1)]
             left = [100 * (1 - statistics.mean(run[who].fill for run in full)) for who in (0, 1)]
             filled.append(ours / theirs)
+            fills.append(theirs * 100)
+            uses.append(100 - left[1])
             stranded.append((1 - left[0] / 100) / (1 - left[1] / 100))
             yield Figure(
                 f"a fleet {fleet_name}, asks {list_name}",
@@ -157,8 +159,19 @@ def packing() -> Iterator[Figure]:
                 note=f"half asked: {nodes[0]} nodes, best fit {nodes[1]}; "
                 f"all asked: {left[0]:.1f} % stranded, best fit {left[1]:.1f} %",
             )
-    yield Figure("packing at half load", statistics.mean(filled), "x best fit", at_least=1.0)
-    yield Figure("room used when all is asked for", statistics.mean(stranded), "x best fit", at_least=1.0)
+    for name, ratios, shares in (
+        ("packing at half load", filled, fills),
+        ("capacity used when all is requested", stranded, uses),
+    ):
+        yield Figure(
+            name,
+            statistics.mean(ratios),
+            "x best fit",
+            at_least=1.0,
+            peer=statistics.mean(shares),
+            peer_unit="% full",
+            peer_name="best fit",
+        )
 
 
 class Packed:

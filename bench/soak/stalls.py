@@ -105,13 +105,16 @@ def run(minutes: float = 10.0, objects: int = 1000) -> list[str]:
                 collected = _metric(skerry, "skerry_gc_pause_seconds_sum")
                 found = _stalls(skerry.log)[filled:]
                 faults = [line for line in skerry.said().splitlines() if '"level": "error"' in line]
+                print(f"  answered: {dict(load.answered)}; refused: {dict(load.refused)}", flush=True)
+                print(
+                    f"  {collections:.0f} full garbage collections, {collected * 1e3:.1f} ms together",
+                    flush=True,
+                )
+                for line in faults[:_SHOWN_FAULTS]:
+                    print(f"  the server logged: {line}", flush=True)
+                return [*_judge(found, round(after - before)), *_idle_clients(load)]
             finally:
                 _end_all(skerry)
-        print(f"  answered: {dict(load.answered)}; refused: {dict(load.refused)}", flush=True)
-        print(f"  {collections:.0f} full garbage collections, {collected * 1e3:.1f} ms together", flush=True)
-        for line in faults[:_SHOWN_FAULTS]:
-            print(f"  the server logged: {line}", flush=True)
-        return [*_judge(found, round(after - before)), *_idle_clients(load)]
 
 
 def _judge(found: list[dict[str, Any]], counted: int) -> list[str]:
@@ -144,9 +147,15 @@ def _end_all(skerry: Skerry) -> None:
 
 
 def _placed(skerry: Skerry) -> list[dict[str, Any]]:
-    """Instances that may have a container."""
-    found = skerry.call("GET", "/instance/?limit=0")[1]["instances"]
-    return [each for each in found if each["constraints"] != _NOWHERE]
+    """Instances that may have a container, of all pages."""
+    found: list[dict[str, Any]] = []
+    cursor = ""
+    while True:
+        page = skerry.call("GET", f"/instance/?limit=0{cursor}")[1]
+        found += (each for each in page["instances"] if each["constraints"] != _NOWHERE)
+        if page["cursor"] is None:
+            return found
+        cursor = f"&cursor={page['cursor']}"
 
 
 def _idle_clients(load: Load) -> list[str]:
