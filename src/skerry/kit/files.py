@@ -7,6 +7,7 @@ files are small and few, and may use the reserve of a full disk (`skerry.kit.dis
 from __future__ import annotations
 
 import contextlib
+import errno
 import fcntl
 import os
 import re
@@ -47,6 +48,19 @@ def _write_atomically(path: Path, data: bytes, mode: int) -> None:
             os.unlink(temporary)
         raise
     sync_folder(path.parent)
+
+
+def write_whole(path: str | Path, data: bytes, *, flags: int = os.O_TRUNC, mode: int = PRIVATE) -> None:
+    """Write a file by one call, without a sync. Raises OSError, also if the disk takes only a part."""
+    descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_CLOEXEC | flags, mode)
+    try:
+        if mode != PRIVATE:
+            os.fchmod(descriptor, mode)  # the umask must not change the mode of the caller
+        written = os.write(descriptor, data)
+    finally:
+        os.close(descriptor)
+    if written != len(data):
+        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC), os.fspath(path))
 
 
 def remove_unfinished(folder: Path) -> None:

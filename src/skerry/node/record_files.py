@@ -29,8 +29,7 @@ class UnreadableRecord(Exception):
 def write(path: Path, value: object) -> None:
     """Write it atomically, readable by us alone: environments may contain secrets."""
     draft = path.with_name(f".{path.name}.new")
-    with open(os.open(draft, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC, 0o600), "wb") as file:
-        file.write(json_codec.encode(value))
+    files.write_whole(draft, json_codec.encode(value))
     os.rename(draft, path)
 
 

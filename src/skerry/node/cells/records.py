@@ -19,6 +19,7 @@ init writes `exit.json`; it is read here, and completed with what only the agent
 
 from __future__ import annotations
 
+import contextlib
 import errno
 import os
 import shutil
@@ -27,7 +28,7 @@ from pathlib import Path
 
 import msgspec
 
-from skerry.kit import disk_reserve, json_codec
+from skerry.kit import disk_reserve, files, json_codec
 from skerry.model.cells import Cell, Executable, parse_any_name
 from skerry.model.errors import Invalid
 from skerry.model.ids import CellName
@@ -249,12 +250,10 @@ class CellRecords:
 
 def _write_new(path: str, value: object) -> None:
     """For a file that is written once, in one call: whole, or empty after a crash, which reads as absent."""
-    data = json_codec.encode(value)
-    file = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600)
     try:
-        written = os.write(file, data)
-    finally:
-        os.close(file)
-    if written != len(data):
-        os.unlink(path)
-        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC), path)
+        files.write_whole(path, json_codec.encode(value), flags=os.O_EXCL)
+    except OSError as error:
+        if error.errno == errno.ENOSPC:
+            with contextlib.suppress(FileNotFoundError):
+                os.unlink(path)
+        raise

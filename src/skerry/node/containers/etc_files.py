@@ -6,12 +6,12 @@ where its disk limit does not apply.
 
 from __future__ import annotations
 
-import os
 from collections.abc import Sequence
 from pathlib import Path
 
 import msgspec
 
+from skerry.kit import files
 from skerry.model.container_options import HostAlias
 from skerry.node.secrets.secret_files import NO_FILES, SecretFiles
 
@@ -24,7 +24,6 @@ ff02::1\tip6-allnodes
 ff02::2\tip6-allrouters
 """
 _LOOPBACK = "127.0.0.1"
-_MODE = 0o644  # readable for all users in the container
 
 
 class EtcFiles(msgspec.Struct, frozen=True):
@@ -50,16 +49,14 @@ def write_files(
 
     `address` is empty for a container without a network; its own name then resolves to its loopback.
     """
-    files = EtcFiles(folder / "resolv.conf", folder / "hosts", folder / "hostname")
-    _write(files.resolv_conf, resolv_conf)
+    etc = EtcFiles(folder / "resolv.conf", folder / "hosts", folder / "hostname")
+    _write(etc.resolv_conf, resolv_conf)
     extra = "".join(f"{alias.address}\t{alias.name}\n" for alias in extra_hosts)
-    _write(files.hosts, f"{_HOSTS}{address or _LOOPBACK}\t{host_name}\n{extra}")
-    _write(files.hostname, f"{host_name}\n")
-    return files
+    _write(etc.hosts, f"{_HOSTS}{address or _LOOPBACK}\t{host_name}\n{extra}")
+    _write(etc.hostname, f"{host_name}\n")
+    return etc
 
 
 def _write(path: Path, text: str) -> None:
     """Not synced: they are written again at every start."""
-    with open(path, "w", encoding="utf-8") as file:
-        os.fchmod(file.fileno(), _MODE)
-        file.write(text)
+    files.write_whole(path, text.encode(), mode=files.PUBLIC)

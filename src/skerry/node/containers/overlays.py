@@ -38,7 +38,7 @@ import structlog
 
 from skerry.model import errors
 from skerry.node.containers import tree_size
-from skerry.node.kernel import mount_flags, thread_syscalls
+from skerry.node.kernel import mount_flags, namespaces, thread_syscalls
 from skerry.node.user_namespaces import UserNamespace
 
 log = structlog.get_logger(__name__)
@@ -131,7 +131,7 @@ class Overlays:
         layers than the kernel supports and for file systems without id-mapped mounts, and Internal if the
         mount fails.
         """
-        if os.path.ismount(target):
+        if namespaces.is_mounted(target):
             return False
         target.mkdir(mode=0o755, exist_ok=True)
         stack, was_emptied = self._stack(lowers, layer)

@@ -28,7 +28,7 @@ from skerry.node.containers import disk_images, overlays, tree_size
 from skerry.node.containers.disk_image_pool import DiskImagePool
 from skerry.node.containers.disk_images import BYTES_PER_INODE, DiskImages
 from skerry.node.containers.quotas import ProjectQuotas
-from skerry.node.kernel import mount_flags, thread_syscalls
+from skerry.node.kernel import mount_flags, namespaces, thread_syscalls
 
 log = structlog.get_logger(__name__)
 
@@ -153,7 +153,7 @@ class WritableLayers:
         for image in _images(layer):
             if image != self._image(layer):
                 image.unlink()  # after a crash its content cannot be trusted
-        if os.path.ismount(layer):
+        if namespaces.is_mounted(layer):
             return OpenLayer(DiskLimitKind.FILE_SYSTEM)
         if self._is_outdated(layer, limit_bytes, shared):
             tree_size.remove(layer)
@@ -222,7 +222,7 @@ class WritableLayers:
         return self._kind_of(layer, limit_bytes)
 
     def _kind_of(self, layer: Path, limit_bytes: int | None) -> DiskLimitKind:
-        if os.path.ismount(layer):
+        if namespaces.is_mounted(layer):
             return DiskLimitKind.FILE_SYSTEM  # also without a limit of its own: in a shared one
         if limit_bytes is None:
             return DiskLimitKind.NONE
@@ -348,7 +348,15 @@ class WritableLayers:
 
 def _images(layer: Path) -> list[Path]:
     """Of this boot and earlier ones."""
-    return list(layer.parent.glob(f"{layer.name}.*{_SUFFIX}"))
+    try:
+        names = os.listdir(layer.parent)
+    except FileNotFoundError:
+        return []
+    return [
+        layer.with_name(name)
+        for name in names
+        if name.startswith(f"{layer.name}.") and name.endswith(_SUFFIX)
+    ]
 
 
 def _make_folders(layer: Path) -> None:

@@ -70,18 +70,19 @@ def choose(configured: Sequence[str], texts: Sequence[str]) -> ResolverConfig:
 
 def read(configured: Sequence[str], paths: Sequence[Path] = PATHS) -> ResolverConfig:
     """Read the files of this machine."""
-    texts = []
-    for path in paths:
-        try:
-            texts.append(path.read_text(errors="replace"))
-        except OSError:
-            texts.append("")
-    return choose(configured, texts)
+    return choose(configured, [_text(path) for path in paths])
+
+
+def _text(path: Path) -> str:
+    try:
+        return path.read_text(errors="replace")
+    except OSError:
+        return ""
 
 
 def of_node(gateway: str, search: Sequence[str], paths: Sequence[Path] = PATHS) -> ResolverConfig:
     """For a container that asks the node: `search` before the machine's own domains, and its options."""
-    own = read((), paths)
+    own = parse(_text(paths[0]))
     return ResolverConfig((gateway,), tuple(dict.fromkeys([*search, *own.search])), own.options)
 
 
